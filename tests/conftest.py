@@ -1,0 +1,30 @@
+"""Fixtures of every test, and how far the random ones go: `make test` takes a small share, `make soak` all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from support.async_tests import no_leaked_threads, pytest_pyfunc_call
+
+__all__ = ["no_leaked_threads", "pytest_pyfunc_call", "short_folder"]
+
+SOAK = bool(os.environ.get("ORLOP_SOAK"))
+
+settings.register_profile("test", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("soak" if SOAK else "test")
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a short name: the path of a unix socket holds at most 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="o-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)

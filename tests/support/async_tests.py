@@ -1,0 +1,56 @@
+"""Runs `async def` tests, each on an event loop of its own, and fails those that leave a task or a thread behind.
+
+The loop is uvloop's, as in Orlop's processes; a test marked `virtual_time` gets the virtual one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from orlop.testing.virtual_clock import VirtualTimeLoop
+
+TURNS_FOR_CANCELLED_TASKS = 10
+THREAD_END_SECONDS = 5.0
+
+
+async def run_and_look_for_leaked_tasks(test: pytest.Function) -> None:
+    arguments = {name: test.funcargs[name] for name in test._fixtureinfo.argnames}
+    await test.obj(**arguments)
+    for _ in range(TURNS_FOR_CANCELLED_TASKS):
+        await asyncio.sleep(0)
+    leaked = asyncio.all_tasks() - {asyncio.current_task()}
+    if leaked:
+        pytest.fail("the test left these tasks running: " + "; ".join(sorted(map(repr, leaked))), pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    virtual = pyfuncitem.get_closest_marker("virtual_time") is not None
+    with asyncio.Runner(loop_factory=VirtualTimeLoop if virtual else uvloop.new_event_loop) as runner:
+        runner.run(run_and_look_for_leaked_tasks(pyfuncitem))
+    return True
+
+
+def threads_that_stay(before: set[threading.Thread]) -> list[str]:
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(THREAD_END_SECONDS)
+    return [thread.name for thread in left if thread.is_alive()]
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads() -> Iterator[Any]:
+    before = set(threading.enumerate())
+    yield
+    leaked = threads_that_stay(before)
+    if leaked:
+        pytest.fail(f"the test left these threads running: {', '.join(leaked)}", pytrace=False)

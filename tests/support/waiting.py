@@ -1,0 +1,23 @@
+"""The only place in the tests that waits for real time to pass, and only for something another process does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LOOK_EVERY = 0.01
+
+
+async def eventually(condition: Callable[[], T], within: float = 10.0) -> T:
+    """Returns the first true value of the condition; fails, naming it, when there was none in so many seconds."""
+    end = time.monotonic() + within
+    while not (value := condition()):
+        if time.monotonic() > end:
+            source = getattr(condition, "__qualname__", repr(condition))
+            raise AssertionError(f"{source} did not become true within {within} seconds; it is {value!r}")
+        await asyncio.sleep(LOOK_EVERY)
+    return value

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Runs every generator; with --check each compares what it gives with what is committed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+.venv/bin/python tools/generate_csi_stubs.py "$@"
+.venv/bin/python tools/generate_flag_reference.py "$@"
