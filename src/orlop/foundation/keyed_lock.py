@@ -1,0 +1,108 @@
+"""One at a time for each key: whoever holds "volume-1" keeps others from it, and nobody from "volume-2".
+
+Those who wait get their turn in the order they came. Keys that nobody holds take no memory. It is for the tasks of one
+event loop: it guards neither against threads nor against other processes, and a holder that asks for its own key again
+waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, Iterator
+
+
+class KeyHeld(Exception):
+    def __init__(self, key: Hashable, holder: str) -> None:
+        super().__init__(f"{key!r} is held by {holder}")
+        self.key = key
+        self.holder = holder
+
+
+@dataclass(eq=False)
+class _Waiter:
+    why: str
+    turn: asyncio.Future[None]
+
+
+@dataclass(eq=False)
+class _Line:
+    holder: str
+    waiting: deque[_Waiter] = field(default_factory=deque)
+
+
+@dataclass(frozen=True)
+class _Hold(AbstractAsyncContextManager[None]):
+    """A class and not a generator: a coroutine thrown away while it waits would leave a generator waiting."""
+
+    take: Callable[[], Awaitable[None]]
+    give_back: Callable[[], None]
+
+    async def __aenter__(self) -> None:
+        await self.take()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.give_back()
+
+
+class KeyedLock:
+    """`why` says what the holder does: it is what others are told who cannot have the key."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, _Line] = {}
+
+    def hold(self, key: Hashable, why: str) -> AbstractAsyncContextManager[None]:
+        """Waits for its turn."""
+        return _Hold(partial(self._take, key, why), partial(self._pass_on, key))
+
+    @contextlib.contextmanager
+    def try_hold(self, key: Hashable, why: str) -> Iterator[None]:
+        """Raises `KeyHeld` at once when somebody has the key."""
+        if (holder := self.holder(key)) is not None:
+            raise KeyHeld(key, holder)
+        self._lines[key] = _Line(why)
+        try:
+            yield
+        finally:
+            self._pass_on(key)
+
+    def holder(self, key: Hashable) -> str | None:
+        line = self._lines.get(key)
+        return line.holder if line else None
+
+    async def _take(self, key: Hashable, why: str) -> None:
+        line = self._lines.get(key)
+        if line is None:
+            self._lines[key] = _Line(why)
+        else:
+            await self._wait_in_line(key, line, why)
+
+    async def _wait_in_line(self, key: Hashable, line: _Line, why: str) -> None:
+        waiter = _Waiter(why, asyncio.get_running_loop().create_future())
+        line.waiting.append(waiter)
+        try:
+            await waiter.turn
+        except BaseException:
+            if waiter in line.waiting:
+                line.waiting.remove(waiter)
+            elif not waiter.turn.cancelled():
+                self._pass_on(key)  # the turn came and the cancellation with it: nobody else will pass the key on
+            raise
+
+    def _pass_on(self, key: Hashable) -> None:
+        """The key changes hands here and now, so that nobody can take it before the next in line wakes up."""
+        line = self._lines[key]
+        while line.waiting:
+            waiter = line.waiting.popleft()
+            if not waiter.turn.cancelled():
+                line.holder = waiter.why
+                waiter.turn.set_result(None)
+                return
+        del self._lines[key]
