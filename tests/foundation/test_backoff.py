@@ -40,7 +40,7 @@ def test_without_a_failure_there_is_nothing_to_wait_for(failures: int):
 
 
 def test_a_factor_of_one_waits_the_same_each_time_however_many_failures_there_were():
-    steady = Backoff(initial=5, factor=1, cap=60)
+    steady = Backoff(initial=5, factor=1.0, cap=60)
     assert {steady.delay(failures, Random(1)) for failures in (1, 2, 10**6, 10**400)} == {5}
 
 

@@ -105,6 +105,8 @@ READINGS = [
     ("0.5Mi", "524288", BINARY),
     ("0.05Gi", "53687091.2", BINARY),
     ("0.025Ti", "27487790694.4", BINARY),
+    ("0.0009765625Ki", "1", BINARY),
+    ("0.000976562Ki", "0.999999488", DECIMAL),
     ("0.000000000001Ki", "2e-9", DECIMAL),
     # odd, but within the grammar
     (".001", "0.001", DECIMAL),

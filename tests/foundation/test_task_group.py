@@ -80,10 +80,12 @@ async def test_a_failure_cancels_the_other_tasks_and_the_block_itself():
 
 
 @pytest.mark.parametrize("block_lasts", [0, 10])
-async def test_the_task_around_goes_on_after_it_handled_the_failure(block_lasts: float):
+@pytest.mark.parametrize("failing_together", [1, 2])
+async def test_the_task_around_goes_on_after_it_handled_the_failure(block_lasts: float, failing_together: int):
     async def block() -> None:
         async with TaskGroup() as group:
-            group.start(fail(LookupError("lost"), after=1), name="child")
+            for _ in range(failing_together):
+                group.start(fail(LookupError("lost"), after=1), name="child")
             await asyncio.sleep(block_lasts)
 
     with pytest.raises(LookupError):
