@@ -264,6 +264,10 @@ def test_a_group_of_flags_joins_the_table_and_is_built_as_a_value_of_its_own():
     assert [row.name for row in describe(ProcessSettings).rows] == ["log-format", "v", "lease", "renew"]
 
 
+def test_a_group_built_by_hand_has_its_defaults():
+    assert ProcessSettings().log == LogSettings()
+
+
 def test_flags_that_exclude_each_other_are_refused_by_the_settings_own_check():
     with pytest.raises(UsageError) as caught:
         parse_flags(ProcessSettings, ["--renew=30s"], program="p")
@@ -435,7 +439,11 @@ def settings_and_command_lines(draw: st.DrawFn) -> tuple[SidecarSettings, list[s
         draw(spelled(draw(st.sampled_from(["nodeid", "node-id"])), settings.node_id)),
         draw(spelled("csi-address", settings.csi_address)),
         draw(spelled_boolean("leader-election", settings.leader_election)),
-        draw(spelled("worker-threads", draw(st.sampled_from([str, hex]))(settings.worker_threads))),
+        draw(
+            spelled(
+                "worker-threads", draw(st.sampled_from([str(settings.worker_threads), hex(settings.worker_threads)]))
+            )
+        ),
         draw(spelled("timeout", f"{settings.timeout!r}s")),
         draw(spelled("qps", repr(settings.qps))),
         draw(spelled("roots", ",".join(settings.roots))),

@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Required, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -248,7 +248,7 @@ def flag(
 
 def group(settings: type[T]) -> T:
     """Declares a field that holds another settings class: its flags join the table, its value is built with them."""
-    return cast("T", field(metadata={GROUP: settings}))
+    return field(default_factory=settings, metadata={GROUP: settings})
 
 
 @dataclass(frozen=True, slots=True)
