@@ -1,4 +1,4 @@
-"""What every role stands on: each module here could be a library of its own.
+"""Tools that know nothing of storage or Kubernetes objects: each module here could be a library of its own.
 
-None imports another, and none imports anything else of Orlop.
+They import neither each other nor anything else of Orlop; what two of them need is handed in by their users.
 """
