@@ -1,0 +1,221 @@
+"""Metrics of one process, in a registry that is handed in: nothing is registered globally.
+
+A metric is fetched once, in a constructor, and used with its label values: `calls.observe(0.2, "NodePublish", "OK")`.
+Numbers that can be counted by listing (volumes, bytes, queues) are given as a callback, so that they cannot drift.
+
+prometheus_client costs 14 MiB, so only the code that makes a `Metrics` imports this module at run time; others name its
+types for the type checker alone. This module must not measure time, serve HTTP or know what is measured. Label values
+must never hold secrets or grow without bound.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+import prometheus_client
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import generate_latest as as_plain_text
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE_OPEN_METRICS
+from prometheus_client.openmetrics.exposition import generate_latest as as_open_metrics
+from prometheus_client.registry import Collector, CollectorRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+OPEN_METRICS = "application/openmetrics-text"
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+Child = TypeVar("Child")
+Made = TypeVar("Made")
+Labels: TypeAlias = tuple[str, ...]
+Listed: TypeAlias = float | Mapping[Labels, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What must agree when a name is registered again."""
+
+    kind: str
+    name: str
+    labels: Labels
+    buckets: tuple[float, ...] = ()
+    callback: Callable[[], Listed] | None = None
+
+    def __str__(self) -> str:
+        labels = f"the labels {', '.join(self.labels)}" if self.labels else "no labels"
+        buckets = f", the buckets {self.buckets}" if self.buckets else ""
+        return f"a {self.kind} with {labels}{buckets}" + (f", listed by {self.callback}" if self.callback else "")
+
+    def check_names(self) -> None:
+        for name in (self.name, *self.labels):
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot name a metric or a label: allowed are a-z, 0-9 and _.")
+        if (self.kind == "counter") != self.name.endswith("_total"):
+            raise ValueError(f"{self.name} cannot name a {self.kind}: counters, and only they, end with _total.")
+
+    def check_values(self, values: Labels) -> None:
+        if len(values) != len(self.labels):
+            raise ValueError(f"{self.name} has the labels {self.labels} and cannot have the values {values}.")
+
+
+def _encodable(value: str) -> str:
+    """File names may hold what UTF-8 cannot; one such label would take every metric from the scrape."""
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+# ---- metrics, as those who measure see them --------------------------------------------------------------------------
+
+
+class _Children(dict[Labels, Child], Generic[Child]):
+    """The time series of a metric by label values, made on first use: the library's own look-up takes a lock."""
+
+    __slots__ = ("_metric", "_shape")
+
+    def __init__(self, metric: Any, shape: _Shape) -> None:
+        super().__init__()
+        self._metric = metric
+        self._shape = shape
+
+    def __missing__(self, values: Labels) -> Child:
+        self._shape.check_values(values)
+        child: Child = self._metric.labels(*map(_encodable, values)) if values else self._metric
+        self[values] = child
+        return child
+
+
+class Counter:
+    """Only grows."""
+
+    __slots__ = ("_children",)
+
+    def __init__(self, children: _Children[prometheus_client.Counter]) -> None:
+        self._children = children
+
+    def inc(self, *labels: str, by: float = 1) -> None:
+        self._children[labels].inc(by)
+
+
+class Gauge:
+    """Goes up and down. Where the number can be listed, `Metrics.gauge_from` is better."""
+
+    __slots__ = ("_children",)
+
+    def __init__(self, children: _Children[prometheus_client.Gauge]) -> None:
+        self._children = children
+
+    def set(self, value: float, *labels: str) -> None:
+        self._children[labels].set(value)
+
+
+class Histogram:
+    """How long things took, counted in buckets."""
+
+    __slots__ = ("_children",)
+
+    def __init__(self, children: _Children[prometheus_client.Histogram]) -> None:
+        self._children = children
+
+    def observe(self, seconds: float, *labels: str) -> None:
+        self._children[labels].observe(seconds)
+
+
+# ---- the registry ----------------------------------------------------------------------------------------------------
+
+
+class Metrics:
+    """Every metric of one process, or of one node in a simulation (which then has no figures of the process)."""
+
+    def __init__(self, build_version: str, *, of_process: bool = True) -> None:
+        self._registry = CollectorRegistry()
+        self._known: dict[str, tuple[_Shape, Any]] = {}
+        if of_process:  # CPU, memory and open files, read from /proc at each scrape
+            prometheus_client.ProcessCollector(registry=self._registry)
+        build = self.gauge("orlop_build_info", "The version of Orlop that runs.", ("version", "python"))
+        build.set(1, build_version, platform.python_version())
+        self._failures = self.counter("orlop_metric_failures_total", "Failed attempts to list a metric.", ("metric",))
+
+    def counter(self, name: str, description: str, labels: Sequence[str] = ()) -> Counter:
+        shape = _Shape("counter", name, tuple(labels))
+        return self._once(shape, lambda: Counter(self._children(prometheus_client.Counter, shape, description)))
+
+    def gauge(self, name: str, description: str, labels: Sequence[str] = ()) -> Gauge:
+        shape = _Shape("gauge", name, tuple(labels))
+        return self._once(shape, lambda: Gauge(self._children(prometheus_client.Gauge, shape, description)))
+
+    def histogram(self, name: str, description: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
+        """Buckets are given by their upper bounds in seconds, rising; the one without a bound is added."""
+        shape = _Shape("histogram", name, tuple(labels), tuple(buckets))
+        kind = prometheus_client.Histogram
+        return self._once(shape, lambda: Histogram(self._children(kind, shape, description, buckets=shape.buckets)))
+
+    def gauge_from(
+        self, name: str, description: str, callback: Callable[[], Listed], labels: Sequence[str] = ()
+    ) -> None:
+        """A gauge listed by a callback at each scrape: one number, or with labels a number for each tuple of values.
+
+        A callback that fails leaves its gauge out of the scrape and is counted in orlop_metric_failures_total.
+        """
+        shape = _Shape("gauge", name, tuple(labels), callback=callback)
+        gauge = _ListedGauge(shape, description, callback, self._failures)
+        self._once(shape, lambda: self._registry.register(gauge))
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """All metrics and their content type: OpenMetrics if the Accept header names it, else the text format."""
+        series = _WithoutCreationTimes(self._registry)
+        if OPEN_METRICS in accept:
+            return as_open_metrics(series), CONTENT_TYPE_OPEN_METRICS  # type: ignore[no-untyped-call]
+        return as_plain_text(series), CONTENT_TYPE_PLAIN_0_0_4
+
+    def _once(self, shape: _Shape, make: Callable[[], Made]) -> Made:
+        """The metric of this name: made at the first call, the same at later ones, an error if they mean another."""
+        if shape.name not in self._known:
+            shape.check_names()
+            self._known[shape.name] = shape, make()
+        known_shape, known = self._known[shape.name]
+        if known_shape != shape:
+            raise ValueError(f"{shape.name} is already {known_shape}; it cannot also be {shape}.")
+        made: Made = known
+        return made
+
+    def _children(self, kind: Callable[..., Child], shape: _Shape, description: str, **more: Any) -> _Children[Child]:
+        return _Children(kind(shape.name, description, shape.labels, registry=self._registry, **more), shape)
+
+
+class _ListedGauge(Collector):
+    def __init__(self, shape: _Shape, description: str, callback: Callable[[], Listed], failures: Counter) -> None:
+        self._shape = shape
+        self._description = description
+        self._callback = callback
+        self._failures = failures
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            return [self._family()]
+        except Exception:  # noqa: BLE001 - one gauge that cannot be listed must not take all others from the scrape
+            self._failures.inc(self._shape.name)
+            return []
+
+    def _family(self) -> Metric:
+        family = GaugeMetricFamily(self._shape.name, self._description, labels=self._shape.labels)
+        listed = self._callback()
+        for values, number in listed.items() if isinstance(listed, Mapping) else [((), listed)]:
+            self._shape.check_values(values)
+            family.add_metric([_encodable(value) for value in values], number)
+        return family
+
+
+class _WithoutCreationTimes(Collector):
+    """The library adds to every counter and histogram series another one with the time of its creation: noise."""
+
+    def __init__(self, registry: Collector) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if sample.name != f"{family.name}_created"]
+            yield family

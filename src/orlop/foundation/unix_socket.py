@@ -1,0 +1,241 @@
+"""Claiming the path of a unix socket, so that two servers never take it from each other.
+
+The order is: look, lock, look again, remove what is stale, bind (by the caller), note what was bound; on release:
+remove what was noted, unlock. The lock `<path>.lock` is the kernel's `flock`: it ends with the process, however that
+dies. Its file stays behind: removing it would let one process lock the removed file and another a new one.
+
+This module must not create folders (a missing one is a volume that was not mounted) and must never remove anything
+but a socket nobody listens on, or its own.
+
+    OSError
+      SocketUnusable    the path cannot be used; the sentence says why and what to do
+        SocketInUse     somebody else uses it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+LONGEST_PATH = 107  # bytes; the kernel's sun_path has 108 with the zero at the end
+ROOT_ONLY = 0o600
+ALL_BUT_ROOT_ONLY = 0o177
+BACKLOG = 128
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+MARK_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class SocketUnusable(OSError):  # noqa: N818 - reads as what it says
+    """The path cannot be used for a socket."""
+
+
+class SocketInUse(SocketUnusable):
+    """Another server listens there or is about to."""
+
+
+class SocketClaim:
+    """The right to bind a socket at `path`, held until `release` or the end of the process."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+        self._mark: int | None = None
+
+    def bound(self) -> None:
+        """Notes the socket that is there now as ours; a server that binds by itself calls this right after."""
+        mark = _open_mark(self.path)
+        self._drop_mark()
+        self._mark = mark
+
+    def release(self) -> None:
+        """Removes our socket, if it is still ours, and gives up the lock. Releasing twice is harmless."""
+        if self._lock is None:
+            return
+        if self._is_still_ours():
+            self.path.unlink(missing_ok=True)
+        self._drop_mark()
+        os.close(self._lock)
+        self._lock = None
+
+    def _is_still_ours(self) -> bool:
+        # The open mark keeps the number of our inode from being given to somebody else's socket.
+        return self._mark is not None and _same_file(self._mark, self.path)
+
+    def _drop_mark(self) -> None:
+        if self._mark is not None:
+            os.close(self._mark)
+            self._mark = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def claim_socket(path: Path) -> SocketClaim:
+    """Claims a path; SocketInUse or SocketUnusable say what stands against it."""
+    _refuse_unfit_path(path)
+    _refuse_missing_folder(path)
+    _is_there_a_socket(path)  # before the lock: a mistyped path should not leave a lock file behind
+    lock = _take_lock(path)
+    try:
+        _remove_stale_socket(path)
+    except BaseException:
+        os.close(lock)
+        raise
+    return SocketClaim(path, lock)
+
+
+def bind_root_only(claim: SocketClaim) -> socket.socket:
+    """A listening socket at the claimed path that only its owner can connect to, from the first instant."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Linux makes the file with the mode of the unbound socket; unlike a umask this touches no other thread.
+        os.fchmod(listener.fileno(), ROOT_ONLY)
+        listener.bind(os.fspath(claim.path))
+        claim.bound()
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise SocketUnusable(f"The socket {claim.path} cannot be bound: {error.strerror or error}.") from error
+    return listener
+
+
+@contextlib.contextmanager
+def root_only_umask() -> Iterator[None]:
+    """Sockets bound inside can be connected to by their owner only. For servers that bind by themselves, as gRPC's.
+
+    A umask is the whole process's: use it while starting, and make no files or folders meanwhile.
+    """
+    before = os.umask(ALL_BUT_ROOT_ONLY)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def _refuse_unfit_path(path: Path) -> None:
+    encoded = os.fsencode(path)
+    if len(encoded) > LONGEST_PATH:
+        raise SocketUnusable(
+            f"The path of the socket {path} has {len(encoded)} bytes: "
+            f"the kernel allows {LONGEST_PATH}. Choose a shorter path."
+        )
+    if b"\0" in encoded:
+        raise SocketUnusable(f"The path of the socket {os.fspath(path)!r} holds a zero byte. Choose another path.")
+
+
+def _refuse_missing_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise SocketUnusable(
+            f"The folder {path.parent} of the socket {path.name} does not exist or is no folder. "
+            "Create it, or mount it into the container."
+        )
+
+
+def _is_there_a_socket(path: Path) -> bool:
+    """Refuses everything else that may be there, also a symbolic link to a socket."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise SocketUnusable(f"The path {path} of the socket cannot be looked at: {error.strerror}.") from error
+    if not stat.S_ISSOCK(mode):
+        raise SocketUnusable(f"{path} exists and is no socket. Remove it, or choose another path for the socket.")
+    return True
+
+
+def _remove_stale_socket(path: Path) -> None:
+    if not _is_there_a_socket(path):
+        return
+    if _answers(path):
+        raise SocketInUse(f"Another server listens on the socket {path}. Stop it, or choose another path.")
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        outcome = probe.connect_ex(os.fspath(path))
+    # A server whose backlog is full (EAGAIN), and one of datagrams (EPROTOTYPE), are alive too.
+    if outcome in {0, errno.EAGAIN, errno.EPROTOTYPE}:
+        return True
+    if outcome in {errno.ECONNREFUSED, errno.ENOENT}:
+        return False
+    raise SocketUnusable(f"Whether the socket {path} is in use cannot be found out: {os.strerror(outcome)}.")
+
+
+# ---- locking ---------------------------------------------------------------------------------------------------------
+
+
+def _take_lock(path: Path) -> int:
+    lock_path = path.with_name(path.name + ".lock")
+    lock = _open_lock(lock_path)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _write_owner(lock)
+    except BlockingIOError as error:
+        owner = _read_owner(lock)
+        os.close(lock)
+        raise SocketInUse(
+            f"The socket {path} is claimed by {owner}, which holds {lock_path}. Stop it, or choose another path."
+        ) from error
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _open_lock(lock_path: Path) -> int:
+    try:
+        lock = os.open(lock_path, LOCK_FLAGS, ROOT_ONLY)
+    except OSError as error:
+        raise SocketUnusable(f"The lock file {lock_path} cannot be opened: {error.strerror}.") from error
+    found = os.fstat(lock)
+    # We write into it: a hard link to another file, planted in a folder others can write to, must not lead us there.
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
+        os.close(lock)
+        raise SocketUnusable(f"The lock file {lock_path} is not a plain file of ours. Remove it.")
+    return lock
+
+
+def _write_owner(lock: int) -> None:
+    # It only makes the error of others clearer, so a full disk must not keep us from starting.
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _read_owner(lock: int) -> str:
+    owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+    return f"process {owner}" if owner.isdecimal() else "another process"
+
+
+def _open_mark(path: Path) -> int:
+    if not _is_there_a_socket(path):
+        raise SocketUnusable(f"No socket was bound at {path}.")
+    return os.open(path, MARK_FLAGS)
+
+
+def _same_file(mark: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(mark), path.lstat())
+    except FileNotFoundError:
+        return False
