@@ -40,8 +40,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+GRPC_POLLER = "_poll_wrapper"
+"""gRPC keeps one thread for the whole process from its first use on; no test can end it."""
+
+
 def threads_that_stay(before: set[threading.Thread]) -> list[str]:
-    left = [thread for thread in threading.enumerate() if thread not in before]
+    left = [thread for thread in threading.enumerate() if thread not in before and GRPC_POLLER not in thread.name]
     for thread in left:
         thread.join(THREAD_END_SECONDS)
     return [thread.name for thread in left if thread.is_alive()]

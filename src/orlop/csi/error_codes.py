@@ -1,0 +1,197 @@
+"""The errors of a CSI call, the same on both ends of the socket, and the one table from exception to gRPC code.
+
+    CsiError
+    ├── Cancelled, DeadlineExceeded, Aborted, Unavailable, ResourceExhausted     may still be running: not final
+    ├── InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, OutOfRange
+    ├── PermissionDenied, Unauthenticated, Unimplemented
+    └── Unknown, Internal, DataLoss
+
+A service raises one of these with a sentence; a client raises the same one with the same sentence. Pure: nothing here
+logs, waits or knows grpc.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Final
+
+from orlop.foundation.duration import InvalidDuration
+from orlop.foundation.keyed_lock import KeyHeld
+from orlop.foundation.quantity import InvalidQuantity
+
+
+class Code(IntEnum):
+    """gRPC's codes; the names are those of the interface's specification."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+    @property
+    def go_name(self) -> str:
+        """As Go prints the code: the value of the label `grpc_status_code` in everybody's metrics."""
+        return _GO_NAMES[self]
+
+
+# Asked for at every call, so made once.
+_GO_NAMES: Final = {code: "".join(word.capitalize() for word in code.name.split("_")) for code in Code} | {
+    Code.OK: "OK",
+    Code.CANCELLED: "Canceled",
+}
+
+
+class CsiError(Exception):
+    """A call that failed, with the code the other side sees or gave."""
+
+    code: ClassVar[Code] = Code.UNKNOWN
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class Cancelled(CsiError):
+    code = Code.CANCELLED
+
+
+class Unknown(CsiError):
+    code = Code.UNKNOWN
+
+
+class InvalidArgument(CsiError):
+    code = Code.INVALID_ARGUMENT
+
+
+class DeadlineExceeded(CsiError):
+    code = Code.DEADLINE_EXCEEDED
+
+
+class NotFound(CsiError):
+    code = Code.NOT_FOUND
+
+
+class AlreadyExists(CsiError):
+    code = Code.ALREADY_EXISTS
+
+
+class PermissionDenied(CsiError):
+    code = Code.PERMISSION_DENIED
+
+
+class ResourceExhausted(CsiError):
+    code = Code.RESOURCE_EXHAUSTED
+
+
+class FailedPrecondition(CsiError):
+    code = Code.FAILED_PRECONDITION
+
+
+class Aborted(CsiError):
+    code = Code.ABORTED
+
+
+class OutOfRange(CsiError):
+    code = Code.OUT_OF_RANGE
+
+
+class Unimplemented(CsiError):
+    code = Code.UNIMPLEMENTED
+
+
+class Internal(CsiError):
+    code = Code.INTERNAL
+
+
+class Unavailable(CsiError):
+    code = Code.UNAVAILABLE
+
+
+class DataLoss(CsiError):
+    code = Code.DATA_LOSS
+
+
+class Unauthenticated(CsiError):
+    code = Code.UNAUTHENTICATED
+
+
+ERROR_OF_CODE: Final[Mapping[Code, type[CsiError]]] = {kind.code: kind for kind in CsiError.__subclasses__()}
+
+NOT_FINAL: Final = frozenset(
+    {Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.ABORTED}
+)
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether the call is over on the other side too; otherwise it may still run there, or may have had its effect.
+
+    The codes are those kubelet and the upstream controllers go by. What is no answer of a driver at all (a broken
+    connection that did not become a code, a bug of ours) says nothing about the other side, so it is not final.
+    """
+    return isinstance(error, CsiError) and error.code not in NOT_FINAL
+
+
+def error_of(code: Code, message: str) -> CsiError:
+    return ERROR_OF_CODE.get(code, Unknown)(message)
+
+
+# The first row that matches decides; rows above the builtin ones are our own exceptions.
+CODE_OF_EXCEPTION: Final[tuple[tuple[type[BaseException], Code], ...]] = (
+    (KeyHeld, Code.ABORTED),
+    (InvalidQuantity, Code.INVALID_ARGUMENT),
+    (InvalidDuration, Code.INVALID_ARGUMENT),
+    (TimeoutError, Code.DEADLINE_EXCEEDED),
+)
+
+CODE_OF_ERRNO: Final[Mapping[int, Code]] = {
+    errno.ENOSPC: Code.RESOURCE_EXHAUSTED,
+    errno.EDQUOT: Code.RESOURCE_EXHAUSTED,
+    errno.EMFILE: Code.RESOURCE_EXHAUSTED,
+    errno.ENFILE: Code.RESOURCE_EXHAUSTED,
+    errno.ENOMEM: Code.RESOURCE_EXHAUSTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the caller is told. An unexpected one also gets its traceback into the log."""
+
+    code: Code
+    message: str
+    expected: bool
+
+
+def failure_of(error: BaseException, method: str, request_id: str) -> Failure:
+    """The one table, applied: to a service's own errors, to the exceptions listed above, and to everything else."""
+    if isinstance(error, CsiError):
+        return Failure(error.code, error.message, expected=True)
+    code = _code_in_table(error)
+    if code is not None:
+        return Failure(code, str(error) or type(error).__name__, expected=True)
+    message = f"{method} failed with an unexpected {type(error).__name__}; the driver's log has it as request {request_id}"
+    return Failure(Code.INTERNAL, message, expected=False)
+
+
+def _code_in_table(error: BaseException) -> Code | None:
+    for kind, code in CODE_OF_EXCEPTION:
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, OSError) and error.errno is not None:
+        return CODE_OF_ERRNO.get(error.errno)
+    return None

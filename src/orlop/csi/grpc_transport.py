@@ -1,0 +1,164 @@
+"""CSI's bytes over gRPC: the only module that imports grpc.
+
+Messages stay bytes here, both ways: parsing belongs to the interceptor and the client, so that a malformed message is
+an answered, logged call. Sends `:authority: localhost`, as kubelet and the Go sidecars do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from orlop.csi.endpoint import Endpoint, TcpEndpoint
+from orlop.csi.error_codes import Cancelled, Code, CsiError, error_of
+from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
+
+SERVER_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", -1),
+)
+CLIENT_OPTIONS: Final = (
+    ("grpc.default_authority", "localhost"),
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),  # whether a call may be repeated is for the caller to decide
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def _target(endpoint: Endpoint) -> str:
+    return f"{endpoint.host}:{endpoint.port}" if isinstance(endpoint, TcpEndpoint) else f"unix:{endpoint.path}"
+
+
+class GrpcListener:
+    """Serves a handler on one endpoint. Whether the endpoint may be taken is the caller's question."""
+
+    def __init__(self, handler: CallHandler) -> None:
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((_BytesHandler(handler),))
+
+    async def listen(self, endpoint: Endpoint) -> int:
+        """Begins to answer; the port where one was chosen. OSError when the address cannot be bound."""
+        try:
+            port = self._server.add_insecure_port(_target(endpoint))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {endpoint}: {error}") from None
+        await self._server.start()
+        return port
+
+    async def stop(self, grace: float) -> None:
+        """Takes no new call; those under way have so many seconds before their callers are let go."""
+        await self._server.stop(grace)
+
+
+class _BytesHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs give it no type
+    def __init__(self, handler: CallHandler) -> None:
+        self._handler = handler
+
+    def service(self, handler_call_details: Any) -> Any:
+        path = handler_call_details.method
+        match self._handler.shape_of(path):
+            case Shape.ONE_ANSWER:
+                return grpc.unary_unary_rpc_method_handler(self._one_answer(path))
+            case Shape.MANY_ANSWERS:
+                return grpc.unary_stream_rpc_method_handler(self._many_answers(path))
+            case None:
+                return None
+
+    def _one_answer(self, path: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def answer(message: bytes, context: Any) -> bytes:
+            try:
+                return await self._handler.answer(path, message)
+            except CsiError as error:
+                return await _abort(context, error)
+
+        return answer
+
+    def _many_answers(self, path: str) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
+        async def answers(message: bytes, context: Any) -> AsyncIterator[bytes]:
+            try:
+                async for answer in self._handler.answers(path, message):
+                    yield answer
+            except CsiError as error:
+                await _abort(context, error)
+
+        return answers
+
+
+_STATUS_OF_CODE: Final = {status.value[0]: status for status in grpc.StatusCode}
+
+
+async def _abort(context: Any, error: CsiError) -> Any:
+    return await context.abort(_STATUS_OF_CODE[error.code], error.message)
+
+
+class GrpcConnection:
+    """A client's connection to one endpoint: made when first needed, made again for ever after it broke."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._channel = grpc.aio.insecure_channel(_target(endpoint), options=CLIENT_OPTIONS)
+        self._calls: dict[str, Any] = {}
+        self._connections = 0
+        self._watch = asyncio.get_running_loop().create_task(self._count_connections(), name=f"watch {endpoint}")
+
+    @property
+    def connections(self) -> int:
+        return self._connections
+
+    async def _count_connections(self) -> None:
+        state = self._channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.SHUTDOWN:
+            if state is grpc.ChannelConnectivity.READY:
+                self._connections += 1
+            await self._channel.wait_for_state_change(state)
+            state = self._channel.get_state(try_to_connect=True)
+
+    async def connected(self) -> None:
+        await self._channel.channel_ready()
+
+    async def call(self, path: str, message: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - gRPC sends it along
+        method = self._calls.get(path)
+        if method is None:
+            method = self._calls[path] = self._channel.unary_unary(path)
+        try:
+            return await method(message, timeout=timeout)  # type: ignore[no-any-return]  # bytes: no deserializer
+        except grpc.aio.AioRpcError as error:
+            raise _error_of_status(error) from None
+        except grpc.aio.UsageError as error:
+            raise Cancelled(f"the connection was closed: {error}") from None
+        except asyncio.CancelledError:
+            _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
+            raise
+
+    async def stream(self, path: str, message: bytes, timeout: float) -> AsyncIterator[bytes]:  # noqa: ASYNC109
+        try:
+            async for answer in self._channel.unary_stream(path)(message, timeout=timeout):
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            raise _error_of_status(error) from None
+
+    async def close(self) -> None:
+        self._watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._watch
+        await self._channel.close()
+
+
+def _raise_unless_caller_cancelled(error: CsiError) -> None:
+    """grpc tells a closed channel and a cancelled caller with the same exception; asyncio knows which it was."""
+    caller = asyncio.current_task()
+    if caller is None or not caller.cancelling():
+        raise error from None
+
+
+def _error_of_status(error: grpc.aio.AioRpcError) -> CsiError:
+    return error_of(Code(error.code().value[0]), error.details() or error.code().name)

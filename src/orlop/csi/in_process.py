@@ -1,0 +1,106 @@
+"""The same services, called without a socket: for simulations on virtual time and for tests of many at once.
+
+Messages are still made into bytes and parsed again, sizes and deadlines still hold, so that nothing works here which
+would fail on the wire. `cut()` and `mend()` stand for a driver that went away and came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from orlop.csi.error_codes import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable, Unimplemented
+from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
+
+
+class InProcessConnection:
+    """A client's connection to a handler in this process."""
+
+    def __init__(self, handler: CallHandler) -> None:
+        self._handler = handler
+        self._connections = 1
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._calls: set[asyncio.Task[bytes]] = set()
+        self._closed = False
+
+    @property
+    def connections(self) -> int:
+        return self._connections
+
+    async def connected(self) -> None:
+        await self._whole.wait()
+
+    def cut(self) -> None:
+        """The connection breaks: who waits for an answer gets `Unavailable`, as does every call until `mend`."""
+        self._whole.clear()
+        self._drop_calls()
+
+    def mend(self, handler: CallHandler | None = None) -> None:
+        """A new connection, to the same handler or to the one that took its place."""
+        self._handler = handler or self._handler
+        self._connections += 1
+        self._whole.set()
+
+    async def call(self, path: str, message: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - the seam's shape
+        self._check(path, message, Shape.ONE_ANSWER)
+        waiting = asyncio.ensure_future(self._handler.answer(path, message))
+        self._calls.add(waiting)
+        try:
+            async with asyncio.timeout(timeout):
+                return _within_limit(await waiting)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{path} gave no answer within {timeout} seconds") from None
+        except asyncio.CancelledError:
+            self._why_dropped(waiting)
+            raise
+        finally:
+            self._calls.discard(waiting)
+
+    async def stream(self, path: str, message: bytes, timeout: float) -> AsyncIterator[bytes]:  # noqa: ASYNC109
+        self._check(path, message, Shape.MANY_ANSWERS)
+        deadline = asyncio.get_running_loop().time() + timeout
+        answers = self._handler.answers(path, message)
+        while True:
+            try:
+                # Around each step and not around the loop: between two steps it is the consumer that runs.
+                async with asyncio.timeout_at(deadline):
+                    answer = await anext(answers)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise DeadlineExceeded(f"{path} did not end within {timeout} seconds") from None
+            yield _within_limit(answer)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._drop_calls()
+
+    def _check(self, path: str, message: bytes, shape: Shape) -> None:
+        if self._closed:
+            raise Cancelled("the connection was closed")
+        if not self._whole.is_set():
+            raise Unavailable("the driver is not there: the connection is cut")
+        if self._handler.shape_of(path) is not shape:
+            raise Unimplemented(f"{path} is not served")
+        if len(message) > LARGEST_MESSAGE:
+            raise ResourceExhausted(f"a request of {len(message)} bytes: at most {LARGEST_MESSAGE} are taken")
+
+    def _drop_calls(self) -> None:
+        for waiting in self._calls:
+            waiting.cancel()
+
+    def _why_dropped(self, waiting: asyncio.Task[bytes]) -> None:
+        """Raises why the connection let go of the call; returns when it was the caller who let go."""
+        caller = asyncio.current_task()
+        if not waiting.cancelled() or (caller is not None and caller.cancelling()):
+            return
+        if self._closed:
+            raise Cancelled("the connection was closed") from None
+        raise Unavailable("the connection broke while the call was under way") from None
+
+
+def _within_limit(answer: bytes) -> bytes:
+    if len(answer) > LARGEST_MESSAGE:
+        raise ResourceExhausted(f"an answer of {len(answer)} bytes: at most {LARGEST_MESSAGE} are taken")
+    return answer

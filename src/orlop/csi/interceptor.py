@@ -1,0 +1,221 @@
+"""What happens around every call a driver of ours answers, once, for all services:
+
+parse → hold the key → serve → log, count and time → answer, or the one error a caller understands.
+
+A caller's deadline or cancellation ends its waiting, never the work: the service runs in a task of its own and holds
+the key until it returns, so that a retry meanwhile is ABORTED instead of running beside it. Secrets of a request are
+shown nowhere: not in its log entry, not in the answer's error, not in a traceback.
+
+Must not know any service, and must not know what carries the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from orlop.csi import call_key_rules, messages
+from orlop.csi.error_codes import Code, CsiError, Internal, InvalidArgument, error_of, failure_of
+from orlop.csi.proto import rpc as rpc_table
+from orlop.csi.proto import services as base_classes
+from orlop.csi.rpc_type import Rpc
+from orlop.csi.transport import Shape
+from orlop.foundation.clock import Clock
+from orlop.foundation.keyed_lock import KeyedLock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Level, Log, hide
+
+OPERATION_BUCKETS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),  # ours: a bind mount takes milliseconds
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0),  # upstream's
+)
+LONGEST_ERROR: Final = 2048
+"""An error travels in an HTTP/2 header; peers refuse headers of more than a few KiB, and then nobody sees the error."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call under way."""
+
+    rpc: Rpc[Any, Any]
+    id: str
+    started: float
+    outcome: asyncio.Future[bytes | CsiError]
+    """For the caller, who may stop waiting for it."""
+    request: Message | None = None
+    key: str | None = None
+    caller_waits: bool = True
+
+    @property
+    def method(self) -> str:
+        return f"{self.rpc.service}.{self.rpc.name}"
+
+
+Methods = Mapping[str, tuple[Rpc[Any, Any], Callable[..., Any]]]
+"""By path on the wire: which RPC it is, and what serves it."""
+
+
+def methods_of(*services: object) -> Methods:
+    """The methods of services, each of which extends one of the base classes in `proto.services`."""
+    methods = {}
+    for service in services:
+        name = next(kind.__name__ for kind in type(service).__mro__ if kind.__module__ == base_classes.__name__)
+        methods |= {rpc.path: (rpc, getattr(service, rpc.name)) for rpc in rpc_table.SERVICES[name]}
+    return methods
+
+
+class CallInterceptor:
+    """Serves methods to a transport."""
+
+    def __init__(
+        self, methods: Methods, *, driver_name: str, log: Log, metrics: Metrics, clock: Clock, new_id: Callable[[], str]
+    ) -> None:
+        self._methods = methods
+        self._driver_name = driver_name
+        self._log = log
+        self._clock = clock
+        self._new_id = new_id
+        self._keys = KeyedLock()
+        self._running: dict[asyncio.Task[None], Call] = {}
+        self._seconds = metrics.histogram(
+            "csi_plugin_operations_seconds",
+            "How long the CSI calls answered here took, by method and gRPC code.",
+            ("driver_name", "method_name", "grpc_status_code"),
+            OPERATION_BUCKETS,
+        )
+
+    def shape_of(self, path: str) -> Shape | None:
+        if path not in self._methods:
+            return None
+        return Shape.MANY_ANSWERS if self._methods[path][0].streams else Shape.ONE_ANSWER
+
+    async def answer(self, path: str, message: bytes) -> bytes:
+        rpc, serve = self._methods[path]
+        call = self._new_call(rpc)
+        work = asyncio.get_running_loop().create_task(self._work(call, serve, message))
+        self._running[work] = call
+        work.add_done_callback(self._running.pop)
+        try:
+            outcome = await call.outcome
+        except asyncio.CancelledError:
+            call.caller_waits = False
+            if not work.done():
+                self._log.info("the caller stopped waiting; the work goes on", method=call.method, request_id=call.id)
+            raise
+        if isinstance(outcome, CsiError):
+            raise outcome
+        return outcome
+
+    async def answers(self, path: str, message: bytes) -> AsyncIterator[bytes]:
+        rpc, serve = self._methods[path]
+        call = self._new_call(rpc)
+        try:
+            call.request = _parse(rpc, message)
+            async for response in serve(call.request):
+                yield _serialize(rpc, response)
+        except Exception as error:  # noqa: BLE001 - the table decides about all of them
+            raise self._failed(call, error) from None
+        self._succeeded(call, None)
+
+    async def drain(self, seconds: float) -> list[str]:
+        """Waits so long for what runs, whoever waits for it or not; names what still runs then."""
+        deadline = self._clock.deadline(seconds)
+        while self._running and not deadline.passed():
+            await asyncio.wait(set(self._running), timeout=deadline.remaining())
+        return sorted(f"{call.method} on {call.key or 'nothing'} (request {call.id})" for call in self._running.values())
+
+    def _new_call(self, rpc: Rpc[Any, Any]) -> Call:
+        return Call(rpc, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
+
+    async def _work(self, call: Call, serve: Callable[..., Any], message: bytes) -> None:
+        try:
+            outcome = await self._outcome(call, serve, message)
+        except BaseException as error:  # the loop ends, or a simulated process was killed here
+            if not call.outcome.done():
+                call.outcome.set_exception(error)
+            raise
+        if not call.outcome.done():
+            call.outcome.set_result(outcome)
+
+    async def _outcome(self, call: Call, serve: Callable[..., Any], message: bytes) -> bytes | CsiError:
+        try:
+            call.request = _parse(call.rpc, message)
+            call.key = call_key_rules.key_of(call.rpc, call.request)
+            with self._held(call):
+                response = await serve(call.request)
+            answer = _serialize(call.rpc, response)
+        except Exception as error:  # noqa: BLE001 - the table decides about all of them
+            return self._failed(call, error)
+        self._succeeded(call, response)
+        return answer
+
+    def _held(self, call: Call) -> AbstractContextManager[Any]:
+        if call.key is None:
+            return nullcontext()
+        return self._keys.try_hold(call.key, why=f"{call.method} (request {call.id})")
+
+    def _succeeded(self, call: Call, response: Message | None) -> None:
+        seconds = self._ended(call, Code.OK)
+        # Calls that change nothing come by the dozen (kubelet asks for capabilities before each step).
+        if call_key_rules.changes_something(call.rpc):
+            self._log.info("call served", **_facts(call, Code.OK, seconds))
+        if self._log.enabled(Level.DEBUG):
+            shown = {} if response is None else messages.printable(response)
+            self._log.debug("call in full", **_facts(call, Code.OK, seconds), request=_shown(call), response=shown)
+
+    def _failed(self, call: Call, error: Exception) -> CsiError:
+        failure = failure_of(error, call.method, call.id)
+        secrets = messages.secret_values(call.request) if call.request is not None else frozenset()
+        message = hide(failure.message, secrets)
+        facts = {**_facts(call, failure.code, self._ended(call, failure.code)), "error": message}
+        if failure.expected:
+            self._log.warning("call failed", **facts)
+        else:
+            trace = hide("".join(traceback.format_exception(error)), secrets)
+            self._log.error("call failed unexpectedly", **facts, request=_shown(call), traceback=trace)
+        return error_of(failure.code, _shortened(message))
+
+    def _ended(self, call: Call, code: Code) -> float:
+        seconds = self._clock.elapsed() - call.started
+        self._seconds.observe(seconds, self._driver_name, call.rpc.path, code.go_name)
+        return seconds
+
+
+def _facts(call: Call, code: Code, seconds: float) -> dict[str, Any]:
+    facts: dict[str, Any] = {"method": call.method, "request_id": call.id, "code": code.name}
+    if call.key is not None:
+        facts["key"] = call.key
+    if not call.caller_waits:
+        facts["caller"] = "gone"
+    facts["seconds"] = round(seconds, 6)
+    return facts
+
+
+def _parse(rpc: Rpc[Any, Any], message: bytes) -> Message:
+    try:
+        return rpc.request.FromString(message)  # type: ignore[no-any-return]  # protobuf's stubs leave it open
+    except DecodeError as error:
+        raise InvalidArgument(f"the request of {rpc.name} is no valid {rpc.request.DESCRIPTOR.name}: {error}") from None
+
+
+def _serialize(rpc: Rpc[Any, Any], response: object) -> bytes:
+    if not isinstance(response, rpc.response):
+        raise Internal(f"{rpc.name} gave a {type(response).__name__} where {rpc.response.DESCRIPTOR.name} was due")
+    return response.SerializeToString()  # type: ignore[no-any-return]  # as above
+
+
+def _shown(call: Call) -> dict[str, Any]:
+    return {} if call.request is None else messages.printable(call.request)
+
+
+def _shortened(message: str) -> str:
+    encoded = message.encode(errors="replace")
+    if len(encoded) <= LONGEST_ERROR:
+        return encoded.decode()
+    return encoded[:LONGEST_ERROR].decode(errors="ignore") + " … (cut; the driver's log has all of it)"

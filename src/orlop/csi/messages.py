@@ -1,0 +1,112 @@
+"""What may be shown of a CSI message, decided from the descriptors: every field marked `csi_secret` is hidden.
+
+Kubelet also puts service-account tokens into `volume_context`, which is not marked; its key is hidden by name.
+Pure: messages in, values out; a message is never changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from orlop.csi.proto import csi_pb2
+
+HIDDEN: Final = "***stripped***"
+TOKENS_KEY: Final = "csi.storage.k8s.io/serviceAccount.tokens"
+
+
+def printable(message: Message) -> dict[str, Any]:
+    """The message as JSON would show it, without its secrets."""
+    shown = type(message)()
+    shown.CopyFrom(message)
+    for holder, field in _secret_places(shown):
+        _overwrite(holder, field)
+    return json_format.MessageToDict(shown)
+
+
+def secret_values(message: Message) -> frozenset[str]:
+    """Every text that must appear in no log, error or metric because of this message."""
+    found: set[str] = set()
+    for holder, field in _secret_places(message):
+        found.update(_texts(getattr(holder, field.name), field))
+    found.discard("")
+    return frozenset(found)
+
+
+def _secret_places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
+    for field in _fields_worth_a_look(message.DESCRIPTOR):
+        if _is_secret(field) or _is_context(field):
+            yield message, field
+        else:
+            for child in _children(message, field):
+                yield from _secret_places(child)
+
+
+def _children(message: Message, field: FieldDescriptor) -> list[Message]:
+    if field.is_repeated:
+        return list(getattr(message, field.name))
+    return [getattr(message, field.name)] if message.HasField(field.name) else []
+
+
+@cache
+def _fields_worth_a_look(descriptor: Descriptor) -> tuple[FieldDescriptor, ...]:
+    return tuple(field for field in descriptor.fields if _leads_to_secret(field, frozenset()))
+
+
+def _leads_to_secret(field: FieldDescriptor, seen: frozenset[str]) -> bool:
+    if _is_secret(field) or _is_context(field):
+        return True
+    child = field.message_type
+    if child is None or child.GetOptions().map_entry or child.full_name in seen:
+        return False
+    return any(_leads_to_secret(inner, seen | {child.full_name}) for inner in child.fields)
+
+
+def _is_secret(field: FieldDescriptor) -> bool:
+    marks = field.GetOptions().ListFields()
+    return any(mark.number == csi_pb2.CSI_SECRET_FIELD_NUMBER and value for mark, value in marks)
+
+
+def _is_context(field: FieldDescriptor) -> bool:
+    return field.name == "volume_context"
+
+
+def _overwrite(holder: Message, field: FieldDescriptor) -> None:
+    value = getattr(holder, field.name)
+    if _is_context(field):
+        if TOKENS_KEY in value:
+            value[TOKENS_KEY] = HIDDEN
+    elif isinstance(value, Mapping):
+        for key in list(value):
+            value[key] = HIDDEN
+    else:
+        setattr(holder, field.name, HIDDEN if isinstance(value, str) else HIDDEN.encode())
+
+
+def _texts(value: Any, field: FieldDescriptor) -> Iterator[str]:
+    if _is_context(field):
+        if TOKENS_KEY in value:
+            yield value[TOKENS_KEY]
+            yield from _tokens_in(value[TOKENS_KEY])
+    elif isinstance(value, Mapping):
+        yield from value.values()
+    else:
+        yield value if isinstance(value, str) else value.decode(errors="replace")
+
+
+def _tokens_in(text: str) -> Iterator[str]:
+    """Kubelet's JSON of audiences: a driver's error may quote one token without the rest."""
+    try:
+        audiences = json.loads(text)
+    except ValueError:
+        return
+    if isinstance(audiences, dict):
+        for entry in audiences.values():
+            if isinstance(entry, dict) and isinstance(entry.get("token"), str):
+                yield entry["token"]

@@ -1,0 +1,54 @@
+"""The seam between CSI and whatever carries its messages: bytes and paths on one side, bytes and `CsiError`s on the other.
+
+`grpc_transport` and `in_process` are the two sides' implementations; both pass tests/contracts/test_csi_transports.py.
+Nothing above this seam knows which one it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from enum import Enum, auto
+from typing import Final, Protocol
+
+LARGEST_MESSAGE: Final = 4 * 1024 * 1024
+"""gRPC's default on both ends, and so what kubelet and every sidecar accept."""
+
+
+class Shape(Enum):
+    """What comes back for one request."""
+
+    ONE_ANSWER = auto()
+    MANY_ANSWERS = auto()
+
+
+class CallHandler(Protocol):
+    """The server's side of the seam: whoever carries the bytes hands them over here."""
+
+    def shape_of(self, path: str) -> Shape | None:
+        """None where no such method is served."""
+
+    async def answer(self, path: str, message: bytes) -> bytes:
+        """The answer's bytes, or a `CsiError`. Cancelling the waiting does not end the work."""
+
+    def answers(self, path: str, message: bytes) -> AsyncIterator[bytes]:
+        """The answers' bytes one by one, or a `CsiError` at any point."""
+
+
+class ClientTransport(Protocol):
+    """The client's side of the seam."""
+
+    @property
+    def connections(self) -> int:
+        """How many connections were made so far: after a change the driver may be another one."""
+
+    async def connected(self) -> None:
+        """Returns when there is a connection, however long that takes."""
+
+    async def call(self, path: str, message: bytes, timeout: float) -> bytes:
+        """The answer's bytes, or a `CsiError`: `DeadlineExceeded` when it took longer than so many seconds."""
+
+    def stream(self, path: str, message: bytes, timeout: float) -> AsyncIterator[bytes]:
+        """The answers' bytes one by one, or a `CsiError` at any point."""
+
+    async def close(self) -> None:
+        """Ends the connection; a call under way ends with `Cancelled`."""

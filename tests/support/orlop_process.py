@@ -1,0 +1,69 @@
+"""The real program, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.waiting import eventually
+
+ORLOP = [sys.executable, "-W", "error", "-m", "orlop"]
+
+
+@dataclass
+class Running:
+    """An `orlop` daemon that a test started."""
+
+    process: subprocess.Popen[str]
+    output: Path
+
+    def logged(self) -> str:
+        return self.output.read_text()
+
+    async def says(self, text: str) -> None:
+        await eventually(lambda: text in self.logged() or self.ended(), within=20)
+        assert text in self.logged(), self.logged()
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def exit_code(self) -> int:
+        await eventually(self.ended, within=20)
+        return self.process.wait()
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[Running]:
+    output = folder / f"output-{os.urandom(4).hex()}"
+    with output.open("w") as stream:
+        process = subprocess.Popen([*ORLOP, *arguments], stdout=stream, stderr=stream, text=True)
+    try:
+        yield Running(process, output)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run(*arguments: str, stdin: str | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ORLOP, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        input=stdin,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def tree(folder: Path) -> Sequence[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
