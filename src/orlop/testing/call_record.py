@@ -1,0 +1,98 @@
+"""What a scripted driver remembers of its calls: what was asked, when, how it ended, and what ran beside it.
+
+Secrets stay inside the request that was given: they are in no repr and in no JSON made here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from orlop.csi import call_key_rules, messages
+from orlop.foundation.structured_log import hide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from google.protobuf.message import Message
+
+    from orlop.csi.error_codes import Code
+    from orlop.csi.rpc_type import Rpc
+    from orlop.foundation.clock import Clock
+
+VOLUME_FIELDS: Final = ("volume_id", "source_volume_id")
+
+
+@dataclass(slots=True)
+class Call:
+    """`started` and `ended` are seconds of the clock's `elapsed()`; None: it has not ended."""
+
+    method: str  # such as "CreateVolume"
+    request: Any = field(repr=False)
+    at: datetime
+    started: float
+    ended: float | None = None
+    code: Code | None = None
+    message: str = ""
+    # Another call that changes the same volume was under way at the same time.
+    overlapping: bool = False
+    # It never reached the driver's services: another call held its key, or it was no valid request.
+    refused: bool = False
+
+    @property
+    def volume(self) -> str | None:
+        """Which volume it is about, if it is about one."""
+        for name in VOLUME_FIELDS:
+            if getattr(self.request, name, ""):
+                return str(getattr(self.request, name))
+        return f"named {self.request.name}" if self.method == "CreateVolume" else None
+
+    def as_json(self) -> dict[str, Any]:
+        shown = {
+            "at": self.at.isoformat(),
+            "method": self.method,
+            "request": messages.printable(self.request),
+            "code": None if self.code is None else self.code.name,
+            "message": hide(self.message, messages.secret_values(self.request)),
+            "seconds": None if self.ended is None else round(self.ended - self.started, 6),
+            "overlapping": self.overlapping,
+            "refused": self.refused,
+        }
+        return {key: value for key, value in shown.items() if value not in ("", False)}
+
+    def __repr__(self) -> str:
+        return f"Call({', '.join(f'{key}={value!r}' for key, value in self.as_json().items())})"
+
+
+class CallRecord:
+    """All calls in the order in which they came."""
+
+    def __init__(self, clock: Clock, when_ended: Callable[[Call], object]) -> None:
+        self.calls: list[Call] = []
+        self._under_way: dict[int, Call] = {}
+        self._clock = clock
+        self._when_ended = when_ended
+
+    def begin(self, rpc: Rpc[Any, Any], request: Message) -> Call:
+        call = Call(rpc.name, request, self._clock.now(), self._clock.elapsed())
+        if call_key_rules.changes_something(rpc) and call.volume is not None:
+            self._mark_overlapping(call)
+        self.calls.append(call)
+        self._under_way[id(call)] = call
+        return call
+
+    def end(self, call: Call, code: Code, message: str = "") -> None:
+        call.ended = self._clock.elapsed()
+        call.code = code
+        call.message = message
+        del self._under_way[id(call)]
+        self._when_ended(call)
+
+    def under_way(self) -> list[Call]:
+        return list(self._under_way.values())
+
+    def _mark_overlapping(self, call: Call) -> None:
+        for other in self.under_way():
+            if other.volume == call.volume and other.method in call_key_rules.KEY_FIELDS:
+                other.overlapping = call.overlapping = True

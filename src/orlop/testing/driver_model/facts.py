@@ -1,0 +1,58 @@
+"""What a model of a driver is told once: who it is, on which node it runs, what it can do.
+
+Holds no state and decides nothing; `ALL_ABILITIES` is every capability the interface names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from orlop.csi.client import Abilities
+from orlop.csi.proto import csi_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AbilityGroup = Literal["plugin", "controller", "group_controller", "node"]
+SERVICE_OF_GROUP: Final = {"controller": "CONTROLLER_SERVICE", "group_controller": "GROUP_CONTROLLER_SERVICE"}
+GIBIBYTE: Final = 1 << 30
+EXPANSION_PREFIX: Final = "VOLUME_EXPANSION_"
+
+
+def _names_of(enum: Any) -> frozenset[str]:
+    return frozenset(value.name for value in enum.DESCRIPTOR.values if value.number)
+
+
+SERVICE_NAMES: Final = _names_of(csi_pb2.PluginCapability.Service.Type)
+EXPANSION_NAMES: Final = _names_of(csi_pb2.PluginCapability.VolumeExpansion.Type)
+
+ALL_ABILITIES: Final = Abilities(
+    plugin=SERVICE_NAMES | {f"{EXPANSION_PREFIX}{name}" for name in EXPANSION_NAMES},
+    controller=_names_of(csi_pb2.ControllerServiceCapability.RPC.Type),
+    group_controller=_names_of(csi_pb2.GroupControllerServiceCapability.RPC.Type),
+    node=_names_of(csi_pb2.NodeServiceCapability.RPC.Type),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFacts:
+    """What is absent is not limited: any node exists, any mutable parameter is allowed, any number of volumes fits."""
+
+    name: str = "mock.example.com"
+    version: str = "1.0"
+    ready: bool = True
+    node_id: str = "node-1"
+    max_volumes: int = 0
+    topology: Mapping[str, str] = field(default_factory=lambda: {"mock.example.com/node": "node-1"})
+    nodes: frozenset[str] | None = None
+    mutable_parameters: frozenset[str] | None = None
+    abilities: Abilities = ALL_ABILITIES
+    capacity: int = 1024 * GIBIBYTE
+    # Of a driver that cannot create volumes, others did: every id that is named to it may be one.
+    knows_any_volume: bool = False
+
+    def can(self, group: AbilityGroup, ability: str) -> bool:
+        """What a whole service can do counts only where the service is served."""
+        service = SERVICE_OF_GROUP.get(group)
+        return ability in getattr(self.abilities, group) and (service is None or service in self.abilities.plugin)

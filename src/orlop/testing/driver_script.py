@@ -1,0 +1,254 @@
+"""What a scripted driver plays: who it is, and for each RPC the steps it takes before it behaves as the model does.
+
+    driver: {name: mock.example.com, version: "1.0", ready: true}
+    node: {id: node-1, maxVolumes: 0, topology: {zone: a}}
+    nodes: [node-1, node-2]                       # the nodes there are; absent: any
+    volumes: [{id: v1, size: 1Gi}]                # there from the start; absent: none, or any if it cannot create them
+    capabilities:                                 # absent, also one of the four: all
+      plugin: [CONTROLLER_SERVICE]
+      controller: [CREATE_DELETE_VOLUME, PUBLISH_UNPUBLISH_VOLUME]
+      groupController: []
+      node: [STAGE_UNSTAGE_VOLUME]
+    mutableParameters: [iops]                     # the keys that can be modified; absent: any
+    capacity: 1Ti
+    script:
+      ControllerPublishVolume:
+        - {when: {volumeId: v1}, times: 2, error: {code: UNAVAILABLE, message: not yet}}
+        - {delay: 5s}                             # then as the model answers
+        - {answer: {publishContext: {device: sda}}}
+        - {hang: true}                            # never answers
+        - {delay: 1s, effect: true, error: {code: DEADLINE_EXCEEDED}}
+      GetMetadataAllocated:
+        - {answer: [{volumeCapacityBytes: 1024}], error: {code: INTERNAL, message: the stream broke}}
+
+Of the steps of an RPC, a request takes the first that is not used up and matches it: `times` is how often it can be
+used (1 unless told, 0 for ever), `when` is a part of the request's JSON. `effect` says whether the model acts although
+the caller is told something else: it does beside an `answer`, and does not beside an `error` or a `hang`, unless told.
+An `answer` is the JSON of the response, a list of them for a stream. All of it is checked when the script is read.
+
+Pure: reads values, knows neither clock nor driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import json_format
+
+from orlop.csi.error_codes import Code
+from orlop.csi.proto import rpc as rpc_table
+from orlop.testing.driver_model.facts import ALL_ABILITIES, GIBIBYTE, DriverFacts
+from orlop.testing.script_values import ScriptError, Value, load_yaml
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.message import Message
+
+    from orlop.csi.client import Abilities
+    from orlop.csi.rpc_type import Rpc
+
+CSI_SERVICES: Final = ("Identity", "Controller", "GroupController", "SnapshotMetadata", "Node")
+RPCS: Final[Mapping[str, Rpc[Any, Any]]] = {
+    rpc.name: rpc for service in CSI_SERVICES for rpc in rpc_table.SERVICES[service]
+}
+ABILITY_GROUPS: Final = {
+    "plugin": "plugin",
+    "controller": "controller",
+    "groupController": "group_controller",
+    "node": "node",
+}
+ERROR_CODES: Final = tuple(code.name for code in Code if code is not Code.OK)
+FOR_EVER: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedError:
+    code: Code
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    when: Mapping[str, Any] = field(default_factory=dict)
+    times: int = 1
+    delay: float = 0.0
+    effect: bool = True
+    answers: tuple[Message, ...] | None = None
+    error: ScriptedError | None = None
+    hang: bool = False
+
+    @property
+    def is_as_the_model(self) -> bool:
+        return self.answers is None and self.error is None and not self.hang
+
+    def matches(self, request: Message) -> bool:
+        return not self.when or _is_part(self.when, _json_of(request))
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    facts: DriverFacts = field(default_factory=DriverFacts)
+    volumes: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+
+
+def script_from_yaml(text: str) -> Script:
+    return read_script(load_yaml(text))
+
+
+def read_script(given: Mapping[str, Any] | None) -> Script:
+    """A ScriptError says what is wrong with it, and where."""
+    whole = Value(given, "")
+    found = whole.fields(KEYS)
+    facts = DriverFacts(
+        **_read(found.get("driver"), DRIVER_FIELDS),
+        **_read(found.get("node"), NODE_FIELDS),
+        **_read_some(found, FACT_FIELDS),
+    )
+    if "topology" not in found.get("node", Value({}, "")).mapping():
+        facts = replace(facts, topology={f"{facts.name}/node": facts.node_id})
+    if "volumes" not in found and not facts.can("controller", "CREATE_DELETE_VOLUME"):
+        facts = replace(facts, knows_any_volume=True)
+    return Script(facts, **_read_some(found, SCRIPT_FIELDS))
+
+
+def _abilities(value: Value) -> Abilities:
+    found = {ABILITY_GROUPS[key]: names for key, names in value.fields(ABILITY_GROUPS).items()}
+    return replace(ALL_ABILITIES, **{name: names.names(getattr(ALL_ABILITIES, name)) for name, names in found.items()})
+
+
+def _volumes(value: Value) -> dict[str, int]:
+    return dict(map(_volume, value.items()))
+
+
+def _volume(value: Value) -> tuple[str, int]:
+    found = value.fields(("id", "size"))
+    if "id" not in found:
+        raise value.wrong("has no id: each volume needs one")
+    return found["id"].text(), found["size"].size() if "size" in found else GIBIBYTE
+
+
+def _steps(value: Value) -> dict[str, tuple[Step, ...]]:
+    found = value.fields(RPCS)
+    return {name: tuple(_step(step, RPCS[name]) for step in steps.items()) for name, steps in found.items()}
+
+
+Reader = Callable[[Value], Any]
+# What a key of the script becomes, and how it is read.
+DRIVER_FIELDS: Final = {
+    "name": ("name", Value.text),
+    "version": ("version", Value.text),
+    "ready": ("ready", Value.boolean),
+}
+NODE_FIELDS: Final = {
+    "id": ("node_id", Value.text),
+    "maxVolumes": ("max_volumes", Value.whole_number),
+    "topology": ("topology", Value.text_map),
+}
+FACT_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {
+    "nodes": ("nodes", Value.texts),
+    "capabilities": ("abilities", _abilities),
+    "mutableParameters": ("mutable_parameters", Value.texts),
+    "capacity": ("capacity", Value.size),
+}
+SCRIPT_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {"volumes": ("volumes", _volumes), "script": ("steps", _steps)}
+KEYS: Final = ("driver", "node", *FACT_FIELDS, *SCRIPT_FIELDS)
+
+
+def _read(value: Value | None, table: Mapping[str, tuple[str, Reader]]) -> dict[str, Any]:
+    return {} if value is None else _read_some(value.fields(table), table)
+
+
+def _read_some(found: Mapping[str, Value], table: Mapping[str, tuple[str, Reader]]) -> dict[str, Any]:
+    return {name: read(found[key]) for key, (name, read) in table.items() if key in found}
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+STEP_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {
+    "times": ("times", Value.whole_number),
+    "delay": ("delay", Value.seconds),
+    "effect": ("effect", Value.boolean),
+    "hang": ("hang", Value.boolean),
+}
+STEP_KEYS: Final = (*STEP_FIELDS, "when", "error", "answer")
+
+
+def _step(value: Value, rpc: Rpc[Any, Any]) -> Step:
+    found = value.fields(STEP_KEYS)
+    step = Step(
+        **_read_some(found, STEP_FIELDS),
+        when=_when(found["when"], rpc) if "when" in found else {},
+        answers=_answers(found["answer"], rpc) if "answer" in found else None,
+        error=_error(found["error"]) if "error" in found else None,
+    )
+    told = [key for key in ("answer", "error", "hang") if key in found and found[key].found is not False]
+    if len(told) > 1 and not (rpc.streams and told == ["answer", "error"]):
+        raise value.wrong(f"has {' and '.join(told)}: only one of them can be what the caller gets")
+    if "effect" in found and step.is_as_the_model:
+        raise value.wrong("has effect, but nothing that the caller is told instead: add error, answer or hang")
+    return step if "effect" in found else replace(step, effect=step.error is None and not step.hang)
+
+
+def _error(value: Value) -> ScriptedError:
+    found = value.fields(("code", "message"))
+    if "code" not in found:
+        raise value.wrong(f"has no code: allowed are {', '.join(ERROR_CODES)}")
+    message = found["message"].text() if "message" in found else "the script says so"
+    return ScriptedError(Code[found["code"].one_of(ERROR_CODES)], message)
+
+
+def _answers(value: Value, rpc: Rpc[Any, Any]) -> tuple[Message, ...]:
+    values = value.items() if rpc.streams else [value]
+    return tuple(_parsed(each, rpc.response()) for each in values)
+
+
+def _parsed(value: Value, message: Message) -> Message:
+    try:
+        return json_format.ParseDict(dict(value.mapping()), message)
+    except json_format.ParseError as error:
+        raise value.wrong(f"is no {message.DESCRIPTOR.name}: {error}") from None
+
+
+# ---- matching: `when` is a part of the request's JSON ----------------------------------------------------------------
+
+
+def _when(value: Value, rpc: Rpc[Any, Any]) -> Mapping[str, Any]:
+    """The part in the form in which requests are compared: names, numbers and enums as protobuf writes them."""
+    normal = _json_of(_parsed(value, rpc.request()))
+    return _only_given(normal, value, rpc.request.DESCRIPTOR)
+
+
+def _json_of(message: Message) -> dict[str, Any]:
+    return json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+
+
+def _only_given(normal: Mapping[str, Any], given: Value, descriptor: Descriptor) -> dict[str, Any]:
+    part: dict[str, Any] = {}
+    for key, value in given.mapping().items():
+        named = next(field for field in descriptor.fields if key in {field.name, field.json_name})
+        place = Value(value, f"{given.place}.{key}")
+        if named.json_name not in normal:
+            raise place.wrong("is nothing: say what the request has to hold here")
+        inner = named.message_type
+        if inner is None or inner.GetOptions().map_entry:
+            part[named.json_name] = normal[named.json_name]
+        elif named.is_repeated:
+            pairs = zip(normal[named.json_name], place.items(), strict=True)
+            part[named.json_name] = [_only_given(each, item, inner) for each, item in pairs]
+        else:
+            part[named.json_name] = _only_given(normal[named.json_name], place, inner)
+    return part
+
+
+def _is_part(part: Any, whole: Any) -> bool:
+    if isinstance(part, Mapping):
+        return isinstance(whole, Mapping) and all(key in whole and _is_part(part[key], whole[key]) for key in part)
+    if isinstance(part, list):
+        return len(part) == len(whole) and all(map(_is_part, part, whole))
+    return bool(part == whole)
+
+
+__all__ = ["FOR_EVER", "Script", "ScriptError", "ScriptedError", "Step", "read_script", "script_from_yaml"]

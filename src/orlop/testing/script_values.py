@@ -1,0 +1,147 @@
+"""Reads values of a script strictly: whatever is not as it should be is a `ScriptError` that names its place.
+
+Knows how values are read, not which of them a script has. It must not touch files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from orlop.foundation.duration import Duration, InvalidDuration
+from orlop.foundation.quantity import InvalidQuantity, Quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable
+
+KIND_NAMES = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
+
+
+class ScriptError(ValueError):
+    """A script that cannot be played: where, what is wrong, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What was found at a place, such as `script.CreateVolume[0].delay`."""
+
+    found: Any
+    place: str
+
+    def wrong(self, why: str) -> ScriptError:
+        return ScriptError(f"{self.place or 'the script'}: {why}")
+
+    def fields(self, allowed: Collection[str]) -> dict[str, Value]:
+        """What stands in a mapping, by its keys; a key that is not allowed is told with the one that was meant."""
+        return {self._allowed_key(key, allowed): self._below(key) for key in self.mapping()}
+
+    def mapping(self) -> Mapping[str, Any]:
+        if self.found is None:
+            return {}
+        if not isinstance(self.found, Mapping):
+            raise self._not_a("mapping")
+        return self.found
+
+    def items(self) -> list[Value]:
+        if not isinstance(self.found, list | tuple):
+            raise self._not_a("list")
+        return [Value(item, f"{self.place}[{number}]") for number, item in enumerate(self.found)]
+
+    def text(self) -> str:
+        if not isinstance(self.found, str):
+            raise self._not_a("text", " (write it in quotes)" if isinstance(self.found, int | float) else "")
+        if not self.found:
+            raise self.wrong("is empty: it has to say something")
+        return self.found
+
+    def one_of(self, allowed: Collection[str]) -> str:
+        text = self.text()
+        if text not in allowed:
+            raise self.wrong(f"there is no {text!r}{_meant(text, allowed)}; allowed are {', '.join(sorted(allowed))}")
+        return text
+
+    def names(self, allowed: Collection[str]) -> frozenset[str]:
+        return frozenset(item.one_of(allowed) for item in self.items())
+
+    def texts(self) -> frozenset[str]:
+        return frozenset(item.text() for item in self.items())
+
+    def text_map(self) -> dict[str, str]:
+        return {str(key): self._below(key).text() for key in self.mapping()}
+
+    def boolean(self) -> bool:
+        if not isinstance(self.found, bool):
+            raise self.wrong(f"is {self.found!r}: allowed are true and false")
+        return self.found
+
+    def whole_number(self) -> int:
+        if not isinstance(self.found, int) or isinstance(self.found, bool) or self.found < 0:
+            raise self.wrong(f"is {self.found!r}: allowed are whole numbers from 0 on")
+        return self.found
+
+    def seconds(self) -> float:
+        text = str(self.found) if isinstance(self.found, int | float) else self.text()
+        try:
+            duration = Duration.parse(text)
+        except InvalidDuration as error:
+            raise self.wrong(str(error)) from None
+        if duration.nanoseconds < 0:
+            raise self.wrong(f"is {text}: nobody can wait for less than no time")
+        return duration.seconds
+
+    def size(self) -> int:
+        text = str(self.found) if isinstance(self.found, int) else self.text()
+        try:
+            size = Quantity.parse(text).value()
+        except InvalidQuantity as error:
+            raise self.wrong(str(error)) from None
+        if not 0 <= size < 1 << 63:
+            raise self.wrong(f"is {text}: allowed are sizes from 0 on that fit into 64 bits")
+        return size
+
+    def _allowed_key(self, key: object, allowed: Collection[str]) -> str:
+        if key not in allowed:
+            hint = _meant(str(key), allowed)
+            raise self.wrong(f"there is no key {key!r} here{hint}; allowed are {', '.join(sorted(allowed))}")
+        return str(key)
+
+    def _below(self, key: object) -> Value:
+        return Value(self.mapping()[key], f"{self.place}.{key}" if self.place else str(key))  # type: ignore[index]
+
+    def _not_a(self, kind: str, hint: str = "") -> ScriptError:
+        return self.wrong(f"is {KIND_NAMES.get(type(self.found), 'nothing')}: a {kind} is needed{hint}")
+
+
+def _meant(written: str, allowed: Collection[str]) -> str:
+    near = get_close_matches(written, allowed, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def load_yaml(text: str) -> Any:
+    """One YAML document; a key that stands twice in one mapping is an error, as one of the two would be lost."""
+    try:
+        return yaml.load(text, Loader=_LoaderWithoutDuplicates)  # noqa: S506 - a safe loader, made stricter
+    except yaml.YAMLError as error:
+        raise ScriptError(f"the script is no YAML: {error}") from None
+
+
+class _LoaderWithoutDuplicates(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+                raise ScriptError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice in one mapping")
+            seen.add(key if isinstance(key, str) else id(key))
+        return super().construct_mapping(node, deep)

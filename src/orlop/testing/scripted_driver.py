@@ -1,0 +1,236 @@
+"""A CSI driver that does what a script says, and behaves as the model does wherever the script says nothing.
+
+    driver, connection = in_process_driver({"script": {"CreateVolume": [{"delay": "5s"}]}}, clock)
+    client = CsiClient(connection, …)
+    …
+    [(call.method, call.ended - call.started) for call in driver.calls]
+
+It keeps a record of its calls. What a script looks like is told in `driver_script`. Nothing here touches sockets: the
+methods are served by whoever has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError, Message
+
+from orlop.csi.error_codes import Code, CsiError, Unavailable, error_of, failure_of
+from orlop.csi.in_process import InProcessConnection
+from orlop.csi.interceptor import CallInterceptor, Methods
+from orlop.csi.proto import rpc as rpc_table
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Log, silent_log
+from orlop.testing.call_record import Call, CallRecord
+from orlop.testing.driver_model import DriverModel, Storage, TargetPaths
+from orlop.testing.driver_script import FOR_EVER, Script, Step, read_script
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from orlop.csi.rpc_type import Rpc
+    from orlop.foundation.clock import Clock
+
+    Serve = Callable[[Any], Any]
+
+
+class ScriptedDriver:
+    """`storage` lets drivers of several nodes have the same volumes; `when_ended` is told of each call as it ends."""
+
+    def __init__(
+        self,
+        script: Script,
+        clock: Clock,
+        *,
+        storage: Storage | None = None,
+        targets: TargetPaths | None = None,
+        when_ended: Callable[[Call], object] = lambda _: None,
+    ) -> None:
+        self.model = DriverModel(script.facts, clock, storage, targets)
+        for volume_id, size in script.volumes.items():
+            self.model.storage.add_volume(volume_id, size)
+        self._clock = clock
+        self._steps = {name: [_Turns(step, step.times) for step in steps] for name, steps in script.steps.items()}
+        self._record = CallRecord(clock, when_ended)
+        self._let_go = asyncio.Event()
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every call so far, in the order in which they came."""
+        return self._record.calls
+
+    @property
+    def storage(self) -> Storage:
+        return self.model.storage
+
+    def calls_of(self, method: str) -> list[Call]:
+        return [call for call in self.calls if call.method == method]
+
+    def methods(self) -> Methods:
+        return {
+            path: (rpc, self._many_answers(rpc, serve) if rpc.streams else self._one_answer(rpc, serve))
+            for path, (rpc, serve) in self.model.methods().items()
+        }
+
+    def stop_hanging(self) -> None:
+        """Calls that hang, now or later, end with `Unavailable` instead."""
+        self._let_go.set()
+
+    def note_refused(self, path: str, message: bytes, error: CsiError) -> None:
+        """A call that was answered before it could reach a method."""
+        rpc = rpc_table.BY_PATH[path]
+        call = self._record.begin(rpc, _parsed_if_possible(rpc, message))
+        call.refused = True
+        self._record.end(call, error.code, error.message)
+
+    def _one_answer(self, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
+        async def answer(request: Message) -> Message:
+            call = self._begin(rpc, request)
+            try:
+                response = await self._answer(self._next_step(rpc, request), request, serve)
+            except BaseException as error:
+                self._failed(call, error)
+                raise
+            self._record.end(call, Code.OK)
+            return response
+
+        return answer
+
+    def _many_answers(self, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
+        async def answers(request: Message) -> AsyncIterator[Message]:
+            call = self._begin(rpc, request)
+            try:
+                async for response in self._answers(self._next_step(rpc, request), request, serve):
+                    yield response
+            except BaseException as error:
+                self._failed(call, error)
+                raise
+            self._record.end(call, Code.OK)
+
+        return answers
+
+    def _begin(self, rpc: Rpc[Any, Any], request: Message) -> Call:
+        arrival = _ARRIVAL.get()
+        if arrival is not None:
+            arrival.reached_the_driver = True
+        return self._record.begin(rpc, request)
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self._record.end(call, Code.CANCELLED)
+        else:
+            failure = failure_of(error, call.method, "none")
+            self._record.end(call, failure.code, failure.message)
+
+    def _next_step(self, rpc: Rpc[Any, Any], request: Message) -> Step:
+        for turns in self._steps.get(rpc.name, ()):
+            if turns.take(request):
+                return turns.step
+        return Step()
+
+    async def _answer(self, step: Step, request: Message, serve: Serve) -> Message:
+        await self._wait(step)
+        if step.is_as_the_model:
+            return await serve(request)  # type: ignore[no-any-return]  # the table of methods leaves it open
+        if step.effect:
+            with suppress(CsiError):
+                await serve(request)
+        answers = await self._told_instead(step)
+        return answers[0]
+
+    async def _answers(self, step: Step, request: Message, serve: Serve) -> AsyncIterator[Message]:
+        await self._wait(step)
+        if step.is_as_the_model:
+            async for response in serve(request):
+                yield response
+            return
+        for response in step.answers or ():
+            yield response
+        await self._told_instead(step)
+
+    async def _wait(self, step: Step) -> None:
+        if step.delay:
+            await self._clock.sleep(step.delay)
+
+    async def _told_instead(self, step: Step) -> tuple[Message, ...]:
+        if step.hang:
+            await self._let_go.wait()
+            raise Unavailable("the script made this call hang, and it was let go")
+        if step.error is not None:
+            raise error_of(step.error.code, step.error.message)
+        return step.answers or ()
+
+
+@dataclass(slots=True)
+class _Turns:
+    """A step, and how often it can still be taken."""
+
+    step: Step
+    left: int
+
+    def take(self, request: Message) -> bool:
+        used_up = self.step.times != FOR_EVER and not self.left
+        if used_up or not self.step.matches(request):
+            return False
+        self.left -= 1
+        return True
+
+
+def _parsed_if_possible(rpc: Rpc[Any, Any], message: bytes) -> Message:
+    with suppress(DecodeError):
+        return rpc.request.FromString(message)  # type: ignore[no-any-return]  # protobuf's stubs leave it open
+    return rpc.request()  # type: ignore[no-any-return]  # as above
+
+
+# ---- serving ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Arrival:
+    reached_the_driver: bool = False
+
+
+_ARRIVAL: ContextVar[_Arrival | None] = ContextVar("_ARRIVAL", default=None)
+
+
+class ScriptedInterceptor(CallInterceptor):
+    """Serves a scripted driver, and has it record the calls that never reach it: who calls twice at once is refused."""
+
+    def __init__(self, driver: ScriptedDriver, *, log: Log, metrics: Metrics, clock: Clock) -> None:
+        numbers = count(1)
+        super().__init__(
+            driver.methods(),
+            driver_name=driver.model.facts.name,
+            log=log,
+            metrics=metrics,
+            clock=clock,
+            new_id=lambda: f"call-{next(numbers)}",
+        )
+        self._driver = driver
+
+    async def answer(self, path: str, message: bytes) -> bytes:
+        arrival = _Arrival()
+        token = _ARRIVAL.set(arrival)
+        try:
+            return await super().answer(path, message)
+        except CsiError as error:
+            if not arrival.reached_the_driver:
+                self._driver.note_refused(path, message, error)
+            raise
+        finally:
+            _ARRIVAL.reset(token)
+
+
+def in_process_driver(
+    script: Script | Mapping[str, Any] | None, clock: Clock, *, log: Log | None = None, storage: Storage | None = None
+) -> tuple[ScriptedDriver, InProcessConnection]:
+    """A driver and a connection to it with no socket between, for tests on virtual time."""
+    played = script if isinstance(script, Script) else read_script(script)
+    driver = ScriptedDriver(played, clock, storage=storage)
+    interceptor = ScriptedInterceptor(driver, log=log or silent_log(), metrics=Metrics("testing"), clock=clock)
+    return driver, InProcessConnection(interceptor)
