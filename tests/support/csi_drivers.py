@@ -64,7 +64,7 @@ class Bench:
 
 
 def client_of(connection: ClientTransport, clock: Clock, log: Log | None = None) -> CsiClient:
-    random = Random(1)  # noqa: S311 - spreads retries
+    random = Random(1)
     return CsiClient(
         connection, log=log or silent_log(), metrics=Metrics("test"), clock=clock, random=random, timeout=600.0
     )
@@ -110,15 +110,15 @@ class Way:
 
 # ---- requests, as JSON -----------------------------------------------------------------------------------------------
 
-MOUNT = {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_WRITER"}}
-BLOCK = {"block": {}, "accessMode": {"mode": "SINGLE_NODE_WRITER"}}
-EVERYWHERE = {"mount": {}, "accessMode": {"mode": "MULTI_NODE_MULTI_WRITER"}}
-ONE_POD = {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_SINGLE_WRITER"}}
-MANY_PODS = {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_MULTI_WRITER"}}
-CREATE = {"name": "a", "volumeCapabilities": [MOUNT]}
-ON_NODE_1 = {"nodeId": "node-1", "volumeCapability": MOUNT}
-STAGE = {"stagingTargetPath": "/staging", "volumeCapability": MOUNT}
-PUBLISH = {**STAGE, "targetPath": "/target"}
+MOUNT: dict[str, Any] = {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_WRITER"}}
+BLOCK: dict[str, Any] = {"block": {}, "accessMode": {"mode": "SINGLE_NODE_WRITER"}}
+EVERYWHERE: dict[str, Any] = {"mount": {}, "accessMode": {"mode": "MULTI_NODE_MULTI_WRITER"}}
+ONE_POD: dict[str, Any] = {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_SINGLE_WRITER"}}
+MANY_PODS: dict[str, Any] = {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_MULTI_WRITER"}}
+CREATE: dict[str, Any] = {"name": "a", "volumeCapabilities": [MOUNT]}
+ON_NODE_1: dict[str, Any] = {"nodeId": "node-1", "volumeCapability": MOUNT}
+STAGE: dict[str, Any] = {"stagingTargetPath": "/staging", "volumeCapability": MOUNT}
+PUBLISH: dict[str, Any] = {**STAGE, "targetPath": "/target"}
 
 
 async def create(bench: Bench, name: str = "a", **fields: Any) -> str:

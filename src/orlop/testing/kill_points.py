@@ -94,9 +94,12 @@ class KillPoints:
         """`with` and `async with` alike."""
         return Effect(self, name)
 
-    def wrap(self, target: T, *method_names: str) -> T:
-        """What behaves as the target, but each call of a method named here is an effect."""
-        wrapped = {name: self._wrapped(target, name) for name in method_names}
+    def wrap(self, target: T, *method_names: str, describe: Callable[..., str] | None = None) -> T:
+        """What behaves as the target, but each call of a method named here is an effect.
+
+        Its name is `Type.method`, or what `describe` makes of the arguments of the call.
+        """
+        wrapped = {name: self._wrapped(target, name, describe) for name in method_names}
         return cast("T", _Proxy(target, wrapped))
 
     def when_dead(self, act: Callable[[], object]) -> None:
@@ -108,27 +111,28 @@ class KillPoints:
         with self._lock:
             self._lock.wait_for(lambda: not self._in_threads)
 
-    def _wrapped(self, target: object, name: str) -> Callable[..., Any]:
+    def _wrapped(self, target: object, name: str, describe: Callable[..., str] | None) -> Callable[..., Any]:
         method = getattr(target, name, None)
-        kind = type(target).__name__
+        full_name = f"{type(target).__name__}.{name}"
         if not callable(method):
-            raise TypeError(f"{kind} has no method {name!r} to kill at")
+            raise TypeError(f"there is no method {full_name} to kill at")
         if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
-            raise TypeError(f"{kind}.{name} is a generator: it has no single effect to kill at; wrap what it calls")
-        return self._wrap_async(method, kind) if inspect.iscoroutinefunction(method) else self._wrap_sync(method, kind)
+            raise TypeError(f"{full_name} is a generator: it has no single effect to kill at; wrap what it calls")
+        wrap = self._wrap_async if inspect.iscoroutinefunction(method) else self._wrap_sync
+        return wrap(method, describe or (lambda *_arguments, **_options: full_name))
 
-    def _wrap_async(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def _wrap_async(self, method: Callable[..., Any], describe: Callable[..., str]) -> Callable[..., Any]:
         @functools.wraps(method)
         async def call(*arguments: Any, **options: Any) -> Any:
-            async with self.effect(f"{kind}.{method.__name__}"):
+            async with self.effect(describe(*arguments, **options)):
                 return await method(*arguments, **options)
 
         return call
 
-    def _wrap_sync(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    def _wrap_sync(self, method: Callable[..., Any], describe: Callable[..., str]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(*arguments: Any, **options: Any) -> Any:
-            with self.effect(f"{kind}.{method.__name__}"):
+            with self.effect(describe(*arguments, **options)):
                 return method(*arguments, **options)
 
         return call

@@ -71,6 +71,9 @@ class ScriptedDriver:
     def calls_of(self, method: str) -> list[Call]:
         return [call for call in self.calls if call.method == method]
 
+    def calls_under_way(self) -> list[Call]:
+        return self._record.under_way()
+
     def methods(self) -> Methods:
         return {
             path: (rpc, self._many_answers(rpc, serve) if rpc.streams else self._one_answer(rpc, serve))

@@ -1,0 +1,148 @@
+"""`orlop testing mock-driver`: a CSI driver that plays a script, on a real socket, to test controllers against.
+
+Order: all flags and the whole script are checked → the record is opened → the socket answers → told to stop, calls
+under way have the grace period → those that still hang are recorded as such. Each line of the record is a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orlop.csi.endpoint import Endpoint, parse_endpoint
+from orlop.csi.error_codes import Internal
+from orlop.csi.server import serving
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import boolean, flag, group
+from orlop.processes.daemon import Daemon, LogSettings, Surroundings, folder_exists, run_daemon
+from orlop.testing.driver_script import Script, script_from_yaml
+from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orlop.testing.call_record import Call
+    from orlop.testing.driver_model import TargetPaths
+
+
+def script_file(path: str) -> Script:
+    """The script in a file; what is wrong with either is a ValueError that says so."""
+    try:
+        written = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is no text in UTF-8") from None
+    return script_from_yaml(written)
+
+
+def is_not_negative(duration: Duration) -> str | None:
+    return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockDriverSettings:
+    endpoint: Endpoint = flag(
+        parse_endpoint,
+        required=True,
+        metavar="ADDRESS",
+        check=folder_exists,
+        help="Where to answer CSI calls: unix:///path or tcp://host:port.",
+    )
+    script: Script | None = flag(
+        script_file, metavar="FILE", help="What to play, in YAML; without one it behaves as the specification asks."
+    )
+    record: Path | None = flag(
+        Path,
+        metavar="FILE",
+        help="Where to add a line of JSON for each call that has ended, without its secrets.",
+    )
+    create_targets: bool = flag(
+        boolean,
+        default="false",
+        help="Create an empty folder or file at each target path that is published, and remove it with the publishing.",
+    )
+    grace_period: Duration = flag(
+        Duration.parse,
+        default="5s",
+        metavar="DURATION",
+        check=is_not_negative,
+        help="How long calls under way may take to finish after SIGTERM.",
+    )
+    log: LogSettings = group(LogSettings)
+
+    def cross_check(self) -> Iterator[str]:
+        """The record is tried when all else is good: trying makes the file."""
+        try:
+            RecordFile(self.record).close()
+        except OSError as error:
+            yield f"--record cannot be '{self.record}': it cannot be written: {error.strerror}."
+
+
+DAEMON: Final = Daemon("orlop testing mock-driver", "Serves a scripted CSI driver on a socket.", MockDriverSettings)
+
+
+class CreatedTargets:
+    """Empty folders and files where real drivers mount; whatever is in them is not ours, and stays."""
+
+    def make(self, path: str, *, block: bool) -> None:
+        with _told_as_csi_error(path):
+            if block:
+                Path(path).touch()
+            else:
+                Path(path).mkdir(exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        with _told_as_csi_error(path):
+            if Path(path).is_dir():
+                Path(path).rmdir()
+            else:
+                Path(path).unlink(missing_ok=True)
+
+
+@contextmanager
+def _told_as_csi_error(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Internal(f"the target path {path} cannot be made or removed: {error.strerror}") from None
+
+
+class RecordFile:
+    """Each line is written at once, so that it is there when the process is killed."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._stream = path.open("a", encoding="utf-8") if path else None
+
+    def add(self, call: Call) -> None:
+        if self._stream is not None:
+            self._stream.write(json.dumps(call.as_json(), ensure_ascii=False) + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Calls that are cut off by the end of the process itself are recorded no more."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+async def run(settings: MockDriverSettings, given: Surroundings) -> None:
+    record = RecordFile(settings.record)
+    targets: TargetPaths | None = CreatedTargets() if settings.create_targets else None
+    driver = ScriptedDriver(settings.script or Script(), given.clock, targets=targets, when_ended=record.add)
+    log = given.log.bind(driver=driver.model.facts.name)
+    interceptor = ScriptedInterceptor(driver, log=log, metrics=given.metrics, clock=given.clock)
+    try:
+        async with serving(settings.endpoint, interceptor, grace=settings.grace_period.seconds, log=given.log):
+            await given.stop.wait()
+        for call in driver.calls_under_way():
+            record.add(call)
+    finally:
+        record.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_daemon(DAEMON, arguments, run)
