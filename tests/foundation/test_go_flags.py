@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlop.foundation.go_flags import (
@@ -274,6 +274,15 @@ def test_flags_that_exclude_each_other_are_refused_by_the_settings_own_check():
     assert caught.value.problems == ("--renew=30.0s must be less than --lease=15.0s.",)
 
 
+def test_the_check_of_a_group_is_asked_too():
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Outer:
+        inner: ProcessSettings = group(ProcessSettings)
+
+    with pytest.raises(UsageError, match="must be less than"):
+        parse_flags(Outer, ["--renew=30s"], program="p")
+
+
 def test_the_cross_check_is_not_asked_about_values_that_are_wrong_alone():
     with pytest.raises(UsageError) as caught:
         parse_flags(ProcessSettings, ["--renew=30"], program="p")
@@ -423,7 +432,7 @@ def spelled_boolean(name: str, value: bool) -> st.SearchStrategy[list[str]]:  # 
 
 @st.composite
 def settings_and_command_lines(draw: st.DrawFn) -> tuple[SidecarSettings, list[str]]:
-    settings = SidecarSettings(
+    wanted = SidecarSettings(
         node_id=draw(st.text(min_size=1)),
         csi_address=draw(st.text()),
         leader_election=draw(st.booleans()),
@@ -434,32 +443,32 @@ def settings_and_command_lines(draw: st.DrawFn) -> tuple[SidecarSettings, list[s
         roots=tuple(draw(st.lists(WORDS))),
         kubeconfig=draw(st.text()),
     )
-    gates = [draw(spelled("feature-gates", f"{key}={value}")) for key, value in settings.feature_gates.items()]
+    gates = [draw(spelled("feature-gates", f"{key}={value}")) for key, value in wanted.feature_gates.items()]
     one_of_each = [
-        draw(spelled(draw(st.sampled_from(["nodeid", "node-id"])), settings.node_id)),
-        draw(spelled("csi-address", settings.csi_address)),
-        draw(spelled_boolean("leader-election", settings.leader_election)),
+        draw(spelled(draw(st.sampled_from(["nodeid", "node-id"])), wanted.node_id)),
+        draw(spelled("csi-address", wanted.csi_address)),
+        draw(spelled_boolean("leader-election", wanted.leader_election)),
         draw(
-            spelled(
-                "worker-threads", draw(st.sampled_from([str(settings.worker_threads), hex(settings.worker_threads)]))
-            )
+            spelled("worker-threads", draw(st.sampled_from([str(wanted.worker_threads), hex(wanted.worker_threads)])))
         ),
-        draw(spelled("timeout", f"{settings.timeout!r}s")),
-        draw(spelled("qps", repr(settings.qps))),
-        draw(spelled("roots", ",".join(settings.roots))),
-        draw(spelled("kubeconfig", settings.kubeconfig or "")),
+        draw(spelled("timeout", f"{wanted.timeout!r}s")),
+        draw(spelled("qps", repr(wanted.qps))),
+        draw(spelled("roots", ",".join(wanted.roots))),
+        draw(spelled("kubeconfig", wanted.kubeconfig or "")),
     ]
     overridden = [draw(spelled("qps", "1")), draw(spelled("node-id", "other"))]
     final = draw(st.permutations([*one_of_each, *gates]))
-    return settings, [word for argument in [*overridden, *final] for word in argument]
+    return wanted, [word for argument in [*overridden, *final] for word in argument]
 
 
+# Each example is a large one: a long run takes fewer of them, to stay within the time of a test.
+@settings(max_examples=min(settings.default.max_examples, 2_000))
 @given(settings_and_command_lines())
 def test_settings_written_in_any_of_gos_spellings_and_any_order_are_read_back(
     drawn: tuple[SidecarSettings, list[str]],
 ):
-    settings, argv = drawn
-    assert parse(*argv) == settings
+    wanted, argv = drawn
+    assert parse(*argv) == wanted
 
 
 @given(st.lists(st.text(st.sampled_from("-=hqpsnodeid 1t,"), max_size=8)))

@@ -156,6 +156,10 @@ def test_hide_leaves_no_part_of_secrets_that_overlap():
     assert hide("xabcdex aaa", ["abc", "cde", "aa"]) == "x***x ***"
 
 
+def test_hide_covers_the_whole_of_a_secret_that_holds_another():
+    assert hide("xabcdefx", ["cd", "abcdef"]) == "x***x"
+
+
 def test_hide_ignores_empty_secrets():
     assert hide("text", [""]) == "text"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlop.foundation.structured_log import (
@@ -163,6 +163,8 @@ VALUES = st.recursive(
 )
 
 
+# Each example is a large one: a long run takes fewer of them, to stay within the time of a test.
+@settings(max_examples=min(settings.default.max_examples, 2_000))
 @pytest.mark.parametrize("style", STYLES)
 @given(
     message=st.text(),

@@ -334,7 +334,7 @@ def _quoted(text: str) -> str:
 
 
 def _json_escape(character: str | re.Match[str]) -> str:
-    return json.dumps(character if isinstance(character, str) else character[0])[1:-1].replace("\x7f", "\\u007f")
+    return json.dumps(character if isinstance(character, str) else character[0])[1:-1]
 
 
 # ---- secrets ---------------------------------------------------------------------------------------------------------
