@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.csi_ends import TRANSPORTS, Workshop
-from support.csi_services import Blocks, FailingNode, Identity, SlowNode
 
 from orlop.csi.error_codes import (
     Aborted,
@@ -22,6 +20,8 @@ from orlop.csi.error_codes import (
 )
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.transport import LARGEST_MESSAGE
+from support.csi_ends import TRANSPORTS, Workshop
+from support.csi_services import Blocks, FailingNode, Identity, SlowNode
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -158,7 +158,7 @@ async def test_an_unexpected_exception_is_internal_with_the_whole_of_it_in_the_l
 
 async def test_a_sentence_too_long_for_a_header_arrives_cut(workshop: Workshop):
     async with workshop.ends(FailingNode(lambda _: InvalidArgument("ü" * 100_000))) as ends:
-        with pytest.raises(InvalidArgument, match="üüü.*cut") as caught:
+        with pytest.raises(InvalidArgument, match=r"üüü.*cut") as caught:
             await ends.client.call(rpc.NODE_UNPUBLISH_VOLUME, unpublish("v1"))
 
     assert len(caught.value.message) < 2100

@@ -4,17 +4,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.csi_ends import Workshop
-from support.csi_services import Identity
 
+from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.error_codes import FailedPrecondition, Internal, Unavailable
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.csi.in_process import InProcessConnection
-from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.server import serving
 from orlop.foundation.metrics import Metrics
 from orlop.testing.virtual_clock import VirtualClock
+from support.csi_ends import Workshop
+from support.csi_services import Identity
 
 CONTROLLER = csi_pb2.PluginCapability.Service.Type.CONTROLLER_SERVICE
 
@@ -121,7 +121,7 @@ class Garbled:
 
     connections = 1
 
-    async def call(self, path: str, message: bytes, timeout: float) -> bytes:
+    async def call(self, path: str, message: bytes, within: float) -> bytes:
         return b"\xff\xff\xff"
 
 
@@ -150,7 +150,6 @@ async def test_a_restarted_driver_is_found_again_and_asked_anew(short_folder: Pa
                 await client.plugin_info()
     finally:
         await client.close()
-
 
 
 async def test_connecting_begins_before_there_is_a_socket(short_folder: Path):

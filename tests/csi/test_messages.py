@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from support.csi_ends import Workshop
 
 from orlop.csi.error_codes import CsiError, InvalidArgument
 from orlop.csi.interceptor import CallInterceptor
 from orlop.csi.messages import TOKENS_KEY, printable, secret_values
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.rpc_type import Rpc
+from support.csi_ends import Workshop
 
-SECRET = "planted-S3CR3T/\n\"quoted\" ü"
+SECRET = 'planted-S3CR3T/\n"quoted" ü'
 TOKEN = "eyJhbGciOi.planted-token"
 TOKENS = json.dumps({"vault": {"token": TOKEN, "expirationTimestamp": "2026-01-01T00:00:00Z"}})
 

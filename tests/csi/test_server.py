@@ -9,8 +9,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from support.csi_ends import Workshop
-from support.csi_services import Identity, SlowNode
 
 from orlop.csi.endpoint import UnixEndpoint, parse_endpoint
 from orlop.csi.error_codes import Cancelled, CsiError, is_final
@@ -19,6 +17,8 @@ from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.server import serving
 from orlop.foundation.structured_log import Level
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
+from support.csi_ends import Workshop
+from support.csi_services import Identity, SlowNode
 
 
 @pytest.fixture

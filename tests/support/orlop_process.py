@@ -53,7 +53,9 @@ def running(folder: Path, *arguments: str) -> Iterator[Running]:
         process.wait()
 
 
-def run(*arguments: str, stdin: str | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, stdin: str | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*ORLOP, *arguments],
         check=False,

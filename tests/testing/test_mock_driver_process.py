@@ -139,7 +139,7 @@ WRONG = [
     (["--record", "{folder}"], "it cannot be written: Is a directory"),
     (["--record", "/proc/version"], "it cannot be written: "),
     (["--grace-period", "-1s"], "--grace-period cannot be '-1s'"),
-    (["--endpoint", "unix://{folder}/missing/csi.sock"], "the folder {folder}/missing does not exist"),
+    (["--endpoint", "unix://{folder}/missing/csi.sock"], "there is no folder {folder}/missing"),
 ]
 
 

@@ -1,7 +1,8 @@
 """Which calls must not run side by side: the key that a call holds from its first effect to its last.
 
 The interface asks for at most one call in flight per volume; a second one is answered ABORTED. Calls that change
-nothing hold no key. A volume may be attached to two nodes at once, so those two calls are keyed by node as well.
+nothing hold no key. A volume may be attached to two nodes at once, so attaching and detaching are keyed by the node as
+well; a driver whose detaching from all nodes at once must wait for those has to see to that itself.
 """
 
 from __future__ import annotations
@@ -50,4 +51,5 @@ def key_of(rpc: Rpc[Any, Any], request: Message) -> str | None:
     if fields[0] == "name":
         return f"{_KIND_OF_NAME[rpc.name]} named {request.name}"  # type: ignore[attr-defined]  # the table says so
     kind = fields[0].removesuffix("_id").replace("_", " ")
-    return " on ".join([f"{kind} {getattr(request, fields[0])}", *(getattr(request, name) for name in fields[1:])])
+    values = [getattr(request, name) for name in fields]
+    return f"{kind} {' on '.join(value for value in values if value)}"

@@ -45,7 +45,14 @@ class CsiClient:
     """Calls one driver through one transport."""
 
     def __init__(
-        self, transport: ClientTransport, *, log: Log, metrics: Metrics, clock: Clock, random: Random, timeout: float = 15.0
+        self,
+        transport: ClientTransport,
+        *,
+        log: Log,
+        metrics: Metrics,
+        clock: Clock,
+        random: Random,
+        timeout: float = 15.0,
     ) -> None:
         self._transport = transport
         self._log = log
@@ -65,7 +72,7 @@ class CsiClient:
         """The driver's answer, or the `CsiError` it gave; `within` overrides the client's own timeout."""
         started = self._clock.elapsed()
         try:
-            answer = await self._transport.call(method.path, request.SerializeToString(), within or self._timeout)
+            answer = await self._transport.call(method.path, request.SerializeToString(), self._patience(within))
             response = _parsed(method, answer)
         except CsiError as error:
             raise self._failed(method, request, started, error) from None
@@ -78,11 +85,16 @@ class CsiClient:
         """The driver's answers one by one, or the `CsiError` it gave, at any point."""
         started = self._clock.elapsed()
         try:
-            async for answer in self._transport.stream(method.path, request.SerializeToString(), within or self._timeout):
+            async for answer in self._transport.stream(
+                method.path, request.SerializeToString(), self._patience(within)
+            ):
                 yield _parsed(method, answer)
         except CsiError as error:
             raise self._failed(method, request, started, error) from None
         self._ended(method, request, started, Code.OK)
+
+    def _patience(self, within: float | None) -> float:
+        return self._timeout if within is None else within
 
     async def connected(self) -> None:
         """Returns when there is a connection to the driver, however long that takes."""
@@ -169,10 +181,17 @@ class CsiClient:
         seconds = self._clock.elapsed() - started
         self._seconds.observe(seconds, self._name, method.path, code.go_name)
         if self._log.enabled(Level.DEBUG):
-            shown = {name: messages.printable(fact) if isinstance(fact, Message) else fact for name, fact in facts.items()}
+            shown = {
+                name: messages.printable(fact) if isinstance(fact, Message) else fact for name, fact in facts.items()
+            }
             called = f"{method.service}.{method.name}"
             self._log.debug(
-                "called", method=called, code=code.name, seconds=round(seconds, 6), request=messages.printable(request), **shown
+                "called",
+                method=called,
+                code=code.name,
+                seconds=round(seconds, 6),
+                request=messages.printable(request),
+                **shown,
             )
 
 
@@ -194,4 +213,6 @@ def _parsed(method: Rpc[Any, Response], answer: bytes) -> Response:
     try:
         return method.response.FromString(answer)
     except DecodeError as error:
-        raise Internal(f"the driver's answer to {method.name} is no valid {method.response.DESCRIPTOR.name}: {error}") from None
+        raise Internal(
+            f"the driver's answer to {method.name} is no valid {method.response.DESCRIPTOR.name}: {error}"
+        ) from None

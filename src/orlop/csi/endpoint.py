@@ -57,6 +57,14 @@ def parse_endpoint(text: str) -> Endpoint:
     return _unix(text, text)
 
 
+def parse_http_address(text: str) -> TcpEndpoint:
+    """`HOST:PORT` as the sidecars' `--http-endpoint` takes it; without a host every interface is meant."""
+    match = _TCP.fullmatch(text)
+    if match is None or int(match["port"]) > HIGHEST_PORT:
+        raise InvalidEndpoint(f"write host:port, such as :8080 or 127.0.0.1:8080, with a port up to {HIGHEST_PORT}")
+    return TcpEndpoint(match["host"] or "0.0.0.0", int(match["port"]))
+
+
 def _with_scheme(text: str, scheme: str, rest: str) -> Endpoint:
     match scheme:
         case "unix":

@@ -184,7 +184,9 @@ def failure_of(error: BaseException, method: str, request_id: str) -> Failure:
     code = _code_in_table(error)
     if code is not None:
         return Failure(code, str(error) or type(error).__name__, expected=True)
-    message = f"{method} failed with an unexpected {type(error).__name__}; the driver's log has it as request {request_id}"
+    message = (
+        f"{method} failed with an unexpected {type(error).__name__}; the driver's log has it as request {request_id}"
+    )
     return Failure(Code.INTERNAL, message, expected=False)
 
 

@@ -17,6 +17,7 @@ import grpc.aio
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
 from orlop.csi.error_codes import Cancelled, Code, CsiError, error_of
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
+from orlop.foundation.unix_socket import SocketUnusable
 
 SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
@@ -47,11 +48,11 @@ class GrpcListener:
         self._server.add_generic_rpc_handlers((_BytesHandler(handler),))
 
     async def listen(self, endpoint: Endpoint) -> int:
-        """Begins to answer; the port where one was chosen. OSError when the address cannot be bound."""
+        """Begins to answer; the port where one was chosen. `SocketUnusable` when the address cannot be bound."""
         try:
             port = self._server.add_insecure_port(_target(endpoint))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {endpoint}: {error}") from None
+            raise SocketUnusable(f"cannot listen on {endpoint}: {error}") from None
         await self._server.start()
         return port
 
@@ -60,7 +61,7 @@ class GrpcListener:
         await self._server.stop(grace)
 
 
-class _BytesHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs give it no type
+class _BytesHandler(grpc.GenericRpcHandler):
     def __init__(self, handler: CallHandler) -> None:
         self._handler = handler
 
@@ -79,7 +80,8 @@ class _BytesHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs 
             try:
                 return await self._handler.answer(path, message)
             except CsiError as error:
-                return await _abort(context, error)
+                await _abort(context, error)
+                raise  # never reached: aborting raises
 
         return answer
 
@@ -97,8 +99,8 @@ class _BytesHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs 
 _STATUS_OF_CODE: Final = {status.value[0]: status for status in grpc.StatusCode}
 
 
-async def _abort(context: Any, error: CsiError) -> Any:
-    return await context.abort(_STATUS_OF_CODE[error.code], error.message)
+async def _abort(context: Any, error: CsiError) -> None:
+    await context.abort(_STATUS_OF_CODE[error.code], error.message)
 
 
 class GrpcConnection:
@@ -125,12 +127,12 @@ class GrpcConnection:
     async def connected(self) -> None:
         await self._channel.channel_ready()
 
-    async def call(self, path: str, message: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - gRPC sends it along
+    async def call(self, path: str, message: bytes, within: float) -> bytes:
         method = self._calls.get(path)
         if method is None:
             method = self._calls[path] = self._channel.unary_unary(path)
         try:
-            return await method(message, timeout=timeout)  # type: ignore[no-any-return]  # bytes: no deserializer
+            return await method(message, timeout=within)  # type: ignore[no-any-return]  # bytes: no deserializer
         except grpc.aio.AioRpcError as error:
             raise _error_of_status(error) from None
         except grpc.aio.UsageError as error:
@@ -139,12 +141,18 @@ class GrpcConnection:
             _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
             raise
 
-    async def stream(self, path: str, message: bytes, timeout: float) -> AsyncIterator[bytes]:  # noqa: ASYNC109
+    async def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
         try:
-            async for answer in self._channel.unary_stream(path)(message, timeout=timeout):
+            method: Any = self._channel.unary_stream(path)
+            async for answer in method(message, timeout=within):
                 yield answer
         except grpc.aio.AioRpcError as error:
             raise _error_of_status(error) from None
+        except grpc.aio.UsageError as error:
+            raise Cancelled(f"the connection was closed: {error}") from None
+        except asyncio.CancelledError:
+            _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
+            raise
 
     async def close(self) -> None:
         self._watch.cancel()
@@ -154,7 +162,7 @@ class GrpcConnection:
 
 
 def _raise_unless_caller_cancelled(error: CsiError) -> None:
-    """grpc tells a closed channel and a cancelled caller with the same exception; asyncio knows which it was."""
+    """Grpc tells a closed channel and a cancelled caller with the same exception; asyncio knows which it was."""
     caller = asyncio.current_task()
     if caller is None or not caller.cancelling():
         raise error from None

@@ -7,10 +7,14 @@ would fail on the wire. `cut()` and `mend()` stand for a driver that went away a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 from orlop.csi.error_codes import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable, Unimplemented
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
+
+Answer = TypeVar("Answer", bound=bytes | None)
 
 
 class InProcessConnection:
@@ -21,7 +25,7 @@ class InProcessConnection:
         self._connections = 1
         self._whole = asyncio.Event()
         self._whole.set()
-        self._calls: set[asyncio.Task[bytes]] = set()
+        self._waiting: set[asyncio.Future[Any]] = set()
         self._closed = False
 
     @property
@@ -42,35 +46,35 @@ class InProcessConnection:
         self._connections += 1
         self._whole.set()
 
-    async def call(self, path: str, message: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 - the seam's shape
+    async def call(self, path: str, message: bytes, within: float) -> bytes:
         self._check(path, message, Shape.ONE_ANSWER)
-        waiting = asyncio.ensure_future(self._handler.answer(path, message))
-        self._calls.add(waiting)
+        deadline = asyncio.get_running_loop().time() + within
+        return await self._received(self._handler.answer(path, message), deadline, path)
+
+    async def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
+        self._check(path, message, Shape.MANY_ANSWERS)
+        deadline = asyncio.get_running_loop().time() + within
+        async with aclosing(self._handler.answers(path, message)) as answers:
+            while True:
+                answer = await self._received(anext(answers, None), deadline, path)
+                if answer is None:
+                    return
+                yield answer
+
+    async def _received(self, awaited: Awaitable[Answer], deadline: float, path: str) -> Answer:
+        """What the handler gives, unless the deadline, the connection or the caller ends the waiting before."""
+        waiting = asyncio.ensure_future(awaited)
+        self._waiting.add(waiting)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(deadline):
                 return _within_limit(await waiting)
         except TimeoutError:
-            raise DeadlineExceeded(f"{path} gave no answer within {timeout} seconds") from None
+            raise DeadlineExceeded(f"{path} did not answer in time") from None
         except asyncio.CancelledError:
             self._why_dropped(waiting)
             raise
         finally:
-            self._calls.discard(waiting)
-
-    async def stream(self, path: str, message: bytes, timeout: float) -> AsyncIterator[bytes]:  # noqa: ASYNC109
-        self._check(path, message, Shape.MANY_ANSWERS)
-        deadline = asyncio.get_running_loop().time() + timeout
-        answers = self._handler.answers(path, message)
-        while True:
-            try:
-                # Around each step and not around the loop: between two steps it is the consumer that runs.
-                async with asyncio.timeout_at(deadline):
-                    answer = await anext(answers)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                raise DeadlineExceeded(f"{path} did not end within {timeout} seconds") from None
-            yield _within_limit(answer)
+            self._waiting.discard(waiting)
 
     async def close(self) -> None:
         self._closed = True
@@ -87,10 +91,10 @@ class InProcessConnection:
             raise ResourceExhausted(f"a request of {len(message)} bytes: at most {LARGEST_MESSAGE} are taken")
 
     def _drop_calls(self) -> None:
-        for waiting in self._calls:
+        for waiting in self._waiting:
             waiting.cancel()
 
-    def _why_dropped(self, waiting: asyncio.Task[bytes]) -> None:
+    def _why_dropped(self, waiting: asyncio.Future[Any]) -> None:
         """Raises why the connection let go of the call; returns when it was the caller who let go."""
         caller = asyncio.current_task()
         if not waiting.cancelled() or (caller is not None and caller.cancelling()):
@@ -100,7 +104,7 @@ class InProcessConnection:
         raise Unavailable("the connection broke while the call was under way") from None
 
 
-def _within_limit(answer: bytes) -> bytes:
-    if len(answer) > LARGEST_MESSAGE:
+def _within_limit(answer: Answer) -> Answer:
+    if answer is not None and len(answer) > LARGEST_MESSAGE:
         raise ResourceExhausted(f"an answer of {len(answer)} bytes: at most {LARGEST_MESSAGE} are taken")
     return answer

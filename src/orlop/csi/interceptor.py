@@ -1,6 +1,6 @@
-"""What happens around every call a driver of ours answers, once, for all services:
+"""What happens around every call a driver of ours answers, once, for all services.
 
-parse → hold the key → serve → log, count and time → answer, or the one error a caller understands.
+Order: parse → hold the key → serve → log, count and time → answer, or the one error a caller understands.
 
 A caller's deadline or cancellation ends its waiting, never the work: the service runs in a task of its own and holds
 the key until it returns, so that a retry meanwhile is ABORTED instead of running beside it. Secrets of a request are
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +21,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 from orlop.csi import call_key_rules, messages
-from orlop.csi.error_codes import Code, CsiError, Internal, InvalidArgument, error_of, failure_of
+from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, InvalidArgument, error_of, failure_of
 from orlop.csi.proto import rpc as rpc_table
 from orlop.csi.proto import services as base_classes
 from orlop.csi.rpc_type import Rpc
@@ -63,7 +63,7 @@ Methods = Mapping[str, tuple[Rpc[Any, Any], Callable[..., Any]]]
 
 def methods_of(*services: object) -> Methods:
     """The methods of services, each of which extends one of the base classes in `proto.services`."""
-    methods = {}
+    methods: dict[str, tuple[Rpc[Any, Any], Callable[..., Any]]] = {}
     for service in services:
         name = next(kind.__name__ for kind in type(service).__mro__ if kind.__module__ == base_classes.__name__)
         methods |= {rpc.path: (rpc, getattr(service, rpc.name)) for rpc in rpc_table.SERVICES[name]}
@@ -112,7 +112,7 @@ class CallInterceptor:
             raise outcome
         return outcome
 
-    async def answers(self, path: str, message: bytes) -> AsyncIterator[bytes]:
+    async def answers(self, path: str, message: bytes) -> AsyncGenerator[bytes, None]:
         rpc, serve = self._methods[path]
         call = self._new_call(rpc)
         try:
@@ -121,6 +121,9 @@ class CallInterceptor:
                 yield _serialize(rpc, response)
         except Exception as error:  # noqa: BLE001 - the table decides about all of them
             raise self._failed(call, error) from None
+        except BaseException:  # the caller left in the middle, by a deadline or by its own will
+            self._failed(call, Cancelled("the caller stopped waiting"))
+            raise
         self._succeeded(call, None)
 
     async def drain(self, seconds: float) -> list[str]:
@@ -128,7 +131,9 @@ class CallInterceptor:
         deadline = self._clock.deadline(seconds)
         while self._running and not deadline.passed():
             await asyncio.wait(set(self._running), timeout=deadline.remaining())
-        return sorted(f"{call.method} on {call.key or 'nothing'} (request {call.id})" for call in self._running.values())
+        return sorted(
+            f"{call.method} on {call.key or 'nothing'} (request {call.id})" for call in self._running.values()
+        )
 
     def _new_call(self, rpc: Rpc[Any, Any]) -> Call:
         return Call(rpc, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())

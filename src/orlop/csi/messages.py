@@ -1,13 +1,14 @@
 """What may be shown of a CSI message, decided from the descriptors: every field marked `csi_secret` is hidden.
 
-Kubelet also puts service-account tokens into `volume_context`, which is not marked; its key is hidden by name.
+Two places are not marked and hold secrets all the same: kubelet puts service-account tokens into `volume_context`
+(hidden by their key), and the interface warns of `mount_flags` (of which what follows a `=` is hidden).
 Pure: messages in, values out; a message is never changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from orlop.csi.proto import csi_pb2
 
 HIDDEN: Final = "***stripped***"
 TOKENS_KEY: Final = "csi.storage.k8s.io/serviceAccount.tokens"
+SHORTEST_FLAG_SECRET: Final = 4
+"""Of a mount flag such as `uid=0`: hiding every 0 of an error would hide the error."""
 
 
 def printable(message: Message) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def secret_values(message: Message) -> frozenset[str]:
 
 def _secret_places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
     for field in _fields_worth_a_look(message.DESCRIPTOR):
-        if _is_secret(field) or _is_context(field):
+        if _holds_secrets(field):
             yield message, field
         else:
             for child in _children(message, field):
@@ -60,7 +63,7 @@ def _fields_worth_a_look(descriptor: Descriptor) -> tuple[FieldDescriptor, ...]:
 
 
 def _leads_to_secret(field: FieldDescriptor, seen: frozenset[str]) -> bool:
-    if _is_secret(field) or _is_context(field):
+    if _holds_secrets(field):
         return True
     child = field.message_type
     if child is None or child.GetOptions().map_entry or child.full_name in seen:
@@ -77,12 +80,22 @@ def _is_context(field: FieldDescriptor) -> bool:
     return field.name == "volume_context"
 
 
+def _is_mount_flags(field: FieldDescriptor) -> bool:
+    return field.name == "mount_flags"
+
+
+def _holds_secrets(field: FieldDescriptor) -> bool:
+    return _is_secret(field) or _is_context(field) or _is_mount_flags(field)
+
+
 def _overwrite(holder: Message, field: FieldDescriptor) -> None:
     value = getattr(holder, field.name)
     if _is_context(field):
         if TOKENS_KEY in value:
             value[TOKENS_KEY] = HIDDEN
-    elif isinstance(value, Mapping):
+    elif _is_mount_flags(field):
+        value[:] = [f"{name}={HIDDEN}" if separator else name for name, separator, _ in map(_parts, value)]
+    elif isinstance(value, MutableMapping):
         for key in list(value):
             value[key] = HIDDEN
     else:
@@ -94,10 +107,16 @@ def _texts(value: Any, field: FieldDescriptor) -> Iterator[str]:
         if TOKENS_KEY in value:
             yield value[TOKENS_KEY]
             yield from _tokens_in(value[TOKENS_KEY])
+    elif _is_mount_flags(field):
+        yield from (text for _, _, text in map(_parts, value) if len(text) >= SHORTEST_FLAG_SECRET)
     elif isinstance(value, Mapping):
         yield from value.values()
     else:
         yield value if isinstance(value, str) else value.decode(errors="replace")
+
+
+def _parts(flag: str) -> tuple[str, str, str]:
+    return flag.partition("=")
 
 
 def _tokens_in(text: str) -> Iterator[str]:

@@ -22,7 +22,9 @@ from orlop.foundation.unix_socket import claim_socket, root_only_umask
 
 
 @asynccontextmanager
-async def serving(endpoint: Endpoint, interceptor: CallInterceptor, *, grace: float, log: Log) -> AsyncIterator[Endpoint]:
+async def serving(
+    endpoint: Endpoint, interceptor: CallInterceptor, *, grace: float, log: Log
+) -> AsyncIterator[Endpoint]:
     """The endpoint answers inside this context; yields it with the port that was chosen where 0 was asked for."""
     if isinstance(endpoint, TcpEndpoint):
         async with _on_tcp(endpoint, interceptor, grace, log) as bound:
@@ -49,7 +51,9 @@ async def _on_socket(
 
 
 @asynccontextmanager
-async def _on_tcp(endpoint: TcpEndpoint, interceptor: CallInterceptor, grace: float, log: Log) -> AsyncIterator[Endpoint]:
+async def _on_tcp(
+    endpoint: TcpEndpoint, interceptor: CallInterceptor, grace: float, log: Log
+) -> AsyncIterator[Endpoint]:
     if not endpoint.is_loopback:
         log.warning("CSI has no authentication: whoever reaches this port can call the driver", endpoint=str(endpoint))
     listener = GrpcListener(interceptor)

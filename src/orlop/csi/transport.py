@@ -1,4 +1,4 @@
-"""The seam between CSI and whatever carries its messages: bytes and paths on one side, bytes and `CsiError`s on the other.
+"""The seam between CSI and what carries its messages: paths and bytes go over it, bytes and `CsiError`s come back.
 
 `grpc_transport` and `in_process` are the two sides' implementations; both pass tests/contracts/test_csi_transports.py.
 Nothing above this seam knows which one it has.
@@ -6,7 +6,7 @@ Nothing above this seam knows which one it has.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from enum import Enum, auto
 from typing import Final, Protocol
 
@@ -30,7 +30,7 @@ class CallHandler(Protocol):
     async def answer(self, path: str, message: bytes) -> bytes:
         """The answer's bytes, or a `CsiError`. Cancelling the waiting does not end the work."""
 
-    def answers(self, path: str, message: bytes) -> AsyncIterator[bytes]:
+    def answers(self, path: str, message: bytes) -> AsyncGenerator[bytes, None]:
         """The answers' bytes one by one, or a `CsiError` at any point."""
 
 
@@ -44,10 +44,10 @@ class ClientTransport(Protocol):
     async def connected(self) -> None:
         """Returns when there is a connection, however long that takes."""
 
-    async def call(self, path: str, message: bytes, timeout: float) -> bytes:
+    async def call(self, path: str, message: bytes, within: float) -> bytes:
         """The answer's bytes, or a `CsiError`: `DeadlineExceeded` when it took longer than so many seconds."""
 
-    def stream(self, path: str, message: bytes, timeout: float) -> AsyncIterator[bytes]:
+    def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
         """The answers' bytes one by one, or a `CsiError` at any point."""
 
     async def close(self) -> None:

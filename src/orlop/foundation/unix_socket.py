@@ -35,7 +35,7 @@ LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLO
 MARK_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class SocketUnusable(OSError):  # noqa: N818 - reads as what it says
+class SocketUnusable(OSError):
     """The path cannot be used for a socket."""
 
 

@@ -17,7 +17,7 @@ from orlop.csi.error_codes import Internal
 from orlop.csi.server import serving
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import boolean, flag, group
-from orlop.processes.daemon import Daemon, LogSettings, Surroundings, folder_exists, run_daemon
+from orlop.processes.daemon import Daemon, LogSettings, Surroundings, folder_exists, is_not_negative, run_daemon
 from orlop.testing.driver_script import Script, script_from_yaml
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 
@@ -37,10 +37,6 @@ def script_file(path: str) -> Script:
     except UnicodeDecodeError:
         raise ValueError("it is no text in UTF-8") from None
     return script_from_yaml(written)
-
-
-def is_not_negative(duration: Duration) -> str | None:
-    return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

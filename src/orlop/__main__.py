@@ -1,0 +1,82 @@
+"""`orlop`: a role (a process that serves) or a verb (a question somebody asks)? Imports only the one asked for.
+
+Roles read Go's flags, since they stand where Go programs stood; verbs are click commands, for people.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Final
+
+from orlop import __version__
+
+USAGE_ERROR: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a role or verb lives; its module has `main(arguments) -> exit code`."""
+
+    module: str
+    summary: str
+
+
+ROLES: Final[Mapping[str, Entry]] = {
+    "driver": Entry("orlop.processes.driver", "the CSI services of this node on a socket, for use with any sidecars"),
+    "testing mock-driver": Entry("orlop.processes.mock_driver", "a scripted CSI driver, to test controllers against"),
+}
+VERBS: Final[Mapping[str, Entry]] = {
+    "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),
+}
+
+
+def help_text() -> str:
+    width = max(map(len, (*ROLES, *VERBS)))
+    lines = ["Orlop gives Kubernetes pods the disks of the machine they run on.", ""]
+    for title, entries in (("Processes:", ROLES), ("Questions and commands:", VERBS)):
+        lines += [title, *(f"  orlop {name:<{width}}  {entry.summary}" for name, entry in entries.items()), ""]
+    return "\n".join([*lines, "Each explains itself with --help. `orlop --version` says which one this is."])
+
+
+def find_entry(arguments: Sequence[str]) -> tuple[Entry, Sequence[str]] | None:
+    """The longest name that the arguments begin with, and the arguments left for it."""
+    for words in (2, 1):
+        name = " ".join(arguments[:words])
+        entry = ROLES.get(name) or VERBS.get(name)
+        if entry is not None:
+            return entry, arguments[words:]
+    return None
+
+
+def unknown(arguments: Sequence[str]) -> str:
+    asked = " ".join(arguments[:2])
+    near = get_close_matches(asked, (*ROLES, *VERBS), n=1) or get_close_matches(arguments[0], (*ROLES, *VERBS), n=1)
+    hint = f" Did you mean 'orlop {near[0]}'?" if near else ""
+    return f"orlop: there is no '{arguments[0]}'.{hint} 'orlop --help' lists what there is."
+
+
+def run(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] in {"-h", "-help", "--help", "help"}:
+        print(help_text())  # noqa: T201 - this is the answer
+        return 0
+    if arguments[0] in {"-version", "--version", "version"}:
+        print(f"orlop {__version__}")  # noqa: T201 - this is the answer
+        return 0
+    found = find_entry(arguments)
+    if found is None:
+        print(unknown(arguments), file=sys.stderr)  # noqa: T201 - as above
+        return USAGE_ERROR
+    entry, rest = found
+    return int(import_module(entry.module).main(list(rest)))
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Logging as events with fields, one line each, and the two guards against secrets in it: `Secret` and `hide`.
+
+A `Log` is handed to constructors; nothing here is global. Lines are text (`time level "message" key=value`) or JSON;
+whatever a value holds (newlines, control or direction-changing characters, a terminal's escape codes) is escaped, so
+that a value cannot forge a line and every line can be parsed back.
+"""
+
+from orlop.foundation.structured_log.log import (
+    Destination,
+    Entry,
+    Level,
+    LineStyle,
+    Log,
+    collecting_log,
+    level_named,
+    line_log,
+    silent_log,
+)
+from orlop.foundation.structured_log.secrets import HIDDEN, Secret, hide
+
+__all__ = [
+    "HIDDEN",
+    "Destination",
+    "Entry",
+    "Level",
+    "LineStyle",
+    "Log",
+    "Secret",
+    "collecting_log",
+    "hide",
+    "level_named",
+    "line_log",
+    "silent_log",
+]

@@ -1,0 +1,232 @@
+"""The log that code is handed, and the lines it becomes.
+
+Must not read the clock (the time is handed in), must not open files, and must never raise into the code that logs: a
+line that cannot be written is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+from datetime import UTC
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+from orlop.foundation.structured_log.values import BARE_WORD, LongText, Values, json_escape, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+DEFAULT_VALUE_LIMIT = 4096
+
+LineStyle: TypeAlias = Literal["text", "json"]
+
+
+class Level(IntEnum):
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+def level_named(name: str) -> Level:
+    """The level of this name, in any case; a ValueError says which there are."""
+    try:
+        return Level[name.upper()]
+    except KeyError:
+        raise ValueError(f"allowed are {', '.join(LEVEL_NAMES.values())}") from None
+
+
+# Members of an enum are slow to look up, and every event asks for one.
+DEBUG, INFO, WARNING, ERROR = Level
+LEVEL_NAMES: Final = {level: level.name.lower() for level in Level}
+COLOURS: Final = {DEBUG: "\x1b[2m", INFO: "\x1b[32m", WARNING: "\x1b[33m", ERROR: "\x1b[31m"}
+COLOUR_END: Final = "\x1b[0m"
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+class Destination(Protocol):
+    """Where events go. It must not raise, and must not change or keep the fields."""
+
+    def __call__(self, level: Level, message: str, fields: Mapping[str, object], /) -> None: ...
+
+
+class Log:
+    """What code logs with. `bind` gives a log that adds its fields to every event.
+
+    An event below `level` costs nearly nothing; `enabled` is for those whose fields are expensive to gather.
+    """
+
+    __slots__ = ("_bound", "_destination", "_level")
+
+    def __init__(self, destination: Destination, level: Level = INFO) -> None:
+        self._destination = destination
+        self._level = level
+        self._bound: Mapping[str, object] = {}
+
+    def enabled(self, level: Level) -> bool:
+        return level >= self._level
+
+    def bind(self, **fields: object) -> Log:
+        log = Log(self._destination, self._level)
+        log._bound = {**self._bound, **fields}
+        return log
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        if self._level <= DEBUG:
+            self._destination(DEBUG, message, {**self._bound, **fields})
+
+    def info(self, message: str, /, **fields: object) -> None:
+        if self._level <= INFO:
+            self._destination(INFO, message, {**self._bound, **fields})
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        if self._level <= WARNING:
+            self._destination(WARNING, message, {**self._bound, **fields})
+
+    def error(self, message: str, /, **fields: object) -> None:
+        self._destination(ERROR, message, {**self._bound, **fields})
+
+    def exception(self, message: str, error: BaseException, /, **fields: object) -> None:
+        """An error with the exception's text in `error` and its traceback in `traceback`."""
+        told = {"error": error, "traceback": LongText("".join(traceback.format_exception(error)))}
+        self._destination(ERROR, message, {**self._bound, **fields, **told})
+
+
+def line_log(
+    sink: Callable[[str], object] | TextStream,
+    *,
+    now: Callable[[], datetime],
+    style: LineStyle = "text",
+    level: Level = INFO,
+    value_limit: int = DEFAULT_VALUE_LIMIT,
+    colours: bool | None = None,
+) -> Log:
+    """A log that writes lines to a stream or hands them to a function; each line ends with a newline.
+
+    Colours are used in the text style when the stream is a terminal, unless `colours` says otherwise.
+    """
+    write = sink if callable(sink) else _stream_writer(sink)
+    if colours is None:
+        colours = not callable(sink) and sink.isatty()
+    lines = _JsonLines if style == "json" else _ColouredLines if colours else _TextLines
+    return Log(lines(write, now, value_limit), level)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event as it was logged, for tests."""
+
+    level: Level
+    message: str
+    fields: Mapping[str, object]
+
+
+def collecting_log(entries: list[Entry], level: Level = DEBUG) -> Log:
+    """A log that adds every event to a list."""
+    return Log(lambda level, message, fields: entries.append(Entry(level, message, fields)), level)
+
+
+def silent_log() -> Log:
+    return Log(lambda _level, _message, _fields: None, ERROR)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+class TextStream(Protocol):
+    """The part of a text stream that is used."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
+    def isatty(self) -> bool: ...
+
+
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def _stream_writer(stream: TextStream) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        try:
+            stream.write(line)
+        except UnicodeEncodeError:  # the stream is not UTF-8; other characters than ASCII stand only inside quotes
+            stream.write(NOT_ASCII.sub(json_escape, line))
+        # A line that stays in a buffer is not seen by who looks why the process hangs, and is lost when it is killed.
+        stream.flush()
+
+    return write
+
+
+class _Lines:
+    """Renders events as lines; the subclasses say how a line looks."""
+
+    __slots__ = ("_now", "_values", "_write")
+
+    def __init__(self, write: Callable[[str], object], now: Callable[[], datetime], value_limit: int) -> None:
+        self._write = write
+        self._now = now
+        self._values = Values(value_limit)
+
+    def __call__(self, level: Level, message: str, fields: Mapping[str, object], /) -> None:
+        line = self.line(level, message, fields)
+        try:
+            self._write(line)
+        except (OSError, ValueError):  # a broken pipe, a full disk, a closed stream: work goes on without its log
+            return
+
+    def line(self, level: Level, message: str, fields: Mapping[str, object]) -> str:
+        raise NotImplementedError
+
+    def _time(self) -> str:
+        return self._now().astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+class _TextLines(_Lines):
+    __slots__ = ()
+
+    def line(self, level: Level, message: str, fields: Mapping[str, object]) -> str:
+        parts = [self._time(), " ", self.level_name(level), " ", self._values.as_json(message)]
+        for key, value in fields.items():
+            parts.append(_text_key(key))
+            parts.append(self._values.as_text(value))
+        parts.append("\n")
+        return "".join(parts)
+
+    def level_name(self, level: Level) -> str:
+        return LEVEL_NAMES[level]
+
+
+class _ColouredLines(_TextLines):
+    __slots__ = ()
+
+    def level_name(self, level: Level) -> str:
+        return f"{COLOURS[level]}{LEVEL_NAMES[level]}{COLOUR_END}"
+
+
+class _JsonLines(_Lines):
+    __slots__ = ()
+
+    def line(self, level: Level, message: str, fields: Mapping[str, object]) -> str:
+        as_json = self._values.as_json
+        parts = [f'{{"ts":"{self._time()}","level":"{LEVEL_NAMES[level]}","msg":{as_json(message)}']
+        for key, value in fields.items():
+            parts.append(_json_key(key))
+            parts.append(as_json(value))
+        parts.append("}\n")
+        return "".join(parts)
+
+
+# Keys are names in source code, so there are few of them; the bound keeps a careless caller from filling the memory.
+@lru_cache(maxsize=1024)
+def _text_key(key: str) -> str:
+    return f" {key}=" if BARE_WORD.fullmatch(key) else f" {quoted(key)}="
+
+
+@lru_cache(maxsize=1024)
+def _json_key(key: str) -> str:
+    return f",{quoted(key + '_' if key in {'ts', 'level', 'msg'} else key)}:"

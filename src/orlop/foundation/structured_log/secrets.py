@@ -1,0 +1,125 @@
+"""The two guards of secrets: `Secret`, which no print can open, and `hide`, for texts that others wrote.
+
+Must not log, and must not keep what it was given anywhere but in the `Secret` itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, final
+
+from orlop.foundation.structured_log.values import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+HIDDEN = "***"
+
+SecretValue = TypeVar("SecretValue", str, bytes)
+
+
+@final
+class Secret(Generic[SecretValue]):
+    """Holds a secret so that no route but `reveal` gives it away.
+
+    The value lives in a closure, not in an attribute, so that whatever walks over attributes (debuggers, error
+    reporters, serialisers) finds a function.
+    """
+
+    __slots__ = ("_reveal",)
+    __hash__ = None  # type: ignore[assignment] # a hash of a short secret can be tried out
+    _reveal: Callable[[], SecretValue]
+
+    def __init__(self, value: SecretValue) -> None:
+        object.__setattr__(self, "_reveal", lambda: value)
+
+    def reveal(self) -> SecretValue:
+        return self._reveal()
+
+    def __bool__(self) -> bool:
+        return bool(self._reveal())
+
+    def __eq__(self, other: object) -> bool:
+        """Takes the same time wherever two secrets of one length differ."""
+        if not isinstance(other, Secret):
+            return NotImplemented
+        mine, theirs = self._reveal(), other.reveal()
+        return type(mine) is type(theirs) and hmac.compare_digest(_as_bytes(mine), _as_bytes(theirs))
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __format__(self, _spec: str) -> str:
+        return HIDDEN
+
+    def __setattr__(self, name: str, _value: object) -> NoReturn:
+        raise AttributeError(f"A secret cannot be changed, so {name} cannot be set.")
+
+    def __copy__(self) -> Secret[SecretValue]:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Secret[SecretValue]:
+        return self
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise TypeError("A secret cannot be pickled: call reveal() where its value is needed.")
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """The text with `***` in place of every secret, also where it stands escaped.
+
+    Found are: the plain value, and as it looks in a Python repr, in JSON, in the text of a protobuf message and in
+    base64. Overlapping secrets are hidden as one.
+    """
+    places = sorted(place for needle in _spellings(secrets) for place in _places(text, needle))
+    if not places:
+        return text
+    parts: list[str] = []
+    shown_to = 0
+    for start, end in places:
+        if start > shown_to or not parts:
+            parts += [text[shown_to:start], HIDDEN]
+        shown_to = max(shown_to, end)
+    return "".join([*parts, text[shown_to:]])
+
+
+def _places(text: str, needle: str) -> Iterator[tuple[int, int]]:
+    start = text.find(needle)
+    while start >= 0:
+        yield start, start + len(needle)
+        start = text.find(needle, start + 1)
+
+
+def _spellings(secrets: Iterable[str]) -> set[str]:
+    return {spelling for secret in secrets if secret for spelling in _spellings_of(secret)}
+
+
+def _spellings_of(secret: str) -> Iterator[str]:
+    encoded = _as_bytes(secret)
+    yield secret
+    yield repr(secret)[1:-1]
+    yield repr(secret + "'\"")[1:-4]  # as inside a longer text that holds both kinds of quotes
+    yield repr(encoded)[2:-1]
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield quoted(secret)[1:-1]
+    yield _protobuf_text(encoded, printed=PRINTABLE_ASCII)
+    yield _protobuf_text(encoded, printed=PRINTABLE_ASCII | OUTSIDE_ASCII)
+    yield base64.b64encode(encoded).decode().rstrip("=")
+
+
+PRINTABLE_ASCII: Final = frozenset(range(0x20, 0x7F))
+OUTSIDE_ASCII: Final = frozenset(range(0x80, 0x100))
+PROTOBUF_ESCAPES: Final = {9: b"\\t", 10: b"\\n", 13: b"\\r", 34: b'\\"', 39: b"\\'", 92: b"\\\\"}
+
+
+def _protobuf_text(encoded: bytes, printed: frozenset[int]) -> str:
+    """C's escapes, and octal for all that is not printed as it is: protobuf's text format of a string."""
+    parts = (PROTOBUF_ESCAPES.get(byte) or (bytes([byte]) if byte in printed else b"\\%03o" % byte) for byte in encoded)
+    return b"".join(parts).decode("utf-8", "surrogatepass")

@@ -1,0 +1,157 @@
+"""The life of every daemon: read the flags, run until told to stop, say why it ended.
+
+Order: all flags are checked → the event loop starts → the process is built → SIGTERM or SIGINT sets `stop` → the
+process ends by itself. A second signal ends it at once. Exit codes: 0 told to stop, 1 could not go on, 2 wrong flags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any, Final, Protocol, TypeVar
+
+import uvloop
+
+from orlop import __version__
+from orlop.csi.endpoint import Endpoint, UnixEndpoint
+from orlop.foundation.clock import Clock, SystemClock
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import HelpRequested, UsageError, flag, integer, parse_flags
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Level, LineStyle, Log, level_named, line_log
+from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_SIGNAL: Final = 128
+KLOG_DEBUG: Final = 5
+
+
+def line_style(text: str) -> LineStyle:
+    match text:
+        case "text" | "json":
+            return text
+        case _:
+            raise ValueError("allowed are text and json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What every daemon's table of flags holds about its log."""
+
+    log_level: Level = flag(
+        level_named, default="info", metavar="LEVEL", help="The least that is logged: debug, info, warning or error."
+    )
+    style: LineStyle = flag(
+        line_style,
+        name="log-format",
+        default="text",
+        metavar="FORMAT",
+        aliases=("logging-format",),
+        help="text: one line of key=value per event; json: one object per event.",
+    )
+    verbosity: int = flag(
+        integer,
+        name="v",
+        default="0",
+        metavar="NUMBER",
+        help=f"As in klog: {KLOG_DEBUG} and more mean --log-level=debug.",
+    )
+
+    @property
+    def level(self) -> Level:
+        return Level.DEBUG if self.verbosity >= KLOG_DEBUG else self.log_level
+
+
+class HasLog(Protocol):
+    @property
+    def log(self) -> LogSettings: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every process is given, made once: nothing below reads the time or draws a number by itself."""
+
+    log: Log
+    metrics: Metrics
+    clock: Clock
+    random: Random
+    stop: asyncio.Event
+
+
+Settings = TypeVar("Settings", bound=HasLog)
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A process: its name, its table of flags in one class, and a sentence on what it does."""
+
+    program: str
+    summary: str
+    settings: type[Any]
+
+
+def run_daemon(
+    daemon: Daemon, arguments: Sequence[str], run: Callable[[Settings, Surroundings], Awaitable[None]]
+) -> int:
+    """`run` builds the process and returns when it has ended; its exit code comes back."""
+    try:
+        settings: Settings = parse_flags(
+            daemon.settings, arguments, program=daemon.program, summary=daemon.summary, warn=_warn
+        )
+    except HelpRequested as request:
+        sys.stdout.write(request.text)
+        return 0
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_USAGE
+    try:
+        uvloop.run(_until_stopped(settings, run))
+    except (SocketInUse, SocketUnusable) as error:
+        sys.stderr.write(f"{daemon.program}: {error}\n")
+        return EXIT_FAILED
+    return 0
+
+
+async def _until_stopped(settings: Settings, run: Callable[[Settings, Surroundings], Awaitable[None]]) -> None:
+    clock, stop, loop = SystemClock(), asyncio.Event(), asyncio.get_running_loop()
+    log = line_log(sys.stderr, now=clock.now, level=settings.log.level, style=settings.log.style)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _told_to_stop, number, stop, log)
+    await run(settings, Surroundings(log, Metrics(__version__), clock, SystemRandom(), stop))
+
+
+def _told_to_stop(number: signal.Signals, stop: asyncio.Event, log: Log) -> None:
+    if stop.is_set():
+        log.warning("told to stop a second time: ending at once", signal=number.name)
+        os._exit(EXIT_SIGNAL + number)
+    log.info("told to stop", signal=number.name)
+    stop.set()
+
+
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
+
+
+def folder_exists(endpoint: Endpoint) -> str | None:
+    """A check for the flag of an endpoint to listen on."""
+    if isinstance(endpoint, UnixEndpoint) and not (folder := Path(endpoint.path).parent).is_dir():
+        return f"there is no folder {folder}; make it first, or name another"
+    return None
+
+
+def is_not_negative(duration: Duration) -> str | None:
+    """A check for the flag of a duration."""
+    return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
+
+
+def request_ids(random: Random) -> Callable[[], str]:
+    """Short, and different from those of the process before: a log file often holds both."""
+    prefix, numbers = f"{random.getrandbits(24):06x}", iter(range(1, sys.maxsize))
+    return lambda: f"{prefix}-{next(numbers)}"

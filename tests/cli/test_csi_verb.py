@@ -1,0 +1,127 @@
+"""`orlop csi`: what a driver's author sees."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from orlop.csi.proto import rpc
+from support.orlop_process import run, running
+
+SCRIPT = """
+driver: {name: mock.example.com, version: "7"}
+script:
+  Probe:
+    - {error: {code: FAILED_PRECONDITION, message: "the module xfs is not loaded"}, times: 0}
+  NodeGetInfo:
+    - {hang: true, times: 0}
+"""
+
+
+@pytest.fixture
+def script(short_folder: Path) -> Path:
+    path = short_folder / "script.yaml"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_every_rpc_of_the_interface_is_listed():
+    listed = run("csi", "--list")
+
+    assert listed.returncode == 0
+    assert [m.name for m in rpc.ALL if f"{m.service}.{m.name}" not in listed.stdout] == []
+
+
+def test_a_template_is_a_request_that_only_needs_filling_in():
+    shown = run("csi", "NodePublishVolume", "--template")
+
+    template = json.loads(shown.stdout)
+    assert template["volumeId"] == ""
+    assert template["volumeCapability"]["mount"]["mountFlags"] == [""]
+    assert "SINGLE_NODE_WRITER" in template["volumeCapability"]["accessMode"]["mode"]
+
+
+async def test_a_driver_is_called_with_json_and_answers_with_json(short_folder: Path, script: Path):
+    address = f"unix://{short_folder}/mock.sock"
+    request = {"name": "v1", "capacityRange": {"requiredBytes": "1073741824"}}
+    capability = {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_WRITER"}}
+    body = json.dumps({**request, "volumeCapabilities": [capability]})
+    (short_folder / "request.json").write_text(body)
+    with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
+        await driver.says("listening")
+        made = [
+            run("csi", "Controller.CreateVolume", body, "--endpoint", address),
+            run("csi", "createvolume", f"@{short_folder}/request.json", "-e", address),
+            run("csi", "/csi.v1.Controller/CreateVolume", "-", "-e", address, stdin=body),
+            run("csi", "CreateVolume", body, env={"CSI_ENDPOINT": address}),
+        ]
+        in_yaml = run("csi", "GetPluginInfo", "-e", address, "-o", "yaml")
+        driver.signal(signal.SIGTERM)
+        await driver.exit_code()
+
+    answers = [json.loads(ended.stdout) for ended in made]
+    assert answers[0]["volume"]["capacityBytes"] == "1073741824"
+    assert answers[0] == answers[1] == answers[2] == answers[3]
+    assert "name: mock.example.com\n" in in_yaml.stdout
+
+
+async def test_a_driver_s_error_is_code_and_message_on_stderr_and_exit_code_1(short_folder: Path, script: Path):
+    address = f"unix://{short_folder}/mock.sock"
+    with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
+        await driver.says("listening")
+        failed = run("csi", "Probe", "-e", address)
+        late = run("csi", "NodeGetInfo", "-e", address, "--timeout", "100ms")
+
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == "FAILED_PRECONDITION: the module xfs is not loaded\n"
+    assert late.returncode == 1
+    assert late.stderr.startswith("DEADLINE_EXCEEDED: ")
+
+
+async def test_many_answers_are_printed_one_by_one(short_folder: Path, script: Path):
+    address = f"unix://{short_folder}/mock.sock"
+    script.write_text("script: {GetMetadataAllocated: [{error: {code: NOT_FOUND, message: no such snapshot}}]}\n")
+    with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
+        await driver.says("listening")
+        failed = run("csi", "GetMetadataAllocated", '{"snapshotId": "s1"}', "-e", address)
+
+    assert failed.stderr == "NOT_FOUND: no such snapshot\n"
+
+
+def test_a_driver_that_is_not_there_is_unavailable(short_folder: Path):
+    missing = run("csi", "Probe", "-e", f"unix://{short_folder}/none.sock")
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(short_folder / "stale.sock"))
+    dead = run("csi", "Probe", "-e", f"unix://{short_folder}/stale.sock")
+
+    assert (missing.returncode, dead.returncode) == (1, 1)
+    assert f"{short_folder}/none.sock" in missing.stderr
+    assert "is the driver running?" in missing.stderr
+    assert dead.stderr.startswith("UNAVAILABLE: ")
+
+
+WRONG = [
+    (["NoSuchMethod", "-e", "/x/y.sock"], "NoSuchMethod"),
+    (["Probe"], "--endpoint"),
+    (["Probe", "-e", "ftp://x"], "ftp://x"),
+    (["Probe", "{not json", "-e", "/x/y.sock"], "ProbeRequest"),
+    (["Probe", '{"unknown": 1}', "-e", "/x/y.sock"], "unknown"),
+    (["Probe", "@/no/such/file", "-e", "/x/y.sock"], "/no/such/file"),
+    (["Probe", "-e", "/x/y.sock", "--timeout", "soon"], "soon"),
+    (["Probe", "-e", "/x/y.sock", "--timeout", "0s"], "0s"),
+    (["Probe", "-e", "/x/y.sock", "--nosuch"], "--nosuch"),
+    ([], "METHOD"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG, ids=[" ".join(arguments)[:40] for arguments, _ in WRONG])
+def test_a_wrong_question_is_named_and_ends_with_exit_code_2(arguments: list[str], named: str):
+    ended = run("csi", *arguments)
+
+    assert ended.returncode == 2
+    assert named in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,163 @@
+"""`orlop driver` as people run it: a process with flags, a socket and signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from support.orlop_process import run, running, tree
+from support.waiting import eventually
+
+
+def endpoint(folder: Path) -> str:
+    return f"unix://{folder}/csi.sock"
+
+
+async def test_it_answers_on_its_socket_until_it_is_told_to_stop(short_folder: Path):
+    with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1") as driver:
+        await driver.says("listening")
+        answer = run("csi", "Identity.GetPluginInfo", "--endpoint", endpoint(short_folder))
+        driver.signal(signal.SIGTERM)
+        code = await driver.exit_code()
+
+    assert json.loads(answer.stdout) == {"name": "csi.orlop.dev", "vendorVersion": "0.1.0"}
+    assert code == 0
+    assert not (short_folder / "csi.sock").exists()
+
+
+async def test_a_driver_killed_at_once_is_replaced_by_the_next(short_folder: Path):
+    for _ in range(2):
+        with running(short_folder, "driver", "-endpoint", endpoint(short_folder), "-nodeid=n1") as driver:
+            await driver.says("listening")
+            assert run("csi", "Probe", "-e", endpoint(short_folder)).returncode == 0
+            driver.signal(signal.SIGKILL)
+            await driver.exit_code()
+        assert (short_folder / "csi.sock").is_socket()
+
+
+async def test_a_second_driver_on_a_live_socket_ends_with_its_name_and_harms_nothing(short_folder: Path):
+    with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1") as driver:
+        await driver.says("listening")
+        second = run("driver", "--endpoint", endpoint(short_folder), "--nodeid", "n2")
+        answer = run("csi", "Probe", "-e", endpoint(short_folder))
+
+    assert second.returncode == 1
+    assert f"{short_folder}/csi.sock" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert json.loads(answer.stdout) == {"ready": True}
+
+
+async def test_the_log_is_json_when_asked(short_folder: Path):
+    flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", "--log-format=json", "--v=5"]
+    with running(short_folder, "driver", *flags) as driver:
+        await driver.says("listening")
+        run("csi", "Probe", "-e", endpoint(short_folder))
+        await driver.says("Identity.Probe")
+        events = [json.loads(line) for line in driver.logged().splitlines()]
+
+    assert {"ts", "level", "msg"} <= set(events[0])
+    assert events[-1]["method"] == "Identity.Probe"
+    assert events[-1]["level"] == "debug"
+
+
+async def test_metrics_and_health_are_served_where_asked(short_folder: Path):
+    flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", "--http-endpoint=127.0.0.1:0"]
+    with running(short_folder, "driver", *flags) as driver:
+        await driver.says("serving HTTP")
+        run("csi", "Probe", "-e", endpoint(short_folder))
+        address = driver.logged().partition("serving HTTP")[2].partition("address=")[2].split()[0].strip('"')
+        metrics = urlopen(f"http://{address}/metrics").read().decode()
+        ready = urlopen(f"http://{address}/readyz?verbose").read().decode()
+
+    assert 'orlop_build_info{version="0.1.0"} 1.0' in metrics
+    assert "csi_plugin_operations_seconds_count" in metrics
+    assert "[+]" in ready
+
+
+LONG = "/" + "a" * 120
+
+WRONG_FLAGS = [
+    (["--nodeid", "n1", "--endpoint", "http://x"], ["--endpoint", "'http://x'", "unix://"]),
+    (["--nodeid", "n1", "--endpoint", "unix:///missing/folder/csi.sock"], ["--endpoint", "/missing/folder"]),
+    (["--nodeid", "n1", "--endpoint", f"unix://{LONG}"], ["--endpoint", "107"]),
+    (["--endpoint", "unix:///tmp/x.sock"], ["--nodeid", "required"]),
+    (["--nodeid", "n1", "--nosuchflag"], ["--nosuchflag"]),
+    (["--nodeid", "n1", "--drivrname=x"], ["--drivrname", "--drivername"]),
+    (["--nodeid", "n1", "--drivername", "-bad-"], ["--drivername", "'-bad-'", "63"]),
+    (["--nodeid", "x" * 300], ["--nodeid", "256"]),
+    (["--nodeid", "n1", "--grace-period", "soon"], ["--grace-period", "'soon'"]),
+    (["--nodeid", "n1", "--grace-period", "-1s"], ["--grace-period", "'-1s'"]),
+    (["--nodeid", "n1", "--log-level", "loud"], ["--log-level", "'loud'", "debug"]),
+    (["--nodeid", "n1", "--http-endpoint", "nonsense"], ["--http-endpoint", "'nonsense'"]),
+    (["--nodeid", "n1", "stray"], ["'stray'"]),
+    (["--nodeid"], ["--nodeid", "value"]),
+]
+
+
+@pytest.mark.parametrize(("flags", "named"), WRONG_FLAGS, ids=[" ".join(flags)[:50] for flags, _ in WRONG_FLAGS])
+def test_a_wrong_flag_is_named_with_its_value_before_anything_starts(
+    flags: list[str], named: list[str], short_folder: Path
+):
+    if not any("--endpoint" in flag for flag in flags):
+        flags = ["--endpoint", endpoint(short_folder), *flags]
+
+    ended = run("driver", *flags)
+
+    assert ended.returncode == 2
+    assert [text for text in named if text not in ended.stderr] == []
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    assert tree(short_folder) == []
+
+
+def test_all_wrong_flags_are_named_at_once():
+    ended = run("driver", "--endpoint=ftp://x", "--log-level=loud", "--what")
+
+    assert ended.returncode == 2
+    assert [text for text in ("ftp://x", "loud", "--what", "--nodeid") if text not in ended.stderr] == []
+
+
+@pytest.mark.parametrize("spelling", ["-h", "--help", "-help"])
+def test_help_lists_every_flag_and_is_no_error(spelling: str):
+    ended = run("driver", spelling)
+
+    assert ended.returncode == 0
+    assert [
+        flag for flag in ("--endpoint", "--nodeid", "--drivername", "--grace-period") if flag not in ended.stdout
+    ] == []
+
+
+def test_the_program_says_what_it_can_be_and_which_version_it_is():
+    shown = run()
+
+    assert shown.returncode == 0
+    assert "orlop driver" in shown.stdout
+    assert "orlop csi" in shown.stdout
+    assert run("--version").stdout == "orlop 0.1.0\n"
+
+
+def test_what_there_is_not_is_named_and_the_nearest_offered():
+    ended = run("drvier")
+
+    assert ended.returncode == 2
+    assert "'drvier'" in ended.stderr
+    assert "orlop driver" in ended.stderr
+
+
+async def test_a_second_signal_ends_it_at_once(short_folder: Path):
+    script = short_folder / "script.yaml"
+    script.write_text("script: {Probe: [{hang: true, times: 0}]}\n")
+    flags = ["--endpoint", endpoint(short_folder), "--script", str(script)]
+    with running(short_folder, "testing", "mock-driver", *flags) as driver:
+        await driver.says("listening")
+        with running(short_folder, "csi", "Probe", "-e", endpoint(short_folder), "--timeout", "1m"):
+            record = driver.logged
+            await eventually(lambda: "Probe" in record() or True, within=1)
+            driver.signal(signal.SIGTERM)
+            await driver.says("told to stop")
+            driver.signal(signal.SIGTERM)
+            assert await driver.exit_code() == 128 + signal.SIGTERM
