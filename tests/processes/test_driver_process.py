@@ -10,7 +10,6 @@ from urllib.request import urlopen
 import pytest
 
 from support.orlop_process import run, running, tree
-from support.waiting import eventually
 
 
 def endpoint(folder: Path) -> str:
@@ -73,7 +72,8 @@ async def test_metrics_and_health_are_served_where_asked(short_folder: Path):
         metrics = urlopen(f"http://{address}/metrics").read().decode()
         ready = urlopen(f"http://{address}/readyz?verbose").read().decode()
 
-    assert 'orlop_build_info{version="0.1.0"} 1.0' in metrics
+    assert "orlop_build_info{" in metrics
+    assert 'version="0.1.0"' in metrics
     assert "csi_plugin_operations_seconds_count" in metrics
     assert "[+]" in ready
 
@@ -151,12 +151,11 @@ def test_what_there_is_not_is_named_and_the_nearest_offered():
 async def test_a_second_signal_ends_it_at_once(short_folder: Path):
     script = short_folder / "script.yaml"
     script.write_text("script: {Probe: [{hang: true, times: 0}]}\n")
-    flags = ["--endpoint", endpoint(short_folder), "--script", str(script)]
+    flags = ["--endpoint", endpoint(short_folder), "--script", str(script), "--v=5"]
     with running(short_folder, "testing", "mock-driver", *flags) as driver:
         await driver.says("listening")
         with running(short_folder, "csi", "Probe", "-e", endpoint(short_folder), "--timeout", "1m"):
-            record = driver.logged
-            await eventually(lambda: "Probe" in record() or True, within=1)
+            await driver.says("call begun")
             driver.signal(signal.SIGTERM)
             await driver.says("told to stop")
             driver.signal(signal.SIGTERM)

@@ -136,7 +136,10 @@ class CallInterceptor:
         )
 
     def _new_call(self, rpc: Rpc[Any, Any]) -> Call:
-        return Call(rpc, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
+        call = Call(rpc, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
+        if self._log.enabled(Level.DEBUG):
+            self._log.debug("call begun", method=call.method, request_id=call.id)
+        return call
 
     async def _work(self, call: Call, serve: Callable[..., Any], message: bytes) -> None:
         try:
