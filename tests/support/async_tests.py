@@ -17,17 +17,27 @@ import uvloop
 from orlop.testing.virtual_clock import VirtualTimeLoop
 
 TURNS_FOR_CANCELLED_TASKS = 10
+SECONDS_BEFORE_THE_RUNNER_ENDS_IT = 5.0
 THREAD_END_SECONDS = 5.0
 
 
 async def run_and_look_for_leaked_tasks(test: pytest.Function) -> None:
     arguments = {name: test.funcargs[name] for name in test._fixtureinfo.argnames}
-    await test.obj(**arguments)
+    async with asyncio.timeout(longest(test)):
+        await test.obj(**arguments)
     for _ in range(TURNS_FOR_CANCELLED_TASKS):
         await asyncio.sleep(0)
     leaked = asyncio.all_tasks() - {asyncio.current_task()}
     if leaked:
         pytest.fail("the test left these tasks running: " + "; ".join(sorted(map(repr, leaked))), pytrace=False)
+
+
+def longest(test: pytest.Function) -> float | None:
+    """A bit less than pytest-timeout allows, which can only end the whole process; virtual time has no end."""
+    if test.get_closest_marker("virtual_time") is not None:
+        return None
+    option = test.config.getoption("timeout", None)
+    return float(option or test.config.getini("timeout")) - SECONDS_BEFORE_THE_RUNNER_ENDS_IT
 
 
 @pytest.hookimpl(tryfirst=True)
