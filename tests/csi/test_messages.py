@@ -12,7 +12,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from orlop.csi.error_codes import CsiError, InvalidArgument
-from orlop.csi.interceptor import CallInterceptor
 from orlop.csi.messages import TOKENS_KEY, printable, secret_values
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.rpc_type import Rpc
@@ -108,8 +107,7 @@ async def test_a_secret_reaches_neither_log_nor_error_nor_metric(
     method: Rpc[Any, Any], kind: type[Exception], short_folder: Path
 ):
     workshop = Workshop("in process", short_folder)
-    async with workshop.ends() as ends:
-        ends.interceptor._methods = {method.path: (method, Quoting(kind).serve)}
+    async with workshop.ends(methods={method.path: (method, Quoting(kind).serve)}) as ends:
         with pytest.raises(CsiError) as caught:
             await ends.client.call(method, plant(method.request()))
 
@@ -117,4 +115,3 @@ async def test_a_secret_reaches_neither_log_nor_error_nor_metric(
     assert not shows_a_secret(ends.logged)
     assert not shows_a_secret(ends.counted)
     assert "cannot do this" in ends.logged
-    assert isinstance(ends.interceptor, CallInterceptor)

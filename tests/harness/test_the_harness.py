@@ -29,12 +29,12 @@ def run_test(folder: Path, source: str, *options: str) -> str:
 CAUGHT = [
     (
         "a leaked task",
-        "import asyncio\nasync def test_it():\n    asyncio.get_running_loop().create_task(asyncio.Event().wait(), name='stray')\n",
+        "import asyncio as a\nasync def test_it():\n    test_it.stray = a.ensure_future(a.Event().wait())\n",
         "left these tasks running",
     ),
     (
         "a leaked thread",
-        "import threading\ndef test_it():\n    threading.Thread(target=threading.Event().wait, name='stray', daemon=True).start()\n",
+        "from threading import *\ndef test_it():\n    Thread(target=Event().wait, name='stray', daemon=True).start()\n",
         "left these threads running: stray",
     ),
     ("a warning", "import warnings\ndef test_it():\n    warnings.warn('careless')\n", "UserWarning: careless"),

@@ -14,7 +14,7 @@ from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import parse_endpoint
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.csi.in_process import InProcessConnection
-from orlop.csi.interceptor import CallInterceptor, methods_of
+from orlop.csi.interceptor import CallInterceptor, Methods, methods_of
 from orlop.csi.server import serving
 from orlop.csi.transport import ClientTransport
 from orlop.foundation.clock import Clock, SystemClock
@@ -53,11 +53,11 @@ class Workshop:
     level: Level = Level.DEBUG
     lines: list[str] = field(default_factory=list)
 
-    def interceptor(self, *services: object) -> tuple[CallInterceptor, Metrics]:
+    def interceptor(self, *services: object, methods: Methods | None = None) -> tuple[CallInterceptor, Metrics]:
         metrics = Metrics("test")
         numbers = itertools.count(1)
         made = CallInterceptor(
-            methods_of(*services),
+            methods_of(*services) if methods is None else methods,
             driver_name="test.example.com",
             log=self.log(),
             metrics=metrics,
@@ -77,8 +77,8 @@ class Workshop:
         return CsiClient(transport, log=self.log(), metrics=metrics, clock=self.clock, random=Random(1), timeout=5.0)
 
     @asynccontextmanager
-    async def ends(self, *services: object, grace: float = 1.0) -> AsyncIterator[Ends]:
-        interceptor, metrics = self.interceptor(*services)
+    async def ends(self, *services: object, grace: float = 1.0, methods: Methods | None = None) -> AsyncIterator[Ends]:
+        interceptor, metrics = self.interceptor(*services, methods=methods)
         async with self._served(interceptor, grace) as connect:
             transport = connect()
             try:

@@ -64,9 +64,17 @@ class GrpcListener:
 class _BytesHandler(grpc.GenericRpcHandler):
     def __init__(self, handler: CallHandler) -> None:
         self._handler = handler
+        self._made: dict[str, Any] = {}
 
     def service(self, handler_call_details: Any) -> Any:
+        """Asked at every call; what serves a path is made once, and unknown paths are not remembered."""
         path = handler_call_details.method
+        made = self._made.get(path) or self._make(path)
+        if made is not None:
+            self._made[path] = made
+        return made
+
+    def _make(self, path: str) -> Any:
         match self._handler.shape_of(path):
             case Shape.ONE_ANSWER:
                 return grpc.unary_unary_rpc_method_handler(self._one_answer(path))

@@ -39,11 +39,21 @@ LONGEST_ERROR: Final = 2048
 """An error travels in an HTTP/2 header; peers refuse headers of more than a few KiB, and then nobody sees the error."""
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A method that is served here, and what can be known of it before it is called."""
+
+    rpc: Rpc[Any, Any]
+    serve: Callable[..., Any]
+    name: str
+    changes_something: bool
+
+
 @dataclass(slots=True)
 class Call:
     """One call under way."""
 
-    rpc: Rpc[Any, Any]
+    served: Served
     id: str
     started: float
     outcome: asyncio.Future[bytes | CsiError]
@@ -52,13 +62,9 @@ class Call:
     key: str | None = None
     caller_waits: bool = True
 
-    @property
-    def method(self) -> str:
-        return f"{self.rpc.service}.{self.rpc.name}"
-
 
 Methods = Mapping[str, tuple[Rpc[Any, Any], Callable[..., Any]]]
-"""By path on the wire: which RPC it is, and what serves it."""
+"""By path on the wire: which RPC it is, and what serves it: it takes a request and gives, or yields, the answer."""
 
 
 def methods_of(*services: object) -> Methods:
@@ -76,13 +82,13 @@ class CallInterceptor:
     def __init__(
         self, methods: Methods, *, driver_name: str, log: Log, metrics: Metrics, clock: Clock, new_id: Callable[[], str]
     ) -> None:
-        self._methods = methods
+        self._served = {path: _served(rpc, serve) for path, (rpc, serve) in methods.items()}
         self._driver_name = driver_name
         self._log = log
         self._clock = clock
         self._new_id = new_id
         self._keys = KeyedLock()
-        self._running: dict[asyncio.Task[None], Call] = {}
+        self._running: dict[str, tuple[Call, asyncio.Task[None]]] = {}
         self._seconds = metrics.histogram(
             "csi_plugin_operations_seconds",
             "How long the CSI calls answered here took, by method and gRPC code.",
@@ -91,34 +97,32 @@ class CallInterceptor:
         )
 
     def shape_of(self, path: str) -> Shape | None:
-        if path not in self._methods:
+        if path not in self._served:
             return None
-        return Shape.MANY_ANSWERS if self._methods[path][0].streams else Shape.ONE_ANSWER
+        return Shape.MANY_ANSWERS if self._served[path].rpc.streams else Shape.ONE_ANSWER
 
     async def answer(self, path: str, message: bytes) -> bytes:
-        rpc, serve = self._methods[path]
-        call = self._new_call(rpc)
-        work = asyncio.get_running_loop().create_task(self._work(call, serve, message))
-        self._running[work] = call
-        work.add_done_callback(self._running.pop)
+        call = self._new_call(self._served[path])
+        work = asyncio.get_running_loop().create_task(self._work(call, message))
+        self._running[call.id] = (call, work)
         try:
             outcome = await call.outcome
         except asyncio.CancelledError:
             call.caller_waits = False
             if not work.done():
-                self._log.info("the caller stopped waiting; the work goes on", method=call.method, request_id=call.id)
+                left = "the caller stopped waiting; the work goes on"
+                self._log.info(left, method=call.served.name, request_id=call.id)
             raise
         if isinstance(outcome, CsiError):
             raise outcome
         return outcome
 
     async def answers(self, path: str, message: bytes) -> AsyncGenerator[bytes, None]:
-        rpc, serve = self._methods[path]
-        call = self._new_call(rpc)
+        call = self._new_call(self._served[path])
         try:
-            call.request = _parse(rpc, message)
-            async for response in serve(call.request):
-                yield _serialize(rpc, response)
+            call.request = _parse(call.served.rpc, message)
+            async for response in call.served.serve(call.request):
+                yield _serialize(call.served.rpc, response)
         except Exception as error:  # noqa: BLE001 - the table decides about all of them
             raise self._failed(call, error) from None
         except BaseException:  # the caller left in the middle, by a deadline or by its own will
@@ -130,34 +134,37 @@ class CallInterceptor:
         """Waits so long for what runs, whoever waits for it or not; names what still runs then."""
         deadline = self._clock.deadline(seconds)
         while self._running and not deadline.passed():
-            await asyncio.wait(set(self._running), timeout=deadline.remaining())
+            await asyncio.wait([work for _, work in self._running.values()], timeout=deadline.remaining())
         return sorted(
-            f"{call.method} on {call.key or 'nothing'} (request {call.id})" for call in self._running.values()
+            f"{call.served.name} on {call.key or 'nothing'} (request {call.id})" for call, _ in self._running.values()
         )
 
-    def _new_call(self, rpc: Rpc[Any, Any]) -> Call:
-        call = Call(rpc, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
+    def _new_call(self, served: Served) -> Call:
+        call = Call(served, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
         if self._log.enabled(Level.DEBUG):
-            self._log.debug("call begun", method=call.method, request_id=call.id)
+            self._log.debug("call begun", method=served.name, request_id=call.id)
         return call
 
-    async def _work(self, call: Call, serve: Callable[..., Any], message: bytes) -> None:
+    async def _work(self, call: Call, message: bytes) -> None:
         try:
-            outcome = await self._outcome(call, serve, message)
+            outcome = await self._outcome(call, message)
         except BaseException as error:  # the loop ends, or a simulated process was killed here
             if not call.outcome.done():
                 call.outcome.set_exception(error)
             raise
+        finally:
+            del self._running[call.id]
         if not call.outcome.done():
             call.outcome.set_result(outcome)
 
-    async def _outcome(self, call: Call, serve: Callable[..., Any], message: bytes) -> bytes | CsiError:
+    async def _outcome(self, call: Call, message: bytes) -> bytes | CsiError:
+        rpc = call.served.rpc
         try:
-            call.request = _parse(call.rpc, message)
-            call.key = call_key_rules.key_of(call.rpc, call.request)
+            call.request = _parse(rpc, message)
+            call.key = call_key_rules.key_of(rpc, call.request)
             with self._held(call):
-                response = await serve(call.request)
-            answer = _serialize(call.rpc, response)
+                response = await call.served.serve(call.request)
+            answer = _serialize(rpc, response)
         except Exception as error:  # noqa: BLE001 - the table decides about all of them
             return self._failed(call, error)
         self._succeeded(call, response)
@@ -166,19 +173,19 @@ class CallInterceptor:
     def _held(self, call: Call) -> AbstractContextManager[Any]:
         if call.key is None:
             return nullcontext()
-        return self._keys.try_hold(call.key, why=f"{call.method} (request {call.id})")
+        return self._keys.try_hold(call.key, why=f"{call.served.name} (request {call.id})")
 
     def _succeeded(self, call: Call, response: Message | None) -> None:
         seconds = self._ended(call, Code.OK)
         # Calls that change nothing come by the dozen (kubelet asks for capabilities before each step).
-        if call_key_rules.changes_something(call.rpc):
+        if call.served.changes_something:
             self._log.info("call served", **_facts(call, Code.OK, seconds))
         if self._log.enabled(Level.DEBUG):
             shown = {} if response is None else messages.printable(response)
             self._log.debug("call in full", **_facts(call, Code.OK, seconds), request=_shown(call), response=shown)
 
     def _failed(self, call: Call, error: Exception) -> CsiError:
-        failure = failure_of(error, call.method, call.id)
+        failure = failure_of(error, call.served.name, call.id)
         secrets = messages.secret_values(call.request) if call.request is not None else frozenset()
         message = hide(failure.message, secrets)
         facts = {**_facts(call, failure.code, self._ended(call, failure.code)), "error": message}
@@ -191,12 +198,16 @@ class CallInterceptor:
 
     def _ended(self, call: Call, code: Code) -> float:
         seconds = self._clock.elapsed() - call.started
-        self._seconds.observe(seconds, self._driver_name, call.rpc.path, code.go_name)
+        self._seconds.observe(seconds, self._driver_name, call.served.rpc.path, code.go_name)
         return seconds
 
 
+def _served(rpc: Rpc[Any, Any], serve: Callable[..., Any]) -> Served:
+    return Served(rpc, serve, f"{rpc.service}.{rpc.name}", call_key_rules.changes_something(rpc))
+
+
 def _facts(call: Call, code: Code, seconds: float) -> dict[str, Any]:
-    facts: dict[str, Any] = {"method": call.method, "request_id": call.id, "code": code.name}
+    facts: dict[str, Any] = {"method": call.served.name, "request_id": call.id, "code": code.name}
     if call.key is not None:
         facts["key"] = call.key
     if not call.caller_waits:
