@@ -7,4 +7,6 @@ namespace=(unshare --mount --propagation private)
 if [ "$(id -u)" -ne 0 ]; then
     namespace+=(--map-root-user)
 fi
+# Large numbers take longer than a test usually may.
+[ -z "${ORLOP_SOAK:-}" ] || set -- --timeout=2400 "$@"
 exec "${namespace[@]}" .venv/bin/python -m pytest -n "${WORKERS:-2}" --dist worksteal "$@"

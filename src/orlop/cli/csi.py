@@ -33,6 +33,7 @@ from orlop.foundation.structured_log import silent_log
 
 AnyRpc = Rpc[Any, Any]
 DEEPEST_TEMPLATE: Final = 6
+WIDE: Final = 200
 
 
 class EndpointType(click.ParamType[Endpoint]):
@@ -89,13 +90,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     a file and `-` from standard input.
     """
     if list_methods:
-        click.echo(method_list(output))
+        print_methods(output)
         return
     if method is None:
         raise click.UsageError("METHOD is missing; --list shows them all.")
     found = find_method(method)
     if template:
-        click.echo(rendered(request_template(found.request.DESCRIPTOR), output))
+        show(request_template(found.request.DESCRIPTOR), output)
         return
     if endpoint is None:
         raise click.UsageError(
@@ -147,7 +148,7 @@ async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, ti
     )
     try:
         async for answer in answers(client, method, request):
-            click.echo(rendered(json_format.MessageToDict(answer), output))
+            show(json_format.MessageToDict(answer), output)
     finally:
         await client.close()
 
@@ -160,6 +161,15 @@ async def answers(client: CsiClient, method: AnyRpc, request: Message) -> AsyncI
         yield answer
 
 
+def show(value: Any, output: str) -> None:
+    if output == "json" and sys.stdout.isatty():
+        from rich.console import Console  # noqa: PLC0415 - only a person's terminal pays for colours
+
+        Console().print_json(data=value, ensure_ascii=False)
+    else:
+        click.echo(rendered(value, output))
+
+
 def rendered(value: Any, output: str) -> str:
     if output == "yaml":
         import yaml  # noqa: PLC0415 - only who asks for it pays for it
@@ -168,14 +178,19 @@ def rendered(value: Any, output: str) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def method_list(output: str) -> str:
+def print_methods(output: str) -> None:
     if output == "yaml":
-        return rendered({service: [m.name for m in methods] for service, methods in rpc.SERVICES.items()}, output)
-    width = max(len(f"{m.service}.{m.name}") for m in rpc.ALL)
-    return "\n".join(
-        f"{m.service + '.' + m.name:<{width}}  {m.request.DESCRIPTOR.name}{'  (many answers)' if m.streams else ''}"
-        for m in rpc.ALL
-    )
+        click.echo(rendered({service: [m.name for m in methods] for service, methods in rpc.SERVICES.items()}, output))
+        return
+    from rich.console import Console  # noqa: PLC0415 - only who asks for a table pays for it
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table("METHOD", "REQUEST", "ANSWER", box=None, pad_edge=False)
+    for method in rpc.ALL:
+        answer = method.response.DESCRIPTOR.name + (" (many)" if method.streams else "")
+        table.add_row(f"{method.service}.{method.name}", method.request.DESCRIPTOR.name, answer)
+    # Into a pipe every row stays one line, however narrow the terminal is.
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def request_template(descriptor: Descriptor, depth: int = 0) -> dict[str, Any]:

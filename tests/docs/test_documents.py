@@ -1,0 +1,79 @@
+"""What the documents say is tried: examples run, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from orlop.__main__ import ROLES, VERBS
+from orlop.testing.driver_script import script_from_yaml
+from support.orlop_process import run
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)
+
+
+def ids(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_link_leads_to_a_file(document: Path):
+    links = [link for link in re.findall(r"\]\(([^)#]+)", document.read_text()) if "://" not in link]
+
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_orlop_command_that_is_written_exists(document: Path):
+    written = re.findall(r"(?:^ +|`)(?:\.venv/bin/)?orlop ([a-z][^`\n]*)", document.read_text(), re.MULTILINE)
+    known = {*ROLES, *VERBS, "up", "down", "kubectl", "node", "controller", "attacher", "apiserver", "static-worker"}
+
+    assert [line for line in written if not any(line.startswith(name) for name in known)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_make_target_that_is_written_exists(document: Path):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    written = set(re.findall(r"(?:`|^ +)make ([a-z]+)", document.read_text(), re.MULTILINE))
+
+    assert written <= targets
+
+
+def test_the_example_of_a_script_is_one():
+    (example,) = blocks(ROOT / "docs" / "mock-driver.md", "yaml")
+
+    assert script_from_yaml(example).facts.name == "mock.example.com"
+
+
+def test_the_example_of_a_test_runs(capsys: pytest.CaptureFixture[str]):
+    (example,) = blocks(ROOT / "docs" / "mock-driver.md", "python")
+
+    exec(compile(example, "docs/mock-driver.md", "exec"), {})  # noqa: S102 - it is ours
+
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_the_commands_of_the_mock_driver_s_document_are_right():
+    text = (ROOT / "docs" / "mock-driver.md").read_text()
+    (command,) = re.findall(r"^ +orlop testing mock-driver (.*)$", text, re.MULTILINE)
+    flags = [word.removeprefix("--") for word in shlex.split(command) if word.startswith("--")]
+
+    shown = run("testing", "mock-driver", "--help").stdout
+
+    assert [flag for flag in flags if f"--{flag}" not in shown] == []
+
+
+def test_make_help_lists_every_target_the_ground_promises():
+    makefile = (ROOT / "Makefile").read_text()
+
+    for target in ("venv", "up", "test", "soak", "check", "format", "generate", "bench"):
+        assert re.search(rf"^{target}:.*## .+", makefile, re.MULTILINE), target
