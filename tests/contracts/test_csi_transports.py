@@ -14,6 +14,7 @@ from orlop.csi.error_codes import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    NotFound,
     ResourceExhausted,
     Unimplemented,
     error_of,
@@ -154,6 +155,37 @@ async def test_an_unexpected_exception_is_internal_with_the_whole_of_it_in_the_l
     assert "request r-1" in caught.value.message
     assert "ZeroDivisionError: inner detail" in ends.logged
     assert "Traceback" in ends.logged
+
+
+async def test_a_service_that_is_cancelled_from_within_is_internal_and_logged(workshop: Workshop):
+    node = FailingNode(lambda _: asyncio.CancelledError())
+    async with workshop.ends(node) as ends:
+        with pytest.raises(Internal, match="CancelledError"):
+            await ends.client.call(rpc.NODE_UNPUBLISH_VOLUME, unpublish("v1"))
+
+    assert "call failed unexpectedly" in ends.logged
+    assert 'method_name="/csi.v1.Node/NodeUnpublishVolume"' in ends.counted
+
+
+async def test_a_stream_that_is_cancelled_from_within_is_internal(workshop: Workshop):
+    async with workshop.ends(Blocks(1, error=asyncio.CancelledError())) as ends:
+        with pytest.raises(Internal, match="CancelledError"):
+            _ = [
+                each
+                async for each in ends.client.stream(rpc.GET_METADATA_ALLOCATED, csi_pb2.GetMetadataAllocatedRequest())
+            ]
+
+
+async def test_an_error_that_breaks_where_it_is_shown_keeps_its_code(workshop: Workshop):
+    class Unshowable(NotFound):
+        def __str__(self) -> str:
+            raise ValueError("hunter2")
+
+    async with workshop.ends(FailingNode(lambda _: Unshowable())) as ends:
+        with pytest.raises(NotFound, match="Unshowable, which cannot be shown: ValueError"):
+            await ends.client.call(rpc.NODE_UNPUBLISH_VOLUME, unpublish("v1"))
+
+    assert "hunter2" not in ends.logged
 
 
 async def test_a_sentence_too_long_for_a_header_arrives_cut(workshop: Workshop):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import stat
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from orlop.csi.endpoint import UnixEndpoint, parse_endpoint
-from orlop.csi.error_codes import Cancelled, CsiError, is_final
+from orlop.csi.error_codes import Cancelled, CsiError, Internal, is_final
 from orlop.csi.grpc_transport import GrpcConnection
-from orlop.csi.proto import csi_pb2, rpc
+from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.server import serving
 from orlop.foundation.structured_log import Level
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
@@ -159,6 +160,29 @@ async def test_calls_that_change_nothing_are_quiet_unless_they_fail(short_folder
 
     assert "GetPluginInfo" not in ends.logged
     assert [line for line in ends.lines if "Node.NodePublishVolume" in line and 'key="volume v1"' in line]
+
+
+class Broken(BaseException):
+    """Neither an error nor the end of a process."""
+
+
+async def test_what_is_no_error_at_all_is_answered_and_its_secrets_are_printed_nowhere(
+    workshop: Workshop, capfd: pytest.CaptureFixture[str]
+):
+    class Node(services.Node):
+        async def NodeStageVolume(self, request: csi_pb2.NodeStageVolumeRequest) -> csi_pb2.NodeStageVolumeResponse:
+            raise Broken(f"password {request.secrets['password']}")
+
+    async with workshop.ends(Node()) as ends:
+        with pytest.raises(Internal):
+            await ends.client.call(
+                rpc.NODE_STAGE_VOLUME,
+                csi_pb2.NodeStageVolumeRequest(volume_id="v1", secrets={"password": "hunter2"}),
+            )
+        gc.collect()
+
+    assert "Broken: password ***" in ends.logged
+    assert "hunter2" not in ends.logged + "".join(capfd.readouterr())
 
 
 async def test_a_port_is_chosen_where_none_is_named_and_outsiders_are_warned_about(workshop: Workshop):

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
-from orlop.csi.error_codes import Cancelled, Code, CsiError, error_of
+from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, error_of
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
 from orlop.foundation.unix_socket import SocketUnusable
 
@@ -61,6 +61,10 @@ class GrpcListener:
         await self._server.stop(grace)
 
 
+ENDS_THE_TASK: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+UNTOLD: Final = Internal("the driver broke while it answered; its log says more")
+
+
 class _BytesHandler(grpc.GenericRpcHandler):
     def __init__(self, handler: CallHandler) -> None:
         self._handler = handler
@@ -90,6 +94,11 @@ class _BytesHandler(grpc.GenericRpcHandler):
             except CsiError as error:
                 await _abort(context, error)
                 raise  # never reached: aborting raises
+            except ENDS_THE_TASK:
+                raise
+            except BaseException:  # grpc would quote it to the caller and print it, secrets and all
+                await _abort(context, UNTOLD)
+                raise  # as above
 
         return answer
 
@@ -100,6 +109,10 @@ class _BytesHandler(grpc.GenericRpcHandler):
                     yield answer
             except CsiError as error:
                 await _abort(context, error)
+            except ENDS_THE_TASK:
+                raise
+            except BaseException:  # noqa: BLE001 - as above
+                await _abort(context, UNTOLD)
 
         return answers
 
