@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from orlop.csi.error_codes import (
     Unimplemented,
     error_of,
 )
-from orlop.csi.proto import csi_pb2, rpc
+from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.transport import LARGEST_MESSAGE
 from support.csi_ends import TRANSPORTS, Workshop
 from support.csi_services import Blocks, FailingNode, Identity, SlowNode
@@ -228,6 +229,27 @@ async def test_an_error_between_answers_arrives_after_them(workshop: Workshop):
                 got.append(answer.volume_capacity_bytes)
 
     assert got == [0, 1, 2]
+
+
+async def test_a_stream_that_nobody_reads_to_its_end_ends_in_the_driver_too(workshop: Workshop):
+    ended = asyncio.Event()
+
+    class EndlessBlocks(services.SnapshotMetadata):
+        async def GetMetadataAllocated(self, request):  # type: ignore[no-untyped-def]
+            try:
+                while True:
+                    yield csi_pb2.GetMetadataAllocatedResponse()
+                    await asyncio.sleep(0)
+            finally:
+                ended.set()
+
+    async with workshop.ends(EndlessBlocks()) as ends:
+        stream = ends.client.stream(rpc.GET_METADATA_ALLOCATED, csi_pb2.GetMetadataAllocatedRequest(), within=60)
+        async with aclosing(stream) as answers:
+            async for _ in answers:
+                break
+        async with asyncio.timeout(10):
+            await ended.wait()
 
 
 async def test_a_stream_that_does_not_end_in_time_is_over(workshop: Workshop):

@@ -7,7 +7,7 @@ an answered, logged call. Sends `:authority: localhost`, as kubelet and the Go s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -162,10 +162,12 @@ class GrpcConnection:
             _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
             raise
 
-    async def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
+        call: Any = None
         try:
             method: Any = self._channel.unary_stream(path)
-            async for answer in method(message, timeout=within):
+            call = method(message, timeout=within)
+            async for answer in call:
                 yield answer
         except grpc.aio.AioRpcError as error:
             raise _error_of_status(error) from None
@@ -174,6 +176,9 @@ class GrpcConnection:
         except asyncio.CancelledError:
             _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
             raise
+        finally:
+            if call is not None:
+                call.cancel()  # of effect where the reader has left: the driver would go on until the deadline
 
     async def close(self) -> None:
         self._watch.cancel()

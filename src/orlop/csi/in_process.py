@@ -7,7 +7,7 @@ would fail on the wire. `cut()` and `mend()` stand for a driver that went away a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -51,7 +51,7 @@ class InProcessConnection:
         deadline = asyncio.get_running_loop().time() + within
         return await self._received(self._handler.answer(path, message), deadline, path)
 
-    async def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
         self._check(path, message, Shape.MANY_ANSWERS)
         deadline = asyncio.get_running_loop().time() + within
         async with aclosing(self._handler.answers(path, message)) as answers:
