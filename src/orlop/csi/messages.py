@@ -30,7 +30,10 @@ def printable(message: Message) -> dict[str, Any]:
     shown.CopyFrom(message)
     for holder, field in _secret_places(shown):
         _overwrite(holder, field)
-    return json_format.MessageToDict(shown)
+    try:
+        return json_format.MessageToDict(shown)
+    except json_format.SerializeToJsonError as error:  # a moment after the year 9999 has no JSON
+        return {"unprintable": str(error)}
 
 
 def secret_values(message: Message) -> frozenset[str]:
