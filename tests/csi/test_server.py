@@ -50,6 +50,46 @@ async def test_a_socket_that_a_dead_server_left_is_replaced(workshop: Workshop):
         assert (await ends.client.plugin_info()).name == "test.example.com"
 
 
+async def test_a_socket_that_took_the_place_of_ours_is_left_alone(workshop: Workshop):
+    path = workshop.folder / "csi.sock"
+    with socket.socket(socket.AF_UNIX) as theirs:
+        async with workshop.ends(Identity()):
+            path.unlink()
+            theirs.bind(str(path))
+            theirs.listen()
+
+        assert path.is_socket()
+
+
+@pytest.mark.parametrize("name", ["a%41.sock", "a?b", "a#b", "100%", "a b", "grün", os.fsdecode(b"\xff.sock"), "a\nb"])
+async def test_a_path_is_taken_as_it_is_written_by_both_ends(workshop: Workshop, name: str):
+    neighbour = workshop.folder / "aA.sock"
+    endpoint = parse_endpoint(f"unix://{workshop.folder}/{name}")
+    interceptor, metrics = workshop.interceptor(Identity())
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(neighbour))
+        theirs.listen()
+        async with serving(endpoint, interceptor, grace=0, log=workshop.log()):
+            client = workshop.client(GrpcConnection(endpoint), metrics)
+            assert (await client.plugin_info()).name == "test.example.com"
+            await client.close()
+
+    assert {path.name for path in workshop.folder.iterdir()} == {"aA.sock", f"{name}.lock"}
+
+
+def open_files(*names: str) -> list[str]:
+    return [name for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and (name := str(fd.readlink())) in names]
+
+
+async def test_serving_leaves_no_file_open(workshop: Workshop):
+    names = (str(workshop.folder), str(workshop.folder / "csi.sock.lock"), os.devnull)
+    before = open_files(*names)
+    async with workshop.ends(Identity()) as ends:
+        await ends.client.plugin_info()
+
+    assert open_files(*names) == before
+
+
 async def test_a_socket_that_somebody_answers_on_is_left_alone_and_named(workshop: Workshop):
     path = str(workshop.folder / "csi.sock")
     with socket.socket(socket.AF_UNIX) as alive:

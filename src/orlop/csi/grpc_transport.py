@@ -7,9 +7,11 @@ an answered, logged call. Sends `:authority: localhost`, as kubelet and the Go s
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import quote_from_bytes
 
 import grpc
 import grpc.aio
@@ -39,7 +41,10 @@ LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0
 
 
 def _target(endpoint: Endpoint) -> str:
-    return f"{endpoint.host}:{endpoint.port}" if isinstance(endpoint, TcpEndpoint) else f"unix:{endpoint.path}"
+    if isinstance(endpoint, TcpEndpoint):
+        return f"{endpoint.host}:{endpoint.port}"
+    # grpc reads an address as a URI: of a bare path it would bind or call another than the one that is meant.
+    return f"unix:{quote_from_bytes(os.fsencode(endpoint.path))}"
 
 
 class GrpcListener:
@@ -49,10 +54,13 @@ class GrpcListener:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((_BytesHandler(handler),))
 
-    async def listen(self, endpoint: Endpoint) -> int:
-        """Begins to answer; the port where one was chosen. `SocketUnusable` when the address cannot be bound."""
+    async def listen(self, endpoint: Endpoint, *, through: Endpoint | None = None) -> int:
+        """Begins to answer; the port where one was chosen. `SocketUnusable` when the address cannot be bound.
+
+        `through` is another name of the endpoint, to bind it by.
+        """
         try:
-            port = self._server.add_insecure_port(_target(endpoint))
+            port = self._server.add_insecure_port(_target(through or endpoint))
         except RuntimeError as error:
             raise SocketUnusable(f"cannot listen on {endpoint}: {error}") from None
         await self._server.start()
