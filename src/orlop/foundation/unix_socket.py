@@ -59,11 +59,15 @@ class SocketClaim:
         self._mark = mark
 
     def release(self) -> None:
-        """Removes our socket, if it is still ours, and gives up the lock. Releasing twice is harmless."""
+        """Removes our socket, if it is still ours, and gives up the lock. Releasing twice is harmless.
+
+        Never raises: a socket that cannot be removed is stale, and the next server replaces it.
+        """
         if self._lock is None:
             return
-        if self._is_still_ours():
-            self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if self._is_still_ours():
+                self.path.unlink(missing_ok=True)
         self._drop_mark()
         os.close(self._lock)
         self._lock = None
@@ -191,7 +195,10 @@ def _remove_stale_socket(path: Path) -> None:
         return
     if _answers(path):
         raise SocketInUse(f"Another server listens on the socket {path}. Stop it, or choose another path.")
-    path.unlink(missing_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise SocketUnusable(f"The stale socket {path} cannot be removed: {error.strerror}.") from error
 
 
 def _answers(path: Path) -> bool:
@@ -221,6 +228,9 @@ def _take_lock(path: Path) -> int:
         raise SocketInUse(
             f"The socket {path} is claimed by {owner}, which holds {lock_path}. Stop it, or choose another path."
         ) from error
+    except OSError as error:
+        os.close(lock)
+        raise SocketUnusable(f"The lock file {lock_path} cannot be locked: {error.strerror}.") from error
     except BaseException:
         os.close(lock)
         raise
@@ -255,7 +265,10 @@ def _read_owner(lock: int) -> str:
 def _open_mark(path: Path) -> int:
     if not _is_there_a_socket(path):
         raise SocketUnusable(f"No socket was bound at {path}.")
-    return os.open(path, MARK_FLAGS)
+    try:
+        return os.open(path, MARK_FLAGS)
+    except OSError as error:
+        raise SocketUnusable(f"The socket bound at {path} cannot be opened: {error.strerror}.") from error
 
 
 def _same_file(mark: int, path: Path) -> bool:
