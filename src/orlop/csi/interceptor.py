@@ -196,7 +196,7 @@ class CallInterceptor:
             shown = {} if response is None else messages.printable(response)
             self._log.debug("call in full", **_facts(call, Code.OK, seconds), request=_shown(call), response=shown)
 
-    def _failed(self, call: Call, error: Exception) -> CsiError:
+    def _failed(self, call: Call, error: BaseException) -> CsiError:
         failure = failure_of(error, call.served.name, call.id)
         secrets = messages.secret_values(call.request) if call.request is not None else frozenset()
         message = hide(failure.message, secrets)
@@ -212,6 +212,12 @@ class CallInterceptor:
         seconds = self._clock.elapsed() - call.started
         self._seconds.observe(seconds, self._driver_name, call.served.rpc.path, code.go_name)
         return seconds
+
+
+def _is_of_the_service(error: BaseException) -> bool:
+    """Whether a cancellation is a failure of the service, of something it waited for: nobody asked this task to end."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
 
 
 def _served(rpc: Rpc[Any, Any], serve: Callable[..., Any]) -> Served:
