@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orlop.csi.proto import rpc
+from orlop.csi.proto import csi_pb2, rpc, services
+from support.csi_ends import Workshop
 from support.orlop_process import run, running
 
 SCRIPT = """
@@ -114,6 +116,8 @@ WRONG = [
     (["Probe", "-e", "/x/y.sock", "--timeout", "soon"], "soon"),
     (["Probe", "-e", "/x/y.sock", "--timeout", "0s"], "0s"),
     (["Probe", "-e", "/x/y.sock", "--nosuch"], "--nosuch"),
+    (["Probe", "null", "-e", "/x/y.sock"], "object"),
+    (["Probe", "[]", "-e", "/x/y.sock"], "object"),
     ([], "METHOD"),
 ]
 
@@ -125,3 +129,25 @@ def test_a_wrong_question_is_named_and_ends_with_exit_code_2(arguments: list[str
     assert ended.returncode == 2
     assert named in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("secrets", ['"hunter2"', '["hunter2"]', '{"password": ["hunter2"]}'])
+def test_a_request_that_cannot_be_read_does_not_give_its_secrets_away(secrets: str):
+    ended = run("csi", "CreateSnapshot", f'{{"name": "s1", "secrets": {secrets}}}', "-e", "/x/y.sock")
+
+    assert ended.returncode == 2
+    assert "secrets" in ended.stderr
+    assert "hunter2" not in ended.stderr
+
+
+async def test_an_answer_that_has_no_json_is_told_as_the_drivers_error(short_folder: Path):
+    class Controller(services.Controller):
+        async def CreateSnapshot(self, request: csi_pb2.CreateSnapshotRequest) -> csi_pb2.CreateSnapshotResponse:
+            return csi_pb2.CreateSnapshotResponse(snapshot={"creation_time": {"seconds": 1 << 62}})
+
+    async with Workshop("socket", short_folder).ends(Controller()):
+        address = f"unix://{short_folder}/csi.sock"
+        ended = await asyncio.to_thread(run, "csi", "CreateSnapshot", "-e", address)
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("INTERNAL: the driver's answer cannot be written as JSON")

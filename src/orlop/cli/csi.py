@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -22,14 +23,14 @@ from google.protobuf.message import Message
 
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import Endpoint, InvalidEndpoint, UnixEndpoint, parse_endpoint
-from orlop.csi.error_codes import CsiError, Unavailable
+from orlop.csi.error_codes import CsiError, Internal, Unavailable
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.csi.proto import rpc
 from orlop.csi.rpc_type import Rpc
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.duration import Duration, InvalidDuration
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import silent_log
+from orlop.foundation.structured_log import hide, silent_log
 
 AnyRpc = Rpc[Any, Any]
 DEEPEST_TEMPLATE: Final = 6
@@ -124,14 +125,37 @@ def read_json(text: str) -> str:
             return sys.stdin.read()
         return Path(text[1:]).read_text() if text.startswith("@") else text
     except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"cannot read the request from {text[1:]}: {error}") from None
+        source = "standard input" if text == "-" else text[1:]
+        raise click.UsageError(f"cannot read the request from {source}: {error}") from None
 
 
 def parse_request(method: AnyRpc, text: str) -> Message:
+    name = method.request.DESCRIPTOR.name
+    if not text.lstrip().startswith("{"):
+        raise click.UsageError(f"the JSON is no {name}: it has to be an object, such as {{}}")
     try:
         return json_format.Parse(text, method.request())  # type: ignore[no-any-return]  # the stubs leave it open
     except json_format.ParseError as error:
-        raise click.UsageError(f"the JSON is no {method.request.DESCRIPTOR.name}: {error}") from None
+        raise click.UsageError(f"the JSON is no {name}: {hide(str(error), secrets_in(text))}") from None
+
+
+def secrets_in(text: str) -> set[str]:
+    """What protobuf may quote of a request that it cannot read: all below each key that speaks of secrets."""
+    found: set[str] = set()
+
+    def look(value: Any, *, secret: bool) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                look(inner, secret=secret or "secret" in key.lower())
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner, secret=secret)
+        elif secret:
+            found.add(str(value))
+
+    with suppress(ValueError, RecursionError):
+        look(json.loads(text), secret=False)
+    return found
 
 
 async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, timeout: float, output: str) -> None:  # noqa: ASYNC109
@@ -148,9 +172,16 @@ async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, ti
     )
     try:
         async for answer in answers(client, method, request):
-            show(json_format.MessageToDict(answer), output)
+            show(as_dict(answer), output)
     finally:
         await client.close()
+
+
+def as_dict(answer: Message) -> dict[str, Any]:
+    try:
+        return json_format.MessageToDict(answer)
+    except json_format.SerializeToJsonError as error:
+        raise Internal(f"the driver's answer cannot be written as JSON: {error}") from None
 
 
 async def answers(client: CsiClient, method: AnyRpc, request: Message) -> AsyncIterator[Message]:
