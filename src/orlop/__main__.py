@@ -5,6 +5,7 @@ Roles read Go's flags, since they stand where Go programs stood; verbs are click
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Final
 from orlop import __version__
 
 USAGE_ERROR: Final = 2
+OUTPUT_ENDED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,22 @@ def run(arguments: Sequence[str]) -> int:
     return int(import_module(entry.module).main(list(rest)))
 
 
+def open_missing_streams() -> None:
+    """What was closed by who started us: the next file or socket would take its number, and get what is written."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - open for as long as the process lives
+
+
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    open_missing_streams()
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough, as in `orlop --help | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere at the end
+        code = OUTPUT_ENDED
+    sys.exit(code)
 
 
 if __name__ == "__main__":

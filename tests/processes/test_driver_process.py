@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
+import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from support.orlop_process import run, running, tree
+from support.orlop_process import ORLOP, run, running, tree
+from support.waiting import eventually
 
 
 def endpoint(folder: Path) -> str:
@@ -89,6 +93,7 @@ WRONG_FLAGS = [
     (["--nodeid", "n1", "--drivrname=x"], ["--drivrname", "--drivername"]),
     (["--nodeid", "n1", "--drivername", "-bad-"], ["--drivername", "'-bad-'", "63"]),
     (["--nodeid", "x" * 300], ["--nodeid", "256"]),
+    (["--nodeid", os.fsdecode(b"\xff")], ["--nodeid", "UTF-8"]),
     (["--nodeid", "n1", "--grace-period", "soon"], ["--grace-period", "'soon'"]),
     (["--nodeid", "n1", "--grace-period", "-1s"], ["--grace-period", "'-1s'"]),
     (["--nodeid", "n1", "--log-level", "loud"], ["--log-level", "'loud'", "debug"]),
@@ -138,6 +143,31 @@ def test_the_program_says_what_it_can_be_and_which_version_it_is():
     assert "orlop driver" in shown.stdout
     assert "orlop csi" in shown.stdout
     assert run("--version").stdout == "orlop 0.1.0\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["driver", "--help"], ["csi", "--list"]])
+def test_a_reader_who_leaves_early_sees_no_traceback(arguments: list[str]):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([*ORLOP, *arguments], check=False, stdout=writer, stderr=subprocess.PIPE, timeout=50)
+    os.close(writer)
+
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+async def test_a_driver_needs_no_open_stream(short_folder: Path, closed: str):
+    flags = ["driver", "--nodeid=n1", "--endpoint", endpoint(short_folder)]
+    with subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *ORLOP, *flags]) as process:  # noqa: ASYNC220 - it returns at once
+        try:
+            await eventually(lambda: (short_folder / "csi.sock").exists() or process.poll() is not None, within=20)
+            answered = await asyncio.to_thread(run, "csi", "Probe", "-e", endpoint(short_folder))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+    assert answered.returncode == 0
 
 
 def test_what_there_is_not_is_named_and_the_nearest_offered():

@@ -36,7 +36,10 @@ def is_driver_name(name: str) -> str | None:
 
 
 def is_node_id(node_id: str) -> str | None:
-    size = len(node_id.encode(errors="replace"))
+    try:
+        size = len(node_id.encode())
+    except UnicodeEncodeError:
+        return "it is no text in UTF-8, and the interface allows no other"
     return None if size <= LONGEST_NODE_ID else f"it has {size} bytes and the interface allows {LONGEST_NODE_ID}"
 
 
