@@ -69,6 +69,9 @@ def run(arguments: Sequence[str]) -> int:
         print(f"orlop {__version__}")  # noqa: T201 - this is the answer
         return 0
     found = find_entry(arguments)
+    if found is None and any(name.startswith(f"{arguments[0]} ") for name in ROLES):
+        print(help_text())  # noqa: T201 - as above
+        return 0 if {"-h", "--help"} & set(arguments) else USAGE_ERROR
     if found is None:
         print(unknown(arguments), file=sys.stderr)  # noqa: T201 - as above
         return USAGE_ERROR
@@ -85,6 +88,8 @@ def open_missing_streams() -> None:
 
 def main() -> None:
     open_missing_streams()
+    # gRPC's core would write to stderr by itself, in a form of its own and past the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

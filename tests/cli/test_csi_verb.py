@@ -7,10 +7,15 @@ import json
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from google.protobuf import json_format
 
+from orlop.cli.csi_forms import request_template, unknown_places
 from orlop.csi.proto import csi_pb2, rpc, services
+from orlop.csi.rpc_type import Rpc
 from support.csi_ends import Workshop
 from support.orlop_process import run, running
 
@@ -44,7 +49,25 @@ def test_a_template_is_a_request_that_only_needs_filling_in():
     template = json.loads(shown.stdout)
     assert template["volumeId"] == ""
     assert template["volumeCapability"]["mount"]["mountFlags"] == [""]
-    assert "SINGLE_NODE_WRITER" in template["volumeCapability"]["accessMode"]["mode"]
+    assert template["volumeCapability"]["accessMode"]["mode"] == "SINGLE_NODE_WRITER"
+    assert "volumeCapability.{block | mount}: one of them" in shown.stderr
+    assert "MULTI_NODE_MULTI_WRITER" in shown.stderr
+
+
+@pytest.mark.parametrize("method", rpc.ALL, ids=lambda method: method.name)
+def test_every_template_can_be_sent_as_it_is(method: Rpc[Any, Any]):
+    template = request_template(method.request.DESCRIPTOR)
+
+    filled = json_format.ParseDict(template, method.request())
+
+    assert set(template) >= {field.json_name for field, _ in filled.ListFields()}
+
+
+def test_fields_that_we_do_not_know_are_named_with_their_place():
+    newer = csi_pb2.ListVolumesResponse()
+    newer.entries.add().status.MergeFromString(b"\x12\x02\x08\x01")
+
+    assert list(unknown_places(newer)) == ["ListVolumesResponse.entries.status field 2"]
 
 
 async def test_a_driver_is_called_with_json_and_answers_with_json(short_folder: Path, script: Path):
@@ -103,7 +126,7 @@ def test_a_driver_that_is_not_there_is_unavailable(short_folder: Path):
     assert (missing.returncode, dead.returncode) == (1, 1)
     assert f"{short_folder}/none.sock" in missing.stderr
     assert "is the driver running?" in missing.stderr
-    assert dead.stderr.startswith("UNAVAILABLE: ")
+    assert dead.stderr.startswith("UNAVAILABLE: nobody answers on ")
 
 
 WRONG = [
@@ -151,3 +174,15 @@ async def test_an_answer_that_has_no_json_is_told_as_the_drivers_error(short_fol
 
     assert ended.returncode == 1
     assert ended.stderr.startswith("INTERNAL: the driver's answer cannot be written as JSON")
+
+
+async def test_many_answers_in_yaml_are_documents_of_their_own(short_folder: Path, script: Path):
+    address = f"unix://{short_folder}/mock.sock"
+    script.write_text(
+        "script: {GetMetadataAllocated: [{answer: [{volumeCapacityBytes: 1}, {volumeCapacityBytes: 2}]}]}\n"
+    )
+    with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
+        await driver.says("listening")
+        printed = run("csi", "GetMetadataAllocated", '{"snapshotId": "s1"}', "-e", address, "-o", "yaml")
+
+    assert list(yaml.safe_load_all(printed.stdout)) == [{"volumeCapacityBytes": "1"}, {"volumeCapacityBytes": "2"}]

@@ -64,7 +64,7 @@ async def test_an_rpc_that_the_service_leaves_out_is_unimplemented_and_named(wor
 
 async def test_a_service_that_is_not_served_is_unimplemented(workshop: Workshop):
     async with workshop.ends(Identity()) as ends:
-        with pytest.raises(Unimplemented):
+        with pytest.raises(Unimplemented, match=r"CreateVolume is not served here"):
             await ends.client.call(rpc.CREATE_VOLUME, csi_pb2.CreateVolumeRequest(name="v1"))
 
 

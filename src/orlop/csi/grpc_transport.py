@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
-from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, error_of
+from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, Unimplemented, error_of
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
 from orlop.foundation.unix_socket import SocketUnusable
 
@@ -84,8 +84,9 @@ class _BytesHandler(grpc.GenericRpcHandler):
         """Asked at every call; what serves a path is made once, and unknown paths are not remembered."""
         path = handler_call_details.method
         made = self._made.get(path) or self._make(path)
-        if made is not None:
-            self._made[path] = made
+        if made is None:
+            return grpc.unary_unary_rpc_method_handler(_not_served(path))
+        self._made[path] = made
         return made
 
     def _make(self, path: str) -> Any:
@@ -125,6 +126,15 @@ class _BytesHandler(grpc.GenericRpcHandler):
                 await _abort(context, UNTOLD)
 
         return answers
+
+
+def _not_served(path: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def refuse(_message: bytes, context: Any) -> bytes:
+        error = Unimplemented(f"{path} is not served here")
+        await _abort(context, error)
+        raise error  # never reached: aborting raises
+
+    return refuse
 
 
 _STATUS_OF_CODE: Final = {status.value[0]: status for status in grpc.StatusCode}

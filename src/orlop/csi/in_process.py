@@ -86,7 +86,7 @@ class InProcessConnection:
         if not self._whole.is_set():
             raise Unavailable("the driver is not there: the connection is cut")
         if self._handler.shape_of(path) is not shape:
-            raise Unimplemented(f"{path} is not served")
+            raise Unimplemented(f"{path} is not served here")
         if len(message) > LARGEST_MESSAGE:
             raise ResourceExhausted(f"a request of {len(message)} bytes: at most {LARGEST_MESSAGE} are taken")
 
