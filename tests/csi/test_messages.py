@@ -128,3 +128,11 @@ async def test_a_moment_that_json_cannot_show_does_not_fail_the_call_that_is_log
 
     assert answer.snapshot.creation_time.seconds == 1 << 62
     assert "unprintable" in ends.logged
+
+
+def test_each_of_several_options_in_one_mount_flag_is_a_secret():
+    request = csi_pb2.NodeStageVolumeRequest()
+    request.volume_capability.mount.mount_flags.append("username=joe,password=hunter2,ro")
+
+    assert secret_values(request) == {"joe,password=hunter2,ro", "hunter2"}
+    assert "hunter2" not in str(printable(request))

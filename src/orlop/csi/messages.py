@@ -111,7 +111,9 @@ def _texts(value: Any, field: FieldDescriptor) -> Iterator[str]:
             yield value[TOKENS_KEY]
             yield from _tokens_in(value[TOKENS_KEY])
     elif _is_mount_flags(field):
-        yield from (text for _, _, text in map(_parts, value) if len(text) >= SHORTEST_FLAG_SECRET)
+        # One flag may hold several, as "username=joe,password=hunter2", and an error may quote one of them.
+        single = [part for flag in value for part in (flag, *flag.split(","))]
+        yield from (text for _, _, text in map(_parts, single) if len(text) >= SHORTEST_FLAG_SECRET)
     elif isinstance(value, Mapping):
         yield from value.values()
     else:
