@@ -14,6 +14,7 @@ import traceback
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -216,6 +217,8 @@ ESCAPES: dict[str, Callable[[str], str]] = {
     "protobuf ascii": lambda secret: text_format.MessageToString(StringValue(value=secret), as_utf8=False),
     "protobuf unicode": lambda secret: text_format.MessageToString(StringValue(value=secret), as_utf8=True),
     "base64": lambda secret: base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode(),
+    "url": lambda secret: quote(secret, safe=""),
+    "path of a url": quote,
     "log line": logged,
 }
 

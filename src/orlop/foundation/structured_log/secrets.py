@@ -9,6 +9,7 @@ import base64
 import hmac
 import json
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, final
+from urllib.parse import quote_from_bytes
 
 from orlop.foundation.structured_log.values import quoted
 
@@ -76,9 +77,10 @@ def _as_bytes(value: str | bytes) -> bytes:
 def hide(text: str, secrets: Iterable[str]) -> str:
     """The text with `***` in place of every secret, also where it stands escaped.
 
-    Found are: the plain value, and as it looks in a Python repr, in JSON, in the text of a protobuf message and in
-    base64; the same of a secret without the blanks around it (many end with a newline that nobody meant), and of each
-    longer line of a secret that has several, since tracebacks indent them. Overlapping secrets are hidden as one.
+    Found are: the plain value, and as it looks in a Python repr, in JSON, in the text of a protobuf message, in
+    base64 and in a URL; the same of a secret without the blanks around it (many end with a newline that nobody meant),
+    and of each longer line of a secret that has several, since tracebacks indent them. Overlapping secrets are hidden
+    as one.
     """
     places = sorted(place for needle in _spellings(secrets, len(text)) for place in _places(text, needle))
     if not places:
@@ -137,6 +139,8 @@ def _spellings_of(secret: str) -> Iterator[str]:
     yield _protobuf_text(encoded, printed=PRINTABLE_ASCII)
     yield _protobuf_text(encoded, printed=PRINTABLE_ASCII | OUTSIDE_ASCII)
     yield base64.b64encode(encoded).decode().rstrip("=")
+    yield quote_from_bytes(encoded, safe="")
+    yield quote_from_bytes(encoded)
 
 
 PRINTABLE_ASCII: Final = frozenset(range(0x20, 0x7F))
