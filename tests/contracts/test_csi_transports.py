@@ -214,6 +214,17 @@ def allocated() -> csi_pb2.GetMetadataAllocatedRequest:
     return csi_pb2.GetMetadataAllocatedRequest(snapshot_id="s1")
 
 
+async def test_nobody_waits_for_a_connection_that_was_closed(workshop: Workshop):
+    async with workshop.ends(Identity()) as ends:
+        await ends.client.connected()
+        await ends.transport.close()
+        await ends.transport.close()
+        with pytest.raises(Cancelled):
+            await ends.client.connected()
+        with pytest.raises(Cancelled):
+            await ends.client.plugin_info()
+
+
 async def test_many_answers_arrive_in_order(workshop: Workshop):
     async with workshop.ends(Blocks(100)) as ends:
         got = [a.volume_capacity_bytes async for a in ends.client.stream(rpc.GET_METADATA_ALLOCATED, allocated())]

@@ -166,7 +166,10 @@ class GrpcConnection:
             state = self._channel.get_state(try_to_connect=True)
 
     async def connected(self) -> None:
-        await self._channel.channel_ready()
+        try:
+            await self._channel.channel_ready()
+        except grpc.aio.UsageError as error:
+            raise Cancelled(f"the connection was closed: {error}") from None
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
         method = self._calls.get(path)

@@ -34,6 +34,8 @@ class InProcessConnection:
 
     async def connected(self) -> None:
         await self._whole.wait()
+        if self._closed:
+            raise Cancelled("the connection was closed")
 
     def cut(self) -> None:
         """The connection breaks: who waits for an answer gets `Unavailable`, as does every call until `mend`."""
@@ -79,6 +81,7 @@ class InProcessConnection:
     async def close(self) -> None:
         self._closed = True
         self._drop_calls()
+        self._whole.set()  # nobody need wait for it any longer
 
     def _check(self, path: str, message: bytes, shape: Shape) -> None:
         if self._closed:

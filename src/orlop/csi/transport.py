@@ -42,7 +42,7 @@ class ClientTransport(Protocol):
         """How many connections were made so far: after a change the driver may be another one."""
 
     async def connected(self) -> None:
-        """Returns when there is a connection, however long that takes."""
+        """Returns when there is a connection, however long that takes; `Cancelled` once it is closed."""
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
         """The answer's bytes, or a `CsiError`: `DeadlineExceeded` when it took longer than so many seconds."""
