@@ -17,6 +17,7 @@ from orlop import __version__
 
 USAGE_ERROR: Final = 2
 OUTPUT_ENDED: Final = 1
+INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ def main() -> None:
     except BrokenPipeError:  # whoever read has seen enough, as in `orlop --help | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere at the end
         code = OUTPUT_ENDED
+    except KeyboardInterrupt:  # before the role or verb could take care of it, most likely while it was imported
+        code = INTERRUPTED
     sys.exit(code)
 
 

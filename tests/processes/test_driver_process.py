@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
+import orlop.__main__ as orlop_program
 from support.orlop_process import ORLOP, run, running, tree
 from support.waiting import eventually
 
@@ -153,6 +155,20 @@ def test_a_reader_who_leaves_early_sees_no_traceback(arguments: list[str]):
     os.close(writer)
 
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_an_interrupt_while_a_role_is_imported_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(orlop_program, "import_module", interrupted)
+    monkeypatch.setattr(sys, "argv", ["orlop", "driver"])
+
+    with pytest.raises(SystemExit, match="130"):
+        orlop_program.main()
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
