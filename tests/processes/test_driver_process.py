@@ -209,3 +209,16 @@ async def test_a_second_signal_ends_it_at_once(short_folder: Path):
             assert await driver.exit_code() == 128 + signal.SIGTERM
 
     assert driver.logged().count("told to stop a second time") == 1
+
+
+async def test_a_system_call_that_hangs_does_not_hold_the_process_longer_than_the_grace_period(short_folder: Path):
+    stuck = [sys.executable, "-W", "error", str(Path(__file__).with_name("stuck_driver.py"))]
+    with running(short_folder, f"--endpoint={endpoint(short_folder)}", "--v=5", program=stuck) as driver:
+        await driver.says("listening")
+        with running(short_folder, "csi", "Probe", "-e", endpoint(short_folder), "--timeout", "1m"):
+            await driver.says("call begun")
+            driver.signal(signal.SIGTERM)
+            assert await driver.exit_code() == 0
+
+    assert "still running after the grace period" in driver.logged()
+    assert not (short_folder / "csi.sock").exists()

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
-from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, Unimplemented, error_of
+from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, Unavailable, Unimplemented, error_of
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
 from orlop.foundation.unix_socket import SocketUnusable
 
@@ -38,6 +38,9 @@ CLIENT_OPTIONS: Final = (
 )
 LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0
 """Beyond 2^63 nanoseconds from 1970 grpc has every deadline in the past."""
+
+
+BROKEN_STREAM: Final = "Stream removed"
 
 
 def _target(endpoint: Endpoint) -> str:
@@ -221,4 +224,8 @@ def _raise_unless_caller_cancelled(error: CsiError) -> None:
 
 
 def _error_of_status(error: grpc.aio.AioRpcError) -> CsiError:
-    return error_of(Code(error.code().value[0]), error.details() or error.code().name)
+    details = error.details() or error.code().name
+    # The transport's own words for a connection that broke: the driver gave no code, and may still be at work.
+    if error.code() is grpc.StatusCode.UNKNOWN and details.startswith(BROKEN_STREAM):
+        return Unavailable(f"the connection broke: {details}")
+    return error_of(Code(error.code().value[0]), details)

@@ -1,8 +1,8 @@
 """The life of every daemon: read the flags, run until told to stop, say why it ended.
 
 Order: all flags are checked → the event loop starts → the process is built → SIGTERM, SIGINT or SIGHUP sets `stop` →
-the process ends by itself. A second signal, a second or more later, ends it at once. Exit codes: 0 told to stop, 1
-could not go on, 2 wrong flags.
+the process ends by itself, and leaves behind what its grace period was too short for. A second signal, a second or
+more later, ends it at once. Exit codes: 0 told to stop, 1 could not go on, 2 wrong flags.
 """
 
 from __future__ import annotations
@@ -129,6 +129,17 @@ async def _until_stopped(settings: Settings, run: Callable[[Settings, Surroundin
         loop.add_signal_handler(number, signals.came, number)
     await run(settings, Surroundings(log, Metrics(__version__), clock, SystemRandom(), stop))
     log.info("stopped")
+    _end_now()
+
+
+def _end_now() -> None:
+    """All that must end in order has ended; a system call that hangs on a dead disk must not hold the process.
+
+    Python would wait for the thread in which it hangs, for ever, and kubelet kill us in the middle of something else.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 class _StopSignals:
