@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 STATE ?= $(CURDIR)/.state
+export STATE
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,7 +16,7 @@ venv: ## make .venv with orlop, kubectl 1.37 and helm in .venv/bin
 
 up: ## run Orlop on this machine (now: the CSI driver on a socket in $STATE)
 	@tools/setup.sh run
-	@STATE='$(STATE)' tools/up.sh
+	@tools/up.sh
 
 test: check ## every check: `make check`, then all tests
 	@tools/test.sh

@@ -41,6 +41,7 @@ make_venv() {
     local python
     find_python >/dev/null || need_debian python3 python3-venv
     python=$(find_python) || fail "Python 3.11 or newer is needed and was not found."
+    [ ! -e "$venv" ] || [ -w "$venv" ] || fail "$venv belongs to somebody else: remove it, or use a clone of your own."
     rm -rf "$venv"
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         need_debian "python3-venv"

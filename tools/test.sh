@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs pytest in a mount namespace of its own, so that no test can leave a mount on this machine.
-# Without root the namespace is a user's: tests that need the real root say so and are skipped.
+# Without root the namespace is a user's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 namespace=(unshare --mount --propagation private)

@@ -5,6 +5,7 @@ Roles read Go's flags, since they stand where Go programs stood; verbs are click
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Final
 from orlop import __version__
 
 USAGE_ERROR: Final = 2
+OUTPUT_ENDED: Final = 1
+INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ def run(arguments: Sequence[str]) -> int:
         print(f"orlop {__version__}")  # noqa: T201 - this is the answer
         return 0
     found = find_entry(arguments)
+    if found is None and any(name.startswith(f"{arguments[0]} ") for name in ROLES):
+        print(help_text())  # noqa: T201 - as above
+        return 0 if {"-h", "--help"} & set(arguments) else USAGE_ERROR
     if found is None:
         print(unknown(arguments), file=sys.stderr)  # noqa: T201 - as above
         return USAGE_ERROR
@@ -74,8 +80,26 @@ def run(arguments: Sequence[str]) -> int:
     return int(import_module(entry.module).main(list(rest)))
 
 
+def open_missing_streams() -> None:
+    """What was closed by who started us: the next file or socket would take its number, and get what is written."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - open for as long as the process lives
+
+
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    open_missing_streams()
+    # gRPC's core would write to stderr by itself, in a form of its own and past the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough, as in `orlop --help | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere at the end
+        code = OUTPUT_ENDED
+    except KeyboardInterrupt:  # before the role or verb could take care of it, most likely while it was imported
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from google.protobuf import json_format
 
-from orlop.csi.proto import rpc
+from orlop.cli.csi_forms import request_template, unknown_places
+from orlop.csi.proto import csi_pb2, rpc, services
+from orlop.csi.rpc_type import Rpc
+from support.csi_ends import Workshop
 from support.orlop_process import run, running
 
 SCRIPT = """
@@ -42,7 +49,25 @@ def test_a_template_is_a_request_that_only_needs_filling_in():
     template = json.loads(shown.stdout)
     assert template["volumeId"] == ""
     assert template["volumeCapability"]["mount"]["mountFlags"] == [""]
-    assert "SINGLE_NODE_WRITER" in template["volumeCapability"]["accessMode"]["mode"]
+    assert template["volumeCapability"]["accessMode"]["mode"] == "SINGLE_NODE_WRITER"
+    assert "volumeCapability.{block | mount}: one of them" in shown.stderr
+    assert "MULTI_NODE_MULTI_WRITER" in shown.stderr
+
+
+@pytest.mark.parametrize("method", rpc.ALL, ids=lambda method: method.name)
+def test_every_template_can_be_sent_as_it_is(method: Rpc[Any, Any]):
+    template = request_template(method.request.DESCRIPTOR)
+
+    filled = json_format.ParseDict(template, method.request())
+
+    assert set(template) >= {field.json_name for field, _ in filled.ListFields()}
+
+
+def test_fields_that_we_do_not_know_are_named_with_their_place():
+    newer = csi_pb2.ListVolumesResponse()
+    newer.entries.add().status.MergeFromString(b"\x12\x02\x08\x01")
+
+    assert list(unknown_places(newer)) == ["ListVolumesResponse.entries.status field 2"]
 
 
 async def test_a_driver_is_called_with_json_and_answers_with_json(short_folder: Path, script: Path):
@@ -101,7 +126,7 @@ def test_a_driver_that_is_not_there_is_unavailable(short_folder: Path):
     assert (missing.returncode, dead.returncode) == (1, 1)
     assert f"{short_folder}/none.sock" in missing.stderr
     assert "is the driver running?" in missing.stderr
-    assert dead.stderr.startswith("UNAVAILABLE: ")
+    assert dead.stderr.startswith("UNAVAILABLE: nobody answers on ")
 
 
 WRONG = [
@@ -114,6 +139,8 @@ WRONG = [
     (["Probe", "-e", "/x/y.sock", "--timeout", "soon"], "soon"),
     (["Probe", "-e", "/x/y.sock", "--timeout", "0s"], "0s"),
     (["Probe", "-e", "/x/y.sock", "--nosuch"], "--nosuch"),
+    (["Probe", "null", "-e", "/x/y.sock"], "object"),
+    (["Probe", "[]", "-e", "/x/y.sock"], "object"),
     ([], "METHOD"),
 ]
 
@@ -125,3 +152,37 @@ def test_a_wrong_question_is_named_and_ends_with_exit_code_2(arguments: list[str
     assert ended.returncode == 2
     assert named in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("secrets", ['"hunter2"', '["hunter2"]', '{"password": ["hunter2"]}'])
+def test_a_request_that_cannot_be_read_does_not_give_its_secrets_away(secrets: str):
+    ended = run("csi", "CreateSnapshot", f'{{"name": "s1", "secrets": {secrets}}}', "-e", "/x/y.sock")
+
+    assert ended.returncode == 2
+    assert "secrets" in ended.stderr
+    assert "hunter2" not in ended.stderr
+
+
+async def test_an_answer_that_has_no_json_is_told_as_the_drivers_error(short_folder: Path):
+    class Controller(services.Controller):
+        async def CreateSnapshot(self, request: csi_pb2.CreateSnapshotRequest) -> csi_pb2.CreateSnapshotResponse:
+            return csi_pb2.CreateSnapshotResponse(snapshot={"creation_time": {"seconds": 1 << 62}})
+
+    async with Workshop("socket", short_folder).ends(Controller()):
+        address = f"unix://{short_folder}/csi.sock"
+        ended = await asyncio.to_thread(run, "csi", "CreateSnapshot", "-e", address)
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("INTERNAL: the driver's answer cannot be written as JSON")
+
+
+async def test_many_answers_in_yaml_are_documents_of_their_own(short_folder: Path, script: Path):
+    address = f"unix://{short_folder}/mock.sock"
+    script.write_text(
+        "script: {GetMetadataAllocated: [{answer: [{volumeCapacityBytes: 1}, {volumeCapacityBytes: 2}]}]}\n"
+    )
+    with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
+        await driver.says("listening")
+        printed = run("csi", "GetMetadataAllocated", '{"snapshotId": "s1"}', "-e", address, "-o", "yaml")
+
+    assert list(yaml.safe_load_all(printed.stdout)) == [{"volumeCapacityBytes": "1"}, {"volumeCapacityBytes": "2"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from orlop.csi.error_codes import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    NotFound,
     ResourceExhausted,
     Unimplemented,
     error_of,
 )
-from orlop.csi.proto import csi_pb2, rpc
+from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.transport import LARGEST_MESSAGE
 from support.csi_ends import TRANSPORTS, Workshop
 from support.csi_services import Blocks, FailingNode, Identity, SlowNode
@@ -62,7 +64,7 @@ async def test_an_rpc_that_the_service_leaves_out_is_unimplemented_and_named(wor
 
 async def test_a_service_that_is_not_served_is_unimplemented(workshop: Workshop):
     async with workshop.ends(Identity()) as ends:
-        with pytest.raises(Unimplemented):
+        with pytest.raises(Unimplemented, match=r"CreateVolume is not served here"):
             await ends.client.call(rpc.CREATE_VOLUME, csi_pb2.CreateVolumeRequest(name="v1"))
 
 
@@ -156,6 +158,37 @@ async def test_an_unexpected_exception_is_internal_with_the_whole_of_it_in_the_l
     assert "Traceback" in ends.logged
 
 
+async def test_a_service_that_is_cancelled_from_within_is_internal_and_logged(workshop: Workshop):
+    node = FailingNode(lambda _: asyncio.CancelledError())
+    async with workshop.ends(node) as ends:
+        with pytest.raises(Internal, match="CancelledError"):
+            await ends.client.call(rpc.NODE_UNPUBLISH_VOLUME, unpublish("v1"))
+
+    assert "call failed unexpectedly" in ends.logged
+    assert 'method_name="/csi.v1.Node/NodeUnpublishVolume"' in ends.counted
+
+
+async def test_a_stream_that_is_cancelled_from_within_is_internal(workshop: Workshop):
+    async with workshop.ends(Blocks(1, error=asyncio.CancelledError())) as ends:
+        with pytest.raises(Internal, match="CancelledError"):
+            _ = [
+                each
+                async for each in ends.client.stream(rpc.GET_METADATA_ALLOCATED, csi_pb2.GetMetadataAllocatedRequest())
+            ]
+
+
+async def test_an_error_that_breaks_where_it_is_shown_keeps_its_code(workshop: Workshop):
+    class Unshowable(NotFound):
+        def __str__(self) -> str:
+            raise ValueError("hunter2")
+
+    async with workshop.ends(FailingNode(lambda _: Unshowable())) as ends:
+        with pytest.raises(NotFound, match="Unshowable, which cannot be shown: ValueError"):
+            await ends.client.call(rpc.NODE_UNPUBLISH_VOLUME, unpublish("v1"))
+
+    assert "hunter2" not in ends.logged
+
+
 async def test_a_sentence_too_long_for_a_header_arrives_cut(workshop: Workshop):
     async with workshop.ends(FailingNode(lambda _: InvalidArgument("ü" * 100_000))) as ends:
         with pytest.raises(InvalidArgument, match=r"üüü.*cut") as caught:
@@ -181,6 +214,17 @@ def allocated() -> csi_pb2.GetMetadataAllocatedRequest:
     return csi_pb2.GetMetadataAllocatedRequest(snapshot_id="s1")
 
 
+async def test_nobody_waits_for_a_connection_that_was_closed(workshop: Workshop):
+    async with workshop.ends(Identity()) as ends:
+        await ends.client.connected()
+        await ends.transport.close()
+        await ends.transport.close()
+        with pytest.raises(Cancelled):
+            await ends.client.connected()
+        with pytest.raises(Cancelled):
+            await ends.client.plugin_info()
+
+
 async def test_many_answers_arrive_in_order(workshop: Workshop):
     async with workshop.ends(Blocks(100)) as ends:
         got = [a.volume_capacity_bytes async for a in ends.client.stream(rpc.GET_METADATA_ALLOCATED, allocated())]
@@ -196,6 +240,27 @@ async def test_an_error_between_answers_arrives_after_them(workshop: Workshop):
                 got.append(answer.volume_capacity_bytes)
 
     assert got == [0, 1, 2]
+
+
+async def test_a_stream_that_nobody_reads_to_its_end_ends_in_the_driver_too(workshop: Workshop):
+    ended = asyncio.Event()
+
+    class EndlessBlocks(services.SnapshotMetadata):
+        async def GetMetadataAllocated(self, request):  # type: ignore[no-untyped-def]
+            try:
+                while True:
+                    yield csi_pb2.GetMetadataAllocatedResponse()
+                    await asyncio.sleep(0)
+            finally:
+                ended.set()
+
+    async with workshop.ends(EndlessBlocks()) as ends:
+        stream = ends.client.stream(rpc.GET_METADATA_ALLOCATED, csi_pb2.GetMetadataAllocatedRequest(), within=60)
+        async with aclosing(stream) as answers:
+            async for _ in answers:
+                break
+        async with asyncio.timeout(10):
+            await ended.wait()
 
 
 async def test_a_stream_that_does_not_end_in_time_is_over(workshop: Workshop):

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.error_codes import FailedPrecondition, Internal, Unavailable
-from orlop.csi.grpc_transport import GrpcConnection
+from orlop.csi.grpc_transport import GrpcConnection, GrpcListener
 from orlop.csi.in_process import InProcessConnection
 from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.server import serving
+from orlop.csi.transport import Shape
 from orlop.foundation.metrics import Metrics
 from orlop.testing.virtual_clock import VirtualClock
 from support.csi_ends import Workshop
@@ -131,6 +133,37 @@ async def test_an_answer_that_is_no_message_is_an_error_of_the_driver():
 
     with pytest.raises(Internal, match="no valid ProbeResponse"):
         await client.call(rpc.PROBE, csi_pb2.ProbeRequest())
+
+
+class SaysNothing:
+    """A driver that says OK to Probe and leaves the answer out."""
+
+    def shape_of(self, path: str) -> Shape | None:
+        return Shape.MANY_ANSWERS
+
+    async def answers(self, path: str, message: bytes) -> AsyncGenerator[bytes, None]:
+        for answer in ():
+            yield answer
+
+
+async def test_an_answer_that_is_left_out_is_an_error_of_the_driver(short_folder: Path):
+    endpoint = UnixEndpoint(str(short_folder / "csi.sock"))
+    listener = GrpcListener(SaysNothing())  # type: ignore[arg-type]  # all that is called of it
+    await listener.listen(endpoint)
+    client = Workshop("socket", short_folder).client(GrpcConnection(endpoint), Metrics("test"))
+    try:
+        with pytest.raises(Internal, match="gave no answer"):
+            await client.call(rpc.PROBE, csi_pb2.ProbeRequest())
+    finally:
+        await client.close()
+        await listener.stop(0)
+
+
+async def test_whoever_waits_for_three_centuries_gets_an_answer(short_folder: Path):
+    async with Workshop("socket", short_folder).ends(Identity()) as ends:
+        answer = await ends.client.call(rpc.PROBE, csi_pb2.ProbeRequest(), within=9.2e9)
+
+    assert answer.ready.value
 
 
 async def test_a_restarted_driver_is_found_again_and_asked_anew(short_folder: Path):

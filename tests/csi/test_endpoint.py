@@ -27,7 +27,7 @@ def test_every_spelling_that_upstream_takes_is_taken(text: str, endpoint: Endpoi
 
 
 WRONG = ["", "csi.sock", "unix://", "unix:", "unix:///csi/", "http://x/y", "tcp://", "tcp://host", "tcp://host:65536"]
-WRONG += ["tcp://host:port", "localhost:10000", "unix:///a\0b", "tcp://a:b:1", "unix-abstract://x"]
+WRONG += ["tcp://host:port", "localhost:10000", "unix:///a\0b", "tcp://a:b:1", "unix-abstract://x", "unix:///a,b"]
 
 
 @pytest.mark.parametrize("text", WRONG)

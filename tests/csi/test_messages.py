@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from orlop.csi.error_codes import CsiError, InvalidArgument
 from orlop.csi.messages import TOKENS_KEY, printable, secret_values
-from orlop.csi.proto import csi_pb2, rpc
+from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.rpc_type import Rpc
 from support.csi_ends import Workshop
 
@@ -115,3 +115,24 @@ async def test_a_secret_reaches_neither_log_nor_error_nor_metric(
     assert not shows_a_secret(ends.logged)
     assert not shows_a_secret(ends.counted)
     assert "cannot do this" in ends.logged
+
+
+@pytest.mark.parametrize("kind", ["socket", "in process"])
+async def test_a_moment_that_json_cannot_show_does_not_fail_the_call_that_is_logged(short_folder: Path, kind: str):
+    class Controller(services.Controller):
+        async def CreateSnapshot(self, request: csi_pb2.CreateSnapshotRequest) -> csi_pb2.CreateSnapshotResponse:
+            return csi_pb2.CreateSnapshotResponse(snapshot={"creation_time": {"seconds": 1 << 62}})
+
+    async with Workshop(kind, short_folder).ends(Controller()) as ends:
+        answer = await ends.client.call(rpc.CREATE_SNAPSHOT, csi_pb2.CreateSnapshotRequest(name="s1"))
+
+    assert answer.snapshot.creation_time.seconds == 1 << 62
+    assert "unprintable" in ends.logged
+
+
+def test_each_of_several_options_in_one_mount_flag_is_a_secret():
+    request = csi_pb2.NodeStageVolumeRequest()
+    request.volume_capability.mount.mount_flags.append("username=joe,password=hunter2,ro")
+
+    assert secret_values(request) == {"joe,password=hunter2,ro", "hunter2"}
+    assert "hunter2" not in str(printable(request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import stat
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from orlop.csi.endpoint import UnixEndpoint, parse_endpoint
-from orlop.csi.error_codes import Cancelled, CsiError, is_final
+from orlop.csi.error_codes import Cancelled, CsiError, Internal, is_final
 from orlop.csi.grpc_transport import GrpcConnection
-from orlop.csi.proto import csi_pb2, rpc
+from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.server import serving
 from orlop.foundation.structured_log import Level
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
@@ -47,6 +48,46 @@ async def test_a_socket_that_a_dead_server_left_is_replaced(workshop: Workshop):
 
     async with workshop.ends(Identity()) as ends:
         assert (await ends.client.plugin_info()).name == "test.example.com"
+
+
+async def test_a_socket_that_took_the_place_of_ours_is_left_alone(workshop: Workshop):
+    path = workshop.folder / "csi.sock"
+    with socket.socket(socket.AF_UNIX) as theirs:
+        async with workshop.ends(Identity()):
+            path.unlink()
+            theirs.bind(str(path))
+            theirs.listen()
+
+        assert path.is_socket()
+
+
+@pytest.mark.parametrize("name", ["a%41.sock", "a?b", "a#b", "100%", "a b", "grün", os.fsdecode(b"\xff.sock"), "a\nb"])
+async def test_a_path_is_taken_as_it_is_written_by_both_ends(workshop: Workshop, name: str):
+    neighbour = workshop.folder / "aA.sock"
+    endpoint = parse_endpoint(f"unix://{workshop.folder}/{name}")
+    interceptor, metrics = workshop.interceptor(Identity())
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(neighbour))
+        theirs.listen()
+        async with serving(endpoint, interceptor, grace=0, log=workshop.log()):
+            client = workshop.client(GrpcConnection(endpoint), metrics)
+            assert (await client.plugin_info()).name == "test.example.com"
+            await client.close()
+
+    assert {path.name for path in workshop.folder.iterdir()} == {"aA.sock", f"{name}.lock"}
+
+
+def open_files(*names: str) -> list[str]:
+    return [name for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and (name := str(fd.readlink())) in names]
+
+
+async def test_serving_leaves_no_file_open(workshop: Workshop):
+    names = (str(workshop.folder), str(workshop.folder / "csi.sock.lock"), os.devnull)
+    before = open_files(*names)
+    async with workshop.ends(Identity()) as ends:
+        await ends.client.plugin_info()
+
+    assert open_files(*names) == before
 
 
 async def test_a_socket_that_somebody_answers_on_is_left_alone_and_named(workshop: Workshop):
@@ -159,6 +200,29 @@ async def test_calls_that_change_nothing_are_quiet_unless_they_fail(short_folder
 
     assert "GetPluginInfo" not in ends.logged
     assert [line for line in ends.lines if "Node.NodePublishVolume" in line and 'key="volume v1"' in line]
+
+
+class Broken(BaseException):
+    """Neither an error nor the end of a process."""
+
+
+async def test_what_is_no_error_at_all_is_answered_and_its_secrets_are_printed_nowhere(
+    workshop: Workshop, capfd: pytest.CaptureFixture[str]
+):
+    class Node(services.Node):
+        async def NodeStageVolume(self, request: csi_pb2.NodeStageVolumeRequest) -> csi_pb2.NodeStageVolumeResponse:
+            raise Broken(f"password {request.secrets['password']}")
+
+    async with workshop.ends(Node()) as ends:
+        with pytest.raises(Internal):
+            await ends.client.call(
+                rpc.NODE_STAGE_VOLUME,
+                csi_pb2.NodeStageVolumeRequest(volume_id="v1", secrets={"password": "hunter2"}),
+            )
+        gc.collect()
+
+    assert "Broken: password ***" in ends.logged
+    assert "hunter2" not in ends.logged + "".join(capfd.readouterr())
 
 
 async def test_a_port_is_chosen_where_none_is_named_and_outsiders_are_warned_about(workshop: Workshop):

@@ -257,6 +257,32 @@ async def test_no_request_is_logged_whether_good_or_malformed(caplog: pytest.Log
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.parametrize("answer", [None, Response(body="\ud800")])
+async def test_an_answer_that_cannot_be_sent_is_told_to_the_process(answer: Any):
+    async def wrong(_: Request) -> Response:
+        return answer  # type: ignore[no-any-return]
+
+    told: list[str] = []
+    async with (
+        served(("GET", "/wrong", wrong), on_error=lambda where, _: told.append(where)) as client,
+        client.get("/wrong") as response,
+    ):
+        assert (response.status, response.headers["Server"]) == (500, "orlop")
+
+    assert told == ["GET /wrong"]
+
+
+async def test_a_body_that_cannot_be_read_is_the_clients_fault():
+    told: list[str] = []
+    async with (
+        served(*health(), on_error=lambda where, _: told.append(where)) as client,
+        client.request("GET", "/livez", data=b"no gzip", headers={"Content-Encoding": "gzip"}) as response,
+    ):
+        assert response.status == 400
+
+    assert told == []
+
+
 async def test_an_unknown_path_is_not_found_and_a_wrong_method_is_not_allowed():
     async with served(*health()) as client:
         async with client.get("/") as answer:
@@ -302,6 +328,12 @@ async def test_an_address_in_use_is_named():
         with pytest.raises(OSError, match=f"The address {taken} cannot be listened on: Address already in use"):
             async with HttpEdge(taken, health()):
                 pass
+
+
+async def test_a_host_that_can_be_none_is_named():
+    with pytest.raises(OSError, match=r"The address a\.\.b:0 cannot be listened on: it names no host\."):
+        async with HttpEdge(ListenAddress("a..b", 0), []):
+            pass
 
 
 async def test_an_edge_that_is_not_entered_has_no_address():

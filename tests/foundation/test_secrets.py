@@ -14,6 +14,7 @@ import traceback
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -160,6 +161,30 @@ def test_hide_covers_the_whole_of_a_secret_that_holds_another():
     assert hide("xabcdefx", ["cd", "abcdef"]) == "x***x"
 
 
+def test_a_secret_is_hidden_without_the_newline_that_nobody_meant():
+    assert hide("the password hunter2 is wrong", ["hunter2\n"]) == "the password *** is wrong"
+
+
+def test_each_line_of_a_secret_is_hidden_also_where_a_traceback_indents_it():
+    secret = "-----BEGIN KEY-----\nMIIEowIBAAKCAQEA\n}\n"
+    group = ExceptionGroup("keys", [ExceptionGroup("key", [ValueError(f"bad key: {secret}")])])
+
+    hidden = hide("".join(traceback.format_exception(group)), [secret])
+
+    assert "MIIEow" not in hidden
+    assert "BEGIN" not in hidden
+    assert "ValueError: bad key: ***" in hidden
+
+
+@given(st.text("ab", max_size=20), st.text("ab", min_size=1, max_size=6))
+def test_all_of_a_repetition_is_hidden_and_nothing_beside_it(text: str, secret: str):
+    starts = [start for start in range(len(text)) if text.startswith(secret, start)]
+    covered = {place for start in starts for place in range(start, start + len(secret))}
+    shown = "".join(character for place, character in enumerate(text) if place not in covered)
+
+    assert hide(text, [secret]).replace("***", "") == shown
+
+
 def test_hide_ignores_empty_secrets():
     assert hide("text", [""]) == "text"
 
@@ -192,6 +217,8 @@ ESCAPES: dict[str, Callable[[str], str]] = {
     "protobuf ascii": lambda secret: text_format.MessageToString(StringValue(value=secret), as_utf8=False),
     "protobuf unicode": lambda secret: text_format.MessageToString(StringValue(value=secret), as_utf8=True),
     "base64": lambda secret: base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode(),
+    "url": lambda secret: quote(secret, safe=""),
+    "path of a url": quote,
     "log line": logged,
 }
 

@@ -273,6 +273,22 @@ def test_a_socket_already_removed_by_its_server_is_no_error(short_folder: Path):
     assert not path.exists()
 
 
+def test_a_folder_that_became_a_file_is_no_error_at_release_and_the_lock_is_free(short_folder: Path):
+    folder = short_folder / "folder"
+    folder.mkdir()
+    claim = claim_socket(folder / "csi.sock")
+    bind_root_only(claim).close()
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    folder.write_text("")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    claim.release()
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 2
+
+
 def test_noting_a_socket_that_was_not_bound_is_an_error(short_folder: Path):
     with (
         claim_socket(short_folder / "csi.sock") as claim,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from support.orlop_process import run, running, tree
+import orlop.__main__ as orlop_program
+from support.orlop_process import ORLOP, run, running, tree
+from support.waiting import eventually
 
 
 def endpoint(folder: Path) -> str:
@@ -89,6 +95,7 @@ WRONG_FLAGS = [
     (["--nodeid", "n1", "--drivrname=x"], ["--drivrname", "--drivername"]),
     (["--nodeid", "n1", "--drivername", "-bad-"], ["--drivername", "'-bad-'", "63"]),
     (["--nodeid", "x" * 300], ["--nodeid", "256"]),
+    (["--nodeid", os.fsdecode(b"\xff")], ["--nodeid", "UTF-8"]),
     (["--nodeid", "n1", "--grace-period", "soon"], ["--grace-period", "'soon'"]),
     (["--nodeid", "n1", "--grace-period", "-1s"], ["--grace-period", "'-1s'"]),
     (["--nodeid", "n1", "--log-level", "loud"], ["--log-level", "'loud'", "debug"]),
@@ -140,6 +147,45 @@ def test_the_program_says_what_it_can_be_and_which_version_it_is():
     assert run("--version").stdout == "orlop 0.1.0\n"
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["driver", "--help"], ["csi", "--list"]])
+def test_a_reader_who_leaves_early_sees_no_traceback(arguments: list[str]):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([*ORLOP, *arguments], check=False, stdout=writer, stderr=subprocess.PIPE, timeout=50)
+    os.close(writer)
+
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_an_interrupt_while_a_role_is_imported_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(orlop_program, "import_module", interrupted)
+    monkeypatch.setattr(sys, "argv", ["orlop", "driver"])
+
+    with pytest.raises(SystemExit, match="130"):
+        orlop_program.main()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+async def test_a_driver_needs_no_open_stream(short_folder: Path, closed: str):
+    flags = ["driver", "--nodeid=n1", "--endpoint", endpoint(short_folder)]
+    with subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *ORLOP, *flags]) as process:  # noqa: ASYNC220 - it returns at once
+        try:
+            await eventually(lambda: (short_folder / "csi.sock").exists() or process.poll() is not None, within=20)
+            answered = await asyncio.to_thread(run, "csi", "Probe", "-e", endpoint(short_folder))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+    assert answered.returncode == 0
+
+
 def test_what_there_is_not_is_named_and_the_nearest_offered():
     ended = run("drvier")
 
@@ -158,5 +204,21 @@ async def test_a_second_signal_ends_it_at_once(short_folder: Path):
             await driver.says("call begun")
             driver.signal(signal.SIGTERM)
             await driver.says("told to stop")
-            driver.signal(signal.SIGTERM)
+            driver.signal(signal.SIGTERM)  # the same again: passed on by a parent
+            await eventually(lambda: driver.signal(signal.SIGTERM) or driver.ended())
             assert await driver.exit_code() == 128 + signal.SIGTERM
+
+    assert driver.logged().count("told to stop a second time") == 1
+
+
+async def test_a_system_call_that_hangs_does_not_hold_the_process_longer_than_the_grace_period(short_folder: Path):
+    stuck = [sys.executable, "-W", "error", str(Path(__file__).with_name("stuck_driver.py"))]
+    with running(short_folder, f"--endpoint={endpoint(short_folder)}", "--v=5", program=stuck) as driver:
+        await driver.says("listening")
+        with running(short_folder, "csi", "Probe", "-e", endpoint(short_folder), "--timeout", "1m"):
+            await driver.says("call begun")
+            driver.signal(signal.SIGTERM)
+            assert await driver.exit_code() == 0
+
+    assert "still running after the grace period" in driver.logged()
+    assert not (short_folder / "csi.sock").exists()

@@ -64,7 +64,7 @@ class FailingNode(services.Node):
 class Blocks(services.SnapshotMetadata):
     """Answers many times, then fails if told to, then waits if told to."""
 
-    def __init__(self, count: int, error: Exception | None = None, hold: asyncio.Event | None = None) -> None:
+    def __init__(self, count: int, error: BaseException | None = None, hold: asyncio.Event | None = None) -> None:
         self.count = count
         self.error = error
         self.hold = hold

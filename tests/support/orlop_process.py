@@ -42,10 +42,10 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[Running]:
+def running(folder: Path, *arguments: str, program: Sequence[str] = ORLOP) -> Iterator[Running]:
     output = folder / f"output-{os.urandom(4).hex()}"
     with output.open("w") as stream:
-        process = subprocess.Popen([*ORLOP, *arguments], stdout=stream, stderr=stream, text=True)
+        process = subprocess.Popen([*program, *arguments], stdout=stream, stderr=stream, text=True)
     try:
         yield Running(process, output)
     finally:

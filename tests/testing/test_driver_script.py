@@ -154,6 +154,27 @@ def test_text_that_is_no_yaml_is_told_so():
         script_from_yaml("driver: {name: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[" * 3000, "nested too deep"),
+        ("\ndriver: {ready: !!bool maybe}", "line 2: the value does not fit its tag tag:yaml.org,2002:bool"),
+        ("driver: {name: !!timestamp noon}", "does not fit its tag"),
+        ('capacity: !!int ""', "does not fit its tag"),
+        ("capacity: " + "9" * 5000, "does not fit its tag"),
+        ("capacity: 0x" + "f" * 5000, "capacity: is more"),
+        ("capacity: true", "capacity: is true or false"),
+        ("? [a]\n: b", "line 1: a key has to be a text"),
+        ("volumes: [{id: a}, {id: a, size: 2}]", "the volume 'a' stands here twice"),
+        (r'script: {Probe: [{error: {code: NOT_FOUND, message: "\ud800"}}]}', "half of a character"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_whatever_yaml_can_be_made_to_hold_is_refused_with_a_sentence(text: str, sentence: str):
+    with pytest.raises(ScriptError, match=re.escape(sentence)):
+        script_from_yaml(text)
+
+
 def test_yaml_anchors_and_merges_work():
     script = script_from_yaml(
         "script:\n  CreateVolume:\n    - &late {delay: 1s, error: {code: ABORTED}}\n    - {<<: *late, times: 0}\n"

@@ -7,32 +7,36 @@ JSON in, JSON out. Exit codes: 0 the driver answered, 1 it answered with an erro
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
-import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import click
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from orlop.cli.csi_forms import alternatives, request_template, unknown_places
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import Endpoint, InvalidEndpoint, UnixEndpoint, parse_endpoint
-from orlop.csi.error_codes import CsiError, Unavailable
+from orlop.csi.error_codes import CsiError, DeadlineExceeded, Internal, Unavailable
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.csi.proto import rpc
 from orlop.csi.rpc_type import Rpc
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.duration import Duration, InvalidDuration
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import silent_log
+from orlop.foundation.structured_log import hide, silent_log
 
 AnyRpc = Rpc[Any, Any]
-DEEPEST_TEMPLATE: Final = 6
+INTERRUPTED: Final = 130
+CONNECT_SECONDS: Final = 5.0
 WIDE: Final = 200
 
 
@@ -88,6 +92,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     METHOD is `Service.Method`, or `Method` alone. JSON is the request in protobuf's JSON form; `@FILE` reads it from
     a file and `-` from standard input.
+
+    Exit codes: 0 the driver answered, 1 it answered with an error (code and message on stderr), 2 the question was
+    wrong, 130 interrupted.
     """
     if list_methods:
         print_methods(output)
@@ -97,10 +104,12 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     found = find_method(method)
     if template:
         show(request_template(found.request.DESCRIPTOR), output)
+        for line in alternatives(found.request.DESCRIPTOR):
+            click.echo(line, err=True)
         return
     if endpoint is None:
         raise click.UsageError(
-            "--endpoint is missing: the address of the driver's socket, such as unix:///csi/csi.sock."
+            "--endpoint (or $CSI_ENDPOINT) is missing: the address of the driver, such as unix:///csi/csi.sock."
         )
     request = parse_request(found, read_json(request_json))
     try:
@@ -108,13 +117,18 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     except CsiError as error:
         click.echo(f"{error.code.name}: {error.message}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        click.echo("interrupted; the driver may still be at work", err=True)
+        sys.exit(INTERRUPTED)
 
 
 def find_method(text: str) -> AnyRpc:
     wanted = text.strip("/").replace("csi.v1.", "").replace("/", ".").lower()
     found = [method for method in rpc.ALL if wanted in {method.name.lower(), f"{method.service}.{method.name}".lower()}]
     if len(found) != 1:
-        raise click.UsageError(f"there is no method {text!r}; --list shows them all.")
+        near = get_close_matches(wanted.rpartition(".")[2], [method.name.lower() for method in rpc.ALL], n=1)
+        hint = next((f" did you mean {m.service}.{m.name}?" for m in rpc.ALL if [m.name.lower()] == near), "")
+        raise click.UsageError(f"there is no method {text!r};{hint} --list shows them all.")
     return found[0]
 
 
@@ -124,19 +138,43 @@ def read_json(text: str) -> str:
             return sys.stdin.read()
         return Path(text[1:]).read_text() if text.startswith("@") else text
     except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"cannot read the request from {text[1:]}: {error}") from None
+        source = "standard input" if text == "-" else text[1:]
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise click.UsageError(f"cannot read the request from {source!r}: {why}") from None
 
 
 def parse_request(method: AnyRpc, text: str) -> Message:
+    name = method.request.DESCRIPTOR.name
+    if not text.lstrip().startswith("{"):
+        raise click.UsageError(f"the JSON is no {name}: it has to be an object, such as {{}}")
     try:
         return json_format.Parse(text, method.request())  # type: ignore[no-any-return]  # the stubs leave it open
     except json_format.ParseError as error:
-        raise click.UsageError(f"the JSON is no {method.request.DESCRIPTOR.name}: {error}") from None
+        raise click.UsageError(f"the JSON is no {name}: {hide(str(error), secrets_in(text))}") from None
 
 
-async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, timeout: float, output: str) -> None:  # noqa: ASYNC109
-    if isinstance(endpoint, UnixEndpoint) and not os.path.exists(endpoint.path):  # noqa: ASYNC240, PTH110 - once, here
-        raise Unavailable(f"there is no socket at {endpoint.path}: is the driver running?")
+def secrets_in(text: str) -> set[str]:
+    """What protobuf may quote of a request that it cannot read: all below each key that speaks of secrets."""
+    found: set[str] = set()
+
+    def look(value: Any, *, secret: bool) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                look(inner, secret=secret or "secret" in key.lower())
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner, secret=secret)
+        elif secret:
+            found.add(str(value))
+
+    with suppress(ValueError, RecursionError):
+        look(json.loads(text), secret=False)
+    return found
+
+
+async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, within: float, output: str) -> None:
+    if isinstance(endpoint, UnixEndpoint) and (objection := objection_to(endpoint.path)):
+        raise Unavailable(objection)
     clock = SystemClock()
     client = CsiClient(
         GrpcConnection(endpoint),
@@ -144,13 +182,51 @@ async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, ti
         metrics=Metrics("cli"),
         clock=clock,
         random=Random(),  # noqa: S311 - spreads retries, guards nothing
-        timeout=timeout,
+        timeout=within,
     )
     try:
-        async for answer in answers(client, method, request):
-            show(json_format.MessageToDict(answer), output)
+        await print_each(answers(client, method, request), output)
+    except DeadlineExceeded as error:
+        late = f"no answer within {within:g} seconds; the driver may still be at work; --timeout waits longer"
+        raise DeadlineExceeded(f"{late} ({error.message})") from None
     finally:
         await client.close()
+
+
+async def print_each(given: AsyncIterator[Message], output: str) -> None:
+    printed = 0
+    async for answer in given:
+        if printed and output == "yaml":
+            click.echo("---")
+        show(as_dict(answer), output)
+        printed += 1
+        for place in unknown_places(answer):
+            click.echo(f"left out, as CSI 1.13.0 does not have it: {place}", err=True)
+
+
+def objection_to(path: str) -> str | None:
+    """Why nobody will answer on a socket, in words; gRPC has one text for all reasons."""
+    with socket.socket(socket.AF_UNIX) as attempt:
+        attempt.settimeout(CONNECT_SECONDS)
+        number = attempt.connect_ex(path)
+    match number:
+        case errno.ENOENT | errno.ENOTDIR:
+            return f"there is no socket at {path}: is the driver running?"
+        case errno.ECONNREFUSED if not Path(path).is_socket():
+            return f"{path} is no socket"
+        case errno.ECONNREFUSED:
+            return f"nobody answers on {path}: the driver that made the socket is gone"
+        case errno.EACCES | errno.EPERM:
+            return f"you may not connect to {path}: try again as root"
+        case _:
+            return None
+
+
+def as_dict(answer: Message) -> dict[str, Any]:
+    try:
+        return json_format.MessageToDict(answer)
+    except json_format.SerializeToJsonError as error:
+        raise Internal(f"the driver's answer cannot be written as JSON: {error}") from None
 
 
 async def answers(client: CsiClient, method: AnyRpc, request: Message) -> AsyncIterator[Message]:
@@ -191,33 +267,6 @@ def print_methods(output: str) -> None:
         table.add_row(f"{method.service}.{method.name}", method.request.DESCRIPTOR.name, answer)
     # Into a pipe every row stays one line, however narrow the terminal is.
     Console(width=None if sys.stdout.isatty() else WIDE).print(table)
-
-
-def request_template(descriptor: Descriptor, depth: int = 0) -> dict[str, Any]:
-    return {field.json_name: _example(field, depth) for field in descriptor.fields}
-
-
-def _example(field: FieldDescriptor, depth: int) -> Any:
-    kind = field.message_type
-    if kind is not None and kind.GetOptions().map_entry:
-        return {}
-    value = _single_example(field, depth)
-    return [value] if field.is_repeated else value
-
-
-def _single_example(field: FieldDescriptor, depth: int) -> Any:
-    if field.message_type is not None:
-        well_known = {"google.protobuf.BoolValue": False, "google.protobuf.Timestamp": "2026-01-01T00:00:00Z"}
-        if field.message_type.full_name in well_known:
-            return well_known[field.message_type.full_name]
-        return request_template(field.message_type, depth + 1) if depth < DEEPEST_TEMPLATE else {}
-    if field.enum_type is not None:
-        return " | ".join(value.name for value in field.enum_type.values)
-    if field.cpp_type == FieldDescriptor.CPPTYPE_INT64:
-        return "0"  # JSON's numbers are too small for it, so protobuf writes a string
-    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return ""
-    return False if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL else 0
 
 
 def main(arguments: Sequence[str]) -> int:

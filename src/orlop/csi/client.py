@@ -7,7 +7,8 @@ error, even where the driver quotes them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
@@ -81,14 +82,14 @@ class CsiClient:
 
     async def stream(
         self, method: Rpc[Request, Response], request: Request, *, within: float | None = None
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncGenerator[Response, None]:
         """The driver's answers one by one, or the `CsiError` it gave, at any point."""
         started = self._clock.elapsed()
+        stream = self._transport.stream(method.path, request.SerializeToString(), self._patience(within))
         try:
-            async for answer in self._transport.stream(
-                method.path, request.SerializeToString(), self._patience(within)
-            ):
-                yield _parsed(method, answer)
+            async with aclosing(stream) as answers:
+                async for answer in answers:
+                    yield _parsed(method, answer)
         except CsiError as error:
             raise self._failed(method, request, started, error) from None
         self._ended(method, request, started, Code.OK)

@@ -80,6 +80,8 @@ def _unix(text: str, path: str) -> UnixEndpoint:
         raise InvalidEndpoint(f"{text!r} names no socket: write unix:///path/csi.sock")
     if "\0" in path:
         raise InvalidEndpoint(f"{text!r} holds a NUL byte: no path does")
+    if "," in path:
+        raise InvalidEndpoint(f"{text!r} holds a comma, where gRPC would split it: use another path")
     clean = "/" + os.path.normpath(path).lstrip("/") if path.startswith("/") else path
     length = len(os.fsencode(clean))
     if length > LONGEST_SOCKET_PATH:

@@ -64,7 +64,7 @@ class CsiError(Exception):
 
     @property
     def message(self) -> str:
-        return str(self)
+        return _sentence(self)
 
 
 class Cancelled(CsiError):
@@ -183,11 +183,19 @@ def failure_of(error: BaseException, method: str, request_id: str) -> Failure:
         return Failure(error.code, error.message, expected=True)
     code = _code_in_table(error)
     if code is not None:
-        return Failure(code, str(error) or type(error).__name__, expected=True)
+        return Failure(code, _sentence(error) or type(error).__name__, expected=True)
     message = (
         f"{method} failed with an unexpected {type(error).__name__}; the driver's log has it as request {request_id}"
     )
     return Failure(Code.INTERNAL, message, expected=False)
+
+
+def _sentence(error: BaseException) -> str:
+    """An error that breaks where it is shown must not take the place of the one it would have told."""
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - whatever its own code raises
+        return f"{type(error).__name__}, which cannot be shown: {type(broken).__name__}"
 
 
 def _code_in_table(error: BaseException) -> Code | None:

@@ -7,15 +7,17 @@ an answered, logged call. Sends `:authority: localhost`, as kubelet and the Go s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import quote_from_bytes
 
 import grpc
 import grpc.aio
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
-from orlop.csi.error_codes import Cancelled, Code, CsiError, error_of
+from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, Unavailable, Unimplemented, error_of
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
 from orlop.foundation.unix_socket import SocketUnusable
 
@@ -34,10 +36,18 @@ CLIENT_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 5000),
     ("grpc.use_local_subchannel_pool", 1),
 )
+LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0
+"""Beyond 2^63 nanoseconds from 1970 grpc has every deadline in the past."""
+
+
+BROKEN_STREAM: Final = "Stream removed"
 
 
 def _target(endpoint: Endpoint) -> str:
-    return f"{endpoint.host}:{endpoint.port}" if isinstance(endpoint, TcpEndpoint) else f"unix:{endpoint.path}"
+    if isinstance(endpoint, TcpEndpoint):
+        return f"{endpoint.host}:{endpoint.port}"
+    # grpc reads an address as a URI: of a bare path it would bind or call another than the one that is meant.
+    return f"unix:{quote_from_bytes(os.fsencode(endpoint.path))}"
 
 
 class GrpcListener:
@@ -47,10 +57,13 @@ class GrpcListener:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((_BytesHandler(handler),))
 
-    async def listen(self, endpoint: Endpoint) -> int:
-        """Begins to answer; the port where one was chosen. `SocketUnusable` when the address cannot be bound."""
+    async def listen(self, endpoint: Endpoint, *, through: Endpoint | None = None) -> int:
+        """Begins to answer; the port where one was chosen. `SocketUnusable` when the address cannot be bound.
+
+        `through` is another name of the endpoint, to bind it by.
+        """
         try:
-            port = self._server.add_insecure_port(_target(endpoint))
+            port = self._server.add_insecure_port(_target(through or endpoint))
         except RuntimeError as error:
             raise SocketUnusable(f"cannot listen on {endpoint}: {error}") from None
         await self._server.start()
@@ -59,6 +72,10 @@ class GrpcListener:
     async def stop(self, grace: float) -> None:
         """Takes no new call; those under way have so many seconds before their callers are let go."""
         await self._server.stop(grace)
+
+
+ENDS_THE_TASK: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+UNTOLD: Final = Internal("the driver broke while it answered; its log says more")
 
 
 class _BytesHandler(grpc.GenericRpcHandler):
@@ -70,8 +87,9 @@ class _BytesHandler(grpc.GenericRpcHandler):
         """Asked at every call; what serves a path is made once, and unknown paths are not remembered."""
         path = handler_call_details.method
         made = self._made.get(path) or self._make(path)
-        if made is not None:
-            self._made[path] = made
+        if made is None:
+            return grpc.unary_unary_rpc_method_handler(_not_served(path))
+        self._made[path] = made
         return made
 
     def _make(self, path: str) -> Any:
@@ -90,6 +108,11 @@ class _BytesHandler(grpc.GenericRpcHandler):
             except CsiError as error:
                 await _abort(context, error)
                 raise  # never reached: aborting raises
+            except ENDS_THE_TASK:
+                raise
+            except BaseException:  # grpc would quote it to the caller and print it, secrets and all
+                await _abort(context, UNTOLD)
+                raise  # as above
 
         return answer
 
@@ -100,8 +123,21 @@ class _BytesHandler(grpc.GenericRpcHandler):
                     yield answer
             except CsiError as error:
                 await _abort(context, error)
+            except ENDS_THE_TASK:
+                raise
+            except BaseException:  # noqa: BLE001 - as above
+                await _abort(context, UNTOLD)
 
         return answers
+
+
+def _not_served(path: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def refuse(_message: bytes, context: Any) -> bytes:
+        error = Unimplemented(f"{path} is not served here")
+        await _abort(context, error)
+        raise error  # never reached: aborting raises
+
+    return refuse
 
 
 _STATUS_OF_CODE: Final = {status.value[0]: status for status in grpc.StatusCode}
@@ -133,14 +169,17 @@ class GrpcConnection:
             state = self._channel.get_state(try_to_connect=True)
 
     async def connected(self) -> None:
-        await self._channel.channel_ready()
+        try:
+            await self._channel.channel_ready()
+        except grpc.aio.UsageError as error:
+            raise Cancelled(f"the connection was closed: {error}") from None
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
         method = self._calls.get(path)
         if method is None:
             method = self._calls[path] = self._channel.unary_unary(path)
         try:
-            return await method(message, timeout=within)  # type: ignore[no-any-return]  # bytes: no deserializer
+            answer: bytes | None = await method(message, timeout=min(within, LONGEST_TIMEOUT))
         except grpc.aio.AioRpcError as error:
             raise _error_of_status(error) from None
         except grpc.aio.UsageError as error:
@@ -148,11 +187,16 @@ class GrpcConnection:
         except asyncio.CancelledError:
             _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
             raise
+        if answer is None:
+            raise Internal(f"the driver said OK to {path} and gave no answer")
+        return answer
 
-    async def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
+        call: Any = None
         try:
             method: Any = self._channel.unary_stream(path)
-            async for answer in method(message, timeout=within):
+            call = method(message, timeout=min(within, LONGEST_TIMEOUT))
+            async for answer in call:
                 yield answer
         except grpc.aio.AioRpcError as error:
             raise _error_of_status(error) from None
@@ -161,6 +205,9 @@ class GrpcConnection:
         except asyncio.CancelledError:
             _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
             raise
+        finally:
+            if call is not None:
+                call.cancel()  # of effect where the reader has left: the driver would go on until the deadline
 
     async def close(self) -> None:
         self._watch.cancel()
@@ -177,4 +224,8 @@ def _raise_unless_caller_cancelled(error: CsiError) -> None:
 
 
 def _error_of_status(error: grpc.aio.AioRpcError) -> CsiError:
-    return error_of(Code(error.code().value[0]), error.details() or error.code().name)
+    details = error.details() or error.code().name
+    # The transport's own words for a connection that broke: the driver gave no code, and may still be at work.
+    if error.code() is grpc.StatusCode.UNKNOWN and details.startswith(BROKEN_STREAM):
+        return Unavailable(f"the connection broke: {details}")
+    return error_of(Code(error.code().value[0]), details)

@@ -7,7 +7,7 @@ would fail on the wire. `cut()` and `mend()` stand for a driver that went away a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ class InProcessConnection:
 
     async def connected(self) -> None:
         await self._whole.wait()
+        if self._closed:
+            raise Cancelled("the connection was closed")
 
     def cut(self) -> None:
         """The connection breaks: who waits for an answer gets `Unavailable`, as does every call until `mend`."""
@@ -51,7 +53,7 @@ class InProcessConnection:
         deadline = asyncio.get_running_loop().time() + within
         return await self._received(self._handler.answer(path, message), deadline, path)
 
-    async def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
         self._check(path, message, Shape.MANY_ANSWERS)
         deadline = asyncio.get_running_loop().time() + within
         async with aclosing(self._handler.answers(path, message)) as answers:
@@ -79,6 +81,7 @@ class InProcessConnection:
     async def close(self) -> None:
         self._closed = True
         self._drop_calls()
+        self._whole.set()  # nobody need wait for it any longer
 
     def _check(self, path: str, message: bytes, shape: Shape) -> None:
         if self._closed:
@@ -86,7 +89,7 @@ class InProcessConnection:
         if not self._whole.is_set():
             raise Unavailable("the driver is not there: the connection is cut")
         if self._handler.shape_of(path) is not shape:
-            raise Unimplemented(f"{path} is not served")
+            raise Unimplemented(f"{path} is not served here")
         if len(message) > LARGEST_MESSAGE:
             raise ResourceExhausted(f"a request of {len(message)} bytes: at most {LARGEST_MESSAGE} are taken")
 

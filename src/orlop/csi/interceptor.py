@@ -125,7 +125,10 @@ class CallInterceptor:
                 yield _serialize(call.served.rpc, response)
         except Exception as error:  # noqa: BLE001 - the table decides about all of them
             raise self._failed(call, error) from None
-        except BaseException:  # the caller left in the middle, by a deadline or by its own will
+        except BaseException as error:
+            if _is_of_the_service(error):
+                raise self._failed(call, error) from None
+            # the caller left in the middle, by a deadline or by its own will
             self._failed(call, Cancelled("the caller stopped waiting"))
             raise
         self._succeeded(call, None)
@@ -149,9 +152,14 @@ class CallInterceptor:
         try:
             outcome = await self._outcome(call, message)
         except BaseException as error:  # the loop ends, or a simulated process was killed here
+            if not isinstance(error, asyncio.CancelledError):
+                self._failed(call, error)
             if not call.outcome.done():
                 call.outcome.set_exception(error)
-            raise
+            # Others end here: asyncio would print what nobody asks a task for, with the secrets it may quote.
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise
+            return
         finally:
             del self._running[call.id]
         if not call.outcome.done():
@@ -166,6 +174,10 @@ class CallInterceptor:
                 response = await call.served.serve(call.request)
             answer = _serialize(rpc, response)
         except Exception as error:  # noqa: BLE001 - the table decides about all of them
+            return self._failed(call, error)
+        except asyncio.CancelledError as error:
+            if not _is_of_the_service(error):
+                raise
             return self._failed(call, error)
         self._succeeded(call, response)
         return answer
@@ -184,7 +196,7 @@ class CallInterceptor:
             shown = {} if response is None else messages.printable(response)
             self._log.debug("call in full", **_facts(call, Code.OK, seconds), request=_shown(call), response=shown)
 
-    def _failed(self, call: Call, error: Exception) -> CsiError:
+    def _failed(self, call: Call, error: BaseException) -> CsiError:
         failure = failure_of(error, call.served.name, call.id)
         secrets = messages.secret_values(call.request) if call.request is not None else frozenset()
         message = hide(failure.message, secrets)
@@ -200,6 +212,12 @@ class CallInterceptor:
         seconds = self._clock.elapsed() - call.started
         self._seconds.observe(seconds, self._driver_name, call.served.rpc.path, code.go_name)
         return seconds
+
+
+def _is_of_the_service(error: BaseException) -> bool:
+    """Whether a cancellation is a failure of the service, of something it waited for: nobody asked this task to end."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
 
 
 def _served(rpc: Rpc[Any, Any], serve: Callable[..., Any]) -> Served:

@@ -30,7 +30,10 @@ def printable(message: Message) -> dict[str, Any]:
     shown.CopyFrom(message)
     for holder, field in _secret_places(shown):
         _overwrite(holder, field)
-    return json_format.MessageToDict(shown)
+    try:
+        return json_format.MessageToDict(shown)
+    except json_format.SerializeToJsonError as error:  # a moment after the year 9999 has no JSON
+        return {"unprintable": str(error)}
 
 
 def secret_values(message: Message) -> frozenset[str]:
@@ -108,7 +111,9 @@ def _texts(value: Any, field: FieldDescriptor) -> Iterator[str]:
             yield value[TOKENS_KEY]
             yield from _tokens_in(value[TOKENS_KEY])
     elif _is_mount_flags(field):
-        yield from (text for _, _, text in map(_parts, value) if len(text) >= SHORTEST_FLAG_SECRET)
+        # One flag may hold several, as "username=joe,password=hunter2", and an error may quote one of them.
+        single = [part for flag in value for part in (flag, *flag.split(","))]
+        yield from (text for _, _, text in map(_parts, single) if len(text) >= SHORTEST_FLAG_SECRET)
     elif isinstance(value, Mapping):
         yield from value.values()
     else:

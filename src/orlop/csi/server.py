@@ -1,7 +1,8 @@
 """Serves any set of CSI services on a `unix://` or `tcp://` endpoint.
 
 grpc takes over a live socket without a word, so the socket is claimed first (under a lock file): a stale one is
-replaced, one that somebody answers on is an error that names it.
+replaced, one that somebody answers on is an error that names it. When it stops, grpc removes whatever stands at the
+path it bound, so it is given one that leads nowhere by then; what is ours is removed with the claim.
 
 Order, up: claim the path → listen, readable and writable for root alone → answer. Order, down: take no new call → let
 what runs finish within the grace period → remove the socket → let go of the claim.
@@ -11,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from orlop.csi.grpc_transport import GrpcListener
 from orlop.csi.interceptor import CallInterceptor
 from orlop.foundation.structured_log import Log
-from orlop.foundation.unix_socket import claim_socket, root_only_umask
+from orlop.foundation.unix_socket import PassingPath, claim_socket, root_only_umask
 
 
 @asynccontextmanager
@@ -38,10 +39,11 @@ async def serving(
 async def _on_socket(
     endpoint: UnixEndpoint, interceptor: CallInterceptor, grace: float, log: Log
 ) -> AsyncIterator[Endpoint]:
-    with claim_socket(Path(endpoint.path)) as claim:
+    with claim_socket(Path(endpoint.path)) as claim, closing(PassingPath(claim.path)) as passing:
         listener = GrpcListener(interceptor)
         with root_only_umask():
-            await listener.listen(endpoint)
+            await listener.listen(endpoint, through=UnixEndpoint(passing.path))
+        passing.end()
         claim.bound()
         log.info("listening", endpoint=str(endpoint))
         try:

@@ -6,7 +6,7 @@ Nothing above this seam knows which one it has.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from enum import Enum, auto
 from typing import Final, Protocol
 
@@ -42,13 +42,13 @@ class ClientTransport(Protocol):
         """How many connections were made so far: after a change the driver may be another one."""
 
     async def connected(self) -> None:
-        """Returns when there is a connection, however long that takes."""
+        """Returns when there is a connection, however long that takes; `Cancelled` once it is closed."""
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
         """The answer's bytes, or a `CsiError`: `DeadlineExceeded` when it took longer than so many seconds."""
 
-    def stream(self, path: str, message: bytes, within: float) -> AsyncIterator[bytes]:
-        """The answers' bytes one by one, or a `CsiError` at any point."""
+    def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
+        """The answers' bytes one by one, or a `CsiError` at any point. Closing it tells the driver so."""
 
     async def close(self) -> None:
         """Ends the connection; a call under way ends with `Cancelled`."""

@@ -59,6 +59,9 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
+UNREADABLE: Final = Response(body="The body of the request cannot be read.\n", status=400)
+WENT_WRONG: Final = Response(body="Something went wrong here; the log says what.\n", status=500)
+
 Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 Route: TypeAlias = "tuple[str, str, Handler]"
 
@@ -253,13 +256,15 @@ class HttpEdge:
 
     async def _answer(self, handler: Handler, request: web.Request) -> web.Response:
         where = f"{request.method} {request.path}"
-        plain = await _plain_request(request)
         try:
-            response = await handler(plain)
+            return self._web_response(await handler(await _plain_request(request)), where)
+        except web.HTTPException:  # of the request itself, such as a body that is too large
+            raise
+        except web.RequestPayloadError:
+            return self._web_response(UNREADABLE, where)
         except Exception as error:  # noqa: BLE001 - the edge of the process: told to the log, not to the client
             self._on_error(where, error)
-            response = Response(body="Something went wrong here; the log says what.\n", status=500)
-        return self._web_response(response, where)
+            return self._web_response(WENT_WRONG, where)
 
     def _web_response(self, response: Response, where: str) -> web.Response:
         headers = {**ANSWER_HEADERS, "Content-Type": response.content_type, **response.headers}
@@ -299,6 +304,8 @@ async def _bound_socket(address: ListenAddress) -> socket.socket:
         return socket.create_server(("", address.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise OSError(f"The address {address} cannot be listened on: {error.strerror or error}.") from error
+    except UnicodeError as error:  # what idna says of a name that no host can have
+        raise OSError(f"The address {address} cannot be listened on: it names no host.") from error
 
 
 async def _plain_request(request: web.Request) -> Request:

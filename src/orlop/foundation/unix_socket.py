@@ -32,6 +32,7 @@ ROOT_ONLY = 0o600
 ALL_BUT_ROOT_ONLY = 0o177
 BACKLOG = 128
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 MARK_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -58,11 +59,15 @@ class SocketClaim:
         self._mark = mark
 
     def release(self) -> None:
-        """Removes our socket, if it is still ours, and gives up the lock. Releasing twice is harmless."""
+        """Removes our socket, if it is still ours, and gives up the lock. Releasing twice is harmless.
+
+        Never raises: a socket that cannot be removed is stale, and the next server replaces it.
+        """
         if self._lock is None:
             return
-        if self._is_still_ours():
-            self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if self._is_still_ours():
+                self.path.unlink(missing_ok=True)
         self._drop_mark()
         os.close(self._lock)
         self._lock = None
@@ -127,6 +132,29 @@ def root_only_umask() -> Iterator[None]:
         os.umask(before)
 
 
+class PassingPath:
+    """Another path to the socket of a claim, which leads nowhere from `end` on.
+
+    For servers that bind by themselves and, when they stop, remove whatever stands at the path they were given: it may
+    be somebody else's by then. Until `close` the path stays ours, so that it cannot lead anywhere new.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._folder = os.open(path.parent, FOLDER_FLAGS)
+        except OSError as error:
+            raise SocketUnusable(f"The folder {path.parent} cannot be opened: {error.strerror}.") from error
+        self.path = f"/proc/self/fd/{self._folder}/{path.name}"
+
+    def end(self) -> None:
+        nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(nowhere, self._folder, inheritable=False)
+        os.close(nowhere)
+
+    def close(self) -> None:
+        os.close(self._folder)
+
+
 # ---- looking ---------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +195,10 @@ def _remove_stale_socket(path: Path) -> None:
         return
     if _answers(path):
         raise SocketInUse(f"Another server listens on the socket {path}. Stop it, or choose another path.")
-    path.unlink(missing_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise SocketUnusable(f"The stale socket {path} cannot be removed: {error.strerror}.") from error
 
 
 def _answers(path: Path) -> bool:
@@ -197,6 +228,9 @@ def _take_lock(path: Path) -> int:
         raise SocketInUse(
             f"The socket {path} is claimed by {owner}, which holds {lock_path}. Stop it, or choose another path."
         ) from error
+    except OSError as error:
+        os.close(lock)
+        raise SocketUnusable(f"The lock file {lock_path} cannot be locked: {error.strerror}.") from error
     except BaseException:
         os.close(lock)
         raise
@@ -231,7 +265,10 @@ def _read_owner(lock: int) -> str:
 def _open_mark(path: Path) -> int:
     if not _is_there_a_socket(path):
         raise SocketUnusable(f"No socket was bound at {path}.")
-    return os.open(path, MARK_FLAGS)
+    try:
+        return os.open(path, MARK_FLAGS)
+    except OSError as error:
+        raise SocketUnusable(f"The socket bound at {path} cannot be opened: {error.strerror}.") from error
 
 
 def _same_file(mark: int, path: Path) -> bool:

@@ -1,7 +1,8 @@
 """The life of every daemon: read the flags, run until told to stop, say why it ended.
 
-Order: all flags are checked → the event loop starts → the process is built → SIGTERM or SIGINT sets `stop` → the
-process ends by itself. A second signal ends it at once. Exit codes: 0 told to stop, 1 could not go on, 2 wrong flags.
+Order: all flags are checked → the event loop starts → the process is built → SIGTERM, SIGINT or SIGHUP sets `stop` →
+the process ends by itself, and leaves behind what its grace period was too short for. A second signal, a second or
+more later, ends it at once. Exit codes: 0 told to stop, 1 could not go on, 2 wrong flags.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_SIGNAL: Final = 128
 KLOG_DEBUG: Final = 5
+SAME_SIGNAL_SECONDS: Final = 1.0
 
 
 def line_style(text: str) -> LineStyle:
@@ -122,17 +124,44 @@ def run_daemon(
 async def _until_stopped(settings: Settings, run: Callable[[Settings, Surroundings], Awaitable[None]]) -> None:
     clock, stop, loop = SystemClock(), asyncio.Event(), asyncio.get_running_loop()
     log = line_log(sys.stderr, now=clock.now, level=settings.log.level, style=settings.log.style)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _told_to_stop, number, stop, log)
+    signals = _StopSignals(stop, log, clock)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, signals.came, number)
     await run(settings, Surroundings(log, Metrics(__version__), clock, SystemRandom(), stop))
+    log.info("stopped")
+    _end_now()
 
 
-def _told_to_stop(number: signal.Signals, stop: asyncio.Event, log: Log) -> None:
-    if stop.is_set():
-        log.warning("told to stop a second time: ending at once", signal=number.name)
-        os._exit(EXIT_SIGNAL + number)
-    log.info("told to stop", signal=number.name)
-    stop.set()
+def _end_now() -> None:
+    """All that must end in order has ended; a system call that hangs on a dead disk must not hold the process.
+
+    Python would wait for the thread in which it hangs, for ever, and kubelet kill us in the middle of something else.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class _StopSignals:
+    """The first signal asks, a second one a while later insists.
+
+    One that comes at once is the first again: a terminal or `make` sends it to a whole group, and passes it on too.
+    """
+
+    def __init__(self, stop: asyncio.Event, log: Log, clock: Clock) -> None:
+        self._stop = stop
+        self._log = log
+        self._clock = clock
+        self._first: float | None = None
+
+    def came(self, number: signal.Signals) -> None:
+        if self._first is None:
+            self._first = self._clock.elapsed()
+            self._log.info("told to stop", signal=number.name)
+            self._stop.set()
+        elif self._clock.elapsed() - self._first >= SAME_SIGNAL_SECONDS:
+            self._log.warning("told to stop a second time: ending at once", signal=number.name)
+            os._exit(EXIT_SIGNAL + number)
 
 
 def _warn(sentence: str) -> None:
@@ -149,6 +178,12 @@ def folder_exists(endpoint: Endpoint) -> str | None:
 def is_not_negative(duration: Duration) -> str | None:
     """A check for the flag of a duration."""
     return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
+
+
+def tell_how_to_call(endpoint: Endpoint, log: Log) -> None:
+    """For whoever started it by hand: said when it is true, and not before."""
+    program = sys.argv[0] if Path(sys.argv[0]).name == "orlop" else "orlop"
+    log.info("call it with", command=f"{program} csi Identity.GetPluginInfo --endpoint {endpoint}")
 
 
 def request_ids(random: Random) -> Callable[[], str]:

@@ -23,6 +23,7 @@ from orlop.processes.daemon import (
     is_not_negative,
     request_ids,
     run_daemon,
+    tell_how_to_call,
 )
 
 LONGEST_NODE_ID: Final = 256
@@ -36,7 +37,10 @@ def is_driver_name(name: str) -> str | None:
 
 
 def is_node_id(node_id: str) -> str | None:
-    size = len(node_id.encode(errors="replace"))
+    try:
+        size = len(node_id.encode())
+    except UnicodeEncodeError:
+        return "it is no text in UTF-8, and the interface allows no other"
     return None if size <= LONGEST_NODE_ID else f"it has {size} bytes and the interface allows {LONGEST_NODE_ID}"
 
 
@@ -107,7 +111,8 @@ async def run(settings: DriverSettings, given: Surroundings) -> None:
 
             await stack.enter_async_context(http_side(settings.http_endpoint, given, {}))
         grace = settings.grace_period.seconds
-        await stack.enter_async_context(serving(settings.endpoint, interceptor, grace=grace, log=given.log))
+        bound = await stack.enter_async_context(serving(settings.endpoint, interceptor, grace=grace, log=given.log))
+        tell_how_to_call(bound, given.log)
         await given.stop.wait()
 
 

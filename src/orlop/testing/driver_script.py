@@ -120,7 +120,13 @@ def _abilities(value: Value) -> Abilities:
 
 
 def _volumes(value: Value) -> dict[str, int]:
-    return dict(map(_volume, value.items()))
+    volumes: dict[str, int] = {}
+    for item in value.items():
+        name, size = _volume(item)
+        if name in volumes:
+            raise item.wrong(f"the volume {name!r} stands here twice")
+        volumes[name] = size
+    return volumes
 
 
 def _volume(value: Value) -> tuple[str, int]:

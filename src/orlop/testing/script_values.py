@@ -63,6 +63,8 @@ class Value:
             raise self._not_a("text", " (write it in quotes)" if isinstance(self.found, int | float) else "")
         if not self.found:
             raise self.wrong("is empty: it has to say something")
+        if any("\ud800" <= character <= "\udfff" for character in self.found):
+            raise self.wrong("holds half of a character (a lone surrogate): no message can carry it")
         return self.found
 
     def one_of(self, allowed: Collection[str]) -> str:
@@ -101,13 +103,13 @@ class Value:
         return duration.seconds
 
     def size(self) -> int:
-        text = str(self.found) if isinstance(self.found, int) else self.text()
         try:
-            size = Quantity.parse(text).value()
+            size = self.found if type(self.found) is int else Quantity.parse(self.text()).value()
         except InvalidQuantity as error:
             raise self.wrong(str(error)) from None
         if not 0 <= size < 1 << 63:
-            raise self.wrong(f"is {text}: allowed are sizes from 0 on that fit into 64 bits")
+            shown = "more" if size > 0 else str(self.found)[:40]
+            raise self.wrong(f"is {shown}: allowed are sizes from 0 on that fit into 64 bits")
         return size
 
     def _allowed_key(self, key: object, allowed: Collection[str]) -> str:
@@ -134,14 +136,26 @@ def load_yaml(text: str) -> Any:
         return yaml.load(text, Loader=_LoaderWithoutDuplicates)  # noqa: S506 - a safe loader, made stricter
     except yaml.YAMLError as error:
         raise ScriptError(f"the script is no YAML: {error}") from None
+    except RecursionError:
+        raise ScriptError("the script is no YAML that can be read: it is nested too deep") from None
 
 
 class _LoaderWithoutDuplicates(yaml.SafeLoader):
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        try:
+            return super().construct_object(node, deep)
+        except (ScriptError, yaml.YAMLError, RecursionError):
+            raise
+        except Exception:  # noqa: BLE001 - each kind of scalar breaks in its own way, as `!!bool maybe` with a KeyError
+            raise ScriptError(f"line {node.start_mark.line + 1}: the value does not fit its tag {node.tag}") from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = key_node.value
+            if not isinstance(key, str):
+                raise ScriptError(f"line {key_node.start_mark.line + 1}: a key has to be a text")
             if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
                 raise ScriptError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice in one mapping")
-            seen.add(key if isinstance(key, str) else id(key))
+            seen.add(key)
         return super().construct_mapping(node, deep)

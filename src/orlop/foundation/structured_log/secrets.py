@@ -9,6 +9,7 @@ import base64
 import hmac
 import json
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, final
+from urllib.parse import quote_from_bytes
 
 from orlop.foundation.structured_log.values import quoted
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 HIDDEN = "***"
+SHORTEST_LINE: Final = 6
+"""Of a secret with several lines: hiding every `{` of an error would hide the error."""
 
 SecretValue = TypeVar("SecretValue", str, bytes)
 
@@ -74,10 +77,12 @@ def _as_bytes(value: str | bytes) -> bytes:
 def hide(text: str, secrets: Iterable[str]) -> str:
     """The text with `***` in place of every secret, also where it stands escaped.
 
-    Found are: the plain value, and as it looks in a Python repr, in JSON, in the text of a protobuf message and in
-    base64. Overlapping secrets are hidden as one.
+    Found are: the plain value, and as it looks in a Python repr, in JSON, in the text of a protobuf message, in
+    base64 and in a URL; the same of a secret without the blanks around it (many end with a newline that nobody meant),
+    and of each longer line of a secret that has several, since tracebacks indent them. Overlapping secrets are hidden
+    as one.
     """
-    places = sorted(place for needle in _spellings(secrets) for place in _places(text, needle))
+    places = sorted(place for needle in _spellings(secrets, len(text)) for place in _places(text, needle))
     if not places:
         return text
     parts: list[str] = []
@@ -92,12 +97,34 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def _places(text: str, needle: str) -> Iterator[tuple[int, int]]:
     start = text.find(needle)
     while start >= 0:
-        yield start, start + len(needle)
-        start = text.find(needle, start + 1)
+        end = _end_of_repetition(text, needle, start + len(needle))
+        yield start, end
+        start = text.find(needle, end - len(needle) + 1)
 
 
-def _spellings(secrets: Iterable[str]) -> set[str]:
-    return {spelling for secret in secrets if secret for spelling in _spellings_of(secret)}
+def _end_of_repetition(text: str, needle: str, end: int) -> int:
+    """Where the last of the needles ends that each begin inside the one before: `aaaaaaa` holds `aaa` five times.
+
+    Finding them one by one would compare the whole needle at every step.
+    """
+    if not text.startswith(needle[-1], end):
+        return end
+    period = (needle + needle).find(needle, 1)
+    while text.startswith(needle[-period:], end):
+        end += period
+    return end
+
+
+def _spellings(secrets: Iterable[str], longest: int) -> set[str]:
+    # No spelling is shorter than what it spells: what is longer than the text is not in it.
+    parts = {part for secret in secrets for part in _parts_of(secret) if 0 < len(part) <= longest}
+    return {spelling for part in parts for spelling in _spellings_of(part)}
+
+
+def _parts_of(secret: str) -> Iterator[str]:
+    yield secret
+    yield secret.strip()
+    yield from (line for line in map(str.strip, secret.splitlines()) if len(line) >= SHORTEST_LINE)
 
 
 def _spellings_of(secret: str) -> Iterator[str]:
@@ -112,6 +139,8 @@ def _spellings_of(secret: str) -> Iterator[str]:
     yield _protobuf_text(encoded, printed=PRINTABLE_ASCII)
     yield _protobuf_text(encoded, printed=PRINTABLE_ASCII | OUTSIDE_ASCII)
     yield base64.b64encode(encoded).decode().rstrip("=")
+    yield quote_from_bytes(encoded, safe="")
+    yield quote_from_bytes(encoded)
 
 
 PRINTABLE_ASCII: Final = frozenset(range(0x20, 0x7F))

@@ -1,0 +1,83 @@
+"""Forms of CSI messages for people: what a request can hold, and what of an answer we do not know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+DEEPEST_TEMPLATE: Final = 6
+WELL_KNOWN: Final = {"google.protobuf.BoolValue": False, "google.protobuf.Timestamp": "2026-01-01T00:00:00Z"}
+# Of the kinds of access, the one that most volumes have.
+PREFERRED: Final = frozenset({"mount"})
+
+
+def request_template(descriptor: Descriptor, depth: int = 0) -> dict[str, Any]:
+    """A request with all of its fields, which can be sent as it is: of alternatives it holds one."""
+    return {field.json_name: _example(field, depth) for field in _chosen(descriptor)}
+
+
+def alternatives(descriptor: Descriptor, path: str = "", depth: int = 0) -> Iterator[str]:
+    """What may stand in a template's places instead, a line each."""
+    for oneof in descriptor.oneofs:
+        names = [field.json_name for field in oneof.fields]
+        if len(names) > 1:
+            yield f"{path}{{{' | '.join(names)}}}: one of them"
+    for field in _chosen(descriptor):
+        here = f"{path}{field.json_name}"
+        if field.enum_type is not None:
+            yield f"{here}: {' | '.join(value.name for value in field.enum_type.values)}"
+        elif _has_own_fields(field) and field.message_type is not None and depth < DEEPEST_TEMPLATE:
+            yield from alternatives(field.message_type, f"{here}.", depth + 1)
+
+
+def unknown_places(message: Message, path: str = "") -> Iterator[str]:
+    """Where a message holds fields that our version of the interface does not have."""
+    fields: Any = UnknownFieldSet(message)  # protobuf's stubs do not tell that it can be walked
+    for unknown in fields:
+        yield f"{path or message.DESCRIPTOR.name} field {unknown.field_number}"
+    for field, value in message.ListFields():
+        if _has_own_fields(field):
+            for one in value if field.is_repeated else [value]:
+                yield from unknown_places(one, f"{path or message.DESCRIPTOR.name}.{field.json_name}")
+
+
+def _has_own_fields(field: FieldDescriptor) -> bool:
+    kind = field.message_type
+    return kind is not None and not kind.GetOptions().map_entry and kind.full_name not in WELL_KNOWN
+
+
+def _chosen(descriptor: Descriptor) -> list[FieldDescriptor]:
+    left_out = {
+        field.name
+        for oneof in descriptor.oneofs
+        for field in oneof.fields
+        if field.name != next((f.name for f in oneof.fields if f.name in PREFERRED), oneof.fields[0].name)
+    }
+    return [field for field in descriptor.fields if field.name not in left_out]
+
+
+def _example(field: FieldDescriptor, depth: int) -> Any:
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        return {}
+    value = _single_example(field, depth)
+    return [value] if field.is_repeated else value
+
+
+def _single_example(field: FieldDescriptor, depth: int) -> Any:
+    if field.message_type is not None:
+        if field.message_type.full_name in WELL_KNOWN:
+            return WELL_KNOWN[field.message_type.full_name]
+        return request_template(field.message_type, depth + 1) if depth < DEEPEST_TEMPLATE else {}
+    if field.enum_type is not None:
+        # The first is the one that says nothing.
+        return field.enum_type.values[min(1, len(field.enum_type.values) - 1)].name
+    if field.cpp_type == FieldDescriptor.CPPTYPE_INT64:
+        return "0"  # JSON's numbers are too small for it, so protobuf writes a string
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return ""
+    return False if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL else 0
