@@ -101,7 +101,7 @@ def _is_exact(requirement: Requirement) -> bool:
 
 # ---- reading label selectors -----------------------------------------------------------------------------------------
 
-TOKENS: Final = re.compile(r"[ \t\r\n]*(==|!=|[=!(),<>]|[^=!(),<> \t\r\n]+)")
+TOKENS: Final = re.compile(r"==|!=|[=!(),<>]|[^=!(),<> \t\r\n]+")  # what is between them is white space
 END: Final = ""
 SYMBOLS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ",", "<", ">"})
 BINARY: Final = {
