@@ -1,0 +1,1 @@
+"""The API server of one machine, as its clients see it."""
