@@ -64,6 +64,7 @@ class CommitQueue:
         self._newest: dict[Key, Write] = {}
         self._queued: deque[Write] = deque()
         self._busy = False
+        self._flush_asked_for = False
         self._idle_waiters: list[asyncio.Future[None]] = []
 
     def newest(self, key: Key) -> Write | None:
@@ -74,14 +75,13 @@ class CommitQueue:
         write = Write(change)
         self._newest[change.key] = write
         self._queued.append(write)
-        self.start_soon()
+        self._start_soon()
         return write
 
-    def start_soon(self) -> None:
-        """Not at once: everybody whose turn it is now shall be in the batch."""
-        if not self._busy:
-            self._busy = True
-            asyncio.get_running_loop().call_soon(self._start)
+    def flush(self) -> None:
+        """Garbage leaves with the next writes; this makes it leave though nobody writes."""
+        self._flush_asked_for = True
+        self._start_soon()
 
     async def idle(self) -> None:
         """Returns when nothing is on its way."""
@@ -90,18 +90,25 @@ class CommitQueue:
             self._idle_waiters.append(waiter)
             await waiter
 
+    def _start_soon(self) -> None:
+        """Not at once: everybody whose turn it is now shall be in the batch."""
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._start)
+
     def _start(self) -> None:
         count = min(len(self._queued), self._writes_per_commit)
         writes = [self._queued.popleft() for _ in range(count)]
-        batch = self._prepare([write.change for write in writes])
-        if batch.is_empty():
+        if not writes and not self._flush_asked_for:
             self._rest()
             return
+        self._flush_asked_for = False
+        batch = self._prepare([write.change for write in writes])
         try:
             commit = self._journal.commit(batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, the writers must hear of it
             self._fail(writes, error)
-            self._rest()
+            asyncio.get_running_loop().call_soon(self._start)
         else:
             commit.add_done_callback(functools.partial(self._ended, writes, batch))
 
@@ -111,11 +118,8 @@ class CommitQueue:
             self._succeed(writes, batch)
         else:
             self._fail(writes, error)
-        if error is None or self._queued:
-            # Behind those who were just told: what they write next is in the same batch.
-            asyncio.get_running_loop().call_soon(self._start)
-        else:
-            self._rest()  # garbage alone is no reason to try a failing disk again and again
+        # Behind those who were just told: what they write next is in the same batch.
+        asyncio.get_running_loop().call_soon(self._start)
 
     def _succeed(self, writes: Sequence[Write], batch: Batch) -> None:
         for write in writes:
@@ -140,5 +144,3 @@ class CommitQueue:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        if self._queued:
-            self.start_soon()

@@ -24,9 +24,6 @@ class Batch:
     oldest: int
     """The revision that watches can begin from, once the garbage is gone."""
 
-    def is_empty(self) -> bool:
-        return not self.changes and not self.garbage
-
 
 @dataclass(frozen=True, slots=True)
 class Kept:

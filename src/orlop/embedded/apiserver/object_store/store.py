@@ -153,7 +153,7 @@ class ObjectStore:
         """Forgets the history up to this revision; the database follows soon."""
         self._refuse_if_closed()
         self._history.drop_until(before)
-        self._queue.start_soon()
+        self._queue.flush()
 
     async def close(self) -> None:
         """What was begun is finished; watches end when what is there has been read."""
