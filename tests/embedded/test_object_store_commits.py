@@ -100,6 +100,20 @@ async def test_a_writer_builds_upon_what_is_not_durable_yet():
         assert values(store.list(PODS, at=start + 2).items) == {"a": 2}
 
 
+async def test_a_writer_builds_upon_the_newest_also_when_an_older_one_has_just_become_durable():
+    store, journal = held_store()
+    start = store.revision
+    with started(store.create(pod("a"), made(1))):
+        await turns()
+        with started(store.update(pod("a"), start + 1, changed(2))):
+            await journal.succeed()
+            with started(store.update(pod("a"), start + 2, changed(3))) as (third,):
+                await journal.succeed()
+                await journal.succeed()
+                assert store.get(pod("a")) == await third
+    assert store._queue._newest == {}
+
+
 # ---- answers that write nothing --------------------------------------------------------------------------------------
 
 REFUSALS = {
@@ -287,6 +301,20 @@ async def test_what_the_history_drops_leaves_with_the_next_writes_also_after_a_f
     # A version is garbage when the change that replaced it is dropped, and that happens when the next is published.
     assert [batch.garbage for batch in journal.batches[3:]] == [(written[0],), (written[0],), (written[1],)]
     assert len(journal.batches) == 6
+
+
+async def test_what_becomes_garbage_during_a_commit_leaves_with_the_next():
+    store, journal = held_store()
+    with started(store.create(pod("a"), made(1)), store.update(pod("a"), None, changed(2))) as writers:
+        await journal.succeed()
+        replaced = (await writers[0]).revision
+    with started(store.create(pod("b"), made(1))):
+        await turns()
+        store.compact(store.revision)
+        await journal.succeed()
+        await journal.succeed()
+
+    assert [batch.garbage for batch in journal.batches[1:]] == [(), (replaced,)]
 
 
 async def test_compaction_is_committed_though_nobody_writes():

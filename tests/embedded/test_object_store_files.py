@@ -224,6 +224,10 @@ def break_a_page(database: Path) -> None:
     overwrite(database, 4096 * 2, b"\xff" * 4096)
 
 
+def miscount_the_free_pages(database: Path) -> None:
+    overwrite(database, 36, (3).to_bytes(4))
+
+
 def flip_a_bit_of_an_object(database: Path) -> None:
     at = database.read_bytes().rindex(b"xxxxxxxx")
     overwrite(database, at, b"y")
@@ -285,6 +289,7 @@ REFUSED = [
     (empty, "not a database, or only a piece of one"),
     (text, "not a database"),
     (break_a_page, "is damaged"),
+    (miscount_the_free_pages, "is damaged"),
     (
         flip_a_bit_of_an_object,
         r"is damaged: revision \d+ of pods default/p0\d\d does not have the bytes that were written",

@@ -6,7 +6,7 @@ Pure data: who may see what, and when, is decided by the store.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from orlop.embedded.apiserver.object_store.versions import Key, Stored
 
@@ -36,17 +36,21 @@ class ObjectTable:
 
     def select(
         self, resource: str, namespace: str | None, past: Mapping[Key, Stored | None], after: Key | None
-    ) -> Sequence[Key]:
+    ) -> list[Key]:
         """The sorted keys behind `after`. What `past` holds is as it says, not as it is now."""
-        keys = self._range(self._sorted_keys.get(resource, []), resource, namespace, after)
-        if past:
-            kept = {key for key in keys if key not in past}
-            kept.update(key for key, stored in past.items() if stored is not None)
-            keys = self._range(sorted(kept), resource, namespace, after)
+        keys = self._range(resource, namespace, after)
+        for key, then in past.items():
+            if namespace not in {None, key.namespace} or (after is not None and key <= after):
+                continue
+            now = self._objects.get(key)
+            if then is None and now is not None:
+                del keys[bisect_left(keys, key)]
+            elif then is not None and now is None:
+                insort(keys, key)
         return keys
 
-    @staticmethod
-    def _range(keys: list[Key], resource: str, namespace: str | None, after: Key | None) -> list[Key]:
+    def _range(self, resource: str, namespace: str | None, after: Key | None) -> list[Key]:
+        keys = self._sorted_keys.get(resource, [])
         start, end = 0, len(keys)
         if namespace is not None:
             start = bisect_left(keys, Key(resource, namespace, ""))
