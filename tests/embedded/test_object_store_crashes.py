@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
 from orlop.embedded.apiserver.object_store.store import ObjectStore
 from support.object_stores import PODS, changed, history_of, made, pod, raw_state, tombstone, value_of, written_revision
+from support.tapped_connection import tapped
 
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 WRITERS, ROUNDS = (1_000, 10) if SOAK else (100, 2)
@@ -84,6 +87,54 @@ async def test_a_kill_in_the_middle_of_concurrent_writes_loses_no_acknowledged_o
         async with durable_store(tmp_path) as store:
             assert_nothing_is_lost(store, acknowledged)
             assert_the_history_leads_to_the_present(store)
+
+
+# ---- killed around every statement -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Deaths:
+    """What a process leaves that dies before or after each statement, and what it had acknowledged by then."""
+
+    folder: Path
+    store: ObjectStore | None = None
+    left: list[tuple[str, int, dict[str, bytes]]] = field(default_factory=list)
+
+    def tap(self, statement: str, run: Callable[[], Any]) -> Any:
+        self._die(f"before {statement}")
+        result = run()
+        self._die(f"after {statement}")
+        return result
+
+    def _die(self, moment: str) -> None:
+        if self.store is not None:
+            self.left.append((moment, self.store.revision, raw_state(self.folder)))
+
+
+async def test_a_death_before_or_after_any_statement_loses_nothing_and_halves_nothing(tmp_path: Path):
+    lived, died = tmp_path / "lived", tmp_path / "died"
+    lived.mkdir()
+    deaths = Deaths(lived)
+    whole = {1}
+    async with durable_store(lived, history_of(4), connect=tapped(deaths.tap)) as store:
+        deaths.store = store
+        for batch in range(4):
+            names = [f"p{n}" for n in range(batch, batch + 3)]
+            await asyncio.gather(*(store.write(pod(name), changed("x" * 5_000)) for name in names))
+            whole.add(store.revision)
+        await store.delete(pod("p1"), None, tombstone)
+        whole.add(store.revision)
+
+    assert len(deaths.left) > 40
+    for moment, acknowledged, files in deaths.left:
+        died.mkdir()
+        for name, content in files.items():
+            (died / name).write_bytes(content)
+        async with durable_store(died) as store:
+            assert store.revision >= acknowledged, moment
+            assert store.revision in whole, moment
+            assert_the_history_leads_to_the_present(store)
+        shutil.rmtree(died)
 
 
 # ---- power loss ------------------------------------------------------------------------------------------------------

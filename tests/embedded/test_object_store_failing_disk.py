@@ -8,7 +8,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from orlop.embedded.apiserver.object_store.database import connect
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
 from orlop.embedded.apiserver.object_store.errors import StoreUnusable, WriteFailed
 from support.object_stores import PODS, changed, encoded, made, pod, told, values
+from support.tapped_connection import tapped
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -31,33 +31,15 @@ class Faults:
     on: tuple[str, ...] = ()
     after: bool = False
 
-    def connect(self, address: str) -> Any:
-        return FaultyConnection(connect(address), self)
-
-
-class FaultyConnection:
-    def __init__(self, connection: sqlite3.Connection, faults: Faults) -> None:
-        self._connection = connection
-        self._faults = faults
-
-    def execute(self, statement: str, *parameters: Any) -> Any:
-        return self._run(self._connection.execute, statement, *parameters)
-
-    def executemany(self, statement: str, *parameters: Any) -> Any:
-        return self._run(self._connection.executemany, statement, *parameters)
-
-    def _run(self, run: Any, statement: str, *parameters: Any) -> Any:
-        fails = statement.startswith(self._faults.on)
-        if fails and not self._faults.after:
+    def tap(self, statement: str, run: Callable[[], Any]) -> Any:
+        fails = statement.startswith(self.on)
+        if fails and not self.after:
             raise sqlite3.OperationalError("disk I/O error")
-        result = run(statement, *parameters)
+        result = run()
         if fails:
             result.close()  # an error that is kept would keep it open, and with it the database
             raise sqlite3.OperationalError("disk I/O error")
         return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
 
 
 STATEMENTS = ["BEGIN", "INSERT", "UPDATE", "DELETE", "COMMIT"]
@@ -67,7 +49,7 @@ STATEMENTS = ["BEGIN", "INSERT", "UPDATE", "DELETE", "COMMIT"]
 @pytest.mark.parametrize("statement", STATEMENTS)
 async def test_a_failing_statement_fails_its_batch_and_leaves_what_was_durable(tmp_path: Path, statement, after):
     faults = Faults()
-    async with durable_store(tmp_path, connect=faults.connect) as store:
+    async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:
         await store.create(pod("kept"), made(1))
         with store.watch(PODS, after=store.revision) as watch:
             before = store.list(PODS)
@@ -89,7 +71,7 @@ async def test_a_failing_statement_fails_its_batch_and_leaves_what_was_durable(t
 
 async def test_a_transaction_that_cannot_be_rolled_back_at_once_is_rolled_back_later(tmp_path: Path):
     faults = Faults()
-    async with durable_store(tmp_path, connect=faults.connect) as store:
+    async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:
         faults.on = ("COMMIT", "ROLLBACK")
         for name in "ab":
             with pytest.raises(WriteFailed):
@@ -180,7 +162,7 @@ async def test_a_disk_too_full_to_begin_is_told_in_a_sentence_and_leaves_no_data
             pass
     assert not (tmp_path / "objects.db").exists()
     with pytest.raises(StoreUnusable, match="disk I/O error"):
-        async with durable_store(tmp_path, connect=faults.connect):
+        async with durable_store(tmp_path, connect=tapped(faults.tap)):
             pass
     async with durable_store(tmp_path) as store:
         await store.create(pod("a"), made(1))
