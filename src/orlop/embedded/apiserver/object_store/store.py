@@ -5,8 +5,9 @@ revision → commit, together with others → publish (readers, those who watch)
 or is told what a power loss could take back. An answer that writes nothing (a refusal, an unchanged object) waits for
 the write it was built upon as well.
 
-There is one counter of revisions for all objects. It never goes back and no number is given twice; a failed write
-leaves a gap. A write that failed may in rare cases be found after a restart: failed means "not known to be durable".
+There is one counter of revisions for all objects. It never goes back, and no number that anybody has seen is given
+twice; a failed write leaves a gap. A write that failed may in rare cases be found after a restart, if the disk had kept
+it all the same: failed means "not known to be durable".
 
 One process, one event loop. Must not look into the JSON it keeps.
 """
