@@ -43,6 +43,7 @@ BAD = [
     ("driver/node_service.py", "from shutil import rmtree", "only host/ touches the kernel"),
     ("driver/node_service.py", "import ctypes.util", "only host/ touches the kernel"),
     ("embedded/apiserver/http_routes.py", "import sqlite3", "the one database"),
+    ("embedded/apiserver/object_store/store.py", "import sqlite3", "the one database"),
     ("csi/client.py", "import grpc.aio", "behind one seam"),
     ("processes/driver.py", "from grpc import aio", "behind one seam"),
     ("kube/client.py", "import aiohttp", "HTTP is spoken by"),
@@ -80,6 +81,7 @@ GOOD = [
     ("driver/reaper.py", "from random import Random\ndef wait(random: Random) -> float: return random.random()"),
     ("driver/reaper.py", "from datetime import datetime\ndef f(now: datetime) -> datetime: return now"),
     ("csi/grpc_transport.py", "import grpc.aio"),
+    ("embedded/apiserver/object_store/database.py", "import sqlite3"),
     ("testing/explorer.py", "from orlop.embedded import controllers"),
 ]
 

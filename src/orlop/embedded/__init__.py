@@ -1,1 +1,1 @@
-"""Stands in for Kubernetes where there is none: an API server, the controllers of volumes, and a kubelet."""
+"""Stands in for Kubernetes where there is none: the API server, the controllers and the kubelet of one machine."""

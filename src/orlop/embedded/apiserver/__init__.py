@@ -1,1 +1,1 @@
-"""The embedded API server: what a client of Kubernetes sees, on one machine."""
+"""The API server of one machine, as its clients see it."""

@@ -1,0 +1,126 @@
+"""The files of the object store in its state folder: names, modes, the lock, and what is refused by its first bytes.
+
+    objects.db          the database; objects.db-wal beside it belongs to it as long as it is there
+    objects.lock        locked by the process that uses the database; the kernel's lock ends with the process
+    objects.db.new      a database being made; it is renamed when it is complete, so objects.db is never half of one
+
+Must not open the database, and must never change or remove one that is in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from orlop.embedded.apiserver.object_store.errors import StoreInUse, StoreUnusable
+
+DATABASE: Final = "objects.db"
+LOCK: Final = "objects.lock"
+OWNER_ONLY: Final = 0o600
+
+APPLICATION_ID: Final = 0x4F524C50  # "ORLP"
+SCHEMA_VERSION: Final = 1
+
+# https://www.sqlite.org/fileformat2.html#the_database_header
+HEADER_BYTES: Final = 100
+MAGIC: Final = b"SQLite format 3\0"
+USER_VERSION: Final = slice(60, 64)
+APPLICATION: Final = slice(68, 72)
+
+LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+LEFT_AS_IT_IS: Final = "It was left as it is: restore it from a backup, or move it away to start with nothing"
+
+
+class FolderLock:
+    """Two processes never use one folder; closing it, or dying, gives it up."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / LOCK
+        try:
+            self._file = os.open(path, LOCK_FLAGS, OWNER_ONLY)
+        except OSError as error:
+            raise StoreUnusable(f"The state folder {folder} cannot be used: {path}: {error.strerror}.") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._file)
+            who = f"process {owner}" if owner.isdecimal() else "another process"
+            raise StoreInUse(f"The state folder {folder} is in use by {who}: stop it, or choose another.") from error
+        with contextlib.suppress(OSError):  # it only makes the others' error clearer
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def is_there(database: Path) -> bool:
+    """Refuses whatever stands in the place of a database and is none."""
+    leftovers = [path for path in _beside(database) if path.exists()]
+    try:
+        found = database.lstat()
+    except FileNotFoundError:
+        if leftovers:
+            raise StoreUnusable(
+                f"{leftovers[0]} is there, but the database {database} it belongs to is missing: "
+                "restore both from a backup, or move it away to start with nothing."
+            ) from None
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreUnusable(f"{database} is not a plain file: put the database there, or move it away.")
+    return True
+
+
+def refuse_unfit_header(database: Path) -> None:
+    """Before SQLite touches it: these bytes are the same from the day a database is made."""
+    with database.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+        raise StoreUnusable(f"{database} is not a database, or only a piece of one. {LEFT_AS_IT_IS}.")
+    if int.from_bytes(header[APPLICATION]) != APPLICATION_ID:
+        raise StoreUnusable(f"{database} is a database of another program. Move it away, or choose another folder.")
+    version = int.from_bytes(header[USER_VERSION])
+    if version != SCHEMA_VERSION:
+        raise StoreUnusable(
+            f"{database} has schema version {version}, this program knows {SCHEMA_VERSION}: it was written by a newer "
+            "one. It was left as it is: start the newer program, or move it away to start with nothing."
+        )
+
+
+def make_empty(path: Path) -> None:
+    """A file only its owner can read: SQLite gives the files it makes beside it the same mode."""
+    for old in (path, *_beside(path)):
+        old.unlink(missing_ok=True)  # of a process that died while it made one
+    os.close(os.open(path, NEW_FLAGS, OWNER_ONLY))
+
+
+def put_in_place(new: Path, database: Path) -> None:
+    _sync(new)
+    new.rename(database)
+    _sync(database.parent)
+
+
+def restrict(database: Path) -> None:
+    """There may be secrets in it."""
+    for path in (database, *_beside(database)):
+        if path.exists():
+            path.chmod(OWNER_ONLY)
+
+
+def _beside(database: Path) -> list[Path]:
+    return [database.with_name(database.name + suffix) for suffix in ("-wal", "-journal")]
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

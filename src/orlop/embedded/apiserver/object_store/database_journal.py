@@ -1,0 +1,70 @@
+"""The journal that is a database: everything SQLite does happens in one thread of its own, never on the event loop.
+
+Order of closing: what was begun is finished, then the database is closed, then the thread ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from orlop.embedded.apiserver.object_store.database import Connect, Database, connect, open_database
+from orlop.embedded.apiserver.object_store.journal import Batch, Kept
+from orlop.embedded.apiserver.object_store.store import ObjectStore
+from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, Limits
+
+
+class DatabaseJournal:
+    def __init__(self, folder: Path, connect: Connect = connect) -> None:
+        self._folder = folder
+        self._connect = connect
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="object-store")
+        self._database: Database | None = None
+
+    async def open(self) -> Kept:
+        """Close it also when this failed."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+
+    def commit(self, batch: Batch) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
+
+    async def close(self) -> None:
+        closing = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False)  # the thread does what it was given, then ends, whoever still waits
+        await closing
+
+    def _open(self) -> Kept:
+        opened = open_database(self._folder, self._connect)
+        self._database = opened.database
+        return opened.kept
+
+    def _commit(self, batch: Batch) -> None:
+        if self._database is None:
+            raise RuntimeError("the journal is not open")
+        self._database.commit(batch)
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+
+@contextlib.asynccontextmanager
+async def durable_store(
+    folder: Path, limits: Limits = DEFAULT_LIMITS, *, connect: Connect = connect
+) -> AsyncIterator[ObjectStore]:
+    """What was acknowledged survives the process and a power loss; raises `StoreUnusable` with the reason."""
+    journal = DatabaseJournal(folder, connect)
+    try:
+        kept = await journal.open()
+    except BaseException:
+        await journal.close()
+        raise
+    store = ObjectStore(journal, kept, limits)
+    try:
+        yield store
+    finally:
+        await store.close()

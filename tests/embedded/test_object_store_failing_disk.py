@@ -1,0 +1,168 @@
+"""Disks that are full or broken: the object store stays at what is durable, says so, and goes on when it can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orlop.embedded.apiserver.object_store.database_journal import durable_store
+from orlop.embedded.apiserver.object_store.errors import StoreUnusable, WriteFailed
+from support.object_stores import PODS, changed, encoded, made, pod, told, values
+from support.tapped_connection import tapped
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class Faults:
+    """Which statements fail; `after` the database has carried them out, or instead of it."""
+
+    on: tuple[str, ...] = ()
+    after: bool = False
+
+    def tap(self, statement: str, run: Callable[[], Any]) -> Any:
+        fails = statement.startswith(self.on)
+        if fails and not self.after:
+            raise sqlite3.OperationalError("disk I/O error")
+        result = run()
+        if fails:
+            result.close()  # an error that is kept would keep it open, and with it the database
+            raise sqlite3.OperationalError("disk I/O error")
+        return result
+
+
+STATEMENTS = ["BEGIN", "INSERT", "UPDATE", "DELETE", "COMMIT"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["instead", "after"])
+@pytest.mark.parametrize("statement", STATEMENTS)
+async def test_a_failing_statement_fails_its_batch_and_leaves_what_was_durable(tmp_path: Path, statement, after):
+    faults = Faults()
+    async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:
+        await store.create(pod("kept"), made(1))
+        with store.watch(PODS, after=store.revision) as watch:
+            before = store.list(PODS)
+            faults.on, faults.after = (statement,), after
+            attempts = (store.create(pod("a"), made(1)), store.update(pod("kept"), None, changed(2)))
+            outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+
+            assert [type(outcome) for outcome in outcomes] == [WriteFailed, WriteFailed]
+            assert "disk I/O error" in str(outcomes[0])
+            assert store.list(PODS) == before
+            faults.on = ()
+            created = await store.create(pod("b"), made(1))
+            assert told(watch.take()) == [("CREATED", "b", created.revision)]
+        assert created.revision > before.revision + 2
+    async with durable_store(tmp_path) as store:
+        assert values(store.list(PODS).items) == {"b": 1, "kept": 1}
+        assert store.revision == created.revision
+
+
+async def test_a_transaction_that_cannot_be_rolled_back_at_once_is_rolled_back_later(tmp_path: Path):
+    faults = Faults()
+    async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:
+        faults.on = ("COMMIT", "ROLLBACK")
+        for name in "ab":
+            with pytest.raises(WriteFailed):
+                await store.create(pod(name), made(1))
+        faults.on = ()
+        await store.create(pod("a"), made(2))
+    async with durable_store(tmp_path) as store:
+        assert values(store.list(PODS).items) == {"a": 2}
+
+
+async def test_a_full_database_refuses_what_does_not_fit_and_takes_what_does(tmp_path: Path):
+    connections: list[sqlite3.Connection] = []
+
+    def open_small(address: str) -> sqlite3.Connection:
+        connections.append(sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False))
+        return connections[-1]
+
+    async with durable_store(tmp_path, connect=open_small) as store:
+        await store.create(pod("a"), made("x"))
+        pages = connections[-1].execute("PRAGMA page_count").fetchone()[0]
+        connections[-1].execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(WriteFailed, match="database or disk is full"):
+            await store.create(pod("b"), made("x" * 100_000))
+        await store.update(pod("a"), None, changed("y"))
+        connections[-1].execute(f"PRAGMA max_page_count = {pages + 1000}")
+        await store.create(pod("b"), made("x" * 100_000))
+    async with durable_store(tmp_path) as store:
+        assert {name: len(value) for name, value in values(store.list(PODS).items).items()} == {"a": 1, "b": 100_000}
+
+
+# ---- the kernel says no ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """For the whole process: larger files get EFBIG."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def write_on_a_full_disk(folder: Path) -> None:
+    """Run in a process of its own; tells what was acknowledged."""
+    async with durable_store(folder) as store:
+        acknowledged = {}
+        with files_of_at_most(300_000):
+            for n in range(60):
+                try:
+                    await store.create(pod(f"p{n}"), lambda revision: encoded(revision, "x" * 10_000))
+                except WriteFailed:
+                    assert store.get(pod(f"p{n}")) is None
+                else:
+                    acknowledged[f"p{n}"] = True
+        assert 5 < len(acknowledged) < 55, len(acknowledged)
+        await store.create(pod("later"), made("x"))
+        print(*acknowledged, "later")  # noqa: T201 - its answer
+
+
+def run_on_a_full_disk(folder: Path) -> list[str]:
+    path = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS), str(Path(__file__).parent)])
+    code = (
+        "import asyncio, sys, pathlib, test_object_store_failing_disk as t;"
+        "asyncio.run(t.write_on_a_full_disk(pathlib.Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.split()
+
+
+async def test_a_disk_that_is_full_for_a_while_loses_nothing_that_was_acknowledged(tmp_path: Path):
+    acknowledged = run_on_a_full_disk(tmp_path)
+
+    async with durable_store(tmp_path) as store:
+        assert sorted(values(store.list(PODS).items)) == sorted(acknowledged)
+
+
+async def test_a_disk_too_full_to_begin_is_told_in_a_sentence_and_leaves_no_database(tmp_path: Path):
+    faults = Faults(on=("PRAGMA",))
+
+    def connect_badly(address: str) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.raises(StoreUnusable, match=r"cannot be opened: database or disk is full\. Mend that and start again"):
+        async with durable_store(tmp_path, connect=connect_badly):
+            pass
+    assert not (tmp_path / "objects.db").exists()
+    with pytest.raises(StoreUnusable, match="disk I/O error"):
+        async with durable_store(tmp_path, connect=tapped(faults.tap)):
+            pass
+    async with durable_store(tmp_path) as store:
+        await store.create(pod("a"), made(1))
