@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orlop.embedded.apiserver.birth_rules import default_class
+from orlop.embedded.apiserver.birth_rules import default_class, missing_account
 from support.kube_rules import (
     ATTACHMENT,
     CLAIM,
@@ -115,6 +115,43 @@ def test_volumes_get_their_defaults(source: dict[str, Any], field: str, value: o
     assert made["spec"]["volumes"][0][next(iter(source))][field] == value
 
 
+def test_an_image_is_pulled_like_a_containers():
+    made = pod(volumes=[{"name": "v", "image": {"reference": "r"}}])
+
+    assert made["spec"]["volumes"][0]["image"] == {"reference": "r", "pullPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("status", "addresses"),
+    [
+        ({"podIP": "1.1.1.1"}, ("1.1.1.1", ["1.1.1.1"])),
+        ({"podIPs": [{"ip": "1.1.1.1"}, {"ip": "::1"}]}, ("1.1.1.1", ["1.1.1.1", "::1"])),
+        ({"podIP": "2.2.2.2", "podIPs": [{"ip": "1.1.1.1"}]}, ("2.2.2.2", ["2.2.2.2"])),
+    ],
+)
+def test_a_pods_address_and_its_addresses_say_the_same(status: dict[str, Any], addresses: tuple[str, list[str]]):
+    old = pod()
+
+    made = update(old, changed(old, status=status), "status").object["status"]
+
+    assert (made["podIP"], [each["ip"] for each in made["podIPs"]]) == addresses
+
+
+def test_a_finalizer_that_is_there_is_not_added_again():
+    finalizers = ["kubernetes.io/pv-protection"]
+
+    made = stored("v1", "PersistentVolume", {"metadata": {"finalizers": finalizers}, "spec": VOLUME})
+
+    assert made["metadata"]["finalizers"] == finalizers
+
+
+def test_the_secrets_for_pulling_images_come_from_the_account():
+    account = {**ACCOUNT, "imagePullSecrets": [{"name": "s"}]}
+
+    assert with_account(account)["imagePullSecrets"] == [{"name": "s"}]
+    assert with_account(account, imagePullSecrets=[{"name": "t"}])["imagePullSecrets"] == [{"name": "t"}]
+
+
 def test_a_volume_without_a_source_is_an_empty_dir():
     assert pod(volumes=[{"name": "v"}])["spec"]["volumes"] == [{"name": "v", "emptyDir": {}}]
 
@@ -181,6 +218,10 @@ def test_the_token_of_the_service_account_is_mounted_read_only():
             "readOnly": True,
         }
     ]
+
+
+def test_a_pod_whose_account_is_missing_is_refused_with_a_reason():
+    assert missing_account("n", "a") == 'error looking up service account n/a: serviceaccount "a" not found'
 
 
 def test_no_token_is_mounted_where_pod_or_account_say_so():

@@ -120,6 +120,55 @@ WRONG = [
     ((RBAC, "ClusterRole"), {"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]}, []),
     (
         (RBAC, "ClusterRole"),
+        {"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"], "resources": ["pods"]}]},
+        [
+            (
+                'rules[0].nonResourceURLs: Invalid value: ["/x"]: '
+                "rules cannot apply to both regular resources and non-resource URLs"
+            )
+        ],
+    ),
+    (
+        (RBAC, "RoleBinding"),
+        {
+            "roleRef": {"kind": "Role", "name": "r", "apiGroup": "x"},
+            "subjects": [
+                {"kind": "ServiceAccount", "name": "a", "apiGroup": "y"},
+                {"kind": "User", "name": "u", "apiGroup": "z"},
+            ],
+        },
+        [
+            'roleRef.apiGroup: Unsupported value: "x": supported values: "rbac.authorization.k8s.io"',
+            'subjects[0].apiGroup: Unsupported value: "y": supported values: ""',
+            'subjects[1].apiGroup: Unsupported value: "z": supported values: "rbac.authorization.k8s.io"',
+        ],
+    ),
+    (
+        SECRET,
+        {"type": "kubernetes.io/dockercfg", "data": {".dockercfg": encoded("[]")}},
+        [
+            (
+                'data[.dockercfg]: Invalid value: "<secret contents redacted>": '
+                "json: cannot unmarshal into Go value of type map[string]interface {}"
+            )
+        ],
+    ),
+    (
+        LEASE,
+        {"spec": {"preferredHolder": "a"}},
+        ["spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined"],
+    ),
+    (
+        ("v1", "Node"),
+        {"status": {"addresses": [{"type": "a", "address": "b"}] * 2, "capacity": {"cpu": "-1"}}},
+        [
+            'status.capacity.cpu: Invalid value: "-1": must be greater than or equal to 0',
+            'status.allocatable.cpu: Invalid value: "-1": must be greater than or equal to 0',
+            'status.addresses[1]: Duplicate value: {"address":"b","type":"a"}',
+        ],
+    ),
+    (
+        (RBAC, "ClusterRole"),
         {"aggregationRule": {}},
         [
             (
@@ -197,6 +246,15 @@ def test_the_phase_of_a_namespace_goes_with_its_deletion():
         "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"
     ]
     assert wrong_change(dying, "status", status={"phase": "Terminating"}) == []
+    assert wrong_change(dying, "status", status={"phase": "Active"}) == [
+        "status.Phase: Invalid value: \"Active\": may only be 'Terminating' if `deletionTimestamp` is not empty"
+    ]
+
+
+def test_the_value_of_a_taint_is_a_labels():
+    (sentence,) = wrong("v1", "Node", {"spec": {"taints": [{"key": "a", "value": "-", "effect": "NoExecute"}]}})
+
+    assert sentence.startswith('metadata.taints[0].value: Invalid value: "-": a valid label must be')
 
 
 OLD_EVENT = {"involvedObject": {"namespace": "default", "name": "p"}, "reason": "R", "message": "m", "count": 1}
@@ -241,6 +299,7 @@ EVENTS = [
     ({"reason": "r" * 129}, ['reason: Invalid value: "": can have at most 128 characters']),
     ({"note": "n" * 1025}, ['message: Invalid value: "": can have at most 1024 characters']),
     ({"action": None}, ["action: Required value"]),
+    ({"eventTime": None}, ["eventTime: Required value"]),
     ({"reportingInstance": None}, ["reportingInstance: Required value"]),
     ({"deprecatedCount": 2}, ['count: Invalid value: "": needs to be unset']),
     (
@@ -276,12 +335,14 @@ def test_a_review_asks_one_question_of_somebody():
     nobody = 'spec.user: Invalid value: "": at least one of user or group must be specified'
     both = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
 
-    def review(kind: str, spec: dict[str, Any]) -> list[str]:
-        made = create(authorization, kind, {"spec": spec}, namespace=None)
-        return [text for text in said(made) if not text.startswith("metadata")]
+    def review(kind: str, spec: dict[str, Any], **metadata: str) -> list[str]:
+        return wrong(authorization, kind, {"spec": spec, "metadata": metadata})
 
     assert review("SubjectAccessReview", {**question, "user": "u"}) == []
     assert review("SubjectAccessReview", question) == [nobody]
+    assert review("SelfSubjectAccessReview", question, name="x") == [
+        'metadata: Invalid value: {"name":"x"}: must be empty'
+    ]
     assert review("SelfSubjectAccessReview", {}) == [f"spec: Invalid value: null: {both}"]
 
 

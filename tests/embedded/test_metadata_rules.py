@@ -76,6 +76,23 @@ SENTENCES = [
     (name_rules.port_name, "a-", ["must not begin or end with a hyphen"]),
     (name_rules.port_name, "a" * 16, ["must be no more than 15 characters"]),
     (name_rules.environment_name, "A b.c-1", []),
+    (
+        name_rules.environment_name,
+        "A=B",
+        ["a valid environment variable name must consist only of printable ASCII characters other than '='"],
+    ),
+    (name_rules.condition_reason, "Disk:Full", []),
+    (name_rules.driver_name, "CSI.Example", []),
+    (
+        name_rules.header_name,
+        "a b",
+        [
+            (
+                "a valid HTTP header must consist of alphanumeric characters or '-' "
+                "(e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')"
+            )
+        ],
+    ),
     (name_rules.percent, "25%", []),
 ]
 
@@ -254,6 +271,37 @@ def test_one_owner_controls():
     assert sentence.endswith(
         'Only one reference can have Controller set to true. Found "true" in references for Pod/p and Pod/q'
     )
+
+
+MANAGED = [
+    ({"operation": "Apply", "manager": "m"}, []),
+    ({"operation": ""}, ["operation: Required value: must not be empty"]),
+    ({"operation": "Take"}, ['operation: Unsupported value: "Take": supported values: "Apply", "Update"']),
+    ({"operation": "Update", "fieldsType": "F2"}, ['fieldsType: Invalid value: "F2": must be `FieldsV1`']),
+    ({"operation": "Update", "manager": "m" * 129}, ["manager: Too long: may not be more than 128 bytes"]),
+    ({"operation": "Update", "subresource": "s" * 257}, ["subresource: Too long: may not be more than 256 bytes"]),
+]
+
+
+@pytest.mark.parametrize(("entry", "sentences"), MANAGED, ids=[str(sentences) for _, sentences in MANAGED])
+def test_managed_fields_are_checked(entry, sentences):
+    assert wrong("v1", "ConfigMap", {"metadata": {"managedFields": [entry]}}) == [
+        f"metadata.managedFields[0].{sentence}" for sentence in sentences
+    ]
+
+
+def test_an_rbac_name_is_generated_from_any_path_segment():
+    assert wrong("rbac.authorization.k8s.io/v1", "Role", {"metadata": {"name": "", "generateName": "A:"}}) == []
+
+
+def test_a_namespace_is_a_label():
+    (sentence,) = said(create("v1", "ConfigMap", {}, namespace="a.b"))
+
+    assert sentence == 'metadata.namespace: Invalid value: "a.b": must not contain dots'
+
+
+def test_an_object_of_a_namespace_needs_one():
+    assert said(create("v1", "ConfigMap", {}, namespace="")) == ["metadata.namespace: Required value"]
 
 
 def test_an_event_owns_nothing():

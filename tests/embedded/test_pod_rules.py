@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from support.kube_rules import CONTAINER, TEMPLATE, WORKLOAD, changed, stored, update, wrong, wrong_change
+from support.kube_rules import CONTAINER, changed, stored, update, wrong, wrong_change
 
 PATH = "spec.containers[0]"
+ANY_ID = "must be between 0 and 2147483647, inclusive"
 
 
 def pod(**spec: Any) -> list[str]:
     return wrong("v1", "Pod", {"spec": {"containers": [CONTAINER], **spec}})
 
 
-def container(**fields: Any) -> list[str]:
-    return pod(containers=[{**CONTAINER, **fields}], volumes=[{"name": "v"}])
-
-
+ODD_PROJECTIONS = [
+    {"secret": {}, "configMap": {"name": "c"}},
+    {"serviceAccountToken": {"expirationSeconds": 5000000000}},
+]
 PODS = [
     ({"containers": []}, ["spec.containers: Required value"]),
     ({"containers": [CONTAINER, CONTAINER]}, ['spec.containers[1].name: Duplicate value: "c"']),
@@ -115,6 +116,112 @@ PODS = [
         None,
     ),
     ({"hostAliases": [{"ip": "x"}]}, None),
+    ({"hostAliases": [{"ip": "::1", "hostnames": ["A_"]}]}, None),
+    ({"readinessGates": [{"conditionType": "a/b/c"}]}, None),
+    ({"serviceAccountName": "A_"}, None),
+    ({"hostname": "a.b"}, ['spec.hostname: Invalid value: "a.b": must not contain dots']),
+    (
+        {"dnsPolicy": "None", "dnsConfig": {}},
+        [
+            (
+                "spec.dnsConfig.nameservers: Required value: "
+                "must provide at least one DNS nameserver when `dnsPolicy` is None"
+            )
+        ],
+    ),
+    (
+        {"hostNetwork": True, "containers": [{**CONTAINER, "ports": [{"containerPort": 1, "hostPort": 2}]}]},
+        [f"{PATH}.ports[0].hostPort: Invalid value: 2: must match `containerPort` when `hostNetwork` is true"],
+    ),
+    (
+        {"tolerations": [{"key": "a", "operator": "Is"}]},
+        ['spec.tolerations[0].operator: Unsupported value: "Is": supported values: "Equal", "Exists"'],
+    ),
+    (
+        {"tolerations": [{"value": "b"}]},
+        [
+            (
+                'spec.tolerations[0].operator: Invalid value: "": operator must be Exists when `key` is empty, '
+                'which means "match all values and all keys"'
+            )
+        ],
+    ),
+    ({"tolerations": [{"key": "a", "value": "-"}]}, None),
+    (
+        {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 0}]}}},
+        [
+            (
+                "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: "
+                "Invalid value: 0: must be in the range 1-100"
+            )
+        ],
+    ),
+    (
+        {"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "", "whenUnsatisfiable": "Wait"}]},
+        [
+            "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
+            "spec.topologySpreadConstraints[0].topologyKey: Required value: can not be empty",
+            (
+                'spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: "Wait": '
+                'supported values: "DoNotSchedule", "ScheduleAnyway"'
+            ),
+        ],
+    ),
+    (
+        {"securityContext": {"supplementalGroups": [-1], "fsGroupChangePolicy": "Never"}},
+        [
+            (
+                'spec.securityContext.fsGroupChangePolicy: Unsupported value: "Never": '
+                'supported values: "Always", "OnRootMismatch"'
+            ),
+            f"spec.securityContext.supplementalGroups[0]: Invalid value: -1: {ANY_ID}",
+        ],
+    ),
+    (
+        {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "-1", "mode": 1024}}]},
+        [
+            "spec.volumes[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity",
+            (
+                "spec.volumes[0].emptyDir.mode: Invalid value: 1024: "
+                "must be a number between 0 and 01777 (octal), both inclusive"
+            ),
+        ],
+    ),
+    (
+        {"volumes": [{"name": "v", "csi": {"driver": "d", "nodePublishSecretRef": {}}}]},
+        ["spec.volumes[0].csi.nodePublishSecretRef.name: Required value"],
+    ),
+    ({"volumes": [{"name": "v", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "A_"}}}]}, None),
+    (
+        {"volumes": [{"name": "v", "image": {"pullPolicy": "Maybe"}}]},
+        [
+            "spec.volumes[0].image.reference: Required value",
+            (
+                'spec.volumes[0].image.pullPolicy: Unsupported value: "Maybe": '
+                'supported values: "Always", "IfNotPresent", "Never"'
+            ),
+        ],
+    ),
+    (
+        {"volumes": [{"name": "v", "secret": {"secretName": "s", "items": [{"key": "k", "path": "/x"}]}}]},
+        ['spec.volumes[0].secret.items[0].path: Invalid value: "/x": must be a relative path'],
+    ),
+    (
+        {"volumes": [{"name": "v", "secret": {"secretName": "s", "items": [{"key": "k", "path": "..x"}]}}]},
+        ["spec.volumes[0].secret.items[0].path: Invalid value: \"..x\": must not start with '..'"],
+    ),
+    (
+        {"volumes": [{"name": "v", "projected": {"sources": ODD_PROJECTIONS}}]},
+        [
+            "spec.volumes[0].projected.sources[0]: Forbidden: may not specify more than 1 volume type per source",
+            "spec.volumes[0].projected.sources[0].secret.name: Required value",
+            (
+                "spec.volumes[0].projected.sources[1].serviceAccountToken.expirationSeconds: "
+                "Invalid value: 5000000000: may not specify a duration larger than 2^32 seconds"
+            ),
+            "spec.volumes[0].projected.path: Required value",
+        ],
+    ),
     (
         {"securityContext": {"fsGroup": -1}},
         ["spec.securityContext.fsGroup: Invalid value: -1: must be between 0 and 2147483647, inclusive"],
@@ -127,104 +234,6 @@ def test_a_wrong_pod_is_refused_with_the_paths_and_words_of_kubernetes(fields, s
     found = pod(**fields)
 
     assert found == sentences if sentences is not None else len(found) == 1
-
-
-CONTAINERS = [
-    ({"name": ""}, [f"{PATH}.name: Required value"]),
-    ({"image": ""}, [f"{PATH}.image: Required value"]),
-    (
-        {"imagePullPolicy": "Maybe"},
-        [f'{PATH}.imagePullPolicy: Unsupported value: "Maybe": supported values: "Always", "IfNotPresent", "Never"'],
-    ),
-    ({"ports": [{}]}, [f"{PATH}.ports[0].containerPort: Required value"]),
-    (
-        {"ports": [{"containerPort": 70000}]},
-        [f"{PATH}.ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive"],
-    ),
-    (
-        {"ports": [{"containerPort": 1, "protocol": "ICMP"}]},
-        [f'{PATH}.ports[0].protocol: Unsupported value: "ICMP": supported values: "SCTP", "TCP", "UDP"'],
-    ),
-    (
-        {"ports": [{"containerPort": 1, "name": "a"}, {"containerPort": 2, "name": "a"}]},
-        [f'{PATH}.ports[1].name: Duplicate value: "a"'],
-    ),
-    (
-        {"ports": [{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9}]},
-        [f'{PATH}.ports[1].hostPort: Duplicate value: "TCP//9"'],
-    ),
-    ({"env": [{"value": "x"}]}, [f"{PATH}.env[0].name: Required value"]),
-    (
-        {"env": [{"name": "A", "valueFrom": {}}]},
-        [
-            (
-                f'{PATH}.env[0].valueFrom: Invalid value: "": must specify one of: '
-                "`fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
-            )
-        ],
-    ),
-    (
-        {"env": [{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
-        [f'{PATH}.env[0].valueFrom: Invalid value: "": may not be specified when `value` is not empty'],
-    ),
-    ({"volumeMounts": [{"name": "w", "mountPath": "/x"}]}, [f'{PATH}.volumeMounts[0].name: Not found: "w"']),
-    (
-        {"volumeMounts": [{"name": "v", "mountPath": "/x"}, {"name": "v", "mountPath": "/x"}]},
-        [f'{PATH}.volumeMounts[1].mountPath: Invalid value: "/x": must be unique'],
-    ),
-    ({"volumeMounts": [{"name": "v"}]}, [f"{PATH}.volumeMounts[0].mountPath: Required value"]),
-    (
-        {"volumeMounts": [{"name": "v", "mountPath": "/x", "mountPropagation": "Bidirectional"}]},
-        [
-            (
-                f"{PATH}.volumeMounts.mountPropagation: Forbidden: "
-                "Bidirectional mount propagation is available only to privileged containers"
-            )
-        ],
-    ),
-    (
-        {"volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]},
-        [
-            (
-                f'{PATH}.volumeDevices[0].name: Invalid value: "v": '
-                "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
-            )
-        ],
-    ),
-    ({"livenessProbe": {}}, [f"{PATH}.livenessProbe: Required value: must specify a handler type"]),
-    (
-        {"livenessProbe": {"exec": {"command": ["x"]}, "successThreshold": 2}},
-        [f"{PATH}.livenessProbe.successThreshold: Invalid value: 2: must be 1"],
-    ),
-    (
-        {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
-        [f'{PATH}.resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1'],
-    ),
-    (
-        {"resources": {"limits": {"disks": "1"}}},
-        [
-            f'{PATH}.resources.{kind}[disks]: Invalid value: "disks": {why}'
-            for kind in ("limits", "requests")
-            for why in (
-                "must be a standard resource type or fully qualified",
-                "must be a standard resource for containers",
-            )
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("fields", "sentences"), CONTAINERS, ids=[str(fields)[:70] for fields, _ in CONTAINERS])
-def test_a_wrong_container_is_refused_with_the_paths_and_words_of_kubernetes(fields, sentences):
-    assert container(**fields) == sentences
-
-
-def test_a_claim_is_used_as_a_device():
-    claim = {"name": "d", "persistentVolumeClaim": {"claimName": "c"}}
-
-    assert (
-        pod(volumes=[claim], containers=[{**CONTAINER, "volumeDevices": [{"name": "d", "devicePath": "/dev/x"}]}]) == []
-    )
 
 
 def a_pod(**spec: Any) -> dict[str, Any]:
@@ -302,6 +311,22 @@ def test_the_priority_of_a_pod_is_kept_for_clients_that_leave_it_out():
     assert made.object == old
 
 
+def test_conditions_and_nominations_of_a_pod_have_names():
+    conditions = [{"type": "Ready", "status": "True"}, {"type": "a/b/c", "status": "True"}]
+
+    fields = wrong_change(a_pod(), "status", status={"conditions": conditions, "nominatedNodeName": "N_"})
+
+    assert [text.partition(":")[0] for text in fields] == ["status.conditions[1].Type", "status.nominatedNodeName"]
+
+
+def test_an_image_has_no_spaces_around_it():
+    old = a_pod()
+
+    assert wrong_change(old, spec={"containers": [{**old["spec"]["containers"][0], "image": " x"}]}) == [
+        'spec.containers[0].image: Invalid value: " x": must not have leading or trailing whitespace'
+    ]
+
+
 def test_the_quality_of_a_pod_never_changes():
     assert wrong_change(a_pod(), "status", status={"qosClass": "Guaranteed"}) == [
         'status.qosClass: Invalid value: "Guaranteed": field is immutable'
@@ -314,113 +339,3 @@ def test_the_quality_of_a_pod_is_kept_for_clients_that_leave_it_out():
     made = update(old, {**old, "status": {"phase": "Running"}}, "status")
 
     assert made.object["status"] == {"phase": "Running", "qosClass": "BestEffort"}
-
-
-WORKLOADS = [
-    ("Deployment", {"selector": None}, ["spec.selector: Required value"]),
-    (
-        "Deployment",
-        {"selector": {}},
-        ["spec.selector: Invalid value: {}: empty selector is invalid for deployment"],
-    ),
-    (
-        "Deployment",
-        {"selector": {"matchLabels": {"app": "b"}}},
-        ['spec.template.metadata.labels: Invalid value: {"app":"a"}: `selector` does not match template `labels`'],
-    ),
-    ("Deployment", {"template": {"metadata": TEMPLATE["metadata"]}}, ["spec.template.spec.containers: Required value"]),
-    ("Deployment", {"replicas": -1}, ["spec.replicas: Invalid value: -1: must be greater than or equal to 0"]),
-    (
-        "Deployment",
-        {"strategy": {"type": "Recreate", "rollingUpdate": {}}},
-        ["spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'"],
-    ),
-    (
-        "Deployment",
-        {"strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": "0%"}}},
-        ["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0"],
-    ),
-    (
-        "Deployment",
-        {"strategy": {"rollingUpdate": {"maxUnavailable": "101%"}}},
-        ['spec.strategy.rollingUpdate.maxUnavailable: Invalid value: "101%": must not be greater than 100%'],
-    ),
-    (
-        "Deployment",
-        {"minReadySeconds": 600},
-        ["spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds"],
-    ),
-    (
-        "Deployment",
-        {"template": {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}},
-        ['spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always"'],
-    ),
-    (
-        "Deployment",
-        {"template": {**TEMPLATE, "spec": {"containers": [{"name": "c"}]}}},
-        ["spec.template.spec.containers[0].image: Required value"],
-    ),
-    (
-        "DaemonSet",
-        {"template": {**TEMPLATE, "spec": {**TEMPLATE["spec"], "activeDeadlineSeconds": 1}}},
-        ["spec.template.spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds in DaemonSet is not Supported"],
-    ),
-    (
-        "DaemonSet",
-        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}},
-        ["spec.updateStrategy.rollingUpdate.maxUnavailable: Required value: cannot be 0 when maxSurge is 0"],
-    ),
-    (
-        "StatefulSet",
-        {"podManagementPolicy": "Odd"},
-        ["spec.podManagementPolicy: Invalid value: \"Odd\": must be 'OrderedReady' or 'Parallel'"],
-    ),
-    (
-        "StatefulSet",
-        {"volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]},
-        ["spec.volumeClaimTemplates[0].spec.resources[storage]: Required value"],
-    ),
-    ("ReplicaSet", {"selector": {}}, ["spec.selector: Invalid value: {}: empty selector is invalid for deployment"]),
-]
-
-
-@pytest.mark.parametrize(("kind", "fields", "sentences"), WORKLOADS, ids=[str(s)[:90] for _, _, s in WORKLOADS])
-def test_a_wrong_workload_is_refused_with_the_paths_and_words_of_kubernetes(kind, fields, sentences):
-    spec = {key: value for key, value in {**WORKLOAD, **fields}.items() if value is not None}
-
-    assert wrong("apps/v1", kind, {"spec": spec}) == sentences
-
-
-@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"])
-def test_what_a_workload_selects_is_fixed(kind: str):
-    old = stored("apps/v1", kind, {"spec": WORKLOAD})
-    other = {"metadata": {"labels": {"app": "a", "b": "c"}}, "spec": TEMPLATE["spec"]}
-
-    sentences = wrong_change(old, spec={"selector": {"matchLabels": {"b": "c"}}, "template": other})
-
-    assert sentences == ['spec.selector: Invalid value: {"matchLabels":{"b":"c"}}: field is immutable']
-
-
-def test_a_mount_of_a_claim_template_is_known():
-    template = {
-        **TEMPLATE,
-        "spec": {"containers": [{**CONTAINER, "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]},
-    }
-    claim = {
-        "metadata": {"name": "data"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1"}}},
-    }
-
-    assert (
-        wrong("apps/v1", "StatefulSet", {"spec": {**WORKLOAD, "template": template, "volumeClaimTemplates": [claim]}})
-        == []
-    )
-
-
-def test_a_workloads_counts_make_sense():
-    old = stored("apps/v1", "Deployment", {"spec": WORKLOAD})
-
-    assert wrong_change(old, "status", status={"replicas": 1, "readyReplicas": 2, "updatedReplicas": -1}) == [
-        "status.updatedReplicas: Invalid value: -1: must be greater than or equal to 0",
-        "status.readyReplicas: Invalid value: 2: cannot be greater than status.replicas",
-    ]

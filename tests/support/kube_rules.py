@@ -7,7 +7,13 @@ from typing import Any
 
 from orlop.embedded.apiserver.birth_rules import Surroundings
 from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.validation_rules import Prepared, decode_object, prepare_create, prepare_update
+from orlop.embedded.apiserver.validation_rules import (
+    NOT_STORED,
+    Prepared,
+    decode_object,
+    prepare_create,
+    prepare_update,
+)
 
 SCHEMAS = Schemas.load()
 NOW = "2026-08-01T12:00:00Z"
@@ -32,8 +38,8 @@ WORKLOAD = {"selector": {"matchLabels": {"app": "a"}}, "template": TEMPLATE}
 
 
 def create(api_version: str, kind: str, body: Mapping[str, Any], **around: Any) -> Prepared:
-    metadata = {"name": "x", **body.get("metadata", {})}
-    decoded = decode_object(SCHEMAS, api_version, kind, {**body, "metadata": metadata})
+    metadata = {} if kind in NOT_STORED else {"metadata": {"name": "x", **body.get("metadata", {})}}
+    decoded = decode_object(SCHEMAS, api_version, kind, {**body, **metadata})
     namespace = None if kind in CLUSTER_SCOPED else "default"
     surroundings = {"now": NOW, "uid": "uid-1", "name_suffix": "bcdfg", "namespace": namespace, **around}
     return prepare_create(SCHEMAS, api_version, kind, decoded.object, Surroundings(**surroundings))

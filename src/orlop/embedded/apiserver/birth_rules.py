@@ -86,6 +86,11 @@ def _gated(now: str) -> Object:
     }
 
 
+def missing_account(namespace: str, name: str) -> str:
+    """Why a pod is refused (403) whose service account is not there."""
+    return f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+
+
 def with_tolerations(spec: Object) -> Object:
     """A pod stays for a while on a node that is not ready or not reached."""
     tolerations = list(spec.get("tolerations", []))

@@ -59,8 +59,8 @@ def container(given: Object) -> Object:
 
 
 def probe(given: Object) -> Object:
-    stated = {key: value for key, value in given.items() if value != 0}
-    return _filled(stated, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
+    defaults = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+    return _filled({key: value for key, value in given.items() if value != 0 or key not in defaults}, **defaults)
 
 
 def volume(given: Object) -> Object:

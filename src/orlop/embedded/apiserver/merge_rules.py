@@ -149,6 +149,7 @@ class _Merge:
             merged = _without_directives(items)
         else:
             merged = self.lists(list(live), items, field)
+            before = _with_new_in_freed_places(before, merged, items, field.merge_key)
         _check_keys(merged, field.merge_key)
         return in_order(merged, order, before, field.merge_key)
 
@@ -200,6 +201,20 @@ def _special_items_applied(original: list[Object], patch: list[Object], key: str
             case directive if directive is not plain:
                 raise PatchRefused(f"unknown patch type: {printed(directive)} in map: {printed(item)}")
     return (plain, []) if replace else (list(original), plain)
+
+
+def _with_new_in_freed_places(before: list[Any], merged: list[Any], patch: list[Any], key: str | None) -> list[Any]:
+    """The order that counts as the one before: new items stand where, and as many as, deleted ones made room.
+
+    So it is in Kubernetes, which keeps the new items in the array of the old ones.
+    """
+    if key is None:
+        return before
+    kept = {_identity_in(item, key) for item in merged}
+    known = {_identity_in(item, key) for item in before}
+    survivors = [item for item in before if _identity_in(item, key) in kept]
+    new = [item for item in patch if not _is_directive(item) and _identity_in(item, key) not in known]
+    return [*survivors, *new[: len(before) - len(survivors)]]
 
 
 def _check_order(items: list[Any], order: list[Any], key: str | None) -> None:

@@ -33,8 +33,13 @@ Object = dict[str, Any]
 MAIN: Final = ""
 STATUS: Final = "status"
 FINALIZE: Final = "finalize"
-# Kinds that are answered and never stored: they have no metadata to speak of.
-NOT_STORED: Final = frozenset({"Binding", "Eviction", "TokenRequest", "TokenReview", "DeleteOptions", "Status"})
+# Kinds that are answered and never stored: their metadata is the client's.
+NOT_STORED: Final = frozenset(
+    {
+        *("Binding", "Eviction", "DeleteOptions", "Status", "TokenRequest", "TokenReview"),
+        *("SelfSubjectReview", "SelfSubjectAccessReview", "SubjectAccessReview"),
+    }
+)
 
 
 class Prepared(NamedTuple):
@@ -56,11 +61,13 @@ _TYPE: Final = ("apiVersion", "kind")
 def prepare_create(schemas: Schemas, api_version: str, kind: str, given: Object, around: Surroundings) -> Prepared:
     """`given` was decoded by decode_object."""
     rules = rules_of(api_version, kind)
+    if kind in NOT_STORED:
+        return Prepared(given, (*_part_causes(schemas, given), *rules.causes(given)))
     made = rules.make(_born(given, rules, around), around)
     if kind == "Namespace":
         made = _labelled_namespace(made)
-    causes = [*_birth_metadata_causes(made, kind, rules, around), *_part_causes(schemas, made), *rules.causes(made)]
-    return Prepared(made, tuple(causes))
+    causes = (*_birth_metadata_causes(made, rules, around), *_part_causes(schemas, made), *rules.causes(made))
+    return Prepared(made, causes)
 
 
 def _born(given: Object, rules: KindRules, around: Surroundings) -> Object:
@@ -83,14 +90,13 @@ def _labelled_namespace(namespace: Object) -> Object:
     return {**namespace, "metadata": {**metadata, "labels": labels}}
 
 
-def _birth_metadata_causes(made: Object, kind: str, rules: KindRules, around: Surroundings) -> Iterator[Cause]:
-    if kind not in NOT_STORED and not kind.endswith("Review"):
-        yield from birth_causes(
-            made["metadata"],
-            namespaced=around.namespace is not None,
-            check=rules.name_check,
-            qualified_finalizers=rules.qualified_finalizers,
-        )
+def _birth_metadata_causes(made: Object, rules: KindRules, around: Surroundings) -> Iterator[Cause]:
+    return birth_causes(
+        made["metadata"],
+        namespaced=around.namespace is not None,
+        check=rules.name_check,
+        qualified_finalizers=rules.qualified_finalizers,
+    )
 
 
 def _part_causes(schemas: Schemas, made: Object) -> list[Cause]:
