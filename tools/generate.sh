@@ -4,3 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 .venv/bin/python tools/generate_csi_stubs.py "$@"
 .venv/bin/python tools/generate_flag_reference.py "$@"
+.venv/bin/python tools/generate_kube_schemas.py "$@"

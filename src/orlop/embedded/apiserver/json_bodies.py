@@ -1,0 +1,116 @@
+"""Reading the JSON of a request: one value, and the names that were given twice in one object.
+
+As in Go, a name given twice has its last value, bytes that are no UTF-8 become U+FFFD, and NaN is no number. Unlike in
+Go, which allows 10,000, values nest at most 200 deep: nothing Kubernetes has nests deeper than 30, and whatever walks a
+value later may do so by recursion. Nothing here knows kinds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+DEEPEST: Final = 200
+# As many strict errors as Kubernetes lists.
+MOST_DUPLICATES: Final = 100
+
+
+class NotJson(ValueError):
+    """The text is no JSON value, or one nobody can mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """`duplicates` are paths such as `data.a` or `spec.containers[0].name`, in the order of the objects' ends."""
+
+    value: Any
+    duplicates: tuple[str, ...] = ()
+
+
+def read_body(text: bytes) -> Body:
+    twice: list[tuple[dict[str, Any], str]] = []
+    value = _parsed(_decoded(text), twice)
+    _check_depth(text, value)
+    return Body(value, tuple(_paths(value, twice)) if twice else ())
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8-sig" if text.startswith(b"\xef\xbb\xbf") else "utf-8", errors="replace")
+
+
+def _parsed(text: str, twice: list[tuple[dict[str, Any], str]]) -> Any:
+    def hook(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            twice.extend((made, name) for name in _repeated(pairs))
+        return made
+
+    try:
+        value = json.loads(text, object_pairs_hook=hook, parse_constant=_no_number)
+    except RecursionError:
+        raise NotJson(f"the value nests deeper than {DEEPEST} levels") from None
+    except ValueError as error:
+        raise NotJson(str(error)) from None
+    return _without_lone_surrogates(value) if "\\u" in text else value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _repeated(pairs: list[tuple[str, Any]]) -> list[str]:
+    names = [name for name, _ in pairs]
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    """A text with half of a surrogate pair cannot be written again."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        value[:] = [_without_lone_surrogates(item) for item in value]
+    elif isinstance(value, dict):
+        items = [(_without_lone_surrogates(key), _without_lone_surrogates(inner)) for key, inner in value.items()]
+        value.clear()
+        value.update(items)
+    return value
+
+
+def _check_depth(text: bytes, value: Any) -> None:
+    # A text with so few brackets cannot nest too deep: nearly all of them end here.
+    if text.count(b"{") + text.count(b"[") <= DEEPEST:
+        return
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
+            return
+    raise NotJson(f"the value nests deeper than {DEEPEST} levels")
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+def _paths(value: Any, twice: list[tuple[dict[str, Any], str]]) -> Iterator[str]:
+    places = dict(_places(value, ""))
+    for owner, name in twice[:MOST_DUPLICATES]:
+        # An object that was itself given twice is no part of the value any more.
+        if id(owner) in places:
+            yield f"{places[id(owner)]}.{name}".removeprefix(".")
+
+
+def _places(value: Any, path: str) -> Iterator[tuple[int, str]]:
+    """The path of every object, by its identity."""
+    if isinstance(value, dict):
+        yield id(value), path
+        for key, inner in value.items():
+            yield from _places(inner, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _places(item, f"{path}[{place}]")
