@@ -17,6 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from orlop.embedded.apiserver.proto.message_table import KINDS, MESSAGES
+from orlop.embedded.apiserver.protobuf_bodies import decode_body
 
 Json = dict[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -137,6 +138,22 @@ FORM_BYTES: dict[str, Callable[[Any], bytes]] = {
     "RawJson": lambda value: stretch(1, json.dumps(value)),
     "TextList": lambda items: b"".join(stretch(1, item) for item in items or []),
 }
+
+# What is read of it.
+
+
+def decoded(kind: str, raw: bytes, api_version: str = "v1") -> dict[str, Any]:
+    """What a body with these bytes as its object becomes, without its type."""
+    document = decode_body(envelope(api_version, kind, raw))
+    assert (document.pop("apiVersion"), document.pop("kind")) == (api_version, kind)
+    return document
+
+
+def managed_fields(raw: bytes | str) -> dict[str, Any]:
+    entry = stretch(17, stretch(7, stretch(1, raw)))
+    members: dict[str, Any] = decoded("Pod", stretch(1, entry))["metadata"]["managedFields"][0]
+    return members
+
 
 # What there is to write: objects as JSON would give them.
 

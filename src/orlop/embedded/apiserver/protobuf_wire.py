@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 NUMBER: Final = 0
-EIGHT_BYTES: Final = 1
 STRETCH: Final = 2
-FOUR_BYTES: Final = 5
+FIXED_LENGTHS: Final = {1: 8, 5: 4}
 
 MOST_FIELDS: Final = 100_000
 """Of one body: those of a pod with 1,500 containers, or of a ConfigMap with 33,000 keys."""
@@ -61,24 +60,26 @@ def read_stretch(data: bytes, position: int, end: int) -> tuple[int, int]:
         length, start = read_number(data, position, end)
     stop = start + length
     if stop > end:
-        raise MalformedBody(f"{length} bytes are announced at byte {start}, and only {end - start} are there")
+        raise MalformedBody(_cut_off(length, start, end))
     return start, stop
+
+
+def _cut_off(length: int, start: int, end: int) -> str:
+    return f"{length} bytes are announced at byte {start}, and only {end - start} are there"
 
 
 def skip(wire_type: int, data: bytes, position: int, end: int) -> int:
     """The position after a field that nobody here knows."""
-    match wire_type:
-        case 0:
-            return read_number(data, position, end)[1]
-        case 2:
-            return read_stretch(data, position, end)[1]
-        case 1 | 5:
-            stop = position + (8 if wire_type == EIGHT_BYTES else 4)
-            if stop <= end:
-                return stop
-            raise MalformedBody(f"{stop - position} bytes are announced at byte {position}, and not all are there")
-        case _:
-            raise MalformedBody(f"the field before byte {position} has the wire type {wire_type}: Kubernetes has none")
+    if wire_type == NUMBER:
+        return read_number(data, position, end)[1]
+    if wire_type == STRETCH:
+        return read_stretch(data, position, end)[1]
+    if wire_type not in FIXED_LENGTHS:
+        raise MalformedBody(f"the field before byte {position} has the wire type {wire_type}: Kubernetes has none such")
+    length = FIXED_LENGTHS[wire_type]
+    if position + length > end:
+        raise MalformedBody(_cut_off(length, position, end))
+    return position + length
 
 
 def read_text(body: Body, start: int, stop: int) -> str:
