@@ -101,7 +101,7 @@ IMPURE = (
 )
 GRAB_BAGS = ("utils", "util", "common", "helpers", "helper", "misc")
 LONGEST_FILE = 400
-GENERATED = ("csi/proto/",)
+GENERATED = ("csi/proto/", "embedded/apiserver/proto/")
 
 
 @dataclass(frozen=True, slots=True)
