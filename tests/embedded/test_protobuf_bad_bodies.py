@@ -18,6 +18,7 @@ from support.kube_protobuf import (
     managed_fields,
     message_bytes,
     number,
+    of_drawn_objects,
     stretch,
     table_fields,
     tag,
@@ -139,12 +140,14 @@ def outcome(body: bytes) -> object:
         return None
 
 
+@of_drawn_objects
 @given(drawn_documents(), st.data())
 def test_a_body_that_ends_early_is_an_error_or_an_object(document, data):
     body = encode_like_go(document)
     outcome(body[: data.draw(st.integers(0, len(body)))])
 
 
+@of_drawn_objects
 @given(drawn_documents(), st.data())
 def test_an_object_that_ends_early_is_an_error_or_an_object(document, data):
     raw = message_bytes(KINDS[document["apiVersion"], document["kind"]], document)
@@ -152,6 +155,7 @@ def test_an_object_that_ends_early_is_an_error_or_an_object(document, data):
     outcome(envelope(document["apiVersion"], document["kind"], cut))
 
 
+@of_drawn_objects
 @given(drawn_documents(), st.data())
 def test_a_body_with_changed_bytes_is_an_error_or_an_object(document, data):
     body = bytearray(encode_like_go(document))

@@ -21,6 +21,7 @@ from support.kube_protobuf import (
     managed_fields,
     message_bytes,
     number,
+    of_drawn_objects,
     stretch,
     table_fields,
     tag,
@@ -65,6 +66,7 @@ def test_an_object_with_nothing_set_shows_what_go_always_shows(api_version: str,
     assert decode_body(encode_like_go(document)) == document
 
 
+@of_drawn_objects
 @given(drawn_documents())
 def test_what_go_writes_is_read_as_what_it_would_have_written_in_json(document):
     assert decode_body(encode_like_go(document)) == document
@@ -262,6 +264,7 @@ def test_a_message_in_two_pieces_is_merged_and_a_value_sent_twice_is_the_last_on
 UNKNOWN = [number(9000, 7), stretch(9000, b"\xff"), tag(9000, 1) + bytes(8), tag(9000, 5) + bytes(4)]
 
 
+@of_drawn_objects
 @given(drawn_documents(), st.sampled_from(UNKNOWN))
 def test_fields_that_nobody_knows_are_passed_over(document, unknown):
     name = KINDS[document["apiVersion"], document["kind"]]

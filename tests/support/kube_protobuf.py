@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from orlop.embedded.apiserver.proto.message_table import KINDS, MESSAGES
@@ -233,6 +234,10 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     ).map(lambda value: {"f:x": value}),
     "TextList": st.lists(texts, max_size=2),
 }
+
+
+# Drawing an object costs milliseconds: a tenth of the soak's examples still fits into a test's minute.
+of_drawn_objects = settings(max_examples=max(100, settings().max_examples // 10))
 
 
 @st.composite
