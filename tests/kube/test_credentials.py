@@ -21,6 +21,7 @@ from orlop.kube.errors import CredentialsUnavailable
 from orlop.kube.kubeconfig import Kubeconfig
 from orlop.kube.objects import time_text
 from orlop.testing.virtual_clock import VirtualClock
+from support.random_tests import FEWER
 
 V1 = "client.authentication.k8s.io/v1"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nTUU=\n-----END CERTIFICATE-----\n"
@@ -284,6 +285,7 @@ ANY_JSON = st.recursive(
 )
 
 
+@FEWER
 @given(st.binary(max_size=30) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_answer_is_read_or_refused(output: bytes):
     try:

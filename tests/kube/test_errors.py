@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orlop.kube import errors
 from orlop.kube.errors import Cause, Details, StatusError, error_from_status
+from support.random_tests import FEWER
 
 
 def status(code: int, reason: str, message: str = "a sentence", **details: Any) -> dict[str, Any]:
@@ -150,6 +151,7 @@ ANYTHING = st.recursive(
 )
 
 
+@FEWER
 @given(code=st.integers(400, 599), body=ANYTHING, header=st.text(max_size=4))
 def test_whatever_a_server_answers_becomes_an_error(code: int, body: Any, header: str):
     error = error_from_status(code, body, {"Retry-After": header})

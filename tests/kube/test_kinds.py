@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orlop.kube import kinds
 from orlop.kube.kinds import BUILT_IN, InvalidPath, Kind, kind_of_object, kind_of_resource
+from support.random_tests import FEWER
 
 DRIVE = Kind("orlop.dev", "v1", "Drive", "drives", namespaced=False, short_names=("dr",), subresources=(kinds.STATUS,))
 
@@ -158,6 +159,7 @@ def test_a_kind_without_a_name_is_refused():
         Kind("orlop.dev", "v1", "Drive", "", namespaced=False)
 
 
+@FEWER
 @given(name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/%"), min_size=1, max_size=20))
 def test_any_other_name_is_exactly_one_segment_of_the_path(name: str):
     if name in {".", ".."}:

@@ -17,6 +17,7 @@ from orlop.kube.cluster_access import ANONYMOUS, Credentials
 from orlop.kube.credentials import FileCredentials, PluginCredentials
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.testing.virtual_clock import VirtualClock
+from support.random_tests import FEW
 
 pytestmark = pytest.mark.virtual_time
 
@@ -339,7 +340,7 @@ ANY_YAML = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(part=st.sampled_from(["contexts", "clusters", "users", "current-context", "kind"]), value=ANY_YAML)
 def test_any_file_is_read_or_refused_with_a_sentence(folder: Path, part: str, value: Any):
     try:
@@ -348,7 +349,7 @@ def test_any_file_is_read_or_refused_with_a_sentence(folder: Path, part: str, va
         assert str(folder) in str(error)  # noqa: PT017 - either way is right
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cluster=ANY_YAML, user=ANY_YAML)
 def test_any_cluster_and_user_are_read_or_refused_with_a_sentence(folder: Path, cluster: Any, user: Any):
     clusters = [{"name": "c", "cluster": cluster if isinstance(cluster, dict) else {"server": cluster}}]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orlop.kube import objects
 from orlop.kube.objects import InvalidTime, ObjectName
+from support.random_tests import FEWER
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 987654, tzinfo=UTC)
 
@@ -83,6 +84,7 @@ def test_what_is_missing_null_or_empty_reads_the_same(obj):
 NAMES = st.text("abc-.0", min_size=1, max_size=5)
 
 
+@FEWER
 @given(namespace=st.none() | NAMES, name=NAMES)
 def test_a_name_survives_being_written_and_read(namespace: str | None, name: str):
     whole = ObjectName(namespace, name)
@@ -98,6 +100,7 @@ def test_what_names_no_object_is_refused(text: str):
 # ---- versions --------------------------------------------------------------------------------------------------------
 
 
+@FEWER
 @given(one=st.integers(0, 10**30), other=st.integers(0, 10**30))
 def test_resource_versions_are_ordered_as_the_numbers_they_are(one: int, other: int):
     assert (objects.version_order(str(one)) < objects.version_order(str(other))) == (one < other)
@@ -199,6 +202,7 @@ def test_a_moment_without_a_zone_is_not_written():
         objects.time_text(datetime(2026, 1, 1))  # noqa: DTZ001 - the point
 
 
+@FEWER
 @given(moment=st.datetimes(timezones=st.just(UTC)))
 def test_a_micro_time_survives_being_written_and_read(moment: datetime):
     assert objects.read_time(objects.micro_time_text(moment)) == moment

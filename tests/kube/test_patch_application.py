@@ -22,6 +22,7 @@ from orlop.kube.patch_application import (
     pointer,
     pointer_parts,
 )
+from support.random_tests import FEWER
 
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x", "y"]),
@@ -196,6 +197,7 @@ def test_a_document_nested_without_end_is_refused():
         apply_merge_patch({}, deep)
 
 
+@FEWER
 @given(DOCUMENTS, DOCUMENTS)
 def test_what_was_given_stays_as_it_was_and_the_result_shares_nothing_with_it(document: Any, value: Any):
     given_document, patch = copy.deepcopy(document), [{"op": "add", "path": "", "value": {"x": value, "y": value}}]
@@ -213,12 +215,14 @@ def test_what_was_given_stays_as_it_was_and_the_result_shares_nothing_with_it(do
     assert equal(document, given_document)
 
 
+@FEWER
 @given(DOCUMENTS)
 def test_the_test_of_a_document_against_itself_passes(document: Any):
     patch = [{"op": "test", "path": "", "value": copy.deepcopy(document)}]
     assert equal(apply_json_patch(document, patch), document)
 
 
+@FEWER
 @given(st.dictionaries(st.text(max_size=4), st.integers(), min_size=1), st.data())
 def test_adding_and_removing_one_member_gives_the_document_back(document: dict[str, int], data: st.DataObject):
     new = data.draw(st.text(max_size=4).filter(lambda key: key not in document))
@@ -226,6 +230,7 @@ def test_adding_and_removing_one_member_gives_the_document_back(document: dict[s
     assert apply_json_patch(document, patch) == document
 
 
+@FEWER
 @given(st.lists(st.text(max_size=4)))
 def test_a_pointer_leads_back_to_its_parts(parts: list[str]):
     assert pointer_parts(pointer(*parts)) == tuple(parts)
@@ -244,6 +249,7 @@ PATCHES = st.lists(
 )
 
 
+@FEWER
 @given(DOCUMENTS, PATCHES)
 def test_any_patch_is_applied_or_refused_and_the_document_given_is_untouched(document: Any, patch: list[Any]):
     before = copy.deepcopy(document)
@@ -283,12 +289,14 @@ def test_a_merge_patch_is_applied_as_its_standard_says(original: str, patch: str
     assert equal(apply_merge_patch(json.loads(original), json.loads(patch)), json.loads(result))
 
 
+@FEWER
 @given(DOCUMENTS, DOCUMENTS)
 def test_a_merge_patch_applied_twice_is_as_good_as_once(document: Any, patch: Any):
     once = apply_merge_patch(document, patch)
     assert equal(apply_merge_patch(once, patch), once)
 
 
+@FEWER
 @given(DOCUMENTS)
 def test_the_empty_merge_patch_changes_no_object(document: Any):
     assert equal(apply_merge_patch({"k": document}, {}), {"k": document})

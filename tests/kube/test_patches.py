@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orlop.kube import objects, patches
 from orlop.kube.patch_application import PatchDoesNotApply, apply_json_patch, apply_merge_patch, equal
 from orlop.kube.patches import JsonPatch, merge_patch
+from support.random_tests import FEWER
 
 OURS = "external-attacher/csi-orlop-dev"
 OTHERS = st.sampled_from(["a.io/x", "b.io/y", "kubernetes.io/pv-protection"])
@@ -38,6 +39,7 @@ def test_a_first_finalizer_is_added_wherever_there_is_no_list(present: Any):
     assert patches.remove_finalizer(obj, OURS) is None
 
 
+@FEWER
 @given(LISTS)
 def test_adding_a_finalizer_puts_it_after_all_others(present: list[str] | None):
     obj = pv(finalizers=present)
@@ -46,6 +48,7 @@ def test_adding_a_finalizer_puts_it_after_all_others(present: list[str] | None):
     assert objects.finalizers(added) == (before if OURS in before else (*before, OURS))
 
 
+@FEWER
 @given(LISTS)
 def test_removing_a_finalizer_leaves_all_others_in_their_order(present: list[str] | None):
     obj = pv(finalizers=present)
@@ -53,6 +56,7 @@ def test_removing_a_finalizer_leaves_all_others_in_their_order(present: list[str
     assert objects.finalizers(removed) == tuple(one for one in objects.finalizers(obj) if one != OURS)
 
 
+@FEWER
 @given(st.lists(OTHERS, unique=True))
 def test_adding_and_removing_a_finalizer_gives_the_object_back(present: list[str]):
     obj = pv(finalizers=present or MISSING)
@@ -60,6 +64,7 @@ def test_adding_and_removing_a_finalizer_gives_the_object_back(present: list[str
     assert apply(patches.remove_finalizer(added, OURS), added) == obj
 
 
+@FEWER
 @given(LISTS, LISTS)
 def test_a_finalizer_patch_fails_when_the_list_has_changed_since_it_was_read(
     seen: list[str] | None, meanwhile: list[str] | None
@@ -132,6 +137,7 @@ ENTRIES = st.just(MISSING) | st.none() | st.dictionaries(ENTRY_KEYS, st.sampled_
 
 
 @pytest.mark.parametrize(("field", "set_entry", "unset_entry"), FIELDS)
+@FEWER
 @given(entries=ENTRIES, key=ENTRY_KEYS, value=st.sampled_from(["", "1", "2"]))
 def test_one_entry_is_set_or_taken_out_and_no_other_touched(field, set_entry, unset_entry, entries, key, value):
     obj = pv(**{field: entries})
@@ -144,6 +150,7 @@ def test_one_entry_is_set_or_taken_out_and_no_other_touched(field, set_entry, un
 
 
 @pytest.mark.parametrize(("field", "set_entry", "unset_entry"), FIELDS)
+@FEWER
 @given(seen=ENTRIES, meanwhile=st.dictionaries(ENTRY_KEYS, st.sampled_from(["", "1", "3"]), min_size=1, max_size=3))
 def test_an_entry_that_changed_meanwhile_is_not_overwritten(field, set_entry, unset_entry, seen, meanwhile):
     obj, changed = pv(**{field: seen}), pv(**{field: meanwhile})
@@ -196,17 +203,20 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
+@FEWER
 @given(OBJECTS, OBJECTS)
 def test_the_merge_patch_between_two_objects_makes_the_one_the_other(before: dict[str, Any], after: dict[str, Any]):
     result = apply_merge_patch(before, merge_patch(before, after))
     assert equal(without_nulls(result), without_nulls(after))
 
 
+@FEWER
 @given(OBJECTS)
 def test_nothing_is_patched_between_an_object_and_itself(obj: dict[str, Any]):
     assert merge_patch(obj, copy.deepcopy(obj)) == {}
 
 
+@FEWER
 @given(OBJECTS, OBJECTS, OBJECTS)
 def test_a_merge_patch_touches_no_member_that_was_the_same_before_and_after(before, after, other):
     patch = merge_patch(before, after)

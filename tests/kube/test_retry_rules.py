@@ -21,6 +21,7 @@ from orlop.kube.retry_rules import (
     after_failure,
     is_safe_to_repeat,
 )
+from support.random_tests import FEWER
 
 BUSY = errors.TooManyRequests("busy", code=429, retry_after=2.0)
 BUSY_WITHOUT_A_TIME = errors.TooManyRequests("busy", code=429)
@@ -175,6 +176,7 @@ class Server:
         self.obj = after
 
 
+@FEWER
 @given(OPERATIONS, st.lists(OPERATIONS, max_size=2))
 def test_a_patch_that_tests_the_version_has_its_effect_once_however_often_it_is_sent(ours, others):
     server = Server()

@@ -17,6 +17,7 @@ from orlop.kube.selectors import (
     Requirement,
     field_text,
 )
+from support.random_tests import FEWER
 
 # ---- label selectors, by example -------------------------------------------------------------------------------------
 
@@ -236,11 +237,13 @@ def requirements(draw, operators=tuple(Operator)) -> Requirement:
 SELECTORS = st.builds(LabelSelector, st.lists(requirements(), max_size=4).map(tuple))
 
 
+@FEWER
 @given(SELECTORS)
 def test_reading_undoes_writing(selector: LabelSelector):
     assert LabelSelector.parse(str(selector)) == selector
 
 
+@FEWER
 @given(requirements([one for one in Operator if one not in {Operator.GREATER, Operator.LESS}]), LABEL_SETS)
 def test_a_requirement_matches_exactly_what_its_negation_does_not(requirement: Requirement, labels: dict[str, str]):
     assert requirement.matches(labels) != requirement.negated().matches(labels)
@@ -252,23 +255,27 @@ def test_a_comparison_has_no_negation():
         Requirement("a", Operator.GREATER, ("1",)).negated()
 
 
+@FEWER
 @given(SELECTORS, SELECTORS, LABEL_SETS)
 def test_two_selectors_joined_match_what_both_match(one: LabelSelector, other: LabelSelector, labels: dict[str, str]):
     joined = LabelSelector.parse(",".join(text for text in (str(one), str(other)) if text))
     assert joined.matches(labels) == (one.matches(labels) and other.matches(labels))
 
 
+@FEWER
 @given(SELECTORS, st.data())
 def test_the_order_and_repetition_of_requirements_mean_nothing(selector: LabelSelector, data: st.DataObject):
     shuffled = data.draw(st.permutations([*selector.requirements, *selector.requirements]))
     assert LabelSelector(tuple(shuffled)) == selector
 
 
+@FEWER
 @given(LABEL_SETS, LABEL_SETS)
 def test_the_selector_of_some_labels_matches_whoever_has_them_all(wanted: dict[str, str], labels: dict[str, str]):
     assert LabelSelector.of_labels(wanted).matches(labels) == (wanted.items() <= labels.items())
 
 
+@FEWER
 @given(st.text(st.sampled_from("ab=!(), <>\tin\\@é\x00"), max_size=12))
 def test_any_text_is_read_or_refused_and_what_is_read_is_written_canonically(text: str):
     try:
@@ -360,17 +367,20 @@ def test_the_one_value_a_field_must_have_is_known():
 FIELD_TERMS = st.builds(FieldTerm, st.sampled_from(["metadata.name", "a", "b.c"]), st.booleans(), st.text(max_size=6))
 
 
+@FEWER
 @given(st.lists(FIELD_TERMS, max_size=4))
 def test_reading_a_field_selector_undoes_writing_it_whatever_the_values_hold(terms: list[FieldTerm]):
     selector = FieldSelector(tuple(terms))
     assert FieldSelector.parse(str(selector)) == selector
 
 
+@FEWER
 @given(FIELD_TERMS, st.text(max_size=6))
 def test_a_field_term_matches_exactly_what_its_opposite_does_not(term: FieldTerm, value: str):
     assert term.matches(value) != FieldTerm(term.field, not term.equals, term.value).matches(value)
 
 
+@FEWER
 @given(st.text(st.sampled_from("ab=!,\\ "), max_size=10))
 def test_any_text_is_a_field_selector_or_refused(text: str):
     try:

@@ -6,7 +6,8 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -15,6 +16,7 @@ from orlop.foundation.task_group import TaskGroup
 from orlop.kube.reconcile_loop import Done, Failed, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.queues import BACKOFF, HandClock, queue_of
+from support.random_tests import FEWER
 
 POOLS = ("attach", "detach")
 NAMES = st.sampled_from("abcd")
@@ -123,7 +125,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         assert queue.is_idle() == (not model.worked_on and not any(model.waiting.values()))
 
 
-TestQueueAgainstModel = QueueAgainstModel.TestCase
+TestQueueAgainstModel = pytest.mark.timeout(600)(QueueAgainstModel.TestCase)  # in a soak
+TestQueueAgainstModel.settings = FEWER
 
 
 # ---- with workers ----------------------------------------------------------------------------------------------------
@@ -165,7 +168,7 @@ class World:
         return one
 
 
-@settings(max_examples=30)
+@FEWER
 @given(
     seed=st.integers(0, 2**32),
     wishes=st.lists(st.tuples(st.integers(0, 5), A_POOL, NAMES, st.integers(0, 20)), max_size=30),

@@ -1,0 +1,9 @@
+"""How far random tests go whose single example takes milliseconds: a soak of all of them must end the same day."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+FEWER = settings(max_examples=min(settings.default.max_examples, 2_000))  # type: ignore[union-attr]
+FEW = settings(max_examples=min(settings.default.max_examples, 500))  # type: ignore[union-attr]
+"""For those that write files, or begin a world of their own."""
