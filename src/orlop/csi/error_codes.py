@@ -47,13 +47,13 @@ class Code(IntEnum):
     @property
     def go_name(self) -> str:
         """As Go prints the code: the value of the label `grpc_status_code` in everybody's metrics."""
-        return _GO_NAMES[self]
+        return _GO_NAMES[int(self)]
 
 
 # Asked for at every call, so made once.
-_GO_NAMES: Final = {code: "".join(word.capitalize() for word in code.name.split("_")) for code in Code} | {
-    Code.OK: "OK",
-    Code.CANCELLED: "Canceled",
+_GO_NAMES: Final = {int(code): "".join(word.capitalize() for word in code.name.split("_")) for code in Code} | {
+    int(Code.OK): "OK",
+    int(Code.CANCELLED): "Canceled",
 }
 
 

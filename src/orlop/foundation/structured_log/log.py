@@ -83,7 +83,7 @@ class Log:
 
     def info(self, message: str, /, **fields: object) -> None:
         if self._level <= INFO:
-            self._destination(INFO, message, {**self._bound, **fields})
+            self._destination(INFO, message, {**self._bound, **fields} if self._bound else fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
         if self._level <= WARNING:
@@ -190,7 +190,7 @@ class _TextLines(_Lines):
     __slots__ = ()
 
     def line(self, level: Level, message: str, fields: Mapping[str, object]) -> str:
-        parts = [self._time(), " ", self.level_name(level), " ", self._values.as_json(message)]
+        parts = [self._time(), " ", self.level_name(level), " ", self._values.as_message(message)]
         for key, value in fields.items():
             parts.append(_text_key(key))
             parts.append(self._values.as_text(value))

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import islice
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ TRACEBACK_LIMITS = 8  # a traceback may be as long as so many values
 LONGEST_CONTAINER = 100
 DEEPEST_CONTAINER = 4
 LARGEST_PRINTED_INT = 10**40
+LONGEST_USUAL_MESSAGE = 100
 
 # What begins with a digit is quoted, so that a reader can tell the text "1" from the number 1.
 BARE_WORD = re.compile(r"(?!(?:true|false|null)$)[A-Za-z/_][A-Za-z0-9_./:@+%-]*")
@@ -43,6 +45,11 @@ class Values:
         if type(value) is str and len(value) <= self._limit and BARE_WORD.fullmatch(value):
             return value
         return self.as_json(value)
+
+    def as_message(self, message: str) -> str:
+        """As JSON; messages are texts of source code, so most have been asked for before."""
+        known = len(message) <= min(self._limit, LONGEST_USUAL_MESSAGE)
+        return _quoted_before(message) if known else self.as_json(message)
 
     def as_json(self, value: object, depth: int = 0) -> str:
         kind = type(value)
@@ -108,3 +115,8 @@ def quoted(text: str) -> str:
 
 def json_escape(character: str | re.Match[str]) -> str:
     return json.dumps(character if isinstance(character, str) else character[0])[1:-1]
+
+
+@lru_cache(maxsize=1024)
+def _quoted_before(message: str) -> str:
+    return quoted(message)
