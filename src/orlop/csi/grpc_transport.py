@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
 
@@ -178,15 +178,8 @@ class GrpcConnection:
         method = self._calls.get(path)
         if method is None:
             method = self._calls[path] = self._channel.unary_unary(path)
-        try:
+        with _told_as_csi_errors():
             answer: bytes | None = await method(message, timeout=min(within, LONGEST_TIMEOUT))
-        except grpc.aio.AioRpcError as error:
-            raise _error_of_status(error) from None
-        except grpc.aio.UsageError as error:
-            raise Cancelled(f"the connection was closed: {error}") from None
-        except asyncio.CancelledError:
-            _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
-            raise
         if answer is None:
             raise Internal(f"the driver said OK to {path} and gave no answer")
         return answer
@@ -194,17 +187,11 @@ class GrpcConnection:
     async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
         call: Any = None
         try:
-            method: Any = self._channel.unary_stream(path)
-            call = method(message, timeout=min(within, LONGEST_TIMEOUT))
-            async for answer in call:
-                yield answer
-        except grpc.aio.AioRpcError as error:
-            raise _error_of_status(error) from None
-        except grpc.aio.UsageError as error:
-            raise Cancelled(f"the connection was closed: {error}") from None
-        except asyncio.CancelledError:
-            _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
-            raise
+            with _told_as_csi_errors():
+                method: Any = self._channel.unary_stream(path)
+                call = method(message, timeout=min(within, LONGEST_TIMEOUT))
+                async for answer in call:
+                    yield answer
         finally:
             if call is not None:
                 call.cancel()  # of effect where the reader has left: the driver would go on until the deadline
@@ -214,6 +201,20 @@ class GrpcConnection:
         with suppress(asyncio.CancelledError):
             await self._watch
         await self._channel.close()
+
+
+@contextmanager
+def _told_as_csi_errors() -> Iterator[None]:
+    """What gRPC raises, in the terms of the seam."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise _error_of_status(error) from None
+    except grpc.aio.UsageError as error:
+        raise Cancelled(f"the connection was closed: {error}") from None
+    except asyncio.CancelledError:
+        _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
+        raise
 
 
 def _raise_unless_caller_cancelled(error: CsiError) -> None:
