@@ -3,7 +3,7 @@
 Each cell: the same request (ControllerPublishVolume, as an attacher sends it) over a unix socket, with 1, 10 and 100
 calls in flight. Rounds of ours and of the bare one take turns, and each figure is the median of its rounds, so that a
 busy machine hurts both alike. `server` rows have a bare client, `client` rows a bare server. Logging is on, at the
-level `info`, into /dev/null. Then the `orlop driver` process itself: memory when idle, time from start to listening.
+level `info`, as in a daemon, into /dev/null. Then the `orlop driver` process itself: memory when idle, time from start to listening.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.server import serving
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Log, line_log
+from orlop.foundation.structured_log import HeldLines, Log, lines_for
 
 IN_FLIGHT = (1, 10, 100)
 KINDS = ("bare", "ours")
@@ -73,7 +73,9 @@ class Controller(services.Controller):
 
 
 def quiet_log() -> Log:
-    return line_log(open(os.devnull, "w"), now=SystemClock().now)  # noqa: PTH123 - open till the end
+    """As a daemon makes its log."""
+    lines = lines_for(open(os.devnull, "w"), now=SystemClock().now)  # noqa: PTH123, SIM115 - open till the end
+    return Log(HeldLines(lines, later=asyncio.get_running_loop().call_later))
 
 
 async def serve_ours(path: str, stop: asyncio.Event) -> None:

@@ -7,7 +7,7 @@ well; a driver whose detaching from all nodes at once must wait for those has to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -45,11 +45,22 @@ def changes_something(rpc: Rpc[Any, Any]) -> bool:
 
 def key_of(rpc: Rpc[Any, Any], request: Message) -> str | None:
     """None where the call changes nothing, or names nothing (which the service will refuse)."""
-    fields = KEY_FIELDS.get(rpc.name)
-    if fields is None or not getattr(request, fields[0]):
-        return None
-    if fields[0] == "name":
-        return f"{_KIND_OF_NAME[rpc.name]} named {request.name}"  # type: ignore[attr-defined]  # the table says so
-    kind = fields[0].removesuffix("_id").replace("_", " ")
-    values = [getattr(request, name) for name in fields]
-    return f"{kind} {' on '.join(value for value in values if value)}"
+    reader = _READERS.get(rpc.name)
+    return None if reader is None else reader(request)
+
+
+def _reader(rpc_name: str, field: str, second_field: str = "") -> Callable[[Message], str | None]:
+    """Made once for each RPC: a key is read at every call."""
+    kind = f"{_KIND_OF_NAME[rpc_name]} named" if field == "name" else field.removesuffix("_id").replace("_", " ")
+
+    def read(request: Message) -> str | None:
+        first = getattr(request, field)
+        second = getattr(request, second_field) if second_field else ""
+        if not first:
+            return None
+        return f"{kind} {first} on {second}" if second else f"{kind} {first}"
+
+    return read
+
+
+_READERS: Final = {rpc_name: _reader(rpc_name, *fields) for rpc_name, fields in KEY_FIELDS.items()}

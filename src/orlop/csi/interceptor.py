@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,6 +34,10 @@ OPERATION_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),  # ours: a bind mount takes milliseconds
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0),  # upstream's
 )
+# Members of an enum are slow to look up, and every call asks for these.
+OK: Final = Code.OK
+DEBUG: Final = Level.DEBUG
+CODE_NAMES: Final = {code: code.name for code in Code}
 LONGEST_ERROR: Final = 2048
 """An error travels in an HTTP/2 header; peers refuse headers of more than a few KiB, and then nobody sees the error."""
 
@@ -144,7 +147,7 @@ class CallInterceptor:
 
     def _new_call(self, served: Served) -> Call:
         call = Call(served, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
-        if self._log.enabled(Level.DEBUG):
+        if self._log.enabled(DEBUG):
             self._log.debug("call begun", method=served.name, request_id=call.id)
         return call
 
@@ -166,13 +169,16 @@ class CallInterceptor:
             call.outcome.set_result(outcome)
 
     async def _outcome(self, call: Call, message: bytes) -> bytes | CsiError:
-        rpc = call.served.rpc
+        served = call.served
         try:
-            call.request = _parse(rpc, message)
-            call.key = call_key_rules.key_of(rpc, call.request)
-            with self._held(call):
-                response = await call.served.serve(call.request)
-            answer = _serialize(rpc, response)
+            call.request = request = _parse(served.rpc, message)
+            call.key = key = call_key_rules.key_of(served.rpc, request)
+            if key is None:
+                response = await served.serve(request)
+            else:
+                with self._keys.try_hold(key, why=f"{served.name} (request {call.id})"):
+                    response = await served.serve(request)
+            answer = _serialize(served.rpc, response)
         except Exception as error:  # noqa: BLE001 - the table decides about all of them
             return self._failed(call, error)
         except asyncio.CancelledError as error:
@@ -182,19 +188,14 @@ class CallInterceptor:
         self._succeeded(call, response)
         return answer
 
-    def _held(self, call: Call) -> AbstractContextManager[Any]:
-        if call.key is None:
-            return nullcontext()
-        return self._keys.try_hold(call.key, why=f"{call.served.name} (request {call.id})")
-
     def _succeeded(self, call: Call, response: Message | None) -> None:
-        seconds = self._ended(call, Code.OK)
+        seconds = self._ended(call, OK)
         # Calls that change nothing come by the dozen (kubelet asks for capabilities before each step).
         if call.served.changes_something:
-            self._log.info("call served", **_facts(call, Code.OK, seconds))
-        if self._log.enabled(Level.DEBUG):
+            self._log.info("call served", **_facts(call, OK, seconds))
+        if self._log.enabled(DEBUG):
             shown = {} if response is None else messages.printable(response)
-            self._log.debug("call in full", **_facts(call, Code.OK, seconds), request=_shown(call), response=shown)
+            self._log.debug("call in full", **_facts(call, OK, seconds), request=_shown(call), response=shown)
 
     def _failed(self, call: Call, error: BaseException) -> CsiError:
         failure = failure_of(error, call.served.name, call.id)
@@ -225,7 +226,7 @@ def _served(rpc: Rpc[Any, Any], serve: Callable[..., Any]) -> Served:
 
 
 def _facts(call: Call, code: Code, seconds: float) -> dict[str, Any]:
-    facts: dict[str, Any] = {"method": call.served.name, "request_id": call.id, "code": code.name}
+    facts: dict[str, Any] = {"method": call.served.name, "request_id": call.id, "code": CODE_NAMES[code]}
     if call.key is not None:
         facts["key"] = call.key
     if not call.caller_waits:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,11 @@ class _Waiter:
     turn: asyncio.Future[None]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Line:
     holder: str
-    waiting: deque[_Waiter] = field(default_factory=deque)
+    waiting: deque[_Waiter] | None = None
+    """Made when somebody waits: most holders never meet another."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,13 @@ class KeyedLock:
 
     async def _wait_in_line(self, key: Hashable, line: _Line, why: str) -> None:
         waiter = _Waiter(why, asyncio.get_running_loop().create_future())
-        line.waiting.append(waiter)
+        waiting = line.waiting = deque() if line.waiting is None else line.waiting
+        waiting.append(waiter)
         try:
             await waiter.turn
         except BaseException:
-            if waiter in line.waiting:
-                line.waiting.remove(waiter)
+            if waiter in waiting:
+                waiting.remove(waiter)
             elif not waiter.turn.cancelled():
                 self._pass_on(key)  # the turn came and the cancellation with it: nobody else will pass the key on
             raise

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 OPEN_METRICS = "application/openmetrics-text"
+MOST_UNCOUNTED = 200
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 Child = TypeVar("Child")
@@ -113,15 +114,27 @@ class Gauge:
 
 
 class Histogram:
-    """How long things took, counted in buckets."""
+    """How long things took, counted in buckets.
 
-    __slots__ = ("_children",)
+    Durations are counted many at a time, at the latest when somebody reads: counting one takes several times longer
+    where other code ran since the last one.
+    """
+
+    __slots__ = ("_children", "_uncounted")
 
     def __init__(self, children: _Children[prometheus_client.Histogram]) -> None:
         self._children = children
+        self._uncounted: list[tuple[prometheus_client.Histogram, float]] = []
 
     def observe(self, seconds: float, *labels: str) -> None:
-        self._children[labels].observe(seconds)
+        self._uncounted.append((self._children[labels], seconds))
+        if len(self._uncounted) >= MOST_UNCOUNTED:
+            self.count()
+
+    def count(self) -> None:
+        uncounted, self._uncounted = self._uncounted, []
+        for child, seconds in uncounted:
+            child.observe(seconds)
 
 
 # ---- the registry ----------------------------------------------------------------------------------------------------
@@ -133,6 +146,7 @@ class Metrics:
     def __init__(self, build_version: str, *, of_process: bool = True) -> None:
         self._registry = CollectorRegistry()
         self._known: dict[str, tuple[_Shape, Any]] = {}
+        self._histograms: dict[str, Histogram] = {}
         if of_process:  # CPU, memory and open files, read from /proc at each scrape
             prometheus_client.ProcessCollector(registry=self._registry)
         build = self.gauge("orlop_build_info", "The version of Orlop that runs.", ("version", "python"))
@@ -151,7 +165,9 @@ class Metrics:
         """Buckets are given by their upper bounds in seconds, rising; the one without a bound is added."""
         shape = _Shape("histogram", name, tuple(labels), tuple(buckets))
         kind = prometheus_client.Histogram
-        return self._once(shape, lambda: Histogram(self._children(kind, shape, description, buckets=shape.buckets)))
+        made = self._once(shape, lambda: Histogram(self._children(kind, shape, description, buckets=shape.buckets)))
+        self._histograms[name] = made
+        return made
 
     def gauge_from(
         self, name: str, description: str, callback: Callable[[], Listed], labels: Sequence[str] = ()
@@ -166,6 +182,8 @@ class Metrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """All metrics and their content type: OpenMetrics if the Accept header names it, else the text format."""
+        for histogram in self._histograms.values():
+            histogram.count()
         series = _WithoutCreationTimes(self._registry)
         if OPEN_METRICS in accept:
             return as_open_metrics(series), CONTENT_TYPE_OPEN_METRICS  # type: ignore[no-untyped-call]

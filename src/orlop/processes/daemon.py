@@ -25,7 +25,7 @@ from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import HelpRequested, UsageError, flag, integer, parse_flags
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Level, LineStyle, Log, level_named, line_log
+from orlop.foundation.structured_log import HeldLines, Level, LineStyle, Log, level_named, lines_for
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
 
 EXIT_FAILED: Final = 1
@@ -123,12 +123,16 @@ def run_daemon(
 
 async def _until_stopped(settings: Settings, run: Callable[[Settings, Surroundings], Awaitable[None]]) -> None:
     clock, stop, loop = SystemClock(), asyncio.Event(), asyncio.get_running_loop()
-    log = line_log(sys.stderr, now=clock.now, level=settings.log.level, style=settings.log.style)
+    lines = HeldLines(lines_for(sys.stderr, now=clock.now, style=settings.log.style), later=loop.call_later)
+    log = Log(lines, settings.log.level)
     signals = _StopSignals(stop, log, clock)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, signals.came, number)
-    await run(settings, Surroundings(log, Metrics(__version__), clock, SystemRandom(), stop))
-    log.info("stopped")
+    try:
+        await run(settings, Surroundings(log, Metrics(__version__), clock, SystemRandom(), stop))
+        log.info("stopped")
+    finally:
+        lines.write()
     _end_now()
 
 

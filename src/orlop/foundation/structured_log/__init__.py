@@ -5,6 +5,7 @@ whatever a value holds (newlines, control or direction-changing characters, a te
 that a value cannot forge a line and every line can be parsed back.
 """
 
+from orlop.foundation.structured_log.held_lines import HeldLines
 from orlop.foundation.structured_log.log import (
     Destination,
     Entry,
@@ -14,6 +15,7 @@ from orlop.foundation.structured_log.log import (
     collecting_log,
     level_named,
     line_log,
+    lines_for,
     silent_log,
 )
 from orlop.foundation.structured_log.secrets import HIDDEN, Secret, hide
@@ -22,6 +24,7 @@ __all__ = [
     "HIDDEN",
     "Destination",
     "Entry",
+    "HeldLines",
     "Level",
     "LineStyle",
     "Log",
@@ -30,5 +33,6 @@ __all__ = [
     "hide",
     "level_named",
     "line_log",
+    "lines_for",
     "silent_log",
 ]

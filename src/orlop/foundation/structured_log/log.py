@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
@@ -18,7 +18,6 @@ from orlop.foundation.structured_log.values import BARE_WORD, LongText, Values, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
 
 DEFAULT_VALUE_LIMIT = 4096
 
@@ -44,6 +43,7 @@ def level_named(name: str) -> Level:
 DEBUG, INFO, WARNING, ERROR = Level
 LEVEL_NAMES: Final = {level: level.name.lower() for level in Level}
 COLOURS: Final = {DEBUG: "\x1b[2m", INFO: "\x1b[32m", WARNING: "\x1b[33m", ERROR: "\x1b[31m"}
+MINUTE: Final = timedelta(minutes=1)
 COLOUR_END: Final = "\x1b[0m"
 
 
@@ -111,11 +111,23 @@ def line_log(
 
     Colours are used in the text style when the stream is a terminal, unless `colours` says otherwise.
     """
+    return Log(lines_for(sink, now=now, style=style, value_limit=value_limit, colours=colours), level)
+
+
+def lines_for(
+    sink: Callable[[str], object] | TextStream,
+    *,
+    now: Callable[[], datetime],
+    style: LineStyle = "text",
+    value_limit: int = DEFAULT_VALUE_LIMIT,
+    colours: bool | None = None,
+) -> Lines:
+    """A destination that writes each event at once."""
     write = sink if callable(sink) else _stream_writer(sink)
     if colours is None:
         colours = not callable(sink) and sink.isatty()
     lines = _JsonLines if style == "json" else _ColouredLines if colours else _TextLines
-    return Log(lines(write, now, value_limit), level)
+    return lines(write, now, value_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,35 +174,45 @@ def _stream_writer(stream: TextStream) -> Callable[[str], None]:
     return write
 
 
-class _Lines:
+class Lines:
     """Renders events as lines; the subclasses say how a line looks."""
 
-    __slots__ = ("_now", "_values", "_write")
+    __slots__ = ("_minute", "_minute_text", "_next_minute", "_values", "_write", "now")
 
     def __init__(self, write: Callable[[str], object], now: Callable[[], datetime], value_limit: int) -> None:
         self._write = write
-        self._now = now
+        self.now = now
         self._values = Values(value_limit)
+        self._minute = self._next_minute = datetime.min.replace(tzinfo=UTC)
+        self._minute_text = ""
 
     def __call__(self, level: Level, message: str, fields: Mapping[str, object], /) -> None:
-        line = self.line(level, message, fields)
+        self.write(self.line(level, message, fields, self.now()))
+
+    def write(self, lines: str) -> None:
         try:
-            self._write(line)
+            self._write(lines)
         except (OSError, ValueError):  # a broken pipe, a full disk, a closed stream: work goes on without its log
             return
 
-    def line(self, level: Level, message: str, fields: Mapping[str, object]) -> str:
+    def line(self, level: Level, message: str, fields: Mapping[str, object], now: datetime) -> str:
         raise NotImplementedError
 
-    def _time(self) -> str:
-        return self._now().astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    def _time(self, now: datetime) -> str:
+        """Only the seconds of most lines are new: the rest is kept for the minute it lasts."""
+        now = now.astimezone(UTC)
+        if not self._minute <= now < self._next_minute:
+            self._minute = now.replace(second=0, microsecond=0)
+            self._next_minute = self._minute + MINUTE
+            self._minute_text = self._minute.isoformat()[:17]
+        return f"{self._minute_text}{now.second:02}.{now.microsecond:06}Z"
 
 
-class _TextLines(_Lines):
+class _TextLines(Lines):
     __slots__ = ()
 
-    def line(self, level: Level, message: str, fields: Mapping[str, object]) -> str:
-        parts = [self._time(), " ", self.level_name(level), " ", self._values.as_message(message)]
+    def line(self, level: Level, message: str, fields: Mapping[str, object], now: datetime) -> str:
+        parts = [self._time(now), " ", self.level_name(level), " ", self._values.as_message(message)]
         for key, value in fields.items():
             parts.append(_text_key(key))
             parts.append(self._values.as_text(value))
@@ -208,12 +230,12 @@ class _ColouredLines(_TextLines):
         return f"{COLOURS[level]}{LEVEL_NAMES[level]}{COLOUR_END}"
 
 
-class _JsonLines(_Lines):
+class _JsonLines(Lines):
     __slots__ = ()
 
-    def line(self, level: Level, message: str, fields: Mapping[str, object]) -> str:
+    def line(self, level: Level, message: str, fields: Mapping[str, object], now: datetime) -> str:
         as_json = self._values.as_json
-        parts = [f'{{"ts":"{self._time()}","level":"{LEVEL_NAMES[level]}","msg":{as_json(message)}']
+        parts = [f'{{"ts":"{self._time(now)}","level":"{LEVEL_NAMES[level]}","msg":{as_json(message)}']
         for key, value in fields.items():
             parts.append(_json_key(key))
             parts.append(as_json(value))
