@@ -3,7 +3,8 @@
 Each cell: the same request (ControllerPublishVolume, as an attacher sends it) over a unix socket, with 1, 10 and 100
 calls in flight. Rounds of ours and of the bare one take turns, and each figure is the median of its rounds, so that a
 busy machine hurts both alike. `server` rows have a bare client, `client` rows a bare server. Logging is on, at the
-level `info`, as in a daemon, into /dev/null. Then the `orlop driver` process itself: memory when idle, time from start to listening.
+level `info`, as in a daemon, into /dev/null. Then the `orlop driver` process itself: memory when idle, time from start
+to listening.
 """
 
 from __future__ import annotations
