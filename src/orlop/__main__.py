@@ -5,6 +5,7 @@ Roles read Go's flags, since they stand where Go programs stood; verbs are click
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from orlop import __version__
 USAGE_ERROR: Final = 2
 OUTPUT_ENDED: Final = 1
 INTERRUPTED: Final = 130
+OUTPUT_FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,12 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read has seen enough, as in `orlop --help | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere at the end
+        code = OUTPUT_ENDED
+    except OSError as error:
+        if error.errno not in OUTPUT_FAILURES:
+            raise
+        sys.stderr.write(f"orlop: the output cannot be written: {error.strerror}.\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as above
         code = OUTPUT_ENDED
     except KeyboardInterrupt:  # before the role or verb could take care of it, most likely while it was imported
         code = INTERRUPTED

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 import yaml
 from google.protobuf import json_format
 
-from orlop.cli.csi_forms import request_template, unknown_places
+from orlop.cli.csi_forms import fault_in, request_template, unknown_places
 from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.rpc_type import Rpc
 from support.csi_ends import Workshop
-from support.orlop_process import run, running
+from support.orlop_process import ORLOP, run, running
 
 SCRIPT = """
 driver: {name: mock.example.com, version: "7"}
@@ -61,6 +62,45 @@ def test_every_template_can_be_sent_as_it_is(method: Rpc[Any, Any]):
     filled = json_format.ParseDict(template, method.request())
 
     assert set(template) >= {field.json_name for field, _ in filled.ListFields()}
+
+
+FAULTS = [
+    ({"name": 5}, "name has to be a text, in quotes"),
+    ({"nam": "x"}, "nam is no field of CreateVolumeRequest, which has name, capacityRange,"),
+    ({"capacityRange": {"requiredBytes": "12a"}}, "capacityRange.requiredBytes has to be a whole number"),
+    ({"capacityRange": {"requiredBytes": 1.5}}, "capacityRange.requiredBytes has to be a whole number"),
+    ({"capacity_range": 3}, "capacity_range has to be an object, such as {}"),
+    ({"parameters": {"a": 1}}, "parameters has to be an object of texts, such as {}"),
+    ({"volumeCapabilities": {}}, "volumeCapabilities has to be a list, such as []"),
+    (
+        {"volumeCapabilities": [{"mount": {}}, {"accessMode": {"mode": "WRONG"}}]},
+        "volumeCapabilities[1].accessMode.mode has to be one of UNKNOWN, SINGLE_NODE_WRITER,",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_json", "told"), FAULTS, ids=[told.split()[0] for _, told in FAULTS])
+def test_a_usual_mistake_in_a_request_is_told_with_its_place(request_json: dict[str, Any], told: str):
+    with pytest.raises(json_format.ParseError):
+        json_format.ParseDict(request_json, csi_pb2.CreateVolumeRequest())
+
+    fault = fault_in(csi_pb2.CreateVolumeRequest.DESCRIPTOR, request_json)
+
+    assert fault is not None
+    assert fault.startswith(told)
+
+
+@pytest.mark.parametrize("method", rpc.ALL, ids=lambda method: method.name)
+def test_a_request_that_can_be_read_has_no_fault(method: Rpc[Any, Any]):
+    assert fault_in(method.request.DESCRIPTOR, request_template(method.request.DESCRIPTOR)) is None
+
+
+def test_output_that_cannot_be_written_is_a_sentence_and_exit_code_1():
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([*ORLOP, "csi", "--list"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert ended.returncode == 1
+    assert ended.stderr == "orlop: the output cannot be written: No space left on device.\n"
 
 
 def test_fields_that_we_do_not_know_are_named_with_their_place():

@@ -22,7 +22,7 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from orlop.cli.csi_forms import alternatives, request_template, unknown_places
+from orlop.cli.csi_forms import alternatives, fault_in, request_template, unknown_places
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import Endpoint, InvalidEndpoint, UnixEndpoint, parse_endpoint
 from orlop.csi.error_codes import CsiError, DeadlineExceeded, Internal, Unavailable
@@ -150,7 +150,15 @@ def parse_request(method: AnyRpc, text: str) -> Message:
     try:
         return json_format.Parse(text, method.request())  # type: ignore[no-any-return]  # the stubs leave it open
     except json_format.ParseError as error:
-        raise click.UsageError(f"the JSON is no {name}: {hide(str(error), secrets_in(text))}") from None
+        told = own_words(method, text) or hide(str(error), secrets_in(text))
+        raise click.UsageError(f"the JSON is no {name}: {told}") from None
+
+
+def own_words(method: AnyRpc, text: str) -> str | None:
+    """What is wrong with a request, where it is one of the usual mistakes; protobuf speaks to programmers."""
+    with suppress(ValueError, RecursionError, OverflowError):
+        return fault_in(method.request.DESCRIPTOR, json.loads(text))
+    return None
 
 
 def secrets_in(text: str) -> set[str]:
