@@ -84,3 +84,10 @@ class ClusterAccess:
     """Sent with every request: whom we act as."""
     origin: str = ""
     """Where all this was read, for messages."""
+    unix_socket: str = ""
+    """The path of a socket that leads to the server, instead of its host and port."""
+
+
+def over_unix_socket(path: str) -> ClusterAccess:
+    """To a server on this machine that takes whoever may open its socket for an admin; no kubeconfig can say this."""
+    return ClusterAccess("http://localhost", FixedCredentials(), origin=path, unix_socket=path)
