@@ -1,0 +1,1 @@
+"""The shape of all we persist or show; pure."""

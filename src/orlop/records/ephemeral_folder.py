@@ -1,0 +1,118 @@
+"""What is recorded of a scratch folder, as it stands in an attribute of the folder and in the folder's name. Pure.
+
+While a folder is live, its name is its volume's id. When it is buried, its new name also says when that was and how
+long it is kept, so that one rename, which is atomic, moves it into the afterlife with all that the afterlife needs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+VERSION: Final = 1
+LONGEST_VOLUME_ID: Final = 128
+_VOLUME_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_BURIED_NAME: Final = re.compile(r"([0-9]{1,16})_([0-9]{1,16})_(.+)")
+
+
+class UnreadableRecord(ValueError):
+    """A record that is damaged, or written by a newer version: the folder is left alone and reported."""
+
+
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The pod that asked. `verified` where kubelet vouches for its name, and not only the pod's own spec."""
+
+    pod_uid: str = ""
+    pod_name: str = ""
+    namespace: str = ""
+    service_account: str = ""
+    verified: bool = False
+
+
+class FolderOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the pod asked for, after the admin's limits were applied; 0 bytes or inodes mean no limit."""
+
+    lifespan_seconds: float
+    size_bytes: int = 0
+    inodes: int = 0
+    mode: int = 0o777
+    mount_options: tuple[str, ...] = ()
+    read_only: bool = False
+
+
+class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    volume_id: str
+    owner: Owner
+    options: FolderOptions
+    created_at: float
+    """The wall's time, in seconds since 1970."""
+    targets: tuple[str, ...] = ()
+    """Where it is, or is about to be, mounted."""
+    project: int = 0
+    """The id that its quota is counted by; 0: none."""
+    version: int = VERSION
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(FolderRecord)
+
+
+class _Versioned(msgspec.Struct):
+    version: int = VERSION
+
+
+def encode_record(record: FolderRecord) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_record(data: bytes) -> FolderRecord:
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version > VERSION:
+            raise UnreadableRecord(f"it was written in form {version}, and this version of Orlop knows {VERSION}")
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnreadableRecord(f"it is damaged: {error}") from None
+
+
+def objection_to_volume_id(volume_id: str) -> str | None:
+    """Why an id cannot name a folder; None where it can."""
+    if not volume_id:
+        return "it is empty"
+    if len(volume_id.encode(errors="surrogatepass")) > LONGEST_VOLUME_ID:
+        return f"it has more than {LONGEST_VOLUME_ID} bytes"
+    if not _VOLUME_ID.fullmatch(volume_id):
+        return "allowed are letters, digits, '.', '_' and '-', with a letter or digit at the beginning"
+    return None
+
+
+# ---- the name of a buried folder -------------------------------------------------------------------------------------
+
+
+class Burial(msgspec.Struct, frozen=True):
+    """When a folder was buried (the wall's time) and for how long it is kept, to the millisecond."""
+
+    volume_id: str
+    buried_at: float
+    lifespan_seconds: float
+
+    @property
+    def folder_name(self) -> str:
+        return f"{_milliseconds(self.buried_at)}_{_milliseconds(self.lifespan_seconds)}_{self.volume_id}"
+
+
+def burial_of(folder_name: str) -> Burial | None:
+    """None where the name is none that we gave."""
+    parts = _BURIED_NAME.fullmatch(folder_name)
+    if parts is None or objection_to_volume_id(parts[3]):
+        return None
+    return Burial(parts[3], int(parts[1]) / 1000, int(parts[2]) / 1000)
+
+
+MOST_MILLISECONDS: Final = 10**16 - 1
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(max(0, round(seconds * 1000)), MOST_MILLISECONDS)
