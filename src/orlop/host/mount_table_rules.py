@@ -104,7 +104,8 @@ class MountedFolders:
     def names_below(self, folder: FolderInFileSystem, depth: int) -> frozenset[tuple[str, ...]]:
         """The first so many names, from the folder on, of each mounted root that lies at least that deep below it."""
         beginning = folder.path.rstrip("/") + "/"
-        inside = (path for path in self._paths.get(folder.device, ()) if path.startswith(beginning))
+        paths = self._paths.get(folder.device, ())
+        inside = (path for path in paths if path.startswith(beginning) and path != beginning)
         names = (tuple(path[len(beginning) :].split("/", depth)[:depth]) for path in inside)
         return frozenset(each for each in names if len(each) == depth)
 

@@ -1,0 +1,116 @@
+"""Folders for tests that really mount: in the mount namespace the tests have to themselves, and taken apart again.
+
+Where the kernel does not let us (no root, or the machine's own namespace), such tests are skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from orlop.host import system_calls
+
+RENAME_EXCHANGE = 2
+
+
+def why_nothing_can_be_mounted() -> str | None:
+    if os.geteuid() != 0:
+        return "needs root"
+    if not _is_root_of_the_machine():
+        return "needs root outside of user namespaces: trusted attributes are for it alone"
+    if not _has_a_namespace_of_its_own():
+        return "needs a mount namespace of its own: run it by tools/test.sh"
+    return None
+
+
+def _is_root_of_the_machine() -> bool:
+    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+
+
+def _has_a_namespace_of_its_own() -> bool:
+    """Whether one of the processes that we come from is in another; the first of all may be none of our business."""
+    ours, process = Path("/proc/self/ns/mnt").readlink(), os.getppid()
+    with contextlib.suppress(OSError):
+        while process:
+            if Path(f"/proc/{process}/ns/mnt").readlink() != ours:
+                return True
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is a shared mount of its own, taken apart with all that is mounted in it."""
+    with mount_room(tmp_path / "room") as folder:
+        yield folder
+
+
+@contextmanager
+def mount_room(folder: Path) -> Iterator[Path]:
+    reason = why_nothing_can_be_mounted()
+    if reason:
+        pytest.skip(reason)
+    folder.mkdir()
+    run("mount", "--bind", folder, folder)
+    run("mount", "--make-shared", folder)
+    try:
+        yield folder
+    finally:
+        run("umount", "--recursive", "--lazy", folder)
+
+
+def run(*words: str | Path) -> None:
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+
+
+@contextmanager
+def other_namespace(propagation: str = "unchanged", *, chrooted: Path | None = None) -> Iterator[int]:
+    """The process id of somebody in a mount namespace of their own, copied from ours now."""
+    chroot = ["chroot", str(chrooted)] if chrooted else []
+    words = ["unshare", "--mount", "--propagation", propagation, *chroot, "sh", "-c", "echo ready; read word"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.stdin.close()
+
+
+@contextmanager
+def descriptor(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
+    opened = os.open(path, flags)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def swapped_again_and_again(one: Path, other: Path) -> Iterator[None]:
+    """Somebody who exchanges two names as fast as the kernel does it."""
+    stop = threading.Event()
+
+    def swap() -> None:
+        with descriptor(one.parent) as first, descriptor(other.parent) as second:
+            while not stop.is_set():
+                system_calls.renameat2(first, one.name, second, other.name, RENAME_EXCHANGE)
+
+    attacker = threading.Thread(target=swap)
+    attacker.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        attacker.join()
+
+
+def mount_points_of(process: int | str) -> list[str]:
+    lines = Path(f"/proc/{process}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    return [line.split()[4] for line in lines]
