@@ -6,7 +6,10 @@ Where the kernel does not let us (no root, or the machine's own namespace), such
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,6 +21,9 @@ import pytest
 from orlop.host import system_calls
 
 RENAME_EXCHANGE = 2
+SHUT_DOWN = 0x8004587D  # XFS_IOC_GOINGDOWN, and ext4's of the same number
+WITHOUT_FLUSHING_THE_LOG = 2
+SIZES = {"ext4": 64 << 20, "xfs": 320 << 20}
 
 
 def why_nothing_can_be_mounted() -> str | None:
@@ -109,6 +115,46 @@ def swapped_again_and_again(one: Path, other: Path) -> Iterator[None]:
     finally:
         stop.set()
         attacker.join()
+
+
+class DiskImage:
+    """A file system of its own, in a file, whose power can be cut."""
+
+    def __init__(self, file: Path, folder: Path) -> None:
+        self._file = file
+        self.folder = folder
+
+    def switch_on(self) -> None:
+        run("mount", "-o", "loop", self._file, self.folder)
+
+    def cut_power(self) -> None:
+        """What was not made durable is lost; the rest is there again."""
+        with descriptor(self.folder) as opened:
+            fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
+        self.switch_off()
+        self.switch_on()
+
+    def switch_off(self) -> None:
+        run("umount", self.folder)
+
+
+@contextmanager
+def disk_image(folder: Path, file_system: str) -> Iterator[DiskImage]:
+    maker = f"mkfs.{file_system}"
+    if shutil.which(maker) is None:
+        pytest.skip(f"needs {maker}")
+    with mount_room(folder) as room:
+        file = room / "image"
+        with file.open("wb") as image:
+            image.truncate(SIZES[file_system])
+        run(maker, "-q", file)
+        (room / "disk").mkdir()
+        disk = DiskImage(file, room / "disk")
+        disk.switch_on()
+        try:
+            yield disk
+        finally:
+            disk.switch_off()
 
 
 def mount_points_of(process: int | str) -> list[str]:
