@@ -154,7 +154,7 @@ def test_the_quick_answer_is_the_plain_one(roots: list[str], asked: str):
 @given(st.lists(paths))
 def test_names_below_are_exactly_the_folders_that_are_mounted(roots: list[str]):
     base = FolderInFileSystem("8:1", "/a")
-    mounted = MountedFolders(FolderInFileSystem("8:1", root) for root in roots)
+    mounted = MountedFolders({"8:1": roots})
 
     for found in mounted.names_below(base, 2):
         assert mounted.holds(base.below(*found))

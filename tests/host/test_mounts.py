@@ -13,7 +13,7 @@ from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import AccessTimes, MountOptions
 from support.kernel_rooms import descriptor, mount_points_of, other_namespace, run, swapped_again_and_again
 
-TRIES = 10_000 if SOAK else 500
+ENOUGH = 3_000 if SOAK else 50
 PLAIN = MountOptions()
 READ_ONLY = MountOptions(read_only=True)
 
@@ -230,7 +230,7 @@ def test_a_target_swapped_for_a_link_while_we_mount_and_unmount_harms_nobody(sou
     bound = refused = 0
 
     with descriptor(room) as root, swapped_again_and_again(room / "pod", room / "swap"):
-        for _ in range(TRIES):
+        while min(bound, refused) < ENOUGH:
             try:
                 parent = open_below(root, ("pod",), Use.FOLDER_HANDLE, Mounts.CROSSED)
             except HostError:
@@ -244,7 +244,4 @@ def test_a_target_swapped_for_a_link_while_we_mount_and_unmount_harms_nobody(sou
             os.close(parent)
             assert (victim / "mount" / "treasure").exists()
 
-    assert bound
-    assert refused
-    assert bound + refused == TRIES
     assert mount_points_of("self").count(str(victim / "mount")) == 1

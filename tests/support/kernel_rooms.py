@@ -11,16 +11,21 @@ import os
 import shutil
 import struct
 import subprocess
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from orlop.host import system_calls
-
-RENAME_EXCHANGE = 2
+SWAP = """
+import ctypes, os, sys
+swap = ctypes.CDLL(None, use_errno=True).renameat2
+one, other = map(os.fsencode, sys.argv[1:])
+print("ready", flush=True)
+while swap(-100, one, -100, other, 2) == 0:
+    pass
+"""
 SHUT_DOWN = 0x8004587D  # XFS_IOC_GOINGDOWN, and ext4's of the same number
 WITHOUT_FLUSHING_THE_LOG = 2
 SIZES = {"ext4": 64 << 20, "xfs": 320 << 20}
@@ -69,7 +74,7 @@ def mount_room(folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        run("umount", "--recursive", "--lazy", folder)
+        run("umount", "--lazy", folder)  # with all that is mounted in it
 
 
 def run(*words: str | Path) -> None:
@@ -100,21 +105,16 @@ def descriptor(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterato
 
 @contextmanager
 def swapped_again_and_again(one: Path, other: Path) -> Iterator[None]:
-    """Somebody who exchanges two names as fast as the kernel does it."""
-    stop = threading.Event()
-
-    def swap() -> None:
-        with descriptor(one.parent) as first, descriptor(other.parent) as second:
-            while not stop.is_set():
-                system_calls.renameat2(first, one.name, second, other.name, RENAME_EXCHANGE)
-
-    attacker = threading.Thread(target=swap)
-    attacker.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        attacker.join()
+    """Somebody, in a process of their own, who exchanges two names as fast as the kernel does it."""
+    words = [sys.executable, "-S", "-c", SWAP, str(one), str(other)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as attacker:
+        assert attacker.stdout is not None
+        assert attacker.stdout.readline() == b"ready\n"
+        try:
+            yield
+            assert attacker.poll() is None
+        finally:
+            attacker.kill()
 
 
 class DiskImage:

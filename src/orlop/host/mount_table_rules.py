@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,16 +77,21 @@ def folder_of_path(mount: MountLine, path: str) -> FolderInFileSystem:
 class MountedFolders:
     """The roots of many mounts, asked quickly which folders they hold."""
 
-    def __init__(self, roots: Iterable[FolderInFileSystem]) -> None:
-        self._paths: defaultdict[str, set[str]] = defaultdict(set)
-        for root in roots:
-            # A root that was deleted is no longer in the folder that has its name today.
-            if not root.path.endswith(_DELETED):
-                self._paths[root.device].add(root.path)
+    def __init__(self, paths_by_device: Mapping[str, Iterable[str]]) -> None:
+        # A root that was deleted is no longer in the folder that has its name today.
+        self._paths = {
+            device: {path for path in paths if not path.endswith(_DELETED)} for device, paths in paths_by_device.items()
+        }
 
     @classmethod
     def from_tables(cls, tables: Iterable[bytes]) -> MountedFolders:
-        return cls(root for table in tables for root in _roots(table))
+        """Reads only what is needed: most of a table's cost is in the rest."""
+        raw: defaultdict[bytes, set[bytes]] = defaultdict(set)
+        for table in tables:
+            for line in _lines(table):
+                _, _, device, root, _ = line.split(b" ", 4)
+                raw[device].add(root)
+        return cls({_text(device): map(_unescaped, roots) for device, roots in raw.items()})
 
     @cached_property
     def _sorted(self) -> dict[str, list[str]]:
@@ -108,12 +113,6 @@ class MountedFolders:
         inside = (path for path in paths if path.startswith(beginning) and path != beginning)
         names = (tuple(path[len(beginning) :].split("/", depth)[:depth]) for path in inside)
         return frozenset(each for each in names if len(each) == depth)
-
-
-def _roots(table: bytes) -> Iterable[FolderInFileSystem]:
-    """Only what `MountedFolders` needs: most of a table's cost is in the rest."""
-    pairs = {tuple(line.split(b" ", 4)[2:4]) for line in _lines(table)}
-    return (FolderInFileSystem(_text(device), _unescaped(root)) for device, root in pairs)
 
 
 def _lines(table: bytes) -> list[bytes]:
