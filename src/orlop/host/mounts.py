@@ -62,8 +62,10 @@ def mounted_at(parent: int, name: str) -> MountedAt | None:
     try:
         with opened_below(parent, (name,), Use.HANDLE, Mounts.CROSSED) as root:
             return MountedAt(identity_of(root), MountOptions.found(os.statvfs(root).f_flag))
-    except FileNotFoundError:
-        return None
+    except HostError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
 
 
 def is_mount_point(parent: int, name: str) -> bool:
