@@ -1,0 +1,140 @@
+"""The system calls that Python has no function for, as the kernel has them.
+
+Each one raises the plain OSError of its errno and knows nothing of what it is used for: the sentence is for the module
+that asked. Nothing else in this folder may hold a system call's number. A call that a signal interrupted is made again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# openat2
+NO_MOUNT_CROSSING: Final = 0x01
+NO_MAGIC_LINKS: Final = 0x02
+NO_SYMLINKS: Final = 0x04
+BENEATH: Final = 0x08
+
+# open_tree, move_mount, mount_setattr
+AT_EMPTY_PATH: Final = 0x1000
+TREE_CLONE: Final = 0x1
+MOVE_FROM_DESCRIPTOR: Final = 0x04
+MOVE_TO_DESCRIPTOR: Final = 0x40
+PROPAGATION_PRIVATE: Final = 1 << 18
+
+# umount2
+UNMOUNT_LAZILY: Final = 2
+UNMOUNT_NO_FOLLOW: Final = 8
+
+# renameat2
+RENAME_NO_REPLACE: Final = 1
+
+# statx
+STATX_IDENTITY: Final = 0x100  # the inode number
+STATX_MOUNT_ID: Final = 0x1000
+AT_SYMLINK_NO_FOLLOW: Final = 0x100
+AT_NO_AUTOMOUNT: Final = 0x800
+STATX_DO_NOT_SYNC: Final = 0x4000
+STATX_IS_MOUNT_ROOT: Final = 0x2000
+
+# From 424 on the numbers are the same on every architecture; before that x86-64 has its own.
+_OLD_NUMBERS: Final = {"x86_64": {"renameat2": 316, "statx": 332}}.get(
+    os.uname().machine, {"renameat2": 276, "statx": 291}
+)
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
+_RENAMEAT2, _STATX = _OLD_NUMBERS["renameat2"], _OLD_NUMBERS["statx"]
+
+_OPEN_HOW: Final = struct.Struct("=QQQ")  # flags, mode, resolve
+_MOUNT_ATTRIBUTES: Final = struct.Struct("=QQQQ")  # set, clear, propagation, user namespace
+_STATX_SIZE: Final = 256
+_STATX_FIELDS: Final = struct.Struct("=8xQ16xQ96xIIQ")  # attributes, inode, major and minor of the device, mount id
+_TRIES_WHEN_INTERRUPTED: Final = 100
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_Text, _Bits, _Size = ctypes.c_char_p, ctypes.c_uint, ctypes.c_size_t
+_Number: Final = ctypes.c_long
+
+
+@dataclass(frozen=True, slots=True)
+class Statx:
+    """The little that is asked of statx here."""
+
+    is_mount_root: bool
+    inode: int
+    device: int
+    mount_id: int
+
+
+def openat2(folder: int, path: str, flags: int, resolve: int) -> int:
+    """A descriptor; closed at exec, as all of ours."""
+    how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, 0, resolve)
+    return _openat2(folder, os.fsencode(path), how, _OPEN_HOW.size)
+
+
+def clone_tree(folder: int) -> int:
+    """A detached mount of what the descriptor stands for, without the mounts below it; gone when closed."""
+    return _open_tree(folder, b"", TREE_CLONE | os.O_CLOEXEC | AT_EMPTY_PATH)
+
+
+def set_mount_attributes(tree: int, to_set: int, to_clear: int, propagation: int) -> None:
+    attributes = _MOUNT_ATTRIBUTES.pack(to_set, to_clear, propagation, 0)
+    _mount_setattr(tree, b"", AT_EMPTY_PATH, attributes, _MOUNT_ATTRIBUTES.size)
+
+
+def attach_tree(tree: int, target: int) -> None:
+    """Mounts a detached tree on what the target's descriptor stands for."""
+    _move_mount(tree, b"", target, b"", MOVE_FROM_DESCRIPTOR | MOVE_TO_DESCRIPTOR)
+
+
+def umount2(path: str, flags: int) -> None:
+    if _libc_umount2(os.fsencode(path), flags) != 0:
+        reason = ctypes.get_errno()
+        raise OSError(reason, os.strerror(reason))
+
+
+def renameat2(old_folder: int, old_name: str, new_folder: int, new_name: str, flags: int) -> None:
+    _renameat2(old_folder, os.fsencode(old_name), new_folder, os.fsencode(new_name), flags)
+
+
+def statx(folder: int, path: str) -> Statx:
+    """Of the name itself, never of what it links to; an empty path is the descriptor's own file."""
+    flags = AT_SYMLINK_NO_FOLLOW | AT_NO_AUTOMOUNT | STATX_DO_NOT_SYNC | (0 if path else AT_EMPTY_PATH)
+    answer = ctypes.create_string_buffer(_STATX_SIZE)
+    _statx(folder, os.fsencode(path), flags, STATX_IDENTITY | STATX_MOUNT_ID, answer)
+    attributes, inode, major, minor, mount_id = _STATX_FIELDS.unpack_from(answer)
+    return Statx(bool(attributes & STATX_IS_MOUNT_ROOT), inode, os.makedev(major, minor), mount_id)
+
+
+def _system_call(number: int, *argument_types: Any) -> Callable[..., int]:
+    """Typed once, so that a call costs little; it lets other threads run meanwhile."""
+    prototype = ctypes.CFUNCTYPE(ctypes.c_long, _Number, *argument_types, use_errno=True)
+    function = prototype(("syscall", _libc))
+
+    def call(*arguments: object) -> int:
+        reason = errno.EINTR
+        for _ in range(_TRIES_WHEN_INTERRUPTED):
+            result = function(number, *arguments)
+            if result >= 0:
+                return int(result)
+            reason = ctypes.get_errno()
+            if reason != errno.EINTR:
+                break
+        raise OSError(reason, os.strerror(reason))
+
+    return call
+
+
+_openat2 = _system_call(_OPENAT2, _Number, _Text, _Text, _Size)
+_open_tree = _system_call(_OPEN_TREE, _Number, _Text, _Bits)
+_mount_setattr = _system_call(_MOUNT_SETATTR, _Number, _Text, _Bits, _Text, _Size)
+_move_mount = _system_call(_MOVE_MOUNT, _Number, _Text, _Number, _Text, _Bits)
+_renameat2 = _system_call(_RENAMEAT2, _Number, _Text, _Number, _Text, _Bits)
+_statx = _system_call(_STATX, _Number, _Text, _Bits, _Bits, ctypes.c_void_p)
+_libc_umount2 = ctypes.CFUNCTYPE(ctypes.c_int, _Text, ctypes.c_int, use_errno=True)(("umount2", _libc))
