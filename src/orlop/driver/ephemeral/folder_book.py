@@ -1,0 +1,140 @@
+"""Every folder that is known, in memory: what is live, what is retained, and why something is left alone.
+
+Read from the working directory once, at the start; from then on whoever changed a folder notes it here. Nothing else is
+remembered: what is not on disk is not in the book after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from orlop.driver.ephemeral.afterlife_rules import Moment, RetainedFolder, age_of
+from orlop.host.folder_records import RecordedFolder, Stranger
+from orlop.host.node_host import FolderState, Workdir
+from orlop.records.ephemeral_folder import Burial, FolderRecord, UnreadableRecord, burial_of, decode_record
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A folder in its afterlife. Its size is None until it has been measured."""
+
+    record: FolderRecord
+    burial: Burial
+    buried_at_elapsed: float | None = None
+    """None: before this process started."""
+    bytes_used: int | None = None
+
+    @property
+    def volume_id(self) -> str:
+        return self.burial.volume_id
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """What is in the working directory and in no record: reported, never touched."""
+
+    place: str
+    why: str
+
+
+@dataclass(slots=True)
+class FolderBook:
+    started: Moment
+    live: dict[str, FolderRecord] = field(default_factory=dict)
+    retained: dict[str, Retained] = field(default_factory=dict)
+    left_alone: list[LeftAlone] = field(default_factory=list)
+
+    def record_of(self, volume_id: str) -> FolderRecord | None:
+        if volume_id in self.live:
+            return self.live[volume_id]
+        return self.retained[volume_id].record if volume_id in self.retained else None
+
+    def burial_of(self, volume_id: str) -> Burial | None:
+        return self.retained[volume_id].burial if volume_id in self.retained else None
+
+    def lives(self, record: FolderRecord) -> None:
+        self.retained.pop(record.volume_id, None)
+        self.live[record.volume_id] = record
+
+    def was_buried(self, burial: Burial, elapsed: float) -> None:
+        record = self.live.pop(burial.volume_id)
+        if burial.lifespan_seconds > 0:
+            self.retained[burial.volume_id] = Retained(record, burial, buried_at_elapsed=elapsed)
+
+    def was_discarded(self, volume_id: str) -> None:
+        self.retained.pop(volume_id, None)
+
+    def was_measured(self, volume_id: str, bytes_used: int) -> None:
+        if volume_id in self.retained:
+            self.retained[volume_id] = replace(self.retained[volume_id], bytes_used=bytes_used)
+
+    def age(self, retained: Retained, now: Moment) -> float:
+        return age_of(retained.burial.buried_at, self.started, now, retained.buried_at_elapsed)
+
+    def in_afterlife(self, now: Moment, *, but: Iterable[str] = ()) -> list[RetainedFolder]:
+        """As the rule sees them, without those that must not be erased now."""
+        left_out = set(but)
+        return [
+            RetainedFolder(
+                name=volume_id,
+                namespace=retained.record.owner.namespace,
+                age=self.age(retained, now),
+                lifespan=retained.burial.lifespan_seconds,
+                bytes_used=retained.bytes_used,
+            )
+            for volume_id, retained in self.retained.items()
+            if volume_id not in left_out
+        ]
+
+
+def read_book(workdir: Workdir, started: Moment) -> FolderBook:
+    """Everything in the working directory; what is half made, and what is twice, is for the caller to clear."""
+    book = FolderBook(started)
+    live, retained = workdir.listing(FolderState.LIVE), workdir.listing(FolderState.RETAINED)
+    for folder in live.folders:
+        _read_live(book, folder)
+    for folder in retained.folders:
+        _read_retained(book, folder)
+    book.left_alone += [
+        LeftAlone(name, "it is none of the working directory's folders") for name in workdir.strangers()
+    ]
+    book.left_alone += [_stranger(FolderState.LIVE, stranger) for stranger in live.strangers]
+    book.left_alone += [_stranger(FolderState.RETAINED, stranger) for stranger in retained.strangers]
+    return book
+
+
+def _read_live(book: FolderBook, folder: RecordedFolder) -> None:
+    record = _record_in(book, FolderState.LIVE, folder)
+    if record is not None and record.volume_id == folder.name:
+        book.live[folder.name] = record
+    elif record is not None:
+        why = f"its record belongs to the volume {record.volume_id}"
+        book.left_alone.append(LeftAlone(f"{FolderState.LIVE.value}/{folder.name}", why))
+
+
+def _read_retained(book: FolderBook, folder: RecordedFolder) -> None:
+    record = _record_in(book, FolderState.RETAINED, folder)
+    if record is None:
+        return
+    burial = burial_of(folder.name)
+    if burial is None or burial.volume_id != record.volume_id:
+        why = "its name does not say when it was buried"
+        book.left_alone.append(LeftAlone(f"{FolderState.RETAINED.value}/{folder.name}", why))
+    elif burial.volume_id in book.live or burial.volume_id in book.retained:
+        why = f"there is another folder of the volume {burial.volume_id}"
+        book.left_alone.append(LeftAlone(f"{FolderState.RETAINED.value}/{folder.name}", why))
+    else:
+        book.retained[burial.volume_id] = Retained(record, burial)
+
+
+def _record_in(book: FolderBook, state: FolderState, folder: RecordedFolder) -> FolderRecord | None:
+    try:
+        return decode_record(folder.record)
+    except UnreadableRecord as error:
+        book.left_alone.append(LeftAlone(f"{state.value}/{folder.name}", f"its record cannot be read: {error}"))
+        return None
+
+
+def _stranger(state: FolderState, stranger: Stranger) -> LeftAlone:
+    return LeftAlone(f"{state.value}/{stranger.name}", stranger.why)

@@ -1,0 +1,244 @@
+"""What publishing, unpublishing and burying do to the machine. Every function blocks; none knows of any other volume.
+
+Order of effects:
+- publish: the folder is live, with its record durable → the target is there → the folder is bound to it. Whatever
+  fails is undone, last effect first, before the caller hears of it: after a final code kubelet removes the target and
+  never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and kubelet comes again.
+- unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
+- bury: one rename, whose new name says when it was and for how long the folder is kept.
+
+Each step looks first whether it was done already, so every function can be repeated after a kill at any point. The
+caller sees to it that no two of them work on the same volume.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, NoReturn
+
+import msgspec
+
+from orlop.csi.error_codes import (
+    CODE_OF_ERRNO,
+    AlreadyExists,
+    CsiError,
+    FailedPrecondition,
+    Internal,
+    Unavailable,
+    error_of,
+)
+from orlop.driver.ephemeral.publish_request_rules import PublishOrder
+from orlop.host.errors import HostError
+from orlop.host.mount_option_rules import MountOptions, parse_mount_options
+from orlop.host.mounts import FileIdentity
+from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
+from orlop.records.ephemeral_folder import Burial, FolderRecord, encode_record
+
+Undo = list[Callable[[], object]]
+GONE: Final = frozenset({errno.ENOENT})
+
+
+def live_place(volume_id: str) -> FolderPlace:
+    return FolderPlace(FolderState.LIVE, volume_id)
+
+
+def retained_place(burial: Burial) -> FolderPlace:
+    return FolderPlace(FolderState.RETAINED, burial.folder_name)
+
+
+def trash_place(burial: Burial) -> FolderPlace:
+    return FolderPlace(FolderState.TRASH, burial.folder_name)
+
+
+class FolderWork:
+    def __init__(self, host: NodeHost) -> None:
+        self._host = host
+        self._workdir = host.workdir
+        self._kubelet_dir = host.kubelet_dir
+
+    # ---- publish -----------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
+    ) -> FolderRecord:
+        """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
+        record = _with_target(known or new_record(order, now), order.target)
+        with _told(), _undone_on_failure() as undo:
+            if known is None:
+                self._make(record, now, undo)
+            else:
+                self._resurrect(burial, undo)
+                self._record(known, record, undo)
+            self._bind(order, undo)
+        return record
+
+    def _make(self, record: FolderRecord, now: float, undo: Undo) -> None:
+        place = live_place(record.volume_id)
+        try:
+            self._workdir.create(place, encode_record(record), record.options.mode)
+        except HostError as error:
+            if error.errno == errno.EEXIST:
+                raise FailedPrecondition(
+                    f"the folder {place} of the working directory exists and has no record that can be read: "
+                    "it is left alone; look at it, and move it away if nobody needs it"
+                ) from error
+            undo.append(partial(self._unmake, record.volume_id, now))
+            raise
+        undo.append(partial(self._unmake, record.volume_id, now))
+
+    def _unmake(self, volume_id: str, now: float) -> None:
+        place = live_place(volume_id)
+        self._workdir.remove_half_made(place)
+        self._move(place, trash_place(Burial(volume_id, now, 0.0)))
+
+    def _resurrect(self, burial: Burial | None, undo: Undo) -> None:
+        if burial is None:
+            return
+        place = live_place(burial.volume_id)
+        undo.append(partial(self._move, place, retained_place(burial)))
+        self._workdir.move(retained_place(burial), place)
+
+    def _record(self, before: FolderRecord, after: FolderRecord, undo: Undo) -> None:
+        if before == after:
+            return
+        place = live_place(after.volume_id)
+        undo.append(partial(self._workdir.write_record, place, encode_record(before)))
+        self._workdir.write_record(place, encode_record(after))
+
+    def _bind(self, order: PublishOrder, undo: Undo) -> None:
+        target, place, options = _names(order.target), live_place(order.volume_id), mount_options(order)
+        undo.append(partial(self._remove_target_if_empty, target))
+        self._kubelet_dir.make_target(target)
+        mounted = self._kubelet_dir.mounted_at(target)
+        if mounted is None:
+            undo.append(partial(self._kubelet_dir.unmount, target))
+            self._host.bind(place, target, options)
+        elif mounted.root != self._workdir.identity(place):
+            undo.clear()  # what is there is not ours to take away
+            raise FailedPrecondition(f"something else is mounted at the target {order.target}: it has to go first")
+        elif not mounted.options.fulfil(options):
+            undo.clear()  # the pod has it mounted, and goes on with it
+            words = ",".join(mounted.options.words())
+            raise AlreadyExists(f"the volume is mounted at the target {order.target} with other options: {words}")
+
+    def _remove_target_if_empty(self, target: Names) -> None:
+        try:
+            self._kubelet_dir.remove_target(target)
+        except HostError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EBUSY}:
+                raise
+
+    # ---- unpublish ---------------------------------------------------------------------------------------------------
+
+    def take_from_target(self, target: str, record: FolderRecord | None) -> None:
+        """Unmounts and removes the target; of what is not ours nothing is touched."""
+        names = _names(target)
+        with _told():
+            mounted = self._kubelet_dir.mounted_at(names)
+            if mounted is not None and not self._is_ours(mounted.root, record):
+                raise FailedPrecondition(f"what is mounted at the target {target} is no folder of this driver")
+            self._kubelet_dir.unmount(names)
+            self._kubelet_dir.remove_target(names)
+
+    def _is_ours(self, root: FileIdentity, record: FolderRecord | None) -> bool:
+        if record is not None and self._identity(record.volume_id) == root:
+            return True
+        # Not the folder the request names; but perhaps another of ours, or its record is damaged.
+        listing = self._workdir.listing(FolderState.LIVE)
+        names = [*(folder.name for folder in listing.folders), *(stranger.name for stranger in listing.strangers)]
+        return any(self._identity(name) == root for name in names)
+
+    def _identity(self, name: str) -> FileIdentity | None:
+        try:
+            return self._workdir.identity(live_place(name))
+        except HostError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                return None
+            raise
+
+    def forget_target(self, record: FolderRecord, target: str) -> FolderRecord:
+        """The record without the target, durable."""
+        left = tuple(other for other in record.targets if other != target)
+        after = msgspec.structs.replace(record, targets=left)
+        if after != record:
+            with _told():
+                self._workdir.write_record(live_place(record.volume_id), encode_record(after))
+        return after
+
+    def bury(self, volume_id: str, now: float, lifespan: float) -> Burial:
+        """Into the afterlife; without one, straight to the trash."""
+        burial = Burial(volume_id, round(now, 3), round(lifespan, 3))
+        with _told():
+            self._move(live_place(volume_id), retained_place(burial) if lifespan > 0 else trash_place(burial))
+        return burial
+
+    def discard(self, burial: Burial) -> None:
+        """From the afterlife into the trash."""
+        with _told():
+            self._move(retained_place(burial), trash_place(burial))
+
+    def _move(self, place: FolderPlace, to: FolderPlace) -> None:
+        """What has gone meanwhile need not be moved."""
+        try:
+            self._workdir.move(place, to)
+        except HostError as error:
+            if error.errno not in GONE:
+                raise
+
+
+def new_record(order: PublishOrder, now: float) -> FolderRecord:
+    return FolderRecord(order.volume_id, order.owner, order.options, created_at=round(now, 3))
+
+
+def mount_options(order: PublishOrder) -> MountOptions:
+    words = (*order.options.mount_options, *(("ro",) if order.options.read_only else ()))
+    return parse_mount_options(words)
+
+
+def _with_target(record: FolderRecord, target: str) -> FolderRecord:
+    if target in record.targets:
+        return record
+    return msgspec.structs.replace(record, targets=(*record.targets, target))
+
+
+def _names(target: str) -> Names:
+    return tuple(target.split("/"))
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _undone_on_failure() -> Iterator[Undo]:
+    undo: Undo = []
+    try:
+        yield undo
+    except Exception as error:
+        for act in reversed(undo):
+            _undo(act, error)
+        raise
+
+
+def _undo(act: Callable[[], object], cause: Exception) -> None:
+    try:
+        act()
+    except HostError as error:
+        raise Unavailable(f"{cause}; and what had been done could not be undone: {error}") from cause
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """The machine's errors in the interface's terms: its sentences are meant for the caller."""
+    try:
+        yield
+    except HostError as error:
+        _raise_told(error)
+
+
+def _raise_told(error: HostError) -> NoReturn:
+    code = CODE_OF_ERRNO.get(error.errno or 0)
+    told: CsiError = error_of(code, str(error)) if code is not None else Internal(str(error))
+    raise told from error
