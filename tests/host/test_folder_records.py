@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from conftest import SOAK
-from orlop.host import folder_records
+from orlop.host import folder_records, system_calls
 from orlop.host.errors import HostError
 from orlop.host.folder_records import HALF_MADE, RECORD, RecordedFolder, Stranger, create, list_shelf, move
 from support.kernel_rooms import descriptor, disk_image, run
@@ -39,8 +39,10 @@ def retained(workdir: Path) -> Iterator[int]:
 def opened_shelf(workdir: Path, name: str) -> Iterator[int]:
     with descriptor(workdir) as opened:
         shelf = folder_records.open_shelf(opened, name)
-    yield shelf
-    os.close(shelf)
+    try:
+        yield shelf
+    finally:
+        os.close(shelf)
 
 
 def refused(call, *arguments: object) -> int | None:
@@ -272,3 +274,64 @@ def test_all_that_was_acknowledged_survives_power_loss(tmp_path: Path, file_syst
                 book.change(number)
             disk.cut_power()
             assert book.found() == book.expected
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_what_a_killed_process_could_not_synchronise_is_durable_once_another_has_started(
+    tmp_path: Path, file_system: str, monkeypatch: pytest.MonkeyPatch
+):
+    with disk_image(tmp_path / "room", file_system) as disk:
+        book = Book(disk.folder, Random(file_system))
+        book.change(0)
+        shelf = next(shelves := opened_shelf(disk.folder, "live"))
+        with monkeypatch.context() as killed_before_it:
+            killed_before_it.setattr(os, "fsync", lambda _descriptor: None)
+            create(shelf, "new", b"record", 0o777)
+            folder_records.write_record(shelf, "f0", b"changed")
+        shelves.close()
+        book.expected["live"] = {"new": b"record", "f0": b"changed"}
+
+        assert book.found() == book.expected  # opens the shelves anew
+        disk.cut_power()
+
+        assert book.found() == book.expected
+
+
+class PowerFails(Exception):
+    """At a chosen step."""
+
+
+STEPS = {"mkdir": os, "fchmod": os, "setxattr": os, "renameat2": system_calls}
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+@pytest.mark.parametrize("step", STEPS)
+def test_power_that_fails_after_any_step_of_making_a_folder_leaves_no_folder_without_record(
+    tmp_path: Path, file_system: str, step: str, monkeypatch: pytest.MonkeyPatch
+):
+    with disk_image(tmp_path / "room", file_system) as disk:
+        shelf = next(shelves := opened_shelf(disk.folder, "live"))
+        real = getattr(STEPS[step], step)
+
+        def reach_the_disk_and_fail(*arguments: object, **options: object) -> None:
+            real(*arguments, **options)
+            run("sync", "--file-system", disk.folder)
+            raise PowerFails
+
+        with monkeypatch.context() as failing:
+            failing.setattr(STEPS[step], step, reach_the_disk_and_fail)
+            with pytest.raises(PowerFails):
+                create(shelf, "new", b"record", 0o777)
+        shelves.close()
+        disk.cut_power()
+
+        for again in opened_shelf(disk.folder, "live"):
+            listing = list_shelf(again)
+            assert listing.strangers == ()
+            assert (listing.half_made, listing.folders) in {
+                (("new",), ()),
+                ((), (RecordedFolder("new", b"record"),)),
+            }
+            if listing.half_made:
+                create(again, "new", b"record", 0o777)
+                assert list_shelf(again).folders == (RecordedFolder("new", b"record"),)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,16 @@ import pytest
 from conftest import SOAK
 from orlop.host import mount_table
 from orlop.host.errors import HostError
+from orlop.host.mount_table_rules import FolderInFileSystem
 from support.kernel_rooms import descriptor, other_namespace, run
 
 MANY = 5_000 if SOAK else 300
 
 
 def mounted_anywhere(folder: Path) -> bool:
+    seen = mount_table.read_all_namespaces()
     with descriptor(folder, os.O_PATH) as opened:
-        place = mount_table.folder_of(opened)
-    return mount_table.read_all_namespaces().mounted_folders().holds(place)
+        return seen.mounted_folders().holds(seen.folder_of(opened))
 
 
 @pytest.fixture
@@ -130,18 +132,18 @@ def test_the_folder_is_told_from_its_file_systems_root_whatever_it_is_mounted_on
     (room / "view").mkdir()
     run("mount", "--bind", room / "disk" / "deep", room / "view")
 
+    seen = mount_table.read_all_namespaces()
     with descriptor(room / "disk" / "deep" / "er") as direct, descriptor(room / "view" / "er") as bound:
-        assert mount_table.folder_of(direct) == mount_table.folder_of(bound)
-        assert mount_table.folder_of(direct).path == "/deep/er"
+        assert seen.folder_of(direct) == seen.folder_of(bound)
         device = os.fstat(direct).st_dev
-        assert mount_table.folder_of(direct).device == f"{os.major(device)}:{os.minor(device)}"
+        assert seen.folder_of(direct) == FolderInFileSystem(f"{os.major(device)}:{os.minor(device)}", "/deep/er")
 
 
 def test_a_deleted_folder_has_no_place(folder: Path):
     with descriptor(folder / "sub") as opened:
         (folder / "sub").rmdir()
         with pytest.raises(HostError, match="was deleted"):
-            mount_table.folder_of(opened)
+            mount_table.read_all_namespaces().folder_of(opened)
 
 
 def test_whether_a_mount_is_shared_is_told(room: Path):
@@ -170,45 +172,63 @@ def test_among_many_mounts_each_is_told_apart(room: Path):
     script = "".join(f"mount --bind f{number} t{number}\n" for number in range(0, MANY, 2))
     subprocess.run(["sh", "-e"], input=script.encode(), cwd=room / "points", check=True)
 
+    seen = mount_table.read_all_namespaces()
     with descriptor(room / "points") as opened:
-        base = mount_table.folder_of(opened)
-    mounted = mount_table.read_all_namespaces().mounted_folders()
+        base = seen.folder_of(opened)
+    mounted = seen.mounted_folders()
 
     assert [number for number in range(MANY) if mounted.holds(base.below(f"f{number}"))] == list(range(0, MANY, 2))
     assert mounted.names_below(base, 1) == {(f"f{number}",) for number in range(0, MANY, 2)}
 
 
-def pretend_process(proc: Path, number: int, namespace: str, table: str | None, root: str = "/") -> None:
-    (proc / str(number) / "ns").mkdir(parents=True)
-    (proc / str(number) / "ns" / "mnt").symlink_to(namespace)
-    (proc / str(number) / "root").symlink_to(root)
+def pretend_process(proc: Path, name: str, namespace: str, table: str | None, root: str = "/") -> None:
+    (proc / name / "ns").mkdir(parents=True)
+    (proc / name / "ns" / "mnt").symlink_to(namespace)
+    (proc / name / "root").symlink_to(root)
     if table is not None:
-        (proc / str(number) / "mountinfo").write_text(table)
+        (proc / name / "mountinfo").write_text(table)
 
 
 def test_one_process_is_read_for_each_namespace_and_root(tmp_path: Path):
-    pretend_process(tmp_path, 1, "mnt:[1]", "first")
-    pretend_process(tmp_path, 9, "mnt:[1]", "first again")
-    pretend_process(tmp_path, 10, "mnt:[1]", "chrooted", "/jail")
-    pretend_process(tmp_path, 11, "mnt:[2]", "second")
-    (tmp_path / "self").symlink_to("9")
+    pretend_process(tmp_path, "1", "mnt:[1]", "first")
+    pretend_process(tmp_path, "9", "mnt:[1]", "first again")
+    pretend_process(tmp_path, "10", "mnt:[1]", "chrooted", "/jail")
+    pretend_process(tmp_path, "11", "mnt:[2]", "second")
+    pretend_process(tmp_path, "12", "mnt:[3]", "ours")
+    (tmp_path / "self").symlink_to("12")
 
-    assert mount_table.read_all_namespaces(str(tmp_path)).tables == (b"first", b"chrooted", b"second")
+    seen = mount_table.read_all_namespaces(str(tmp_path))
+
+    assert (seen.own, seen.others) == (b"ours", (b"first", b"chrooted", b"second"))
+    assert seen.forbidden == ()
 
 
 def test_a_process_that_ended_is_replaced_by_another_of_its_namespace(tmp_path: Path):
-    pretend_process(tmp_path, 1, "mnt:[1]", None)
+    pretend_process(tmp_path, "self", "mnt:[0]", "ours")
+    pretend_process(tmp_path, "1", "mnt:[1]", None)
     (tmp_path / "2").mkdir()
-    pretend_process(tmp_path, 3, "mnt:[1]", "read")
+    pretend_process(tmp_path, "3", "mnt:[1]", "read")
 
-    assert mount_table.read_all_namespaces(str(tmp_path)).tables == (b"read",)
+    assert mount_table.read_all_namespaces(str(tmp_path)).others == (b"read",)
 
 
 def test_where_nothing_can_be_read_nothing_is_said_to_be_unmounted(tmp_path: Path):
-    with pytest.raises(HostError, match="No mount table can be read"):
+    with pytest.raises(HostError, match="Our own mount table cannot be read"):
         mount_table.read_all_namespaces(str(tmp_path))
-    with pytest.raises(HostError, match="cannot be listed"):
-        mount_table.read_all_namespaces(str(tmp_path / "missing"))
+
+
+def test_a_process_that_may_not_be_looked_at_is_told(room: Path):
+    """As root without the right to trace sees a process of somebody who has it."""
+    here = (
+        "from orlop.host import mount_table; seen = mount_table.read_all_namespaces(); "
+        f"print({os.getpid()} in seen.forbidden)"
+    )
+    without_tracing = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-all"]
+    words = [*without_tracing, sys.executable, "-c", here]
+
+    told = subprocess.run(words, check=True, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+    assert told.stdout.strip() == "True"
 
 
 def test_a_zombie_is_passed_over(folder: Path):

@@ -8,8 +8,8 @@ Order of effects; each function returns when its change survives power loss:
 - a new folder: made under a name of its own, given mode and record, renamed, the shelf synchronised. So a folder with
   its proper name always has its record; one that died half-made is empty and known by its name;
 - a changed record: one system call (the old or the new one, never a mixture), the folder synchronised;
-- a move: one rename that replaces nothing, then the shelf it went to synchronised. Both file systems' journals keep
-  the order of changes, so one fsync is enough for all that came before it.
+- a move: one rename that replaces nothing, then the shelf it went to synchronised.
+The journals of ext4 and XFS keep the order of changes, so one fsync is enough for all that came before it.
 
 This module must not remove a folder that holds anything, and must not look into folders.
 """
@@ -58,11 +58,16 @@ class ShelfListing:
 
 
 def open_shelf(workdir: int, name: str) -> int:
-    """Makes it if it is missing, and keeps everybody but root out."""
+    """Makes it if it is missing, and keeps everybody but root out.
+
+    All that is on it is durable then, also what a process did that was killed before it could synchronise: setting the
+    mode is a change that comes after all of those, and is synchronised.
+    """
     made = make_folder(workdir, name, _ROOT_ONLY)
     shelf = open_below(workdir, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED)
     try:
         os.fchmod(shelf, _ROOT_ONLY)
+        _synchronise(shelf, name)
         if made:
             _synchronise(workdir, name)
     except OSError as error:

@@ -77,8 +77,8 @@ class LinuxWorkdir:
             return mounts.identity_of(folder)
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
-        root = mount_table.folder_of(self._root)
-        mounted = mount_table.read_all_namespaces().mounted_folders().names_below(root, SHELF_DEPTH)
+        seen = mount_table.read_all_namespaces()
+        mounted = seen.mounted_folders().names_below(seen.folder_of(self._root), SHELF_DEPTH)
         shelves = {state.value: state for state in FolderState}
         return frozenset(FolderPlace(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
 

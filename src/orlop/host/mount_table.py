@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,39 +28,50 @@ _FORBIDDEN: Final = {errno.EACCES, errno.EPERM}
 class SeenNamespaces:
     """The tables of all that could be seen, and the processes whose tables could not be."""
 
-    tables: tuple[bytes, ...]
+    own: bytes
+    others: tuple[bytes, ...]
     forbidden: tuple[int, ...]
 
     def mounted_folders(self) -> MountedFolders:
-        return MountedFolders.from_tables(self.tables)
+        return MountedFolders.from_tables((self.own, *self.others))
+
+    def folder_of(self, descriptor: int) -> FolderInFileSystem:
+        """Which folder of which file system an open folder is, in the terms of all mount tables."""
+        mount, path = _line_of(descriptor, self.own), _path_of(descriptor)
+        if os.fstat(descriptor).st_nlink == 0 or path.startswith("(unreachable)"):
+            raise HostError(errno.ENOENT, f"The folder {path} was deleted, or is out of reach.")
+        return folder_of_path(mount, path)
 
 
 def read_all_namespaces(proc: str = PROC) -> SeenNamespaces:
     """One table per namespace and root; a process that ends meanwhile is replaced by another of its namespace."""
-    tables: dict[tuple[str, str], bytes] = {}
+    own = _own_table(proc)
+    tables = {_namespace_and_root(proc, "self"): own}
     forbidden: list[int] = []
     for process in _processes(proc):
         try:
             place = _namespace_and_root(proc, process)
             if place not in tables:
-                tables[place] = _table(proc, str(process))
+                tables[place] = _table(proc, process)
         except OSError as error:
             if error.errno in _FORBIDDEN:
-                forbidden.append(process)
+                forbidden.append(int(process))
             elif error.errno not in _GONE:
                 raise HostError.because(error, f"The mounts of process {process} cannot be read") from error
-    if not tables:
-        raise HostError(errno.EACCES, f"No mount table can be read below {proc}. Mount it, and run as root.")
-    return SeenNamespaces(tuple(tables.values()), tuple(forbidden))
+    return SeenNamespaces(own, tuple(table for table in tables.values() if table is not own), tuple(forbidden))
 
 
 def mount_of(descriptor: int) -> MountLine:
     """The line, in our own table, of the mount that an open file or folder lies on."""
+    return _line_of(descriptor, _own_table(PROC))
+
+
+def _line_of(descriptor: int, own_table: bytes) -> MountLine:
     try:
         mount_id = system_calls.statx(descriptor, "").mount_id
-        line = line_of_mount(_table(PROC, "self"), mount_id)
     except OSError as error:
         raise HostError.because(error, "The mount of an open folder cannot be found out") from error
+    line = line_of_mount(own_table, mount_id)
     if line is None:
         raise HostError(
             errno.ENOENT, f"The mount {mount_id} of {_path_of(descriptor)} is not in our mount table: it was unmounted."
@@ -69,26 +79,24 @@ def mount_of(descriptor: int) -> MountLine:
     return line
 
 
-def folder_of(descriptor: int) -> FolderInFileSystem:
-    """Which folder of which file system an open folder is, in the terms of all mount tables."""
-    mount, path = mount_of(descriptor), _path_of(descriptor)
-    if os.fstat(descriptor).st_nlink == 0 or path.startswith("(unreachable)"):
-        raise HostError(errno.ENOENT, f"The folder {path} was deleted, or is out of reach.")
-    return folder_of_path(mount, path)
-
-
-def _processes(proc: str) -> Iterator[int]:
+def _processes(proc: str) -> list[str]:
     """The oldest first: they are the ones that stay."""
     try:
-        names = os.listdir(proc)
+        return sorted((name for name in os.listdir(proc) if name.isdecimal()), key=int)
     except OSError as error:
         raise HostError.because(error, f"The processes below {proc} cannot be listed") from error
-    yield from sorted(int(name) for name in names if name.isdecimal())
 
 
-def _namespace_and_root(proc: str, process: int) -> tuple[str, str]:
+def _namespace_and_root(proc: str, process: str) -> tuple[str, str]:
     # Both are read as links, which touches no file system that may hang.
     return os.readlink(f"{proc}/{process}/ns/mnt"), os.readlink(f"{proc}/{process}/root")
+
+
+def _own_table(proc: str) -> bytes:
+    try:
+        return _table(proc, "self")
+    except OSError as error:
+        raise HostError.because(error, f"Our own mount table cannot be read below {proc}. Mount it") from error
 
 
 def _table(proc: str, process: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -378,3 +379,27 @@ def test_a_mounted_folder_that_is_moved_is_mounted_where_it_is_now(host: NodeHos
     host.workdir.create(live("a"), b"new", 0o777)
 
     assert host.workdir.mounted_folders() == {retained("a")}
+
+
+def test_many_threads_work_side_by_side_on_different_folders(world: NodeWorld, host: NodeHost):
+    world.kubelet_makes(POD)
+
+    def one_life(number: int) -> None:
+        name, mount = f"f{number}", (*POD, f"mount{number}")
+        host.workdir.create(live(name), name.encode(), 0o777)
+        host.kubelet_dir.make_target(mount)
+        host.bind(live(name), mount, PLAIN)
+        assert live(name) in host.workdir.mounted_folders()
+        assert host.kubelet_dir.unmount(mount) == 1
+        assert live(name) not in host.workdir.mounted_folders()
+        host.kubelet_dir.remove_target(mount)
+        host.workdir.move(live(name), retained(name))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(one_life, range(40)))
+
+    assert {folder.name for folder in host.workdir.listing(FolderState.RETAINED).folders} == {
+        f"f{number}" for number in range(40)
+    }
+    assert host.kubelet_dir.names_in(POD) == frozenset()
+    assert host.workdir.mounted_folders() == frozenset()
