@@ -117,10 +117,8 @@ class FolderWork:
             undo.append(partial(self._kubelet_dir.unmount, target))
             self._host.bind(place, target, options)
         elif mounted.root != self._workdir.identity(place):
-            undo.clear()  # what is there is not ours to take away
             raise FailedPrecondition(f"something else is mounted at the target {order.target}: it has to go first")
         elif not mounted.options.fulfil(options):
-            undo.clear()  # the pod has it mounted, and goes on with it
             words = ",".join(mounted.options.words())
             raise AlreadyExists(f"the volume is mounted at the target {order.target} with other options: {words}")
 
