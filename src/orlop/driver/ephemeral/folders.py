@@ -9,6 +9,7 @@ Nothing is erased here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
@@ -46,6 +47,8 @@ class Folders:
         self.book = book
         self.keys = KeyedLock()
         """By volume id: held by whoever changes a volume's folder."""
+        self.buried = asyncio.Event()
+        """Set whenever a folder is buried; who waits for it clears it."""
         self._work = FolderWork(host)
         self._look = MountLook(lambda: threads(host.workdir.mounted_folders))
         self._threads = threads
@@ -108,3 +111,4 @@ class Folders:
         now, lifespan = self._clock.now().timestamp(), record.options.lifespan_seconds
         burial = await self._threads(lambda: self._work.bury(record.volume_id, now, lifespan))
         self.book.was_buried(burial, self._clock.elapsed())
+        self.buried.set()
