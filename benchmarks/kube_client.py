@@ -38,6 +38,7 @@ from orlop.kube.transport import HttpTransport
 
 OBJECTS = 10_000
 EVENTS = 20_000
+NEWEST = "99999"
 PATCH = {"metadata": {"annotations": {"example.com/note": "written by a benchmark"}}}
 VOLUMES = "/api/v1/persistentvolumes"
 
@@ -82,7 +83,11 @@ def volume(number: int) -> dict[str, Any]:
 async def serve(path: str) -> None:
     answer = msgspec.json.encode(volume(1))
     everything = msgspec.json.encode(
-        {"kind": "PersistentVolumeList", "metadata": {"resourceVersion": "99999"}, "items": list(map(volume, range(OBJECTS)))}
+        {
+            "kind": "PersistentVolumeList",
+            "metadata": {"resourceVersion": NEWEST},
+            "items": list(map(volume, range(OBJECTS))),
+        }
     )
     event = msgspec.json.encode({"type": "MODIFIED", "object": volume(1)}) + b"\n"
 
@@ -95,6 +100,8 @@ async def serve(path: str) -> None:
             return web.Response(body=everything, content_type="application/json")
         stream = web.StreamResponse(headers={"content-type": "application/json"})
         await stream.prepare(request)
+        if request.query.get("resourceVersion") == NEWEST:
+            await asyncio.Event().wait()
         for _ in range(EVENTS // 10):
             await stream.write(event * 10)
         return stream
