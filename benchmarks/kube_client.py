@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
 import os
 import statistics
 import subprocess
@@ -81,6 +82,7 @@ def volume(number: int) -> dict[str, Any]:
 
 
 async def serve(path: str) -> None:
+    logging.disable()  # aiohttp would tell of every client that leaves in the middle of a watch
     answer = msgspec.json.encode(volume(1))
     everything = msgspec.json.encode(
         {

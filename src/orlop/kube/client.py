@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -121,11 +121,9 @@ class _Question:
     query: tuple[tuple[str, str], ...] = ()
     body: Any = None
     content_type: str = JSON
-    accept: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
 
-    def request(self) -> HttpRequest:
-        headers = {"accept": self.accept, **self.headers}
+    def request(self, agent: str) -> HttpRequest:
+        headers = {"accept": JSON, "user-agent": agent}
         if self.body is None:
             return HttpRequest(_METHODS[self.verb], self.path, self.query, headers)
         headers["content-type"] = self.content_type
@@ -162,7 +160,7 @@ class KubeClient:
         self._random = random
         self._log = log
         self._timeout = timeout
-        self._headers = {"user-agent": name}
+        self._name = name
         self._manager = (("fieldManager", name),)
 
     async def get(self, kind: Kind, name: ObjectName, *, subresource: str = "", version: str = "") -> Object:
@@ -242,7 +240,7 @@ class KubeClient:
         query += [("resourceVersion", after)] if after else []
         query += [("timeoutSeconds", str(seconds))] if seconds is not None else []
         question = _Question(Verb.WATCH, kind.collection_path(selection.namespace), tuple(query))
-        async with self._transport.open(self._request(question), self._timeout) as stream:
+        async with self._transport.open(question.request(self._name), self._timeout) as stream:
             if stream.status == UNAUTHORIZED:  # who watches again is to have other credentials
                 await self._transport.renew_credentials()
             await _raise_for_stream(stream)
@@ -253,14 +251,8 @@ class KubeClient:
     async def close(self) -> None:
         await self._transport.close()
 
-    def _request(self, question: _Question) -> HttpRequest:
-        request = question.request()
-        return HttpRequest(
-            request.method, request.path, request.query, {**self._headers, **request.headers}, request.body
-        )
-
     async def _ask(self, question: _Question) -> Object:
-        request = self._request(question)
+        request = question.request(self._name)
         failures: list[ApiError] = []
         while True:
             try:
