@@ -59,7 +59,8 @@ STEPS = st.lists(
         st.tuples(st.just("wait")),
         st.tuples(st.just("wait for deletion"), st.sampled_from(NAMES)),
     ),
-    max_size=40,
+    min_size=12,  # or most would be too short for anything to go wrong
+    max_size=60,
 )
 
 
