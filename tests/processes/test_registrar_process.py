@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -222,6 +224,16 @@ def test_a_kubeconfig_that_is_not_there_ends_it_with_its_name(short_folder: Path
     assert ended.returncode == 1
     assert f"{short_folder}/none" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+async def test_a_registrar_that_writes_on_no_node_loads_nothing_of_kubernetes():
+    imported = "import sys, orlop.processes.registrar; print(*sys.modules)"
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", imported], check=True, capture_output=True, text=True
+    )
+
+    loaded = set(ended.stdout.split())
+    assert {"aiohttp", "orlop.kube.client", "msgspec"} & loaded == set()
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------

@@ -103,7 +103,8 @@ class NodeAnnotation:
         change = node_change(node, wish)
         if change.patch is not None:
             await self._kube.patch(NODE, self._name, change.patch)
-            self._log.info("wrote on the Node what the driver says of it", wish=wish)
+            node_id = wish.entry.node_id if wish.entry else None
+            self._log.info("wrote on the Node what the driver says", node_id=node_id, labels=dict(wish.labels))
             self._writes.inc("written")
         if wish.entry is not None:
             self._written[wish.entry.driver] = wish.entry
