@@ -16,12 +16,12 @@ from random import Random
 from typing import Any
 
 from orlop.foundation.structured_log import Log, silent_log
-from orlop.kube.client import KubeClient
+from orlop.kube.client import JSON_PATCH, KubeClient
 from orlop.kube.errors import ApiError, ConnectionBroken
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from orlop.kube.kinds import Kind
 from orlop.kube.objects import labels
-from orlop.kube.patch_application import apply_merge_patch
+from orlop.kube.patch_application import PatchDoesNotApply, apply_json_patch, apply_merge_patch
 from orlop.kube.selectors import FieldSelector, LabelSelector
 from orlop.testing.virtual_clock import VirtualClock
 
@@ -204,10 +204,19 @@ class ModelServer:
 
     def _updated(self, request: HttpRequest, key: tuple[str, str]) -> HttpAnswer:
         sent, known = json.loads(request.body), self.objects[key]
+        if request.headers.get("content-type") == JSON_PATCH:
+            return self._json_patched(sent, key)
         version = (sent.get("metadata") or {}).get("resourceVersion")
         if version and version != known["metadata"]["resourceVersion"]:
             return status(409, "Conflict")
         new = sent if request.method == "PUT" else apply_merge_patch(known, sent)
+        return HttpAnswer(200, {}, encoded(self._store(key, new)))
+
+    def _json_patched(self, patch: Any, key: tuple[str, str]) -> HttpAnswer:
+        try:
+            new = apply_json_patch(self.objects[key], patch)
+        except PatchDoesNotApply as error:
+            return status(422, "Invalid", str(error))
         return HttpAnswer(200, {}, encoded(self._store(key, new)))
 
     def _store(self, key: tuple[str, str], obj: Obj) -> Obj:
