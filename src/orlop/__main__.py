@@ -32,6 +32,7 @@ class Entry:
 
 ROLES: Final[Mapping[str, Entry]] = {
     "driver": Entry("orlop.processes.driver", "the CSI services of this node on a socket, for use with any sidecars"),
+    "registrar": Entry("orlop.processes.registrar", "makes any CSI driver known to the kubelet of its node"),
     "testing mock-driver": Entry("orlop.processes.mock_driver", "a scripted CSI driver, to test controllers against"),
 }
 VERBS: Final[Mapping[str, Entry]] = {

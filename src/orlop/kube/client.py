@@ -9,8 +9,9 @@ Must not know storage, must not keep what it read, and must not log a body.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 PAGE: Final = 500
 RETRY_BACKOFF: Final = Backoff(initial=0.1, factor=2.0, cap=10.0, jitter=0.5)
 MOST_RELISTS: Final = 3
+UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,9 @@ class _Question:
     query: tuple[tuple[str, str], ...] = ()
     body: Any = None
     content_type: str = JSON
-    accept: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
 
-    def request(self) -> HttpRequest:
-        headers = {"accept": self.accept, **self.headers}
+    def request(self, agent: str) -> HttpRequest:
+        headers = {"accept": JSON, "user-agent": agent}
         if self.body is None:
             return HttpRequest(_METHODS[self.verb], self.path, self.query, headers)
         headers["content-type"] = self.content_type
@@ -160,7 +160,7 @@ class KubeClient:
         self._random = random
         self._log = log
         self._timeout = timeout
-        self._headers = {"user-agent": name}
+        self._name = name
         self._manager = (("fieldManager", name),)
 
     async def get(self, kind: Kind, name: ObjectName, *, subresource: str = "", version: str = "") -> Object:
@@ -234,28 +234,25 @@ class KubeClient:
 
     async def watch(
         self, kind: Kind, selection: Selection = EVERYTHING, *, after: str = "", seconds: int | None = None
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Events after a version until the server ends the watch, which it may at any time and without an error."""
         query = [*selection.query(), ("watch", "true"), ("allowWatchBookmarks", "true")]
         query += [("resourceVersion", after)] if after else []
         query += [("timeoutSeconds", str(seconds))] if seconds is not None else []
         question = _Question(Verb.WATCH, kind.collection_path(selection.namespace), tuple(query))
-        async with self._transport.open(self._request(question), self._timeout) as stream:
+        async with self._transport.open(question.request(self._name), self._timeout) as stream:
+            if stream.status == UNAUTHORIZED:  # who watches again is to have other credentials
+                await self._transport.renew_credentials()
             await _raise_for_stream(stream)
-            async for event in _events(stream.pieces):
-                yield event
+            async with aclosing(_events(stream.pieces)) as events:
+                async for event in events:
+                    yield event
 
     async def close(self) -> None:
         await self._transport.close()
 
-    def _request(self, question: _Question) -> HttpRequest:
-        request = question.request()
-        return HttpRequest(
-            request.method, request.path, request.query, {**self._headers, **request.headers}, request.body
-        )
-
     async def _ask(self, question: _Question) -> Object:
-        request = self._request(question)
+        request = question.request(self._name)
         failures: list[ApiError] = []
         while True:
             try:
@@ -322,7 +319,7 @@ async def _raise_for_stream(stream: HttpStream) -> None:
         raise _error_of(stream.status, stream.headers, body)
 
 
-async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
+async def _events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent, None]:
     """One JSON object per line; a line may come in several pieces, and a piece hold several lines."""
     rest = b""
     async for piece in pieces:

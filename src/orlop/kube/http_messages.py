@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import urlencode
@@ -28,7 +29,13 @@ class HttpRequest:
 
     @property
     def target(self) -> str:
-        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+        return f"{self.path}?{_query_text(self.query)}" if self.query else self.path
+
+
+@lru_cache(maxsize=256)
+def _query_text(query: tuple[tuple[str, str], ...]) -> str:
+    """Most requests of a process have the same few queries."""
+    return urlencode(query)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,10 @@ class LogSettings:
         return Level.DEBUG if self.verbosity >= KLOG_DEBUG else self.log_level
 
 
+class CannotGoOn(Exception):
+    """The process has to end, with exit code 1; the sentence says why."""
+
+
 class HasLog(Protocol):
     @property
     def log(self) -> LogSettings: ...
@@ -92,11 +96,15 @@ Settings = TypeVar("Settings", bound=HasLog)
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A process: its name, its table of flags in one class, and a sentence on what it does."""
+    """A process: its name, its table of flags in one class, and a sentence on what it does.
+
+    `instead` gives what is printed in place of running it, for flags that ask for that.
+    """
 
     program: str
     summary: str
     settings: type[Any]
+    instead: Callable[[Any], str | None] = lambda _settings: None
 
 
 def run_daemon(
@@ -113,9 +121,12 @@ def run_daemon(
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
+    if (answer := daemon.instead(settings)) is not None:
+        sys.stdout.write(answer)
+        return 0
     try:
         uvloop.run(_until_stopped(settings, run))
-    except (SocketInUse, SocketUnusable) as error:
+    except (SocketInUse, SocketUnusable, CannotGoOn) as error:
         sys.stderr.write(f"{daemon.program}: {error}\n")
         return EXIT_FAILED
     return 0

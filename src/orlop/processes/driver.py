@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from orlop import __version__
+from orlop.csi.driver_name import fault_of_driver_name
 from orlop.csi.endpoint import Endpoint, TcpEndpoint, parse_endpoint, parse_http_address
 from orlop.csi.interceptor import CallInterceptor, methods_of
 from orlop.csi.server import serving
@@ -27,13 +27,6 @@ from orlop.processes.daemon import (
 )
 
 LONGEST_NODE_ID: Final = 256
-_DRIVER_NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9.]{0,61}[a-zA-Z0-9])?")
-
-
-def is_driver_name(name: str) -> str | None:
-    if _DRIVER_NAME.fullmatch(name):
-        return None
-    return "allowed are up to 63 letters, digits, '-' and '.', with a letter or digit at both ends"
 
 
 def is_node_id(node_id: str) -> str | None:
@@ -65,7 +58,7 @@ class DriverSettings:
         name="drivername",
         default="csi.orlop.dev",
         metavar="NAME",
-        check=is_driver_name,
+        check=fault_of_driver_name,
         help="The driver's name, as StorageClasses and pods write it.",
     )
     http_endpoint: TcpEndpoint | None = flag(

@@ -5,18 +5,34 @@ Imported only by a process that was asked to serve them: aiohttp costs 17 MB and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from orlop.csi.endpoint import TcpEndpoint
-from orlop.foundation.http_edge import Check, HttpEdge, ListenAddress, health_routes, metrics_route
+from orlop.foundation.http_edge import (
+    Check,
+    Handler,
+    HttpEdge,
+    ListenAddress,
+    Request,
+    Response,
+    health_routes,
+    metrics_route,
+)
 from orlop.foundation.unix_socket import SocketUnusable
 from orlop.processes.daemon import Surroundings
 
+Healthz = Callable[[], Awaitable[tuple[int, str]]]
+"""What `/healthz` answers in place of the usual: a status and a text."""
+
 
 @asynccontextmanager
-async def http_side(address: TcpEndpoint, given: Surroundings, readiness: Mapping[str, Check]) -> AsyncIterator[None]:
+async def http_side(
+    address: TcpEndpoint, given: Surroundings, readiness: Mapping[str, Check], *, healthz: Healthz | None = None
+) -> AsyncIterator[None]:
     routes = [*health_routes(liveness={}, readiness=readiness), metrics_route(given.metrics.render)]
+    if healthz is not None:
+        routes = [("GET", "/healthz", _answering(healthz)), *(one for one in routes if one[1] != "/healthz")]
 
     def told(where: str, error: Exception) -> None:
         given.log.exception("a request over HTTP failed", error, where=where)
@@ -29,3 +45,11 @@ async def http_side(address: TcpEndpoint, given: Surroundings, readiness: Mappin
             raise SocketUnusable(str(error)) from None
         given.log.info("serving HTTP", address=edge.address)
         yield
+
+
+def _answering(healthz: Healthz) -> Handler:
+    async def answer(_request: Request) -> Response:
+        status, text = await healthz()
+        return Response(body=text, status=status)
+
+    return answer

@@ -6,7 +6,6 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -21,56 +20,21 @@ from orlop.csi.error_codes import (
 from orlop.driver.ephemeral.afterlife_rules import Moment
 from orlop.driver.ephemeral.folder_book import FolderBook, read_book
 from orlop.driver.ephemeral.folders import Folders
-from orlop.driver.ephemeral.publish_request_rules import PublishOrder
-from orlop.foundation.structured_log import silent_log
-from orlop.host.node_host import FolderPlace, FolderState, Names
-from orlop.records.ephemeral_folder import FolderOptions, Owner, burial_of
+from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.kill_points import KillPoints, explore_kills
 from orlop.testing.kill_points import Moment as KillMoment
-from orlop.testing.virtual_clock import VirtualClock
-
-T = TypeVar("T")
-ID = "csi-1"
-UID = "u1"
-LIFESPAN = 3600.0
-
-
-def names_of(pod: str, volume: str = "scratch") -> Names:
-    return ("pods", pod, "volumes", "kubernetes.io~csi", volume, "mount")
-
-
-def order(volume_id: str = ID, pod: str = UID, volume: str = "scratch", **options: object) -> PublishOrder:
-    chosen = FolderOptions(**{"lifespan_seconds": LIFESPAN, "mount_options": ("nosuid", "nodev"), **options})
-    return PublishOrder(volume_id, "/".join(names_of(pod, volume)), Owner(pod, "web-0", "shop"), chosen)
-
-
-def machine_with_pods(*pods: str) -> FakeMachine:
-    machine = FakeMachine()
-    for pod in pods or (UID,):
-        machine.kubelet_makes(names_of(pod)[:-1])
-        machine.kubelet_makes(names_of(pod, "other")[:-1])
-    return machine
-
-
-async def right_here(work: Callable[[], T], /) -> T:
-    return work()
-
-
-def folders_on(machine: FakeMachine, points: KillPoints | None = None, *, max_volumes: int = 0) -> Folders:
-    """What a process that has just started has."""
-    host, clock = FakeNodeHost(machine, points), VirtualClock()
-    book = read_book(host.workdir, Moment(clock.now().timestamp(), clock.elapsed()))
-    return Folders(host, book, threads=right_here, clock=clock, log=silent_log(), max_volumes=max_volumes)
-
-
-def folder_ids(machine: FakeMachine, state: FolderState) -> list[str]:
-    names = [place.name for place in machine.folders if place.state is state]
-    return sorted(names if state is FolderState.LIVE else [burial_of(name).volume_id for name in names])  # type: ignore[union-attr]
-
-
-def mounted(machine: FakeMachine) -> list[Names]:
-    return sorted(target for target, stack in machine.mounts.items() if stack)
+from support.ephemeral_node import (
+    ID,
+    LIFESPAN,
+    UID,
+    folder_ids,
+    folders_on,
+    machine_with_pods,
+    mounted,
+    names_of,
+    order,
+)
 
 
 def assert_untouched(machine: FakeMachine) -> None:

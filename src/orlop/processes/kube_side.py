@@ -1,0 +1,39 @@
+"""A process's way to an API server: a client, made from a kubeconfig or the pod's own credentials, closed in the end.
+
+Imported only by a process that was asked to speak to one: aiohttp and TLS cost as much as the rest of a sidecar.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from orlop import __version__
+from orlop.kube.client import KubeClient
+from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
+from orlop.kube.transport import HttpTransport
+from orlop.processes.daemon import CannotGoOn, Surroundings
+
+
+@asynccontextmanager
+async def kube_side(kubeconfig: str, given: Surroundings, *, name: str) -> AsyncIterator[KubeClient]:
+    """An empty path leaves it to the environment; `name` is told as the field manager of our writes."""
+    try:
+        access = Kubeconfig(os.environ, clock=given.clock, run=_no_programs).find(kubeconfig)
+    except KubeconfigError as error:
+        raise CannotGoOn(str(error)) from None
+    given.log.info("speaking to the API server", server=access.server, found_in=access.origin, version=__version__)
+    client = KubeClient(HttpTransport(access), clock=given.clock, random=given.random, log=given.log, name=name)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _no_programs(
+    argv: Sequence[str],
+    env: Mapping[str, str],  # noqa: ARG001 - the shape is that of whoever runs programs
+    stdin: bytes,  # noqa: ARG001 - as above
+) -> tuple[int, bytes, bytes]:
+    raise OSError(f"{argv[0]} is not run: this process runs no credential plugins; use a token or a certificate")

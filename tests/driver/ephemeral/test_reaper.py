@@ -1,0 +1,237 @@
+"""The afterlife on virtual time, on a model of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+from orlop.driver.ephemeral.folders import Folders
+from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.host.node_host import FolderPlace, FolderState
+from orlop.testing.fake_host import FakeMachine, FakeNodeHost
+from orlop.testing.kill_points import KillPoints, explore_kills
+from orlop.testing.virtual_clock import VirtualClock
+from support.ephemeral_node import (
+    ID,
+    LIFESPAN,
+    FakePurge,
+    folder_ids,
+    folders_on,
+    machine_with_pods,
+    order,
+    right_here,
+)
+
+MEGABYTE = 1 << 20
+
+
+@dataclass
+class Node:
+    machine: FakeMachine
+    folders: Folders
+    purge: FakePurge
+    clock: VirtualClock
+    log: list[Entry]
+
+    async def pod_comes_and_goes(self, volume_id: str = ID, *, size: int = 0, **options: object) -> None:
+        asked = order(volume_id, volume_id, **options)  # type: ignore[arg-type]
+        self.machine.kubelet_makes(tuple(asked.target.split("/"))[:-1])
+        await self.folders.publish(asked)
+        self.machine.folders[FolderPlace(FolderState.LIVE, volume_id)].files["data"] = bytes(size)
+        await self.folders.unpublish(volume_id, asked.target)
+
+    def left(self) -> list[str]:
+        return sorted(place.name.rpartition("_")[2] for place in self.machine.folders)
+
+
+@asynccontextmanager
+async def running(machine: FakeMachine, points: KillPoints | None = None) -> AsyncIterator[Node]:
+    folders, clock, log = folders_on(machine, points), VirtualClock(), list[Entry]()
+    folders._clock = clock
+    purge = FakePurge(machine, points)
+    tools = ReaperTools(right_here, clock, Random(1), collecting_log(log), Metrics("test", of_process=False))
+    settings = ReaperSettings(prune_interval=5.0, headroom=Fraction(1, 10))
+    reaper = Reaper(folders, FakeNodeHost(machine, points), purge, settings, tools)
+    task = asyncio.get_running_loop().create_task(reaper.run())
+    try:
+        yield Node(machine, folders, purge, clock, log)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def machine() -> FakeMachine:
+    return machine_with_pods()
+
+
+@pytest.mark.virtual_time
+async def test_a_folder_is_kept_for_its_lifespan_and_then_erased(machine: FakeMachine):
+    async with running(machine) as node:
+        await node.pod_comes_and_goes()
+        await node.clock.sleep(LIFESPAN - 1)
+        assert folder_ids(machine, FolderState.RETAINED) == [ID]
+        await node.clock.sleep(2)
+        assert node.left() == []
+        assert node.folders.book.retained == {}
+
+
+@pytest.mark.virtual_time
+async def test_a_folder_without_an_afterlife_is_erased_at_once(machine: FakeMachine):
+    async with running(machine) as node:
+        await node.pod_comes_and_goes(lifespan_seconds=0.0)
+        await node.clock.sleep(1)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_a_folder_that_anything_has_mounted_is_never_erased(machine: FakeMachine):
+    """I1; the purge itself fails the test if it is asked to."""
+    async with running(machine) as node:
+        await node.pod_comes_and_goes()
+        mount = machine.mount_elsewhere(next(iter(machine.folders)))
+        await node.clock.sleep(30 * LIFESPAN)
+        assert node.left() == [ID]
+        machine.unmount_elsewhere(mount)
+        await node.clock.sleep(1000)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_a_folder_mounted_after_it_came_to_the_trash_is_not_purged(machine: FakeMachine):
+    async with running(machine) as node:
+        node.purge.fails[ID] = 1
+        await node.pod_comes_and_goes(lifespan_seconds=1.0)
+        await node.clock.sleep(2)
+        (place,) = machine.folders
+        assert place.state is FolderState.TRASH
+        mount = machine.mount_elsewhere(place)
+        await node.clock.sleep(5000)
+        assert node.left() == [ID]
+        machine.unmount_elsewhere(mount)
+        await node.clock.sleep(1000)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_pressure_erases_no_more_than_it_must(machine: FakeMachine):
+    machine.total_bytes = 1000 * MEGABYTE
+    async with running(machine) as node:
+        for number in range(10):
+            await node.pod_comes_and_goes(f"csi-{number}", size=MEGABYTE)
+            await node.clock.sleep(60)
+        assert len(node.left()) == 10
+        # The ten take 10 MB; now 95 MB of the 100 that should be free are.
+        machine.used_by_others = 895 * MEGABYTE
+        await node.clock.sleep(5)
+        factor = machine.free_bytes() / (100 * MEGABYTE)
+        ages = {f"csi-{number}": (10 - number) * 60 + 5 for number in range(10)}
+        assert node.left() == [name for name in sorted(ages) if ages[name] <= LIFESPAN * factor]
+        assert len(node.left()) == 10, "none was old enough"
+        machine.used_by_others = 980 * MEGABYTE
+        await node.clock.sleep(20)
+        assert 0 < len(node.left()) < 10
+        left = node.left()
+        await node.clock.sleep(30)
+        assert len(node.left()) >= len(left) - 2
+
+
+@pytest.mark.virtual_time
+async def test_a_full_disk_erases_everything_that_is_retained(machine: FakeMachine):
+    async with running(machine) as node:
+        await node.pod_comes_and_goes("csi-1")
+        await node.pod_comes_and_goes("csi-2")
+        machine.used_by_others = machine.total_bytes
+        await node.clock.sleep(10)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_a_folder_published_again_is_not_erased_when_its_time_comes(machine: FakeMachine):
+    async with running(machine) as node:
+        await node.pod_comes_and_goes()
+        await node.clock.sleep(LIFESPAN / 2)
+        machine.kubelet_makes(tuple(order(ID, ID).target.split("/"))[:-1])
+        await node.folders.publish(order(ID, ID))
+        await node.clock.sleep(10 * LIFESPAN)
+        assert folder_ids(machine, FolderState.LIVE) == [ID]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("jump", [365 * 24 * 3600.0, -3600.0])
+async def test_a_jump_of_the_wall_clock_is_told_and_erases_nothing_early(machine: FakeMachine, jump: float):
+    async with running(machine) as node:
+        await node.pod_comes_and_goes()
+        await node.clock.sleep(60)
+        node.clock.jump_wall(jump)
+        await node.clock.sleep(LIFESPAN - 120)
+        assert node.left() == [ID]
+        assert any(entry.message.startswith("the wall clock jumped") for entry in node.log)
+        await node.clock.sleep(120)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_over_a_restart_the_recorded_time_counts(machine: FakeMachine):
+    async with running(machine) as node:
+        await node.pod_comes_and_goes()
+        await node.clock.sleep(LIFESPAN / 2)
+    await VirtualClock().sleep(LIFESPAN / 4)
+    async with running(machine) as node:
+        await node.clock.sleep(LIFESPAN / 4 - 10)
+        assert node.left() == [ID]
+        await node.clock.sleep(20)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_a_purge_that_fails_is_tried_again_and_holds_up_no_other(machine: FakeMachine):
+    async with running(machine) as node:
+        node.purge.fails["csi-bad"] = 3
+        for name in ("csi-bad", "csi-1", "csi-2", "csi-3"):
+            await node.pod_comes_and_goes(name, lifespan_seconds=10.0)
+        await node.clock.sleep(12)
+        assert node.left() == ["csi-bad"]
+        await node.clock.sleep(100)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_what_another_process_left_in_the_trash_is_purged(machine: FakeMachine):
+    async with running(machine) as node:
+        node.purge.fails[ID] = 1
+        await node.pod_comes_and_goes(lifespan_seconds=1.0)
+        await node.clock.sleep(2)
+        assert folder_ids(machine, FolderState.TRASH) == [ID]
+    async with running(machine) as node:
+        await node.clock.sleep(1)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_an_erase_killed_anywhere_is_finished_by_the_next_process():
+    async def build() -> FakeMachine:
+        machine = machine_with_pods()
+        folders = folders_on(machine)
+        await folders.publish(order())
+        await folders.unpublish(ID, order().target)
+        return machine
+
+    async def erase(machine: FakeMachine, points: KillPoints) -> None:
+        async with running(machine, points) as node:
+            await node.clock.sleep(LIFESPAN + 10)
+
+    def check(machine: FakeMachine) -> None:
+        assert machine.folders == {}
+
+    explored = await explore_kills(build, erase, check, deaths=2)
+    assert len(explored.effects) == 2
