@@ -17,6 +17,7 @@ from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.host.path_rules import UnsafePath, names_below
+from orlop.host.shared_answer import SharedAnswer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,6 +40,7 @@ class LinuxWorkdir:
                 state: _held(opened, folder_records.open_shelf(self._root, state.value)) for state in FolderState
             }
             self._opened = opened.pop_all()
+        self._mounted = SharedAnswer(self._look_for_mounted_folders)
 
     def shelf(self, state: FolderState) -> int:
         """Its descriptor, for what works on descriptors: it is ours, and closed by us."""
@@ -77,10 +79,7 @@ class LinuxWorkdir:
             return mounts.identity_of(folder)
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
-        seen = mount_table.read_all_namespaces()
-        mounted = seen.mounted_folders().names_below(seen.folder_of(self._root), SHELF_DEPTH)
-        shelves = {state.value: state for state in FolderState}
-        return frozenset(FolderPlace(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
+        return self._mounted.ask()
 
     def room(self) -> DiskRoom:
         return disk_usage.room_on(self._root)
@@ -90,6 +89,12 @@ class LinuxWorkdir:
 
     def close(self) -> None:
         self._opened.close()
+
+    def _look_for_mounted_folders(self) -> frozenset[FolderPlace]:
+        seen = mount_table.read_all_namespaces()
+        mounted = seen.mounted_folders().names_below(seen.folder_of(self._root), SHELF_DEPTH)
+        shelves = {state.value: state for state in FolderState}
+        return frozenset(FolderPlace(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
 
 
 class LinuxKubeletDir:

@@ -2,7 +2,8 @@
 
 A table belongs to a process and shows what is reachable from its root directory. One process is read per namespace and
 root directory: one that was chrooted would show only a part. Namespaces are seen through /proc, so in a container only
-with the host's process ids (hostPID); threads that left their process's namespace are not looked at.
+with the host's process ids (hostPID); not looked at are threads that left their process's namespace, and namespaces
+that no process is in, kept by a bind of their file.
 
 Tables are read whole and anew for every question that something irrevocable depends on. They are never kept: the root
 of a mount is renamed along with its folder, and an open table would keep a dead container's namespace alive.
