@@ -1,4 +1,4 @@
-"""A node with scratch folders on a model of its machine: what a process that has just started has, and what is asked."""
+"""A node with scratch folders on a model of its machine, as a process finds it that has just started."""
 
 from __future__ import annotations
 

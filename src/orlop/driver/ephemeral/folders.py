@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar
 from orlop.csi.error_codes import ResourceExhausted
 from orlop.driver.ephemeral.folder_book import FolderBook
 from orlop.driver.ephemeral.folder_work import FolderWork, live_place
-from orlop.driver.ephemeral.mount_look import MountLook
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock
@@ -50,7 +49,7 @@ class Folders:
         self.buried = asyncio.Event()
         """Set whenever a folder is buried; who waits for it clears it."""
         self._work = FolderWork(host)
-        self._look = MountLook(lambda: threads(host.workdir.mounted_folders))
+        self._workdir = host.workdir
         self._threads = threads
         self._clock = clock
         self._log = log
@@ -90,7 +89,7 @@ class Folders:
     async def _end_of_target(self, record: FolderRecord, target: str) -> None:
         """Buried when the last target has gone; while anything has it mounted all the same, it stays for now."""
         others = any(other != target for other in record.targets)
-        if others or live_place(record.volume_id) in await self._look.mounted():
+        if others or live_place(record.volume_id) in await self._threads(self._workdir.mounted_folders):
             self.book.lives(await self._threads(lambda: self._work.forget_target(record, target)))
             if not others:
                 self._log.warning("not buried yet: something still has it mounted", volume=record.volume_id)
@@ -101,7 +100,7 @@ class Folders:
         """For folders whose pod will not ask for it any more: buried unless something has it mounted."""
         async with self.keys.hold(volume_id, why=why):
             record = self.book.live.get(volume_id)
-            if record is None or live_place(volume_id) in await self._look.mounted():
+            if record is None or live_place(volume_id) in await self._threads(self._workdir.mounted_folders):
                 return False
             await self._bury(record)
             self._log.info("buried", volume=volume_id, why=why, pod=record.owner.pod_name)

@@ -34,7 +34,6 @@ from orlop.driver.ephemeral.afterlife_rules import (
 from orlop.driver.ephemeral.folder_book import Retained
 from orlop.driver.ephemeral.folder_work import FolderWork, retained_place
 from orlop.driver.ephemeral.folders import Folders, Threads
-from orlop.driver.ephemeral.mount_look import MountLook
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyHeld
@@ -88,7 +87,6 @@ class Reaper:
         self._book = folders.book
         self._host = host
         self._work = FolderWork(host)
-        self._look = MountLook(lambda: tools.threads(host.workdir.mounted_folders))
         self._purge = purge
         self._settings = settings
         self._threads = tools.threads
@@ -160,7 +158,7 @@ class Reaper:
         with self._folders.keys.try_hold(volume_id, why="erasing"):
             retained: Retained = self._book.retained[volume_id]
             place = retained_place(retained.burial)
-            if place in await self._look.mounted():
+            if place in await self._threads(self._host.workdir.mounted_folders):
                 raise HostError(0, f"The folder {place} is mounted somewhere; it is left alone until it is not.")
             await self._threads(lambda: self._work.discard(retained.burial))
             self._book.was_discarded(volume_id)
@@ -184,7 +182,7 @@ class Reaper:
     async def _purged(self, name: str) -> bool:
         place = FolderPlace(FolderState.TRASH, name)
         try:
-            if place in await self._look.mounted():
+            if place in await self._threads(self._host.workdir.mounted_folders):
                 self._log.warning("not erased yet: something has it mounted", folder=str(place))
                 return False
             async with self._turns:
