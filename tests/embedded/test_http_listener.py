@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orlop.embedded.apiserver.access_rules import User
-from orlop.embedded.apiserver.edge_answers import LARGEST_BODY
+from orlop.embedded.apiserver.status_answers import LARGEST_BODY
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from support.api_edge import Edge, RawClient, ScriptedDoor, edge, local_client, request, tls_client
 from support.waiting import eventually

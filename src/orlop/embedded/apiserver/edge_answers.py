@@ -1,7 +1,4 @@
-"""Answers that are given before any kind of object is known: a `Status`, a text, a document. Pure.
-
-Errors have Kubernetes' words; empty members of a Status are left out.
-"""
+"""Answers that are given before any kind of object is known: at the edge, to whoever it is. Pure."""
 
 from __future__ import annotations
 
@@ -10,47 +7,38 @@ from typing import Any, Final
 
 import msgspec
 
+from orlop.embedded.apiserver.access_rules import Denied, PathQuestion, Question
+from orlop.embedded.apiserver.status_answers import JSON_HEADERS, Refusal, bad_request, body_too_large, denied
 from orlop.kube.http_messages import HttpAnswer
 
-JSON: Final = "application/json"
-TEXT: Final = "text/plain; charset=utf-8"
-LARGEST_BODY: Final = 3 << 20
+TEXT_HEADERS: Final = {"content-type": "text/plain; charset=utf-8", "x-content-type-options": "nosniff"}
 
-
-def status_answer(code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> HttpAnswer:
-    status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-    status |= {"message": message, "reason": reason}
-    if details is not None:
-        status["details"] = dict(details)
-    return json_answer({**status, "code": code}, status=code)
-
-
-def json_answer(document: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpAnswer:
-    return HttpAnswer(status, {"content-type": JSON, **(headers or {})}, msgspec.json.encode(document))
-
-
-def text_answer(text: str, *, status: int = 200) -> HttpAnswer:
-    return HttpAnswer(status, {"content-type": TEXT, "x-content-type-options": "nosniff"}, text.encode())
-
-
-UNAUTHORIZED: Final = status_answer(401, "Unauthorized", "Unauthorized")
-TOO_LARGE: Final = status_answer(
-    413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}", details={}
-)
-TOO_SLOW: Final = status_answer(
-    408, "Timeout", "the request did not arrive in time: send all of it at once", details={}
-)
-WENT_WRONG: Final = status_answer(
-    500, "InternalError", "Internal error occurred: the log of the server says what went wrong", details={}
-)
-ENCODED: Final = status_answer(
-    415, "UnsupportedMediaType", "the body of the request is compressed: send it as it is", details={}
-)
+UNAUTHORIZED: Final = Refusal(401, "Unauthorized", "Unauthorized").answer()
+TOO_LARGE: Final = body_too_large().answer()
+TOO_SLOW: Final = Refusal(408, "Timeout", "the request did not arrive in time: send all of it at once").answer()
+ENCODED: Final = Refusal(
+    415, "UnsupportedMediaType", "the body of the request is compressed: send it as it is"
+).answer()
+WENT_WRONG: Final = Refusal(
+    500, "InternalError", "Internal error occurred: the log of the server says what went wrong", {}
+).answer()
 
 
 def malformed(why: str) -> HttpAnswer:
-    return status_answer(400, "BadRequest", f"the request is no HTTP: {why}")
+    return bad_request(f"the request is no HTTP: {why}").answer()
 
 
-def forbidden(message: str, details: Mapping[str, Any]) -> HttpAnswer:
-    return status_answer(403, "Forbidden", message, details)
+def json_answer(document: Any, *, headers: Mapping[str, str] | None = None) -> HttpAnswer:
+    return HttpAnswer(200, {**JSON_HEADERS, **(headers or {})}, msgspec.json.encode(document))
+
+
+def text_answer(text: str, *, status: int = 200) -> HttpAnswer:
+    return HttpAnswer(status, TEXT_HEADERS, text.encode())
+
+
+def forbidden(decision: Denied, question: Question) -> HttpAnswer:
+    """What may not be asked is named; a path has no name beside its own."""
+    if isinstance(question, PathQuestion):
+        return denied(decision.message, {}).answer()
+    about = {"name": question.name, "group": question.group, "kind": question.resource}
+    return denied(decision.message, {key: value for key, value in about.items() if value}).answer()

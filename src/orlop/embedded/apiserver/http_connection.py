@@ -20,6 +20,7 @@ from aiohttp import web
 
 from orlop.embedded.apiserver import edge_answers
 from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.status_answers import LARGEST_BODY
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
@@ -48,7 +49,7 @@ class Manners:
     """What is granted to one connection."""
 
     silence_seconds: float = 30.0
-    largest_body: int = edge_answers.LARGEST_BODY
+    largest_body: int = LARGEST_BODY
     longest_line: int = 64 << 10
     most_headers: int = 256
 
