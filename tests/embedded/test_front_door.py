@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from orlop.embedded.apiserver.access_rules import Policy, User
+from orlop.embedded.apiserver.access_rules import Policy, User, decide
 from orlop.embedded.apiserver.authentication import ADMIN
 from orlop.embedded.apiserver.front_door import FrontDoor
 from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.schemas import Schemas
 from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.status_answers import Refusal
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from orlop.kube.kinds import BUILT_IN
 from support.api_users import ADMIN_TOKEN, NOW, People, bearer
@@ -40,12 +42,16 @@ class Behind:
         return HttpAnswer(200, {}, f"{request.path} for {user.name}".encode())
 
 
-def door(people: People | None = None, why_not_ready: str | None = None) -> FrontDoor:
-    them = people or People(IMPERSONATORS)
+def server_paths(why_not_ready: str | None = None) -> ServerPaths:
     version = version_document("v1.37.0+orlop", "linux/amd64")
     checks = {"ping": lambda: None, "store": lambda: why_not_ready}
-    paths = ServerPaths(OPENAPI, version, checks, lambda _accept: (b"metrics", "text/plain"), lambda: NOW)
-    return FrontDoor(Behind(), them.authenticator, paths, lambda: them.policy)
+    return ServerPaths(OPENAPI, version, checks, lambda _accept: (b"metrics", "text/plain"), lambda: NOW)
+
+
+def door(people: People | None = None, why_not_ready: str | None = None) -> FrontDoor:
+    them = people or People(IMPERSONATORS)
+    decided = partial(decide, policy=them.policy)
+    return FrontDoor(Behind(), them.authenticator, server_paths(why_not_ready), decided)
 
 
 def get(path: str, headers: dict[str, str] | None = None, **query: str) -> HttpRequest:
@@ -60,10 +66,13 @@ def refused(request: HttpRequest, at: FrontDoor | None = None) -> dict[str, Any]
     return status
 
 
-async def answered(request: HttpRequest, user: User = ADMIN) -> HttpAnswer:
-    answer = await door().answer(request, user)
-    assert isinstance(answer, HttpAnswer)
-    return answer
+async def answered(request: HttpRequest) -> HttpAnswer:
+    """By what the API server is handed for its extra paths."""
+    handlers = server_paths().handlers()
+    above = [
+        path for path in handlers if path == request.path or (path.endswith("/") and request.path.startswith(path))
+    ]
+    return await handlers[max(above, key=len)](request, ADMIN)
 
 
 OPEN = ["/livez", "/readyz", "/healthz", "/version", "/livez/ping", "/readyz/store", "/healthz/"]
@@ -159,11 +168,16 @@ def test_groups_of_nobody_are_a_bad_request():
     assert refused(get("/api", {**bearer(ADMIN_TOKEN), "impersonate-group": "g"}))["code"] == 400
 
 
-async def test_metrics_are_for_whom_a_rule_allows_them():
+async def test_metrics_are_rendered_and_only_read():
     assert (await answered(get("/metrics"))).body == b"metrics"
-    denied = await answered(get("/metrics"), User("u"))
-    assert denied.status == 403
-    assert json.loads(denied.body)["message"] == 'forbidden: User "u" cannot get path "/metrics"'
+    with pytest.raises(Refusal, match="does not allow this method"):
+        await answered(HttpRequest("POST", "/metrics"))
+
+
+async def test_who_is_in_reads_the_open_paths_as_well():
+    assert (await answered(get("/livez/ping"))).body == b"ok"
+    assert (await answered(get("/version"))).status == 200
+    assert (await answered(get("/livez/nothing"))).status == 404
 
 
 async def test_documents_are_kept_for_ever_by_their_hash_and_not_without():
@@ -184,4 +198,6 @@ async def test_documents_are_kept_for_ever_by_their_hash_and_not_without():
 
 
 async def test_all_else_goes_to_the_objects():
-    assert (await answered(get("/api/v1/pods"))).body == b"/api/v1/pods for admin"
+    answer = await door().answer(get("/api/v1/pods"), ADMIN)
+    assert isinstance(answer, HttpAnswer)
+    assert answer.body == b"/api/v1/pods for admin"

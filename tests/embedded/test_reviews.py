@@ -10,6 +10,7 @@ from orlop.embedded.apiserver.access_rules import Policy, User
 from orlop.embedded.apiserver.authentication import ADMIN
 from orlop.embedded.apiserver.status_answers import Refusal
 from orlop.embedded.apiserver.token_claims import ISSUER
+from orlop.kube.kinds import BUILT_IN, SERVICE_ACCOUNT
 from support.api_users import ADMIN_TOKEN, People
 
 U = User("u", ("system:authenticated",), "7", {"team": ("a", "b")})
@@ -34,8 +35,17 @@ def people() -> People:
     return them
 
 
+async def review(them: People, name: str, spec: dict[str, Any], user: User, *place: str) -> dict[str, Any]:
+    kind = next((kind for kind in BUILT_IN if kind.kind == name), SERVICE_ACCOUNT)
+    api_version = kind.api_version if kind is not SERVICE_ACCOUNT else "authentication.k8s.io/v1"
+    body = {"apiVersion": api_version, "kind": name, "spec": spec}
+    if name.startswith("Local"):
+        body["metadata"] = {"namespace": "default"}
+    return await them.reviews.review(kind, body, user, *(place or ("", "")))
+
+
 async def status(kind: str, spec: dict[str, Any], user: User = U) -> dict[str, Any]:
-    reviewed = await people().reviews.review(kind, {"kind": kind, "spec": spec}, user)
+    reviewed = await review(people(), kind, spec, user)
     assert (reviewed["kind"], reviewed["spec"]) == (kind, spec)
     found: dict[str, Any] = reviewed["status"]
     return found
@@ -95,7 +105,7 @@ async def test_a_token_is_reviewed():
     token = await them.token("default", "web", audiences=["vault", ISSUER])
 
     async def reviewed(**spec: Any) -> dict[str, Any]:
-        found: dict[str, Any] = (await them.reviews.review("TokenReview", {"spec": spec}, ADMIN))["status"]
+        found: dict[str, Any] = (await review(them, "TokenReview", spec, ADMIN))["status"]
         return found
 
     known = await reviewed(token=token)
@@ -114,12 +124,23 @@ async def test_a_token_is_reviewed():
 
 async def test_a_token_is_made_for_the_account_of_the_path():
     them = people()
-    made = await them.reviews.review("TokenRequest", {"spec": {}}, ADMIN, "default", "web")
+    made = await review(them, "TokenRequest", {}, ADMIN, "default", "web")
 
     assert made["metadata"] == {"name": "web", "namespace": "default", "creationTimestamp": "2026-08-01T12:00:00Z"}
     assert made["spec"] == {"audiences": [ISSUER], "expirationSeconds": 3600}
     assert made["status"]["expirationTimestamp"] == "2026-08-01T13:00:00Z"
     assert them.authenticator.recognise(made["status"]["token"]).user.uid == "u-web"
+
+
+async def test_a_question_that_is_none_is_refused_with_its_causes():
+    with pytest.raises(Refusal, match="exactly one of nonResourceAttributes or resourceAttributes") as refusal:
+        await status("SubjectAccessReview", {"user": "u"})
+    assert refusal.value.code == 422
+
+    with pytest.raises(Refusal, match="less than 10 minutes") as short:
+        await people().token("default", "web", expirationSeconds=10)
+    assert short.value.details is not None
+    assert short.value.details["kind"] == "TokenRequest"
 
 
 REFUSED = [

@@ -12,11 +12,12 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from orlop.embedded.apiserver.access_rules import Policy
-from orlop.embedded.apiserver.authentication import Authenticator
+from orlop.embedded.apiserver.authentication import ADMIN, Authenticator
 from orlop.embedded.apiserver.object_store.versions import Key, Stored
 from orlop.embedded.apiserver.reviews import Reviews, Tools
 from orlop.embedded.apiserver.token_claims import TokenSigner
 from orlop.foundation.structured_log import Secret
+from orlop.kube.kinds import SERVICE_ACCOUNT
 
 ADMIN_TOKEN = "the-admins-token"
 NOW = datetime(2026, 8, 1, 12, 0, tzinfo=UTC)
@@ -63,9 +64,7 @@ class People:
 
     async def token(self, namespace: str, name: str, **spec: Any) -> str:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        from orlop.embedded.apiserver.authentication import ADMIN  # noqa: PLC0415 - beside its one use
-
-        made = await self.reviews.review("TokenRequest", body, ADMIN, namespace, name)
+        made = await self.reviews.review(SERVICE_ACCOUNT, body, ADMIN, namespace, name)
         token: str = made["status"]["token"]
         return token
 

@@ -1,4 +1,4 @@
-"""What every request passes before it is about objects: who asks, as whom, and the paths that are about the server.
+"""What every request passes before it is about objects: who asks, and as whom.
 
 The unix socket means admin, unless a client says who it is. Nobody is let in but to the open paths. Asking as somebody
 else needs the right to it, part by part.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from orlop.embedded.apiserver.access_rules import Denied, PathQuestion, Policy, User, decide
+from orlop.embedded.apiserver.access_rules import Decision, Denied, Question, User
 from orlop.embedded.apiserver.authentication import ADMIN, Authenticator
 from orlop.embedded.apiserver.edge_answers import UNAUTHORIZED, forbidden
 from orlop.embedded.apiserver.impersonation_rules import NobodyNamed, asked_for, questions, user_of
-from orlop.embedded.apiserver.server_paths import METRICS, ServerPaths
+from orlop.embedded.apiserver.server_paths import ServerPaths
 from orlop.embedded.apiserver.status_answers import bad_request
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 
@@ -25,13 +25,19 @@ class Objects(Protocol):
 
 
 class FrontDoor:
+    """`decide` is asked whether one may be somebody else."""
+
     def __init__(
-        self, objects: Objects, authenticator: Authenticator, paths: ServerPaths, policy: Callable[[], Policy]
+        self,
+        objects: Objects,
+        authenticator: Authenticator,
+        paths: ServerPaths,
+        decide: Callable[[User, Question], Decision],
     ) -> None:
-        self._objects = objects
+        self.answer = objects.answer
         self._authenticator = authenticator
         self._paths = paths
-        self._policy = policy
+        self._decide = decide
 
     def admit(self, head: HttpRequest, *, local: bool) -> User | HttpAnswer:
         open_to_all = self._paths.open_answer(head)
@@ -39,14 +45,6 @@ class FrontDoor:
             return open_to_all
         user = self._user(head.headers, local=local)
         return UNAUTHORIZED if user is None else self._as_asked(user, head.headers)
-
-    async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream:
-        if request.path == METRICS:
-            question = PathQuestion(request.method.lower(), request.path)
-            decision = decide(user, question, self._policy())
-            if isinstance(decision, Denied):
-                return forbidden(decision, question)
-        return self._paths.answer(request) or await self._objects.answer(request, user)
 
     def _user(self, headers: Mapping[str, str], *, local: bool) -> User | None:
         if local and "authorization" not in headers:
@@ -60,9 +58,8 @@ class FrontDoor:
             return bad_request(str(error)).answer()
         if asked is None:
             return user
-        policy = self._policy()
         for question in questions(asked):
-            decision = decide(user, question, policy)
+            decision = self._decide(user, question)
             if isinstance(decision, Denied):
                 return forbidden(decision, question)
         return user_of(asked)

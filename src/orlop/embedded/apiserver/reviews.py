@@ -1,7 +1,7 @@
 """Questions about users that are answered and never stored: who am I, who is this, may they, and a token please.
 
-A body has been decoded and judged as any object is before it comes here (`validation_rules`); what comes back is the
-body with its status. Refusals are raised.
+A body has been decoded, with its defaults, before it comes here (`validation_rules.decode_object`); it is judged here,
+and what comes back is the body with its status. Refusals are raised.
 
 Must not log a token. Issuing one leaves nothing behind: it is good until it ends, or its account does.
 """
@@ -26,9 +26,10 @@ from orlop.embedded.apiserver.access_rules import (
     rules_of,
 )
 from orlop.embedded.apiserver.authentication import BOUND_KINDS, Authenticator, stored_uid
+from orlop.embedded.apiserver.kind_rules import rules_of as rules_of_kind
 from orlop.embedded.apiserver.object_store.decoded_objects import fresh
 from orlop.embedded.apiserver.object_store.versions import Key, Stored
-from orlop.embedded.apiserver.status_answers import bad_request, not_found, precondition_failed
+from orlop.embedded.apiserver.status_answers import bad_request, invalid, not_found, precondition_failed
 from orlop.embedded.apiserver.token_claims import ISSUER, BoundObject, InvalidToken, TokenClaims, TokenSigner
 from orlop.foundation.clock import Clock
 from orlop.kube.kinds import POD, SERVICE_ACCOUNT, Kind
@@ -55,9 +56,12 @@ class Reviews:
         self._authenticator = authenticator
         self._tools = tools
 
-    async def review(self, kind: str, body: Object, user: User, namespace: str = "", name: str = "") -> Object:
-        """`namespace` and `name` are those of the path."""
-        match kind:
+    async def review(self, kind: Kind, body: Object, user: User, namespace: str, name: str) -> Object:
+        """`namespace` and `name` are those of the path; the kind is that of the body or of whom it is about."""
+        causes = [*rules_of_kind(body["apiVersion"], body["kind"]).causes(body)]
+        if causes:
+            raise invalid(_kind_of(kind, body), body.get("metadata", {}).get("name", ""), causes)
+        match body["kind"]:
             case "SelfSubjectReview":
                 return {**body, "status": {"userInfo": _user_info(user)}}
             case "TokenReview":
@@ -70,8 +74,8 @@ class Reviews:
                 return self._rules_review(body, user)
             case "TokenRequest":
                 return self._token_request(body, namespace, name)
-            case _:
-                raise LookupError(f"{kind} is no review")
+            case other:
+                raise LookupError(f"{other} is no review")
 
     # ---- who is it ---------------------------------------------------------------------------------------------------
 
@@ -143,6 +147,14 @@ class Reviews:
             why = "to pod running with different serviceaccount name."
             raise bad_request(f'cannot bind token for serviceaccount "{account}" {why}')
         return BoundObject(kind.kind, name, uid)
+
+
+def _kind_of(kind: Kind, body: Mapping[str, Any]) -> Kind:
+    """A token is asked for below its account, and has a kind of its own."""
+    if body["kind"] == kind.kind:
+        return kind
+    group, _, version = body["apiVersion"].rpartition("/")
+    return Kind(group, version, body["kind"], f"{body['kind'].lower()}s", namespaced=True)
 
 
 def _refuse_other(kind: Kind, name: str, wanted: str, found: str) -> None:

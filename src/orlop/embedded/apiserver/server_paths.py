@@ -1,19 +1,20 @@
 """Paths that are about the server and not about its objects: health, version, metrics, OpenAPI.
 
-Health and version are told to everybody; the rest to whom a rule allows it. The answers to `/livez` and the others have
+Health and version are told to everybody; the rest to whom a rule allows it, as the API server decides. Health is told in
 the words of Kubernetes' own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Final
 
+from orlop.embedded.apiserver.access_rules import User
 from orlop.embedded.apiserver.edge_answers import json_answer, text_answer
 from orlop.embedded.apiserver.openapi import OpenApi, Written
-from orlop.embedded.apiserver.status_answers import JSON_HEADERS, PAGE_NOT_FOUND
+from orlop.embedded.apiserver.status_answers import JSON_HEADERS, PAGE_NOT_FOUND, method_not_allowed
 from orlop.kube.http_messages import HttpAnswer, HttpRequest
 
 OPEN: Final = ("/livez", "/readyz", "/healthz", "/version")
@@ -22,8 +23,18 @@ OPENAPI: Final = "/openapi/v3"
 METRICS: Final = "/metrics"
 YEAR: Final = timedelta(days=365)
 
+Handler = Callable[[HttpRequest, User], Awaitable[HttpAnswer]]
 Check = Callable[[], str | None]
 """None when all is well, else the reason."""
+
+
+def _reading(answer: Callable[[HttpRequest], HttpAnswer]) -> Handler:
+    async def handle(request: HttpRequest, _user: User) -> HttpAnswer:
+        if request.method not in READ_METHODS:
+            raise method_not_allowed()
+        return answer(request)
+
+    return handle
 
 
 def version_document(version: str, platform: str) -> Mapping[str, str]:
@@ -57,18 +68,22 @@ class ServerPaths:
             return None if rest else json_answer(self._version)
         return self._health(first, rest, request)
 
-    def answer(self, request: HttpRequest) -> HttpAnswer | None:
-        """To whom a rule allows the path; None where the path is another's."""
-        if request.method not in READ_METHODS:
-            return None
-        if request.path == METRICS:
-            body, media_type = self._render_metrics(request.headers.get("accept", ""))
-            return HttpAnswer(200, {"content-type": media_type}, body)
-        if request.path == OPENAPI:
-            return json_answer(self._openapi.index())
-        if request.path.startswith(f"{OPENAPI}/"):
-            return self._document(request)
-        return None
+    def handlers(self) -> Mapping[str, Handler]:
+        """By path, for whom a rule allows the path; a path with a slash at its end stands for all below it."""
+        open_paths = dict.fromkeys((*OPEN, *(f"{path}/" for path in OPEN)), self._open)
+        return {
+            **open_paths,
+            METRICS: _reading(self._metrics),
+            OPENAPI: _reading(self._index),
+            f"{OPENAPI}/": _reading(self._document),
+        }
+
+    async def _open(self, request: HttpRequest, _user: User) -> HttpAnswer:
+        return self.open_answer(request) or PAGE_NOT_FOUND
+
+    def _metrics(self, request: HttpRequest) -> HttpAnswer:
+        body, media_type = self._render_metrics(request.headers.get("accept", ""))
+        return HttpAnswer(200, {"content-type": media_type}, body)
 
     # ---- health ------------------------------------------------------------------------------------------------------
 
@@ -86,6 +101,9 @@ class ServerPaths:
         return text_answer("\n".join([*lines, verdict, ""]), status=500 if failed else 200)
 
     # ---- OpenAPI -----------------------------------------------------------------------------------------------------
+
+    def _index(self, _request: HttpRequest) -> HttpAnswer:
+        return json_answer(self._openapi.index())
 
     def _document(self, request: HttpRequest) -> HttpAnswer:
         name = request.path.removeprefix(f"{OPENAPI}/")
