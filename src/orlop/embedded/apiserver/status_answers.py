@@ -20,7 +20,7 @@ JSON: Final = "application/json"
 JSON_HEADERS: Final[Mapping[str, str]] = {"content-type": JSON}
 LARGEST_BODY: Final = 3 * 1024 * 1024
 MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
-EXPIRED_TOKEN: Final = (
+PAGES_EXPIRED: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
     "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
@@ -217,7 +217,7 @@ def list_expired() -> Refusal:
 
 
 def token_expired(fresh_token: str) -> Refusal:
-    return Refusal(410, "Expired", EXPIRED_TOKEN, continue_token=fresh_token)
+    return Refusal(410, "Expired", PAGES_EXPIRED, continue_token=fresh_token)
 
 
 def watch_expired(asked: int, oldest: int) -> Refusal:
