@@ -97,7 +97,7 @@ async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitSta
     ]
     url = f"https://{ListenAddress(*listener.getsockname()[:2])}"
     server, door = _door(store, keys, given, url)
-    stack.callback(server.close)
+    await stack.enter_async_context(server.running())
     _allow_files(2 * settings.most_connections + OTHER_FILES, given)
     limits = ListenerSettings(most_connections=settings.most_connections)
     surroundings = Given(given.clock, given.log, given.metrics)
