@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from orlop.embedded.apiserver.access_rules import Policy
 from orlop.embedded.apiserver.authentication import Authenticator
 from orlop.embedded.apiserver.certificates import ServerCertificates, UnusableCertificate, ensure_certificates
 from orlop.embedded.apiserver.front_door import FrontDoor
@@ -112,9 +113,12 @@ def _ensure_keys(folder: Path, given: Surroundings) -> _Keys:
 
 
 def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tuple[ApiServer, FrontDoor]:
+    def current_policy() -> Policy:
+        return server.policy.current()
+
     schemas = Schemas.load()
     authenticator = Authenticator(keys.admin_token, keys.signer, store.get, given.clock.now)
-    tools = Tools(lambda: server.policy.current(), store.get, keys.signer, given.clock, given.random)
+    tools = Tools(current_policy, store.get, keys.signer, given.clock, given.random)
     version = version_document(VERSION, f"{platform.system().lower()}/{platform.machine()}")
     openapi = OpenApi(schemas, BUILT_IN, VERSION)
     paths = ServerPaths(openapi, version, {"ping": lambda: None}, given.metrics.render, given.clock.now)

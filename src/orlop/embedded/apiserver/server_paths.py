@@ -1,7 +1,7 @@
 """Paths that are about the server and not about its objects: health, version, metrics, OpenAPI.
 
-Health and version are told to everybody; the rest to whom a rule allows it, as the API server decides. Health is told in
-the words of Kubernetes' own.
+Health and version are told to everybody; the rest to whom a rule allows it, as the API server decides. Health is told
+in the words of Kubernetes' own.
 """
 
 from __future__ import annotations
