@@ -23,6 +23,7 @@ from orlop.embedded.apiserver.authentication import Authenticator
 from orlop.embedded.apiserver.certificates import ServerCertificates, UnusableCertificate, ensure_certificates
 from orlop.embedded.apiserver.front_door import FrontDoor
 from orlop.embedded.apiserver.http_listener import BACKLOG, Given, ListenerSettings, Opening, listening, server_tls
+from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
 from orlop.embedded.apiserver.object_store.errors import StoreUnusable
 from orlop.embedded.apiserver.object_store.store import ObjectStore
@@ -99,6 +100,8 @@ async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitSta
     url = f"https://{ListenAddress(*listener.getsockname()[:2])}"
     server, door = _door(store, keys, given, url)
     await stack.enter_async_context(server.running())
+    ca = keys.certificates.ca_certificate.read_text()
+    await stack.enter_async_context(NamespaceFurnishing(server, store, ca, given.log).running())
     _allow_files(2 * settings.most_connections + OTHER_FILES, given)
     limits = ListenerSettings(most_connections=settings.most_connections)
     surroundings = Given(given.clock, given.log, given.metrics)
