@@ -8,7 +8,7 @@ from typing import Any
 from orlop.embedded.apiserver import merge_rules
 from orlop.embedded.apiserver.json_bodies import NotJson, read_body
 from orlop.embedded.apiserver.media_types import JSON_PATCH, MERGE_PATCH, patch_type
-from orlop.embedded.apiserver.schemas import Schemas
+from orlop.embedded.apiserver.schemas import Schemas, UnknownKind
 from orlop.embedded.apiserver.status_answers import (
     Refusal,
     bad_request,
@@ -55,8 +55,7 @@ def patched(schemas: Schemas, old: Object, patch: Patch) -> Any:
             return apply_json_patch(old, patch.value)
         if patch.media_type == MERGE_PATCH:
             return apply_merge_patch(old, patch.value)
-        definition = schemas.kind(old["apiVersion"], old["kind"])
-        return merge_rules.apply(schemas, definition, old, patch.value)
+        return _merged_by_keys(schemas, old, patch.value)
     except PatchTooLarge:
         raise body_too_large() from None
     except PatchError as error:
@@ -65,6 +64,14 @@ def patched(schemas: Schemas, old: Object, patch: Patch) -> Any:
         raise patch_does_not_apply() from None
     except merge_rules.PatchRefused as error:
         raise _refused(error) from None
+
+
+def _merged_by_keys(schemas: Schemas, old: Object, patch: Object) -> Any:
+    try:
+        definition = schemas.kind(old["apiVersion"], old["kind"])
+    except UnknownKind:  # a Scale, which has no lists
+        return apply_merge_patch(old, patch)
+    return merge_rules.apply(schemas, definition, old, patch)
 
 
 def _refused(error: merge_rules.PatchRefused) -> Refusal:

@@ -24,7 +24,7 @@ from orlop.embedded.apiserver.object_store.errors import StoreClosed, WriteFaile
 from orlop.embedded.apiserver.request_options import asks_to_watch
 from orlop.embedded.apiserver.request_paths import PlainPath, ResourcePath, read_path, verb_of
 from orlop.embedded.apiserver.resource_requests import resource_request
-from orlop.embedded.apiserver.resource_verbs import NO_REVIEWS, ResourceVerbs, Reviews
+from orlop.embedded.apiserver.resource_verbs import ResourceVerbs
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.status_answers import (
     LARGEST_BODY,
@@ -37,6 +37,7 @@ from orlop.embedded.apiserver.status_answers import (
     unavailable,
 )
 from orlop.embedded.apiserver.stored_objects import kinds_in_store
+from orlop.embedded.apiserver.subresources import NO_REVIEWS, Reviews
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from orlop.kube.kinds import BUILT_IN, Kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -29,42 +29,31 @@ from orlop.embedded.apiserver.resource_requests import ResourceRequest
 from orlop.embedded.apiserver.selection import Selection
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.status_answers import JSON_HEADERS, about, denied, no_such_resource
+from orlop.embedded.apiserver.subresources import SCALE, Reviews, Subresources
 from orlop.embedded.apiserver.updating import Place, Updater, Written
+from orlop.embedded.apiserver.validation_rules import FINALIZE, MAIN, STATUS
 from orlop.embedded.apiserver.watch_stream import WatchRequest, WatchStreams
 from orlop.kube.http_messages import HttpAnswer, HttpStream
-from orlop.kube.kinds import CREATE, Kind
+from orlop.kube.kinds import CREATE
 
 Object = dict[str, Any]
 
 OK: Final = 200
 CREATED: Final = 201
+SERVED_PARTS: Final = frozenset({MAIN, STATUS, FINALIZE, SCALE})
 STREAM_HEADERS: Final = {**JSON_HEADERS, "cache-control": "no-cache, private"}
-
-
-class Reviews(Protocol):
-    """Answers the kinds that are asked and never stored: who am I, may I do this, give me a token."""
-
-    async def review(self, kind: Kind, body: Object, user: User, namespace: str, name: str) -> Object: ...
-
-
-class _NoReviews:
-    async def review(self, kind: Kind, body: Object, user: User, namespace: str, name: str) -> Object:  # noqa: ARG002
-        raise no_such_resource()
-
-
-NO_REVIEWS: Final[Reviews] = _NoReviews()
 
 
 class ResourceVerbs:
     def __init__(self, tools: ServerTools, policy: AccessPolicy, reviews: Reviews) -> None:
         self._tools = tools
         self._policy = policy
-        self._reviews = reviews
         gate = NamespaceGate(tools.store)
         self.reader = Reader(tools.store, tools.clock)
         self.creator = Creator(tools, gate)
         self.updater = Updater(tools, self.creator)
         self.deleter = Deleter(tools, gate)
+        self._parts = Subresources(tools, self.updater, self.deleter, reviews)
         self._watches = WatchStreams(tools, self.reader)
         self._verbs: Mapping[str, Callable[[ResourceRequest, User], Awaitable[HttpAnswer | HttpStream]]] = {
             "get": self._get,
@@ -84,6 +73,8 @@ class ResourceVerbs:
 
     async def _get(self, request: ResourceRequest, _user: User) -> HttpAnswer:
         form = self._form(request)
+        if _part(request) == SCALE:
+            return _json(OK, await self._parts.get_scale(request))
         stored = await self.reader.get(request.kind, request.key, request.option("resourceVersion"))
         return HttpAnswer(OK, JSON_HEADERS, form.one(request.kind, stored))
 
@@ -105,15 +96,18 @@ class ResourceVerbs:
     async def _create(self, request: ResourceRequest, user: User) -> HttpAnswer:
         form, options = self._form(request), read_write_options(request.http.query, "CreateOptions")
         kind = request.kind.kind
-        given = read_object(self._tools.schemas, request.http, kind.api_version, kind.kind, options)
+        if request.subresource is not None:
+            return _json(CREATED, await self._parts.create(request, request.subresource, user))
         if kind.verbs == CREATE:
-            answer = await self._reviews.review(kind, given.object, user, request.namespace, request.name)
-            return _json(CREATED, answer)
+            return _json(CREATED, await self._parts.review(request, kind, user))
+        given = read_object(self._tools.schemas, request.http, kind.api_version, kind.kind, options)
         stored = await self.creator.create(request.kind, request.namespace, given.object, dry_run=options.dry_run)
         return _shown(form, request, Written(stored, created=True, warnings=given.warnings))
 
     async def _update(self, request: ResourceRequest, user: User) -> HttpAnswer:
         form, options = self._form(request), read_write_options(request.http.query, "UpdateOptions")
+        if _part(request) == SCALE:
+            return _json(OK, await self._parts.replace_scale(request))
         kind = request.kind.kind
         given = read_object(self._tools.schemas, request.http, kind.api_version, kind.kind, options)
         written = await self.updater.replace(
@@ -123,6 +117,8 @@ class ResourceVerbs:
 
     async def _patch(self, request: ResourceRequest, _user: User) -> HttpAnswer:
         form, options = self._form(request), read_write_options(request.http.query, "PatchOptions")
+        if _part(request) == SCALE:
+            return _json(OK, await self._parts.patch_scale(request))
         written = await self.updater.patch(_place(request), read_patch(request.http), options)
         return _shown(form, request, written)
 
@@ -155,8 +151,16 @@ def _selection(request: ResourceRequest, options: ListOptions) -> Selection:
     return Selection(request.kind, request.namespace or None, options.labels, options.fields)
 
 
+def _part(request: ResourceRequest) -> str:
+    """The part of the object that is meant, and is served here; exec, log and their like are a kubelet's."""
+    name = request.subresource.name if request.subresource else MAIN
+    if name not in SERVED_PARTS:
+        raise no_such_resource()
+    return name
+
+
 def _place(request: ResourceRequest) -> Place:
-    return Place(request.kind, request.key, request.subresource.name if request.subresource else "")
+    return Place(request.kind, request.key, _part(request))
 
 
 def _json(code: int, document: Object) -> HttpAnswer:
