@@ -335,6 +335,23 @@ async def test_a_stream_may_be_silent_for_as_long_as_it_likes(short_folder: Path
         assert await client.chunk() == b"at last\n"
 
 
+async def test_a_watcher_that_is_slow_and_goes_on_reading_is_not_cut(short_folder: Path):
+    watched = Watched()
+    door, whole = ScriptedDoor(watched.answer), 24 << 20
+    async with edge(short_folder, door, silence=SHORT) as running, local_client(running) as client:
+        await client.send(request("GET", "/watch"))
+        await client.head()
+        watched.queue.put_nowait(b"x" * whole)
+        received, loop = 0, asyncio.get_running_loop()
+        began = loop.time()
+        while received < whole:
+            due = began + 4 * SHORT * received / whole
+            await eventually(lambda due=due: loop.time() >= due)
+            received += len(await client.chunk())
+
+    assert received == whole
+
+
 @pytest.mark.parametrize("connect", [tls_client, local_client])
 async def test_a_watcher_that_stops_reading_is_cut_and_others_are_unharmed(connect, short_folder: Path):
     stalled, live = Watched(), Watched()

@@ -185,7 +185,6 @@ class RequestLoop:
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     async def _send(self, incoming: web.BaseRequest, answer: HttpAnswer) -> web.StreamResponse:
-        """A long answer goes in slices, so that a reader who is slow is told from one who has stopped."""
         response = _response(answer)
         if incoming.body_exists and not incoming.content.is_eof():
             response.force_close()  # what follows is the rest of a body and no request
@@ -194,9 +193,7 @@ class RequestLoop:
         sliced = web.StreamResponse(status=answer.status, headers=response.headers)
         sliced.content_length = len(answer.body)
         await sliced.prepare(incoming)
-        body = memoryview(answer.body)
-        for start in range(0, len(body), SLICE):
-            await sliced.write(body[start : start + SLICE])
+        await _write_sliced(sliced, answer.body)
         return sliced
 
     async def _send_stream(self, incoming: web.BaseRequest, stream: HttpStream) -> web.StreamResponse:
@@ -225,7 +222,17 @@ class RequestLoop:
 
 async def _copy(stream: HttpStream, response: web.StreamResponse) -> None:
     async for piece in stream.pieces:
-        await response.write(piece)
+        if len(piece) <= SLICE:
+            await response.write(piece)
+        else:
+            await _write_sliced(response, piece)
+
+
+async def _write_sliced(response: web.StreamResponse, body: bytes) -> None:
+    """So that a reader who is slow is told from one who has stopped, and nothing is held twice."""
+    view = memoryview(body)
+    for start in range(0, len(view), SLICE):
+        await response.write(view[start : start + SLICE])
 
 
 async def _close(stream: HttpStream) -> None:
