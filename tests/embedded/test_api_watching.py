@@ -148,6 +148,25 @@ async def test_a_watch_without_a_time_ends_within_an_hour_and_has_no_bookmarks_u
         assert 1800 <= clock.elapsed() - began <= 3600
 
 
+@pytest.mark.virtual_time
+async def test_a_watch_whose_reader_was_busy_when_its_time_came_ends_all_the_same():
+    clock = VirtualClock()
+    async with api_server(clock) as server:
+        version = await make(server, "a")
+        path = f"{MAPS}?watch=true&timeoutSeconds=100&allowWatchBookmarks=true&resourceVersion={version}"
+        async with server.watch(path) as watch, server.watch(path) as other:
+            await make(server, "b")
+            assert told(await watch.next()) == ("ADDED", "b")
+            assert told(await other.next()) == ("ADDED", "b")
+            await clock.sleep(70)
+            assert (await other.next())["type"] == "BOOKMARK"
+            await clock.sleep(130)
+            began = clock.elapsed()
+            assert [event["type"] for event in await watch.rest()] == []
+            assert [event["type"] for event in await other.rest()] == []
+            assert clock.elapsed() == began
+
+
 async def test_a_watch_from_a_version_to_come_begins_when_it_is_there():
     async with api_server() as server:
         await make(server, "a")
