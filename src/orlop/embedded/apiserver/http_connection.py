@@ -202,7 +202,7 @@ class RequestLoop:
         task = connection.stream = asyncio.current_task()
         try:
             await response.prepare(incoming)
-            if not connection.stopped:
+            if not connection.stopped and incoming.method != "HEAD":
                 await _copy(stream, response)
         except asyncio.CancelledError:
             # Ours is the end of the stream; any other is the end of the reader, or of the process.
@@ -260,8 +260,15 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in given.items():
         key = name.lower()
+        if not value.isascii():
+            value = _text(value)  # noqa: PLW2901 - the same value, read anew
         if key in headers:
             between = BETWEEN if key.startswith(SEVERAL) else ", "
-            value = f"{headers[key]}{between}{value}"  # noqa: PLW2901 - the same header goes on
+            value = f"{headers[key]}{between}{value}"  # noqa: PLW2901 - it goes on
         headers[key] = value
     return headers
+
+
+def _text(value: str) -> str:
+    """Bytes that are no UTF-8 become U+FFFD, as in bodies: nothing could be answered with them as they are."""
+    return value.encode(errors="surrogateescape").decode(errors="replace")
