@@ -52,6 +52,20 @@ async def test_a_watcher_that_stops_reading_is_cut_and_another_sees_every_change
     assert everything == [f"c{number:03}" for number in range(CHANGES)]
 
 
+async def test_a_watcher_is_cut_as_soon_as_its_buffer_overflows_however_patient_the_server_is(short_folder: Path):
+    async with (
+        api_server(limits=LIMITS) as on,
+        edge(short_folder, Open(on), silence=3600.0) as running,
+        local_client(running) as stalled,
+    ):
+        await stalled.send(request("GET", f"{PATH}?watch=true"))
+        await stalled.head()
+        for number in range(CHANGES):
+            body = {"metadata": {"name": f"c{number:03}"}, "data": {"a": "x" * 50_000}}
+            assert (await on.ask("POST", PATH, body)).status == 201
+        await eventually(lambda: running.openings[1].connections == set())
+
+
 async def names(client: RawClient, count: int) -> list[str]:
     found: list[str] = []
     while len(found) < count:

@@ -58,7 +58,7 @@ class Manners:
 class Connection(web.RequestHandler):
     """aiohttp's, and what it does not do: noticing who does not read, and ending streams when their reader is gone."""
 
-    __slots__ = ("_clock", "_lost", "_made_on", "blocked_since", "stopped", "stream")
+    __slots__ = ("_clock", "_lost", "_made_on", "blocked_since", "given_up", "stopped", "stream")
 
     def __init__(self, server: web.Server, clock: Clock, lost: Callable[[Connection], None], **settings: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
@@ -66,6 +66,7 @@ class Connection(web.RequestHandler):
         self._lost = lost
         self.blocked_since: float | None = None
         self.stream: asyncio.Task[Any] | None = None
+        self.given_up: Callable[[], bool] | None = None
         self.stopped = False
         self._made_on: asyncio.Transport | None = None
 
@@ -76,6 +77,12 @@ class Connection(web.RequestHandler):
     def resume_writing(self) -> None:
         super().resume_writing()
         self.blocked_since = None
+
+    def does_not_read(self, longest: float) -> bool:
+        """For so many seconds; or already for so long that the stream it was sent has given it up."""
+        if self.blocked_since is None:
+            return False
+        return self.blocked_since <= self._clock.elapsed() - longest or bool(self.given_up and self.given_up())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
@@ -200,6 +207,7 @@ class RequestLoop:
         connection = cast("Connection", incoming.protocol)
         response = web.StreamResponse(status=stream.status, headers={**ANSWER_HEADERS, **stream.headers})
         task = connection.stream = asyncio.current_task()
+        connection.given_up = stream.given_up
         try:
             await response.prepare(incoming)
             if not connection.stopped and incoming.method != "HEAD":
@@ -215,7 +223,7 @@ class RequestLoop:
             connection.abort()  # so that nobody takes the part for the whole
             raise ConnectionError("the stream broke off") from error
         finally:
-            connection.stream = None
+            connection.stream = connection.given_up = None
             await _close(stream)
         return response
 

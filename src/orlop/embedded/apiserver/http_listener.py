@@ -37,6 +37,8 @@ LINGER_SECONDS: Final = 2.0
 # When the kernel has no more files or memory: others may give some back meanwhile.
 BREATHER_SECONDS: Final = 0.1
 LOOKS_PER_SILENCE: Final = 10
+LOOK_SECONDS: Final = 1.0
+"""A watcher that was given up is cut this soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +201,9 @@ class HttpListener:
     async def _cut_who_does_not_read(self) -> None:
         silence = self._settings.manners.silence_seconds
         while True:
-            await self._clock.sleep(silence / LOOKS_PER_SILENCE)
-            overdue = self._clock.elapsed() - silence
+            await self._clock.sleep(min(silence / LOOKS_PER_SILENCE, LOOK_SECONDS))
             for opening in self._openings:
                 for connection in tuple(opening.connections):
-                    if connection.blocked_since is not None and connection.blocked_since <= overdue:
+                    if connection.does_not_read(silence):
                         self._log.debug("a client does not read: cut", listener=opening.name)
                         connection.abort()

@@ -85,8 +85,8 @@ class ResourceVerbs:
 
     async def _watch(self, request: ResourceRequest, _user: User) -> HttpStream:
         form, options = self._form(request), read_list_options(request.http.query)
-        pieces = self._watches.open(WatchRequest(_selection(request, options), options, form))
-        return HttpStream(OK, STREAM_HEADERS, pieces)
+        watch = self._watches.open(WatchRequest(_selection(request, options), options, form))
+        return HttpStream(OK, STREAM_HEADERS, watch.pieces, watch.given_up)
 
     def _form(self, request: ResourceRequest) -> Form:
         return form_of(answer_form(request.accept), request.option("includeObject"), self._tools.now)

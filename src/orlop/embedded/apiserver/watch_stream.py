@@ -7,7 +7,7 @@ reader is so slow that the store cut it off. Whoever closes the generator ends t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,14 @@ class WatchRequest:
         return self.options.version in {"", "0"}
 
 
+@dataclass(frozen=True, slots=True)
+class OpenWatch:
+    """`given_up` says whether the reader was too slow, also while a piece is still on its way to him."""
+
+    pieces: AsyncGenerator[bytes, None]
+    given_up: Callable[[], bool]
+
+
 class WatchStreams:
     """`decoded` and the lines are shared by all watches, so that each change is looked into and encoded once."""
 
@@ -56,12 +64,14 @@ class WatchStreams:
         self._decoded = DecodedObjects()
         self._lines = WatchLines()
 
-    def open(self, request: WatchRequest) -> AsyncGenerator[bytes, None]:
+    def open(self, request: WatchRequest) -> OpenWatch:
         read_version(request.options.version)
         seconds = request.options.timeout_seconds or self._tools.random.uniform(SHORTEST_SECONDS, LONGEST_SECONDS)
-        return self._stream(request, self._tools.clock.deadline(max(0.0, seconds)))
+        begun: list[Watch] = []
+        pieces = self._stream(request, self._tools.clock.deadline(max(0.0, seconds)), begun)
+        return OpenWatch(pieces, lambda: any(watch.was_cut for watch in begun))
 
-    async def _stream(self, request: WatchRequest, end: Deadline) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, request: WatchRequest, end: Deadline, begun: list[Watch]) -> AsyncGenerator[bytes, None]:
         beginning = await self._begin(request, end)
         if not isinstance(beginning, _Beginning):
             if beginning is not None:
@@ -69,6 +79,7 @@ class WatchStreams:
             return
         teller = _Teller(request, self._lines, self._decoded)
         alarm = Alarm(self._tools.clock, beginning.watch, _times(self._tools.clock.elapsed(), end, request.options))
+        begun.append(beginning.watch)
         with beginning.watch as watch, alarm:
             for piece in teller.state(beginning.state, beginning.revision):
                 yield piece

@@ -81,6 +81,11 @@ class Watch:
             return self._unread[0].revision - 1
         return self._revision() if self._closed_at is None else self._closed_at
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether more lay before its owner than it may hold."""
+        return self._unread_when_cut is not None
+
     def __aiter__(self) -> Self:
         return self
 
