@@ -5,7 +5,7 @@ Pure. Nothing here knows who carries them; headers' names are in lower case.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -56,6 +56,8 @@ class HttpStream:
     status: int
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
+    given_up: Callable[[], bool] = lambda: False
+    """Whether nothing more comes because the reader was too slow: what was sent last need not be waited for."""
 
     @property
     def is_error(self) -> bool:

@@ -81,6 +81,11 @@ class Watch:
             return self._unread[0].revision - 1
         return self._revision() if self._closed_at is None else self._closed_at
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether more lay before its owner than it may hold."""
+        return self._unread_when_cut is not None
+
     def __aiter__(self) -> Self:
         return self
 
@@ -91,6 +96,19 @@ class Watch:
                 raise StopAsyncIteration
             await self._wait_for_news()
         return self._next()
+
+    async def news(self) -> list[Change] | None:
+        """Everything there is to read, as soon as there is any; nothing after a nudge; None at the end."""
+        if not self._unread and self._closed_at is None and self._unread_when_cut is None:
+            await self._wait_for_news()
+        if self._unread:
+            return self.take()
+        self._refuse_if_cut()
+        return [] if self._closed_at is None else None
+
+    def nudge(self) -> None:
+        """Wakes who waits for news, though there are none."""
+        self._wake()
 
     def take(self) -> list[Change]:
         """Everything that can be read without waiting."""

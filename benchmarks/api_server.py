@@ -1,0 +1,285 @@
+"""What the embedded API server does in a second, in memory and on disk, measured in one run.
+
+The server is a process of its own that listens on a unix socket; a bare aiohttp client sends the same requests to both
+kinds of it, with 1 and with 50 of them under way. Rounds of both take turns and each figure is the median of its
+rounds, so that a busy machine hurts both alike. CPU is the server's. Then a change told to 100 watchers, and memory.
+
+An object is a PersistentVolume, as a provisioner writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+import uvloop
+
+from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.http_listener import Given, Opening, listening
+from orlop.embedded.apiserver.object_store.database_journal import durable_store
+from orlop.embedded.apiserver.object_store.store import ObjectStore, memory_store
+from orlop.embedded.apiserver.request_handler import ApiServer
+from orlop.embedded.apiserver.schemas import Schemas
+from orlop.embedded.apiserver.server_tools import ServerTools
+from orlop.foundation.clock import SystemClock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import silent_log
+from orlop.foundation.unix_socket import bind_root_only, claim_socket
+from orlop.kube.http_messages import HttpAnswer, HttpRequest
+
+KINDS = ("memory", "disk")
+UNDER_WAY = (1, 50)
+VOLUMES = "http://localhost/api/v1/persistentvolumes"
+LISTED = 1000
+WATCHERS = 100
+CHANGES = 100
+MERGE_PATCH = {"content-type": "application/merge-patch+json"}
+
+
+def volume(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": name,
+            "annotations": {"pv.kubernetes.io/provisioned-by": "csi.example.com"},
+            "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"],
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "10Gi"},
+            "claimRef": {"kind": "PersistentVolumeClaim", "name": name, "namespace": "shop", "uid": name},
+            "csi": {"driver": "csi.example.com", "volumeHandle": name, "volumeAttributes": {"fs": "xfs"}},
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "fast",
+        },
+    }
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+def store_of(kind: str, folder: Path) -> AbstractAsyncContextManager[ObjectStore]:
+    return durable_store(folder) if kind == "disk" else memory_store()
+
+
+class Everybody:
+    """Whoever comes is the admin."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.answer = server.answer
+
+    def admit(self, _head: HttpRequest, *, local: bool) -> User | HttpAnswer:  # noqa: ARG002 - as the listener asks it
+        return ADMIN
+
+
+async def serve(kind: str, folder: Path) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    clock, log = SystemClock(), silent_log()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(store_of(kind, folder))
+        tools = ServerTools(store, Schemas.load(), clock, Random(1), log)  # noqa: S311 - guards nothing here
+        server = await stack.enter_async_context(ApiServer(tools).running())
+        claim = stack.enter_context(claim_socket(folder / "api.sock"))
+        opening = Opening(bind_root_only(claim), None)
+        await stack.enter_async_context(listening([opening], Everybody(server), Given(clock, log, Metrics("bench"))))
+        await stop.wait()
+
+
+@dataclass(frozen=True)
+class Served:
+    kind: str
+    path: Path
+    pid: int
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+@contextlib.contextmanager
+def server(kind: str, folder: str) -> Iterator[Served]:
+    own = Path(folder) / kind
+    own.mkdir()
+    process = subprocess.Popen([sys.executable, __file__, "serve", kind, str(own)])
+    try:
+        while not (own / "api.sock").exists():
+            time.sleep(0.01)
+        yield Served(kind, own / "api.sock", process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+# ---- the load --------------------------------------------------------------------------------------------------------
+
+names = (f"pvc-6355041d-f9c6-4bd6-9335-{number:012d}" for number in itertools.count())
+Request = Callable[[aiohttp.ClientSession], Awaitable[None]]
+
+
+async def create(session: aiohttp.ClientSession) -> None:
+    async with session.post(VOLUMES, data=msgspec.json.encode(volume(next(names)))) as answer:
+        await answer.read()
+        answer.raise_for_status()
+
+
+async def get(session: aiohttp.ClientSession) -> None:
+    async with session.get(f"{VOLUMES}/listed-1") as answer:
+        await answer.read()
+        answer.raise_for_status()
+
+
+async def patch(session: aiohttp.ClientSession) -> None:
+    change = {"metadata": {"annotations": {"example.com/note": next(names)}}}
+    url = f"{VOLUMES}/listed-{next(turns) % LISTED}"
+    async with session.patch(url, data=msgspec.json.encode(change), headers=MERGE_PATCH) as answer:
+        await answer.read()
+        answer.raise_for_status()
+
+
+async def list_all(session: aiohttp.ClientSession) -> None:
+    async with session.get(VOLUMES, params={"labelSelector": "listed=yes"}) as answer:
+        await answer.read()
+        answer.raise_for_status()
+
+
+turns = itertools.count()
+REQUESTS: dict[str, Request] = {"create": create, "patch": patch, "get": get, f"list of {LISTED:,}": list_all}
+
+
+@asynccontextmanager
+async def session_to(served: Served) -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.UnixConnector(str(served.path), limit=0)
+    headers = {"content-type": "application/json", "accept": "application/json"}
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+        yield session
+
+
+async def fill(served: Served) -> None:
+    async with session_to(served) as session:
+        for number in range(LISTED):
+            listed = volume(f"listed-{number}")
+            listed["metadata"]["labels"] = {"listed": "yes"}
+            async with session.post(VOLUMES, data=msgspec.json.encode(listed)) as answer:
+                answer.raise_for_status()
+
+
+@dataclass(frozen=True)
+class Round:
+    per_second: float
+    cpu: float
+
+
+async def one_round(served: Served, request: Request, under_way: int, seconds: float) -> Round:
+    async with session_to(served) as session:
+        await asyncio.gather(*(request(session) for _ in range(under_way)))
+        cpu, started, count = served.cpu(), time.perf_counter(), 0
+
+        async def again_and_again() -> None:
+            nonlocal count
+            while time.perf_counter() - started < seconds:
+                await request(session)
+                count += 1
+
+        await asyncio.gather(*(again_and_again() for _ in range(under_way)))
+        return Round(count / (time.perf_counter() - started), (served.cpu() - cpu) / count * 1e6)
+
+
+async def compare(title: str, servers: list[Served], under_way: int, options: argparse.Namespace) -> None:
+    rounds: dict[str, list[Round]] = {served.kind: [] for served in servers}
+    for _ in range(options.rounds):
+        for served in servers:
+            rounds[served.kind].append(await one_round(served, REQUESTS[title], under_way, options.seconds))
+    speed = {kind: statistics.median(r.per_second for r in rounds[kind]) for kind in KINDS}
+    cpu = {kind: statistics.median(r.cpu for r in rounds[kind]) for kind in KINDS}
+    print(
+        f"{title:14} {under_way:3}  {speed['memory']:9.0f} {speed['disk']:9.0f} {speed['disk'] / speed['memory']:6.2f}"
+        f"   {cpu['memory']:9.0f} {cpu['disk']:9.0f}"
+    )
+
+
+async def fan_out(served: Served) -> None:
+    """Each of 100 watchers is told of each of 100 changes; the time until the last of them knows the last change."""
+    async with session_to(served) as session, AsyncExitStack() as stack:
+        query = {"watch": "true", "labelSelector": "listed=yes"}
+        async with session.get(VOLUMES, params={"limit": "1"}) as answer:
+            query["resourceVersion"] = (await answer.json())["metadata"]["resourceVersion"]
+        watches = [await stack.enter_async_context(session.get(VOLUMES, params=query)) for _ in range(WATCHERS)]
+
+        async def told(watch: aiohttp.ClientResponse) -> None:
+            for _ in range(CHANGES):
+                await watch.content.readline()
+
+        cpu, started = served.cpu(), time.perf_counter()
+        watching = asyncio.gather(*(told(watch) for watch in watches))
+        for _ in range(CHANGES):
+            await patch(session)
+        await watching
+        seconds = time.perf_counter() - started
+        each = (served.cpu() - cpu) / CHANGES / WATCHERS * 1e6
+    print(
+        f"{served.kind:6}  {CHANGES * WATCHERS / seconds:9.0f} events/s to {WATCHERS} watchers, CPU {each:.1f} us each"
+    )
+
+
+async def memory(served: Served) -> None:
+    before, count = served.resident(), 10
+    async with session_to(served) as session:
+        for _ in range(count * 1000):
+            await create(session)
+    print(f"{served.kind:6}  {(served.resident() - before) / count / 2**20:9.2f} MiB per 1,000 PersistentVolumes")
+
+
+async def measure(servers: list[Served], options: argparse.Namespace) -> None:
+    for served in servers:
+        await fill(served)
+    print(f"{'':14} {'':3}  {'memory/s':>9} {'disk/s':>9} {'ratio':>6}   {'CPU us':>9} {'CPU us':>9}")
+    for title in REQUESTS:
+        for under_way in UNDER_WAY:
+            await compare(title, servers, under_way, options)
+    for served in servers:
+        await fan_out(served)
+    for served in servers:
+        await memory(served)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of one round")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per figure")
+    options = parser.parse_args()
+    print(f"api_server: Python {sys.version.split()[0]}, {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory(prefix="o-") as folder, contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(server(kind, folder)) for kind in KINDS]
+        uvloop.run(measure(servers, options))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["serve", kind, folder]:
+            uvloop.run(serve(kind, Path(folder)))
+        case _:
+            main()
