@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from orlop.host import erase_work, folder_erase
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
+from support.deep_trees import dig
 from support.descriptors import folder_descriptor, opened
 from support.random_tests import FEW
 from support.trees import TREES, Folder, plant, seen
@@ -204,18 +205,6 @@ def test_a_folder_swapped_for_a_link_during_the_walk_never_leads_to_the_victim(d
 
 
 LEVELS = 20_000
-
-
-def dig(place: Path, levels: int) -> None:
-    place.mkdir()
-    descriptor = os.open(place, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir("d", dir_fd=descriptor)
-        lower = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = lower
-    os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
-    os.close(descriptor)
 
 
 def test_twenty_thousand_levels_go_with_few_descriptors(disk: Path):
