@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -44,15 +44,22 @@ AT_NO_AUTOMOUNT: Final = 0x800
 STATX_DO_NOT_SYNC: Final = 0x4000
 STATX_IS_MOUNT_ROOT: Final = 0x2000
 
+# ioprio_set
+IO_PRIORITY_OF_A_THREAD: Final = 1
+IO_CLASS_IDLE: Final = 3 << 13
+
 # From 424 on the numbers are the same on every architecture; before that x86-64 has its own.
-_OLD_NUMBERS: Final = {"x86_64": {"renameat2": 316, "statx": 332}}.get(
-    os.uname().machine, {"renameat2": 276, "statx": 291}
+_OLD_NUMBERS: Final = {"x86_64": {"renameat2": 316, "statx": 332, "ioprio_set": 251, "getdents64": 217}}.get(
+    os.uname().machine, {"renameat2": 276, "statx": 291, "ioprio_set": 30, "getdents64": 61}
 )
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
+_QUOTACTL_FD, _FILE_GETATTR, _FILE_SETATTR = 443, 468, 469
 _RENAMEAT2, _STATX = _OLD_NUMBERS["renameat2"], _OLD_NUMBERS["statx"]
+_IOPRIO_SET, _GETDENTS64 = _OLD_NUMBERS["ioprio_set"], _OLD_NUMBERS["getdents64"]
 
 _OPEN_HOW: Final = struct.Struct("=QQQ")  # flags, mode, resolve
 _MOUNT_ATTRIBUTES: Final = struct.Struct("=QQQQ")  # set, clear, propagation, user namespace
+_FILE_ATTRIBUTES: Final = struct.Struct("=QIIII")  # flags, extent size, extents, project, extent size when copied
 _STATX_SIZE: Final = 256
 _STATX_FIELDS: Final = struct.Struct("=8xQ16xQ96xIIQ")  # attributes, inode, major and minor of the device, mount id
 _TRIES_WHEN_INTERRUPTED: Final = 100
@@ -70,6 +77,17 @@ class Statx:
     inode: int
     device: int
     mount_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileAttributes:
+    """struct file_attr."""
+
+    flags: int
+    extent_size: int
+    extents: int
+    project: int
+    copied_extent_size: int
 
 
 def openat2(folder: int, path: str, flags: int, resolve: int) -> int:
@@ -112,6 +130,34 @@ def statx(folder: int, path: str) -> Statx:
     return Statx(bool(attributes & STATX_IS_MOUNT_ROOT), inode, os.makedev(major, minor), mount_id)
 
 
+def getdents64(folder: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+    """How many bytes of the buffer are filled with entries, 0 at the end."""
+    return _getdents64(folder, buffer, len(buffer))
+
+
+def set_io_priority(priority: int) -> None:
+    """Of the thread that calls."""
+    _ioprio_set(IO_PRIORITY_OF_A_THREAD, 0, priority)
+
+
+def quotactl_fd(folder: int, command: int, project: int, record: ctypes.Array[ctypes.c_char]) -> None:
+    """The record is read or written, as the command has it; the file system is the one the descriptor is on."""
+    _quotactl_fd(folder, command, project, record)
+
+
+def file_attributes(folder: int, name: str) -> FileAttributes:
+    """Of anything, also of links and fifos, without opening it. Linux 6.17 or newer; ENOSYS before."""
+    answer = ctypes.create_string_buffer(_FILE_ATTRIBUTES.size)
+    _file_getattr(folder, os.fsencode(name), answer, _FILE_ATTRIBUTES.size, AT_SYMLINK_NO_FOLLOW)
+    return FileAttributes(*_FILE_ATTRIBUTES.unpack_from(answer))
+
+
+def set_file_attributes(folder: int, name: str, attributes: FileAttributes) -> None:
+    """As `file_attributes`."""
+    record = ctypes.create_string_buffer(_FILE_ATTRIBUTES.pack(*astuple(attributes)), _FILE_ATTRIBUTES.size)
+    _file_setattr(folder, os.fsencode(name), record, _FILE_ATTRIBUTES.size, AT_SYMLINK_NO_FOLLOW)
+
+
 def _system_call(number: int, *argument_types: Any) -> Callable[..., int]:
     """Typed once, so that a call costs little; it lets other threads run meanwhile."""
     prototype = ctypes.CFUNCTYPE(ctypes.c_long, _Number, *argument_types, use_errno=True)
@@ -137,4 +183,9 @@ _mount_setattr = _system_call(_MOUNT_SETATTR, _Number, _Text, _Bits, _Text, _Siz
 _move_mount = _system_call(_MOVE_MOUNT, _Number, _Text, _Number, _Text, _Bits)
 _renameat2 = _system_call(_RENAMEAT2, _Number, _Text, _Number, _Text, _Bits)
 _statx = _system_call(_STATX, _Number, _Text, _Bits, _Bits, ctypes.c_void_p)
+_getdents64 = _system_call(_GETDENTS64, _Number, ctypes.c_void_p, _Size)
+_ioprio_set = _system_call(_IOPRIO_SET, _Number, _Number, _Number)
+_quotactl_fd = _system_call(_QUOTACTL_FD, _Number, _Bits, _Bits, ctypes.c_void_p)
+_file_getattr = _system_call(_FILE_GETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)
+_file_setattr = _system_call(_FILE_SETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)
 _libc_umount2 = ctypes.CFUNCTYPE(ctypes.c_int, _Text, ctypes.c_int, use_errno=True)(("umount2", _libc))

@@ -1,0 +1,78 @@
+"""Erasing a folder that was moved to the trash, with all that is below it, whatever a tenant has left there.
+
+Nothing outside it is ever touched: each step opens one name below a descriptor, with no symbolic link followed and no
+mount crossed; a mount found inside is detached from its place, and what was mounted is left as it is. Files are
+unlinked where they are, folders are removed when they are empty. Only a tree that is deeper than the descriptors we
+allow ourselves is taken apart: its lower part is moved to `.rest-<name>` beside the folder, and erased after it.
+
+Order of effects: contents first, the folder itself after them, `.rest-<name>` last. There is no other state: whoever
+is killed anywhere in between calls `erase_folder` again with the same name. What cannot be erased is reported with its
+reason and does not hold up the rest. Work is done by threads of idle I/O priority, which stop between any two steps.
+
+This module must not move anything into the trash, and must not judge whether a folder may go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from orlop.host.confined_open import refuse_unfit_name
+from orlop.host.erase_report import Erasure
+from orlop.host.erase_work import EraseWork
+from orlop.host.system_calls import IO_CLASS_IDLE, set_io_priority
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+THREADS: Final = 2
+REST_PREFIX: Final = ".rest-"
+
+
+def never_pause() -> float:
+    return 0.0
+
+
+def erase_folder(
+    trash: int,
+    name: str,
+    stop: threading.Event,
+    *,
+    pause_seconds: Callable[[], float] = never_pause,
+    threads: int = THREADS,
+) -> Erasure:
+    """Erases what is called `name` in the folder `trash`; one that is gone already is erased.
+
+    `pause_seconds` is asked every few hundred steps how long to pause (`IoPressure.pause_seconds`). HostError when the
+    name is none, or too long for `.rest-` before it.
+    """
+    rest = REST_PREFIX + name
+    refuse_unfit_name(name)
+    refuse_unfit_name(rest)
+    with (
+        EraseWork(trash, rest, stop, pause_seconds) as work,
+        ThreadPoolExecutor(threads, thread_name_prefix="erase", initializer=_become_idle) as pool,
+    ):
+        for entry in (name, rest):
+            if _exists(trash, entry):
+                work.begin(entry)
+                for worker in [pool.submit(work.run) for _ in range(threads)]:
+                    worker.result()
+    return work.told()
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _become_idle() -> None:
+    # A kernel or a sandbox that refuses it only makes us less polite.
+    with contextlib.suppress(OSError):
+        set_io_priority(IO_CLASS_IDLE)
