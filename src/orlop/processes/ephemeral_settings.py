@@ -1,0 +1,140 @@
+"""The flags of a node that serves scratch folders: the seed's, in its spelling, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from orlop.driver.ephemeral.publish_request_rules import AdminLimits
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import flag, integer, text
+from orlop.foundation.quantity import Quantity
+
+LONGEST_HEADROOM: Final = 40
+
+
+def share(value: str) -> Fraction:
+    try:
+        return Fraction(value) if len(value) <= LONGEST_HEADROOM and "/" not in value else Fraction(-1)
+    except ValueError:
+        raise ValueError("allowed is a number from 0 to 1, such as 0.1") from None
+
+
+def is_share(value: Fraction) -> str | None:
+    return None if 0 <= value <= 1 else "allowed is a number from 0 to 1, such as 0.1"
+
+
+def is_not_negative(duration: Duration) -> str | None:
+    return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
+
+
+def is_positive(duration: Duration) -> str | None:
+    return None if duration.nanoseconds > 0 else "allowed is more than 0s"
+
+
+def is_count(number: int) -> str | None:
+    return None if 0 <= number < 2**31 else "allowed is 0 (no limit) or more"
+
+
+def is_absolute(path: str) -> str | None:
+    return None if Path(path).is_absolute() else "it has to begin with '/'"
+
+
+def is_size(quantity: Quantity) -> str | None:
+    return None if quantity.value() >= 0 else "allowed is 0 (no limit) or more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EphemeralSettings:
+    workdir: str = flag(
+        text,
+        default="/var/lib/orlop/ephemeral",
+        metavar="DIR",
+        check=is_absolute,
+        help="Where scratch folders are kept, live and in their afterlife.",
+    )
+    kubelet_dir: str = flag(
+        text,
+        default="/var/lib/kubelet",
+        metavar="DIR",
+        check=is_absolute,
+        help="Kubelet's folder; volumes are published below it and nowhere else.",
+    )
+    max_volumes_per_node: int = flag(
+        integer,
+        name="maxvolumespernode",
+        default="0",
+        metavar="NUMBER",
+        check=is_count,
+        help="How many volumes this node may have at a time; 0: as many as there is room for.",
+    )
+    afterlifespan: Duration = flag(
+        Duration.parse,
+        default="12h",
+        metavar="DURATION",
+        aliases=("afterLifespan",),
+        check=is_not_negative,
+        help="How long a folder is kept after its pod has gone.",
+    )
+    max_afterlifespan: Duration | None = flag(
+        Duration.parse,
+        metavar="DURATION",
+        check=is_not_negative,
+        help="The longest afterlife a pod may ask for; not given: --afterlifespan.",
+    )
+    prune_interval: Duration = flag(
+        Duration.parse,
+        name="pruneinterval",
+        default="5s",
+        metavar="DURATION",
+        check=is_positive,
+        help="How often the disk is looked at while folders are retained.",
+    )
+    headroom: Fraction | None = flag(
+        share,
+        metavar="SHARE",
+        check=is_share,
+        help="The share of the disk, 0 to 1, below which lifespans shrink; not given: 0.1, and 0.2 on kubelet's disk.",
+    )
+    default_size: Quantity = flag(
+        Quantity.parse,
+        default="0",
+        metavar="QUANTITY",
+        check=is_size,
+        help="The size of a folder whose pod asks for none; 0: --max-size.",
+    )
+    max_size: Quantity = flag(
+        Quantity.parse,
+        default="0",
+        metavar="QUANTITY",
+        check=is_size,
+        help="The largest folder a pod may ask for; 0: no limit.",
+    )
+    orphan_grace: Duration = flag(
+        Duration.parse,
+        name="orphangrace",
+        default="1h",
+        metavar="DURATION",
+        check=is_not_negative,
+        help="After how long a folder is buried whose pod kubelet has forgotten.",
+    )
+
+    def cross_check(self) -> Iterator[str]:
+        for name, path in (("workdir", self.workdir), ("kubelet-dir", self.kubelet_dir)):
+            if not Path(path).is_dir():
+                yield f"--{name} cannot be {path!r}: there is no such folder; make it first, or name another."
+        if self.max_size.value() and self.default_size.value() > self.max_size.value():
+            yield f"--default-size cannot be {self.default_size}: --max-size allows {self.max_size}."
+
+    @property
+    def limits(self) -> AdminLimits:
+        longest = self.max_afterlifespan or self.afterlifespan
+        return AdminLimits(
+            afterlifespan=self.afterlifespan.seconds,
+            max_afterlifespan=longest.seconds,
+            default_size=self.default_size.value(),
+            max_size=self.max_size.value(),
+        )

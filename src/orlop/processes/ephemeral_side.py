@@ -1,0 +1,155 @@
+"""Scratch folders as a part of a process: built from its flags, alive while it is entered.
+
+Order: the working directory is locked, so that no other process changes its folders → what a process that died left
+half made is removed → the book is read → the reaper runs. Leaving: the reaper stops between two steps; what it left in
+the trash the next process erases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
+from orlop.driver.ephemeral.folder_book import FolderBook, read_book
+from orlop.driver.ephemeral.folders import Folders
+from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
+from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
+from orlop.host.errors import HostError
+from orlop.host.folder_erase import erase_folder
+from orlop.host.io_pressure import IoPressure
+from orlop.host.linux_node_host import LinuxNodeHost
+from orlop.host.node_host import FolderPlace, FolderState
+from orlop.processes.daemon import CannotGoOn, Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orlop.processes.ephemeral_settings import EphemeralSettings
+
+T = TypeVar("T")
+THREADS: Final = 16
+TOPOLOGY_SUFFIX: Final = "/node"
+
+
+@dataclass(frozen=True, slots=True)
+class EphemeralSide:
+    node_service: EphemeralNodeService
+    why_not_ready: Callable[[], str | None]
+    """Blocks; None when pods can be served."""
+
+
+@asynccontextmanager
+async def ephemeral_side(
+    settings: EphemeralSettings, given: Surroundings, driver_name: str, node_id: str
+) -> AsyncIterator[EphemeralSide]:
+    """Raises `CannotGoOn` with the reason."""
+    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
+
+    async def threads(work: Callable[[], T], /) -> T:
+        return await loop.run_in_executor(pool, work)
+
+    try:
+        with _locked(settings.workdir), LinuxNodeHost(settings.workdir, settings.kubelet_dir) as host:
+            book = await threads(lambda: _start_book(host, given))
+            folders = Folders(
+                host, book, threads=threads, clock=given.clock, log=given.log, max_volumes=settings.max_volumes_per_node
+            )
+            tools = ReaperTools(threads, given.clock, given.random, given.log, given.metrics)
+            with _purge(host, given) as purge:
+                reaper = Reaper(folders, host, purge, _reaper_settings(settings, given), tools)
+                service = EphemeralNodeService(
+                    folders,
+                    host.workdir,
+                    NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node),
+                    NodeRules(settings.kubelet_dir, settings.limits),
+                    threads=threads,
+                    clock=given.clock,
+                )
+                running = loop.create_task(reaper.run(), name="reaper")
+                try:
+                    yield EphemeralSide(service, lambda: _why_not_ready(host))
+                finally:
+                    running.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await running
+    except HostError as error:
+        raise CannotGoOn(str(error)) from None
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _start_book(host: LinuxNodeHost, given: Surroundings) -> FolderBook:
+    for state in (FolderState.LIVE, FolderState.RETAINED):
+        for name in host.workdir.listing(state).half_made:
+            host.workdir.remove_half_made(FolderPlace(state, name))
+    book = read_book(host.workdir, Moment(given.clock.now().timestamp(), given.clock.elapsed()))
+    for left in book.left_alone:
+        given.log.warning("left alone in the working directory", place=left.place, why=left.why)
+    given.log.info("scratch folders", live=len(book.live), retained=len(book.retained))
+    return book
+
+
+def _reaper_settings(settings: EphemeralSettings, given: Surroundings) -> ReaperSettings:
+    shares = os.stat(settings.workdir).st_dev == os.stat(settings.kubelet_dir).st_dev  # noqa: PTH116 - plain paths
+    headroom = effective_headroom(settings.headroom, shares_disk_with_kubelet=shares)
+    if settings.headroom is None and shares:
+        given.log.info(
+            "the working directory is on kubelet's disk: folders go before kubelet would evict pods",
+            headroom=float(headroom),
+        )
+    return ReaperSettings(settings.prune_interval.seconds, headroom)
+
+
+@contextmanager
+def _purge(host: LinuxNodeHost, given: Surroundings) -> Iterator[Callable[[str], None]]:
+    stop, pressure = threading.Event(), IoPressure(given.clock)
+
+    def purge(name: str) -> None:
+        erasure = erase_folder(
+            host.workdir.shelf(FolderState.TRASH), name, stop, pause_seconds=pressure.pause_seconds, threads=1
+        )
+        if not erasure.is_complete:
+            why = str(erasure.left[0]) if erasure.left else "it was stopped"
+            raise HostError(errno.EIO, f"The folder trash/{name} is not erased yet: {why}.")
+
+    try:
+        yield purge
+    finally:
+        stop.set()
+        pressure.close()
+
+
+@contextmanager
+def _locked(workdir: str) -> Iterator[None]:
+    try:
+        folder = os.open(workdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CannotGoOn(f"the working directory {workdir} cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise CannotGoOn(
+            f"another process uses the working directory {workdir}. Stop it, or choose another --workdir"
+        ) from None
+    finally:
+        os.close(folder)
+
+
+def _why_not_ready(host: LinuxNodeHost) -> str | None:
+    try:
+        if not host.kubelet_dir.is_shared():
+            return "kubelet's folder is no shared mount: no pod would see its volume (mount it with Bidirectional)"
+        host.workdir.room()
+    except HostError as error:
+        return str(error)
+    return None
