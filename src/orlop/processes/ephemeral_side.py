@@ -135,14 +135,19 @@ def _locked(workdir: str) -> Iterator[None]:
     except OSError as error:
         raise CannotGoOn(f"the working directory {workdir} cannot be opened: {error.strerror}") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(folder, workdir)
         yield
+    finally:
+        os.close(folder)
+
+
+def _lock(folder: int, workdir: str) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise CannotGoOn(
             f"another process uses the working directory {workdir}. Stop it, or choose another --workdir"
         ) from None
-    finally:
-        os.close(folder)
 
 
 def _why_not_ready(host: LinuxNodeHost) -> str | None:

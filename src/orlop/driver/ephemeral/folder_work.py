@@ -24,9 +24,8 @@ import msgspec
 from orlop.csi.error_codes import (
     CODE_OF_ERRNO,
     AlreadyExists,
-    CsiError,
+    Code,
     FailedPrecondition,
-    Internal,
     Unavailable,
     error_of,
 )
@@ -39,6 +38,8 @@ from orlop.records.ephemeral_folder import Burial, FolderRecord, encode_record
 
 Undo = list[Callable[[], object]]
 GONE: Final = frozenset({errno.ENOENT})
+LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
+"""What a path gives that leads over a link or a file: nothing of ours is there."""
 
 
 def live_place(volume_id: str) -> FolderPlace:
@@ -126,7 +127,7 @@ class FolderWork:
         try:
             self._kubelet_dir.remove_target(target)
         except HostError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EBUSY}:
+            if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, *LEADS_ASTRAY}:
                 raise
 
     # ---- unpublish ---------------------------------------------------------------------------------------------------
@@ -237,6 +238,5 @@ def _told() -> Iterator[None]:
 
 
 def _raise_told(error: HostError) -> NoReturn:
-    code = CODE_OF_ERRNO.get(error.errno or 0)
-    told: CsiError = error_of(code, str(error)) if code is not None else Internal(str(error))
-    raise told from error
+    code = Code.INVALID_ARGUMENT if error.errno in LEADS_ASTRAY else CODE_OF_ERRNO.get(error.errno or 0)
+    raise error_of(code or Code.INTERNAL, str(error)) from error
