@@ -73,7 +73,8 @@ class Answer:
     def is_refused(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
         """The whole answer is this `Status` and nothing else."""
         expected: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-        expected |= {"message": message, "reason": reason, "code": code}
+        expected |= {"message": message, "code": code}
+        expected |= {"reason": reason} if reason else {}
         if details is not None:
             expected["details"] = details
         assert (self.status, self.json) == (code, expected)
@@ -229,8 +230,8 @@ class Api:
     async def read(self, kind: Kind, name: str) -> Object:
         return (await self.get(kind, name)).made
 
-    async def list(self, kind: Kind, **query: str) -> Answer:
-        return await self.ask("GET", self.path(kind), **query)
+    async def list(self, kind: Kind, headers: Mapping[str, str] | None = None, **query: str) -> Answer:
+        return await self.ask("GET", self.path(kind), headers=headers, **query)
 
     async def names(self, kind: Kind, **query: str) -> list[str]:
         return [item["metadata"]["name"] for item in (await self.list(kind, **query)).made["items"]]

@@ -266,10 +266,10 @@ async def test_everybody_may_ask_who_he_is(api: Api):
 @pytest.mark.parametrize(
     ("spec", "causes"),
     [
-        ({"user": "u"}, [("FieldValueInvalid", "spec.resourceAttributes")]),
+        ({"user": "u"}, [("FieldValueInvalid", "spec")]),
         (
             {"user": "u", "resourceAttributes": {"verb": "get"}, "nonResourceAttributes": {"path": "/", "verb": "get"}},
-            [("FieldValueInvalid", "spec.nonResourceAttributes")],
+            [("FieldValueInvalid", "spec")],
         ),
         ({"resourceAttributes": {"verb": "get"}}, [("FieldValueInvalid", "spec.user")]),
     ],

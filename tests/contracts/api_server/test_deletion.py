@@ -166,8 +166,11 @@ async def test_an_unknown_policy_is_invalid(api: Api):
     await api.make(kinds.CONFIG_MAP, config_map())
     answer = await api.delete(kinds.CONFIG_MAP, "c", {"propagationPolicy": "Fancy"})
 
-    answer.is_invalid(("FieldValueInvalid", "propagationPolicy"))
-    assert answer.json["message"].startswith('DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: ')
+    answer.is_invalid(("FieldValueNotSupported", "propagationPolicy"))
+    assert answer.json["message"] == (
+        'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Fancy": '
+        'supported values: "Foreground", "Background", "Orphan", "nil"'
+    )
 
 
 async def pod_on_a_node(api: Api, **spec: object) -> None:
@@ -259,7 +262,7 @@ async def test_a_deleted_name_is_free_again(api: Api):
 async def test_a_finalizer_of_a_built_in_kind_has_a_domain(api: Api):
     answer = await api.create(kinds.CONFIG_MAP, finalized(config_map(), "mine"))
 
-    answer.is_invalid(("FieldValueInvalid", "metadata.finalizers"))
-    assert answer.cause_messages["metadata.finalizers"] == (
+    answer.is_invalid(("FieldValueInvalid", "metadata.finalizers[0]"))
+    assert answer.cause_messages["metadata.finalizers[0]"] == (
         'Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified'
     )

@@ -88,12 +88,30 @@ async def test_events_of_an_object_are_found_as_describe_does(api: Api):
     assert await api.names(kinds.CORE_EVENT, fieldSelector=selector) == ["e1"]
 
 
-@pytest.mark.parametrize("missing", ["reportingController", "reportingInstance", "action", "reason"])
+@pytest.mark.parametrize("missing", ["reportingInstance", "action", "reason"])
 async def test_a_new_event_needs_all_its_parts(api: Api, missing: str):
     body = new_event("e", api.namespace)
     del body[missing]
 
     (await api.create(kinds.EVENT, body)).is_invalid(("FieldValueRequired", missing))
+
+
+async def test_a_new_event_needs_to_say_who_reports_it(api: Api):
+    body = new_event("e", api.namespace)
+    del body["reportingController"]
+    answer = await api.create(kinds.EVENT, body)
+
+    twice = ("FieldValueInvalid", "reportingController")
+    answer.is_invalid(("FieldValueRequired", "reportingController"), twice, twice)
+
+
+async def test_what_is_wrong_with_a_new_event_is_told_in_words_of_the_old(api: Api):
+    answer = await api.create(kinds.EVENT, {**new_event("e", api.namespace), "note": "x" * 1025})
+
+    cause = {"reason": "FieldValueInvalid", "field": "message"}
+    cause["message"] = 'Invalid value: "": can have at most 1024 characters'
+    message = f'Event "e" is invalid: message: {cause["message"]}'
+    answer.is_refused(422, "Invalid", message, {"name": "e", "kind": "Event", "causes": [cause]})
 
 
 async def test_an_old_event_needs_little(api: Api):

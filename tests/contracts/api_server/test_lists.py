@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 import pytest
 
 from orlop.kube import kinds
+from orlop.kube.kinds import Kind
 from support.api_objects import config_map, core_event, labelled, named, new_event, pod
 from support.api_under_test import Answer, Api
 
@@ -139,13 +140,22 @@ async def test_events_are_selected_by_what_they_are_about(api: Api):
         "new"
     ]
     assert await api.names(kinds.CORE_EVENT, fieldSelector="involvedObject.uid=none") == []
-    assert await api.names(kinds.CORE_EVENT, fieldSelector="reason=Tested,type=Normal,source=") == ["new", "old"]
+    assert await api.names(kinds.CORE_EVENT, fieldSelector="reason=Tested,type=Normal,source=") == ["old"]
+    assert await api.names(kinds.CORE_EVENT, fieldSelector="source=example.com/tests") == ["new"]
 
 
 async def test_a_field_that_cannot_select_is_refused(api: Api):
     answer = await api.list(kinds.CONFIG_MAP, fieldSelector="data.a=b")
 
-    answer.is_refused(400, "BadRequest", "field label not supported: data.a")
+    message = '"data.a" is not a known field selector: only "metadata.name", "metadata.namespace"'
+    answer.is_refused(400, "BadRequest", message)
+
+
+@pytest.mark.parametrize("kind", [kinds.POD, kinds.NODE, kinds.SECRET, kinds.CORE_EVENT, kinds.EVENT], ids=str)
+async def test_kinds_with_fields_of_their_own_refuse_others_in_other_words(api: Api, kind: Kind):
+    answer = await api.list(kind, fieldSelector="spec.foo=1")
+
+    answer.is_refused(400, "BadRequest", "field label not supported: spec.foo")
 
 
 @pytest.mark.parametrize("selector", ["a b", "a in", "a in (b", "!", "a=b=c", "=", "A/B/C=d", "a>x"])

@@ -236,8 +236,10 @@ async def test_the_rows_of_storage_kinds(api: Api):
     async def row(kind: Kind) -> list:
         return list(cells(await table_of(api, kind, name)).values())[:-1]
 
-    assert await row(kinds.STORAGE_CLASS) == [f"{name} (default)", "csi.example.com", "Delete", "Immediate", False]
+    assert await row(kinds.STORAGE_CLASS) == [name, "csi.example.com", "Delete", "Immediate", False]
+    listed = (await api.ask("GET", api.path(kinds.STORAGE_CLASS), accept=TABLE)).made
     await api.delete(kinds.STORAGE_CLASS, name)
+    assert f"{name} (default)" in {each["cells"][0] for each in listed["rows"]}
     assert await row(kinds.CSI_DRIVER) == [name, True, False, False, "<unset>", False, "Persistent"]
     assert await row(kinds.CSI_NODE) == [name, 1]
     assert await row(kinds.VOLUME_ATTACHMENT) == [name, "csi.example.com", "pv1", "n1", False]
