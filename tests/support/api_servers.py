@@ -1,126 +1,144 @@
-"""The servers that the contract suite is run against."""
+"""API servers for tests: in memory, on the test's own loop, with a client for whoever a test wants to be."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
 
-import pytest
+from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.in_process import InProcessTransport
+from orlop.embedded.apiserver.object_store.store import ObjectStore, memory_store
+from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, Limits
+from orlop.embedded.apiserver.request_handler import ApiServer
+from orlop.embedded.apiserver.schemas import Schemas
+from orlop.embedded.apiserver.server_tools import ServerTools
+from orlop.foundation.clock import Clock, SystemClock
+from orlop.foundation.structured_log import Log
+from orlop.kube.client import KubeClient
+from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 
-from orlop.foundation.clock import SystemClock
-from orlop.kube import kinds
-from orlop.kube.cluster_access import ClusterAccess, FixedCredentials
-from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transport
-from orlop.kube.kubeconfig import Kubeconfig
-from orlop.kube.transport import HttpTransport
-from support.api_under_test import Abilities, Actor, Bearer, Served
+ADMIN = User("admin", ("system:masters", "system:authenticated"))
+SCHEMAS = Schemas.load()
 
-FOREIGN = "foreign"
-EMBEDDED: list[str] = []
-
-
-@contextmanager
-def serve(variant: str, kubeconfig: str, folders: pytest.TempPathFactory) -> Iterator[Served]:
-    if variant == FOREIGN:
-        yield foreign(kubeconfig)
-
-
-def foreign(kubeconfig: str) -> Served:
-    access = Kubeconfig(os.environ, clock=SystemClock(), run=no_program).find(kubeconfig)
-    empties = asyncio.run(has_controllers(access))
-    return Listening(access, Abilities(empties_namespaces=empties, is_orlops=False, is_thrown_away=False))
-
-
-async def no_program(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, bytes, bytes]:
-    raise AssertionError(f"the suite runs no credential plugins, so not {command}")
-
-
-async def has_controllers(access: ClusterAccess) -> bool:
-    """Where somebody makes each namespace its default service account, somebody also empties namespaces."""
-    transport = HttpTransport(access)
-    try:
-        path = kinds.SERVICE_ACCOUNT.object_path("default", "default")
-        return (await transport.exchange(HttpRequest("GET", path), 20.0)).status == 200
-    finally:
-        await transport.close()
+Object = dict[str, Any]
 
 
 @dataclass
-class Listening:
-    """A server on a socket."""
+class Told:
+    """A log that a test can look into."""
 
-    access: ClusterAccess
-    abilities: Abilities
+    entries: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
 
-    @asynccontextmanager
-    async def admin(self) -> AsyncIterator[Transport]:
-        transport = HttpTransport(self.access)
-        try:
-            yield transport
-        finally:
-            await transport.close()
-
-    def speaking_for(self, admin: Transport, who: Actor | Bearer) -> Transport:
-        match who:
-            case Actor(user, groups):
-                assert len(groups) <= 1, "headers are a mapping, so only one group can be sent"
-                return WithHeaders(admin, {"impersonate-user": user} | {"impersonate-group": each for each in groups})
-            case Bearer(""):
-                return OneAtATime(replace(self.access, credentials=FixedCredentials()))
-            case Bearer(token):
-                return WithHeaders(admin, {"authorization": f"Bearer {token}"})
+    def __call__(self, _level: object, message: str, fields: Mapping[str, object]) -> None:
+        self.entries.append((message, dict(fields)))
 
 
 @dataclass
-class WithHeaders:
-    """The same connections, with something to say in each request."""
-
-    inner: Transport
+class Answer:
+    status: int
     headers: Mapping[str, str]
-
-    def _with(self, request: HttpRequest) -> HttpRequest:
-        return replace(request, headers={**request.headers, **self.headers})
-
-    async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
-        return await self.inner.exchange(self._with(request), within)
-
-    def open(self, request: HttpRequest, within: float) -> AbstractAsyncContextManager[HttpStream]:
-        return self.inner.open(self._with(request), within)
-
-    async def renew_credentials(self) -> None:
-        """These are all there are."""
-
-    async def close(self) -> None:
-        """The connections are another's."""
+    body: Any
 
 
 @dataclass
-class OneAtATime:
-    """A connection for each request, so that nobody has to close it."""
+class TestServer:
+    """An API server, asked in the words of HTTP, as an admin unless a test says otherwise."""
 
-    access: ClusterAccess
+    __test__ = False
 
-    async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
-        transport = HttpTransport(self.access)
+    server: ApiServer
+    store: ObjectStore
+    clock: Clock
+    log: Told
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        user: User = ADMIN,
+        accept: str = "application/json",
+        content_type: str = "application/json",
+    ) -> Answer:
+        """`path` may hold a query, unquoted; the body is encoded as JSON unless it is bytes."""
+        answer = await self.raw(method, path, body, user=user, accept=accept, content_type=content_type)
+        assert isinstance(answer, HttpAnswer), "the answer is a stream"
+        text = answer.body.decode()
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        return Answer(answer.status, answer.headers, json.loads(text) if is_json else text)
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        user: User = ADMIN,
+        accept: str = "application/json",
+        content_type: str = "application/json",
+    ) -> HttpAnswer | HttpStream:
+        place, _, query = path.partition("?")
+        pairs = tuple(tuple(pair.partition("=")[::2]) for pair in query.split("&") if pair)
+        headers = {"accept": accept, **({"content-type": content_type} if body is not None else {})}
+        encoded = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        return await self.server.answer(HttpRequest(method, place, pairs, headers, encoded), user)
+
+    @contextlib.asynccontextmanager
+    async def watch(self, path: str, *, user: User = ADMIN, accept: str = "application/json") -> AsyncIterator[Events]:
+        stream = await self.raw("GET", path, user=user, accept=accept)
+        assert isinstance(stream, HttpStream), stream
         try:
-            return await transport.exchange(request, within)
+            yield Events(stream)
         finally:
-            await transport.close()
+            await stream.pieces.aclose()  # type: ignore[attr-defined]
 
-    @asynccontextmanager
-    async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
-        transport = HttpTransport(self.access)
-        try:
-            async with transport.open(request, within) as stream:
-                yield stream
-        finally:
-            await transport.close()
+    def transport(self, user: User = ADMIN) -> InProcessTransport:
+        return InProcessTransport(self.server, user)
 
-    async def renew_credentials(self) -> None:
-        """There are none."""
+    def client(self, user: User = ADMIN) -> KubeClient:
+        return KubeClient(self.transport(user), clock=self.clock, random=Random(1), log=Log(self.log))
 
-    async def close(self) -> None:
-        """Nothing is open."""
+
+class Events:
+    """The events of a watch, one by one."""
+
+    def __init__(self, stream: HttpStream) -> None:
+        self._stream = stream
+        self._ready: list[Object] = []
+
+    async def next(self) -> Object:
+        while not self._ready:
+            piece = await anext(self._stream.pieces)
+            self._ready += [json.loads(line) for line in piece.splitlines()]
+        return self._ready.pop(0)
+
+    async def rest(self) -> list[Object]:
+        """All that come until the server ends the watch."""
+        found, self._ready = self._ready, []
+        async for piece in self._stream.pieces:
+            found += [json.loads(line) for line in piece.splitlines()]
+        return found
+
+
+@contextlib.asynccontextmanager
+async def api_server(
+    clock: Clock | None = None, *, limits: Limits = DEFAULT_LIMITS, seed: int = 1, **options: Any
+) -> AsyncIterator[TestServer]:
+    async with memory_store(limits) as store, api_server_on(store, clock, seed=seed, **options) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def api_server_on(
+    store: ObjectStore, clock: Clock | None = None, *, seed: int = 1, **options: Any
+) -> AsyncIterator[TestServer]:
+    told = Told()
+    used = clock or SystemClock()
+    server = ApiServer(ServerTools(store, SCHEMAS, used, Random(seed), Log(told)), **options)
+    async with server.running():
+        yield TestServer(server, store, used, told)

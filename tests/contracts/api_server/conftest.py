@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.api_servers import EMBEDDED, FOREIGN, serve
+from support.api_variants import EMBEDDED, FOREIGN, serve
 from support.api_under_test import Api, Served, opened
 
 KUBECONFIG = os.environ.get("ORLOP_TEST_KUBECONFIG", "")

@@ -1,0 +1,74 @@
+"""What every API server has from its beginning: four namespaces, and the roles without which nobody can ask who he is.
+
+Only what is missing is made: what an admin has changed stays changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from orlop.embedded.apiserver.creating import Creator
+from orlop.embedded.apiserver.namespace_gate import BUILT_IN
+from orlop.embedded.apiserver.object_store.store import ObjectStore
+from orlop.embedded.apiserver.schemas import Schemas
+from orlop.embedded.apiserver.stored_objects import KindInStore
+from orlop.embedded.apiserver.validation_rules import decode_object
+from orlop.kube.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, NAMESPACE, Kind
+
+Object = dict[str, Any]
+
+LABELS: Final = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+RBAC_GROUP: Final = "rbac.authorization.k8s.io"
+INFO_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+DISCOVERY_PATHS: Final = (
+    *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz"),
+    *("/version", "/version/"),
+)
+ROLES: Final = {
+    "cluster-admin": (
+        {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+        {"verbs": ["*"], "nonResourceURLs": ["*"]},
+    ),
+    "system:basic-user": (
+        {
+            "verbs": ["create"],
+            "apiGroups": ["authorization.k8s.io"],
+            "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+        },
+        {"verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"]},
+    ),
+    "system:discovery": ({"verbs": ["get"], "nonResourceURLs": list(DISCOVERY_PATHS)},),
+    "system:public-info-viewer": ({"verbs": ["get"], "nonResourceURLs": list(INFO_PATHS)},),
+}
+HOLDERS: Final = {
+    "cluster-admin": (MASTERS,),
+    "system:basic-user": (AUTHENTICATED,),
+    "system:discovery": (AUTHENTICATED,),
+    "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
+}
+
+
+def first_objects() -> list[tuple[Kind, Object]]:
+    namespaces = [(NAMESPACE, {"metadata": {"name": name}}) for name in BUILT_IN]
+    roles = [(CLUSTER_ROLE, {"metadata": _named(name), "rules": list(rules)}) for name, rules in ROLES.items()]
+    bindings = [(CLUSTER_ROLE_BINDING, _binding(name, groups)) for name, groups in HOLDERS.items()]
+    return [*namespaces, *roles, *bindings]
+
+
+def _named(name: str) -> Object:
+    return {"name": name, "labels": dict(LABELS)}
+
+
+def _binding(role: str, groups: tuple[str, ...]) -> Object:
+    subjects = [{"kind": "Group", "apiGroup": RBAC_GROUP, "name": group} for group in groups]
+    reference = {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": role}
+    return {"metadata": _named(role), "roleRef": reference, "subjects": subjects}
+
+
+async def make_first_objects(store: ObjectStore, schemas: Schemas, creator: Creator) -> None:
+    for kind, value in first_objects():
+        in_store = KindInStore(kind, kind)
+        if store.get(in_store.key("", value["metadata"]["name"])) is None:
+            decoded = decode_object(schemas, kind.api_version, kind.kind, value)
+            await creator.create(in_store, "", decoded.object, dry_run=False)
