@@ -28,7 +28,10 @@ KINDS: Final = {
     ),
     "apps/v1": ("apps.v1", "DaemonSet Deployment ReplicaSet StatefulSet"),
     "authentication.k8s.io/v1": ("authentication.v1", "SelfSubjectReview TokenRequest TokenReview"),
-    "authorization.k8s.io/v1": ("authorization.v1", "SelfSubjectAccessReview SubjectAccessReview"),
+    "authorization.k8s.io/v1": (
+        "authorization.v1",
+        "LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview",
+    ),
     "coordination.k8s.io/v1": ("coordination.v1", "Lease"),
     "events.k8s.io/v1": ("events.v1", "Event"),
     "policy/v1": ("policy.v1", "Eviction"),

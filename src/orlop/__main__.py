@@ -30,6 +30,7 @@ class Entry:
 
 ROLES: Final[Mapping[str, Entry]] = {
     "driver": Entry("orlop.processes.driver", "the CSI services of this node on a socket, for use with any sidecars"),
+    "apiserver": Entry("orlop.processes.apiserver", "the Kubernetes API on this machine, with its state in one folder"),
     "testing mock-driver": Entry("orlop.processes.mock_driver", "a scripted CSI driver, to test controllers against"),
 }
 VERBS: Final[Mapping[str, Entry]] = {

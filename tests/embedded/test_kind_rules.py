@@ -346,6 +346,16 @@ def test_a_review_asks_one_question_of_somebody():
     assert review("SelfSubjectAccessReview", {}) == [f"spec: Invalid value: null: {both}"]
 
 
+def test_a_review_in_a_namespace_asks_about_that_namespace():
+    def review(namespace: str) -> list[str]:
+        spec = {"user": "u", "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": namespace}}
+        given = {"metadata": {"namespace": "a"}, "spec": spec}
+        return wrong("authorization.k8s.io/v1", "LocalSubjectAccessReview", given)
+
+    assert review("a") == []
+    assert review("b") == ['spec.resourceAttributes.namespace: Invalid value: "b": must match metadata.namespace']
+
+
 def test_a_token_lives_ten_minutes_at_least_and_an_hour_unless_told():
     request = ("authentication.k8s.io/v1", "TokenRequest")
 

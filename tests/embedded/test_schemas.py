@@ -27,6 +27,7 @@ SERVED = [
     *(("rbac.authorization.k8s.io/v1", kind) for kind in ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")),
     *(("authentication.k8s.io/v1", kind) for kind in ("TokenReview", "TokenRequest", "SelfSubjectReview")),
     *(("authorization.k8s.io/v1", kind) for kind in ("SubjectAccessReview", "SelfSubjectAccessReview")),
+    *(("authorization.k8s.io/v1", kind) for kind in ("LocalSubjectAccessReview", "SelfSubjectRulesReview")),
     ("policy/v1", "Eviction"),
 ]
 

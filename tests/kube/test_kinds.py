@@ -54,7 +54,9 @@ replicasets            rs     apps/v1                      true  ReplicaSet     
 statefulsets           sts    apps/v1                      true  StatefulSet             all
 selfsubjectreviews     -      authentication.k8s.io/v1     false SelfSubjectReview
 tokenreviews           -      authentication.k8s.io/v1     false TokenReview
+localsubjectaccessreviews -   authorization.k8s.io/v1      true  LocalSubjectAccessReview
 selfsubjectaccessreviews -    authorization.k8s.io/v1      false SelfSubjectAccessReview
+selfsubjectrulesreviews -     authorization.k8s.io/v1      false SelfSubjectRulesReview
 subjectaccessreviews   -      authorization.k8s.io/v1      false SubjectAccessReview
 leases                 -      coordination.k8s.io/v1       true  Lease
 events                 ev     events.k8s.io/v1             true  Event

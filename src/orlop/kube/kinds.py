@@ -271,6 +271,12 @@ SUBJECT_ACCESS_REVIEW: Final = Kind(
 SELF_SUBJECT_ACCESS_REVIEW: Final = Kind(
     "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", namespaced=False, verbs=CREATE
 )
+LOCAL_SUBJECT_ACCESS_REVIEW: Final = Kind(
+    "authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews", namespaced=True, verbs=CREATE
+)
+SELF_SUBJECT_RULES_REVIEW: Final = Kind(
+    "authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", namespaced=False, verbs=CREATE
+)
 
 BUILT_IN: Final[tuple[Kind, ...]] = (
     NAMESPACE,
@@ -301,6 +307,8 @@ BUILT_IN: Final[tuple[Kind, ...]] = (
     SELF_SUBJECT_REVIEW,
     SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_ACCESS_REVIEW,
+    LOCAL_SUBJECT_ACCESS_REVIEW,
+    SELF_SUBJECT_RULES_REVIEW,
 )
 
 _BY_RESOURCE: Final[Mapping[tuple[str, str], Kind]] = {(kind.group, kind.plural): kind for kind in BUILT_IN}

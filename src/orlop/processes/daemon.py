@@ -71,6 +71,10 @@ class LogSettings:
         return Level.DEBUG if self.verbosity >= KLOG_DEBUG else self.log_level
 
 
+class CannotStart(Exception):
+    """A process that cannot begin its work; the sentence says why and what to do."""
+
+
 class HasLog(Protocol):
     @property
     def log(self) -> LogSettings: ...
@@ -115,7 +119,7 @@ def run_daemon(
         return EXIT_USAGE
     try:
         uvloop.run(_until_stopped(settings, run))
-    except (SocketInUse, SocketUnusable) as error:
+    except (SocketInUse, SocketUnusable, CannotStart) as error:
         sys.stderr.write(f"{daemon.program}: {error}\n")
         return EXIT_FAILED
     return 0

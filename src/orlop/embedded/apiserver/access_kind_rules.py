@@ -8,7 +8,7 @@ from typing import Any, Final
 from orlop.embedded.apiserver import name_rules
 from orlop.embedded.apiserver.causes import Cause, invalid, not_supported, required
 from orlop.embedded.apiserver.default_rules import ONE_HOUR, RBAC_GROUP
-from orlop.embedded.apiserver.field_rules import named, named_well, unchanged
+from orlop.embedded.apiserver.field_rules import named, named_well, unchanged, without
 from orlop.embedded.apiserver.volume_source_rules import token_life
 
 Object = Mapping[str, Any]
@@ -101,6 +101,18 @@ def access_review(given: Object) -> Iterator[Cause]:
     yield from self_access_review(given)
     if not spec.get("user") and not spec.get("groups"):
         yield invalid("spec.user", spec.get("user", ""), "at least one of user or group must be specified")
+
+
+def local_access_review(given: Object) -> Iterator[Cause]:
+    """In a namespace: the metadata may name it, and nothing else."""
+    metadata = without(given.get("metadata", {}), ["namespace"])
+    yield from access_review({**given, "metadata": metadata})
+    attributes = given.get("spec", {}).get("resourceAttributes")
+    if attributes is None:
+        yield invalid("spec.nonResourceAttributes", None, "disallowed on this kind of request")
+    elif attributes.get("namespace") != given.get("metadata", {}).get("namespace"):
+        why = "must match metadata.namespace"
+        yield invalid("spec.resourceAttributes.namespace", attributes.get("namespace", ""), why)
 
 
 def self_access_review(given: Object) -> Iterator[Cause]:

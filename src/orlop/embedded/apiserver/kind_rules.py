@@ -207,6 +207,7 @@ KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
     ),
     ("authentication.k8s.io/v1", "TokenRequest"): KindRules(causes=access_kind_rules.token_request),
     ("authorization.k8s.io/v1", "SubjectAccessReview"): KindRules(causes=access_kind_rules.access_review),
+    ("authorization.k8s.io/v1", "LocalSubjectAccessReview"): KindRules(causes=access_kind_rules.local_access_review),
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): KindRules(causes=access_kind_rules.self_access_review),
 }
 

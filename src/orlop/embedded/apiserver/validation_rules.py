@@ -38,6 +38,7 @@ NOT_STORED: Final = frozenset(
     {
         *("Binding", "Eviction", "DeleteOptions", "Status", "TokenRequest", "TokenReview"),
         *("SelfSubjectReview", "SelfSubjectAccessReview", "SubjectAccessReview"),
+        *("LocalSubjectAccessReview", "SelfSubjectRulesReview"),
     }
 )
 

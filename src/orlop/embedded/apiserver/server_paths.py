@@ -1,0 +1,128 @@
+"""Paths that are about the server and not about its objects: health, version, metrics, OpenAPI.
+
+Health and version are told to everybody; the rest to whom a rule allows it, as the API server decides. Health is told
+in the words of Kubernetes' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from email.utils import format_datetime
+from typing import Any, Final
+
+from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.edge_answers import json_answer, text_answer
+from orlop.embedded.apiserver.openapi import OpenApi, Written
+from orlop.embedded.apiserver.status_answers import JSON_HEADERS, PAGE_NOT_FOUND, method_not_allowed
+from orlop.kube.http_messages import HttpAnswer, HttpRequest
+
+OPEN: Final = ("/livez", "/readyz", "/healthz", "/version")
+READ_METHODS: Final = ("GET", "HEAD")
+OPENAPI: Final = "/openapi/v3"
+METRICS: Final = "/metrics"
+YEAR: Final = timedelta(days=365)
+
+Handler = Callable[[HttpRequest, User], Awaitable[HttpAnswer]]
+Check = Callable[[], str | None]
+"""None when all is well, else the reason."""
+
+
+def _reading(answer: Callable[[HttpRequest], HttpAnswer]) -> Handler:
+    async def handle(request: HttpRequest, _user: User) -> HttpAnswer:
+        if request.method not in READ_METHODS:
+            raise method_not_allowed()
+        return answer(request)
+
+    return handle
+
+
+def version_document(version: str, platform: str) -> Mapping[str, str]:
+    major, minor = version.removeprefix("v").split(".")[:2]
+    return {"major": major, "minor": minor, "gitVersion": version, "platform": platform}
+
+
+class ServerPaths:
+    def __init__(
+        self,
+        openapi: OpenApi,
+        version: Mapping[str, Any],
+        checks: Mapping[str, Check],
+        render_metrics: Callable[[str], tuple[bytes, str]],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._openapi = openapi
+        self._version = version
+        self._checks = checks
+        self._render_metrics = render_metrics
+        self._now = now
+
+    def open_answer(self, request: HttpRequest) -> HttpAnswer | None:
+        """To anybody; None where the path is no open one."""
+        if request.method not in READ_METHODS:
+            return None
+        _, first, *rest = request.path.rstrip("/").split("/") if request.path != "/" else ["", ""]
+        if f"/{first}" not in OPEN:
+            return None
+        if first == "version":
+            return None if rest else json_answer(self._version)
+        return self._health(first, rest, request)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By path, for whom a rule allows the path; a path with a slash at its end stands for all below it."""
+        open_paths = dict.fromkeys((*OPEN, *(f"{path}/" for path in OPEN)), self._open)
+        return {
+            **open_paths,
+            METRICS: _reading(self._metrics),
+            OPENAPI: _reading(self._index),
+            f"{OPENAPI}/": _reading(self._document),
+        }
+
+    async def _open(self, request: HttpRequest, _user: User) -> HttpAnswer:
+        return self.open_answer(request) or PAGE_NOT_FOUND
+
+    def _metrics(self, request: HttpRequest) -> HttpAnswer:
+        body, media_type = self._render_metrics(request.headers.get("accept", ""))
+        return HttpAnswer(200, {"content-type": media_type}, body)
+
+    # ---- health ------------------------------------------------------------------------------------------------------
+
+    def _health(self, endpoint: str, rest: list[str], request: HttpRequest) -> HttpAnswer:
+        asked = [*rest] if rest else list(self._checks)
+        unknown = [name for name in asked if name not in self._checks]
+        if unknown:
+            return PAGE_NOT_FOUND
+        reasons = {name: self._checks[name]() for name in asked}
+        failed = any(reason is not None for reason in reasons.values())
+        if not failed and not any(name == "verbose" for name, _ in request.query):
+            return text_answer("ok")
+        lines = [f"[+]{name} ok" if why is None else f"[-]{name} failed: {why}" for name, why in reasons.items()]
+        verdict = f"{endpoint} check {'failed' if failed else 'passed'}"
+        return text_answer("\n".join([*lines, verdict, ""]), status=500 if failed else 200)
+
+    # ---- OpenAPI -----------------------------------------------------------------------------------------------------
+
+    def _index(self, _request: HttpRequest) -> HttpAnswer:
+        return json_answer(self._openapi.index())
+
+    def _document(self, request: HttpRequest) -> HttpAnswer:
+        name = request.path.removeprefix(f"{OPENAPI}/")
+        written = self._openapi.document(name)
+        if written is None:
+            return PAGE_NOT_FOUND
+        asked = next((value for key, value in request.query if key == "hash"), "")
+        if asked and asked != written.hash:
+            return HttpAnswer(301, {"location": f"{OPENAPI}/{name}?hash={written.hash}"})
+        return self._written(written, request, immutable=bool(asked))
+
+    def _written(self, written: Written, request: HttpRequest, *, immutable: bool) -> HttpAnswer:
+        tag = f'"{written.hash}"'
+        headers = {**JSON_HEADERS, "etag": tag, "vary": "Accept"}
+        if immutable:
+            expires = format_datetime(self._now() + YEAR, usegmt=True)
+            headers |= {"cache-control": "public, immutable", "expires": expires}
+        else:
+            headers["cache-control"] = "no-cache, private"
+        if request.headers.get("if-none-match") == tag:
+            return HttpAnswer(304, headers)
+        return HttpAnswer(200, headers, written.body)

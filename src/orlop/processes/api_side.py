@@ -1,0 +1,152 @@
+"""The embedded API server as a part of a process: built from a state folder, served while it is entered.
+
+Order: the folder is made → the database in it is opened, which keeps every other process out → certificates, keys and
+the admin's token are made where they are missing → the sockets are bound → the server listens → the kubeconfig is
+written, so that whoever finds it can connect. Leaving: nobody new is let in, watches end, the database is closed.
+
+Imported only by a process that was asked to serve: aiohttp, cryptography and the schemas cost 30 MB.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orlop.embedded.apiserver.access_rules import Policy
+from orlop.embedded.apiserver.authentication import Authenticator
+from orlop.embedded.apiserver.certificates import ServerCertificates, UnusableCertificate, ensure_certificates
+from orlop.embedded.apiserver.front_door import FrontDoor
+from orlop.embedded.apiserver.http_listener import BACKLOG, Given, ListenerSettings, Opening, listening, server_tls
+from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
+from orlop.embedded.apiserver.object_store.database_journal import durable_store
+from orlop.embedded.apiserver.object_store.errors import StoreUnusable
+from orlop.embedded.apiserver.object_store.store import ObjectStore
+from orlop.embedded.apiserver.openapi import OpenApi
+from orlop.embedded.apiserver.request_handler import ApiServer
+from orlop.embedded.apiserver.reviews import Reviews, Tools
+from orlop.embedded.apiserver.schemas import Schemas
+from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.server_tools import ServerTools
+from orlop.embedded.apiserver.state_folder import (
+    SOCKET,
+    UnusableFolder,
+    ensure_admin_token,
+    make_folder,
+    write_kubeconfig,
+)
+from orlop.embedded.apiserver.token_claims import TokenSigner, ensure_signer
+from orlop.foundation.http_edge import ListenAddress
+from orlop.foundation.structured_log import Secret
+from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_socket
+from orlop.kube.kinds import BUILT_IN
+from orlop.processes.daemon import CannotStart, Surroundings
+
+VERSION: Final = "v1.37.0+orlop"
+TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file
+# Besides connections: the database, sockets, standard streams, and what libraries keep open.
+OTHER_FILES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    state: Path
+    listen: ListenAddress
+    most_connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningApi:
+    """Where it is reached; `socket` is for root alone."""
+
+    server: ApiServer
+    url: str
+    socket: Path
+    kubeconfig: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    certificates: ServerCertificates
+    signer: TokenSigner
+    admin_token: Secret[str]
+
+
+@asynccontextmanager
+async def api_side(settings: ApiSettings, given: Surroundings) -> AsyncIterator[RunningApi]:
+    """Raises `CannotStart` with the reason."""
+    async with AsyncExitStack() as stack:
+        try:
+            yield await _begin(settings, given, stack)
+        except (UnusableFolder, UnusableCertificate, StoreUnusable) as error:
+            raise CannotStart(str(error)) from None
+
+
+async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitStack) -> RunningApi:
+    make_folder(settings.state)
+    store = await stack.enter_async_context(durable_store(settings.state))
+    keys = _ensure_keys(settings.state, given)
+    listener = stack.enter_context(_bound(settings.listen))
+    claim = stack.enter_context(claim_socket(settings.state / SOCKET))
+    openings = [
+        Opening(listener, server_tls(str(keys.certificates.server_certificate), str(keys.certificates.server_key))),
+        Opening(bind_root_only(claim), None),
+    ]
+    url = f"https://{ListenAddress(*listener.getsockname()[:2])}"
+    server, door = _door(store, keys, given, url)
+    await stack.enter_async_context(server.running())
+    ca = keys.certificates.ca_certificate.read_text()
+    await stack.enter_async_context(NamespaceFurnishing(server, store, ca, given.log).running())
+    _allow_files(2 * settings.most_connections + OTHER_FILES, given)
+    limits = ListenerSettings(most_connections=settings.most_connections)
+    surroundings = Given(given.clock, given.log, given.metrics)
+    await stack.enter_async_context(listening(openings, door, surroundings, limits))
+    path = write_kubeconfig(settings.state, url, keys.certificates.ca_certificate, keys.admin_token)
+    return RunningApi(server, url, claim.path, path)
+
+
+def _ensure_keys(folder: Path, given: Surroundings) -> _Keys:
+    certificates = ensure_certificates(folder, given.clock.now())
+    return _Keys(certificates, ensure_signer(folder / TOKEN_KEY), ensure_admin_token(folder, given.random))
+
+
+def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tuple[ApiServer, FrontDoor]:
+    def current_policy() -> Policy:
+        return server.policy.current()
+
+    schemas = Schemas.load()
+    authenticator = Authenticator(keys.admin_token, keys.signer, store.get, given.clock.now)
+    tools = Tools(current_policy, store.get, keys.signer, given.clock, given.random)
+    version = version_document(VERSION, f"{platform.system().lower()}/{platform.machine()}")
+    openapi = OpenApi(schemas, BUILT_IN, VERSION)
+    paths = ServerPaths(openapi, version, {"ping": lambda: None}, given.metrics.render, given.clock.now)
+    server = ApiServer(
+        ServerTools(store, schemas, given.clock, given.random, given.log),
+        extra_paths=paths.handlers(),
+        reviews=Reviews(authenticator, tools),
+        address=url.removeprefix("https://"),
+    )
+    return server, FrontDoor(server, authenticator, paths, server.policy.decide)
+
+
+def _bound(address: ListenAddress) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SocketUnusable(f"The address {address} cannot be listened on: {error.strerror or error}.") from None
+
+
+def _allow_files(wanted: int, given: Surroundings) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    if allowed < wanted:
+        given.log.warning("fewer connections than asked for: the limit of open files is too low", limit=hard)

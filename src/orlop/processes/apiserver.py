@@ -1,0 +1,81 @@
+"""`orlop apiserver`: the embedded Kubernetes API server alone, for one machine, with its state in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from orlop.csi.endpoint import TcpEndpoint, parse_http_address
+from orlop.foundation.go_flags import flag, group, integer
+from orlop.processes.daemon import CannotStart, Daemon, LogSettings, Surroundings, run_daemon
+
+LOOPBACK: Final = ("127.0.0.1", "[::1]", "::1", "localhost")
+ADDRESS_OF: Final = {"localhost": "127.0.0.1"}
+
+
+def is_loopback(address: TcpEndpoint) -> str | None:
+    return None if address.host in LOOPBACK else "allowed are addresses of this machine alone: 127.0.0.1 and [::1]"
+
+
+def is_positive(number: int) -> str | None:
+    return None if number > 0 else "allowed is 1 or more"
+
+
+def folder(text: str) -> Path:
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise ValueError("it is there and is no folder")
+    return path.absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServerSettings:
+    state: Path = flag(
+        folder,
+        required=True,
+        metavar="DIR",
+        help="The folder for the database, keys and the kubeconfig; made, for its owner alone, where there is none.",
+    )
+    listen: TcpEndpoint = flag(
+        parse_http_address,
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        check=is_loopback,
+        help="Where to serve TLS, on this machine alone; port 0: whichever is free.",
+    )
+    most_connections: int = flag(
+        integer,
+        name="max-connections",
+        default="2000",
+        metavar="NUMBER",
+        check=is_positive,
+        help="How many connections may be open, on each socket; those beyond are closed at once.",
+    )
+    log: LogSettings = group(LogSettings)
+
+
+DAEMON: Final = Daemon("orlop apiserver", "Serves the Kubernetes API on this machine.", ApiServerSettings)
+
+
+async def run(settings: ApiServerSettings, given: Surroundings) -> None:
+    if find_spec("cryptography") is None:
+        raise CannotStart(
+            "the certificates of the API server are made with the package cryptography, which is not installed. "
+            "Install it with: pip install 'orlop[certificates]'"
+        )
+    from orlop.foundation.http_edge import ListenAddress  # noqa: PLC0415 - only who serves pays for it
+    from orlop.processes.api_side import ApiSettings, api_side  # noqa: PLC0415 - as above
+
+    host = ADDRESS_OF.get(settings.listen.host, settings.listen.host.strip("[]"))
+    address = ListenAddress(host, settings.listen.port)
+    async with api_side(ApiSettings(settings.state, address, settings.most_connections), given) as running:
+        given.log.info("listening", url=running.url, socket=running.socket)
+        given.log.info("use it with", command=f"kubectl --kubeconfig {running.kubeconfig} get ns")
+        await given.stop.wait()
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_daemon(DAEMON, arguments, run)

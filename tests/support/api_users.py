@@ -1,0 +1,73 @@
+"""Users, accounts and policies for tests of the API server's edge: a store with a few objects, and what reads it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from random import Random
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from orlop.embedded.apiserver.access_rules import Policy
+from orlop.embedded.apiserver.authentication import ADMIN, Authenticator
+from orlop.embedded.apiserver.object_store.versions import Key, Stored
+from orlop.embedded.apiserver.reviews import Reviews, Tools
+from orlop.embedded.apiserver.token_claims import TokenSigner
+from orlop.foundation.structured_log import Secret
+from orlop.kube.kinds import SERVICE_ACCOUNT
+
+ADMIN_TOKEN = "the-admins-token"
+NOW = datetime(2026, 8, 1, 12, 0, tzinfo=UTC)
+
+
+@cache
+def signer() -> TokenSigner:
+    return TokenSigner(rsa.generate_private_key(public_exponent=65537, key_size=2048))
+
+
+@dataclass
+class SettableClock:
+    """Says what it is told; nothing here waits."""
+
+    moment: datetime = NOW
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def pass_by(self, **time: float) -> None:
+        self.moment += timedelta(**time)
+
+
+@dataclass
+class People:
+    """The objects that tokens are about, who recognises them, and who reviews."""
+
+    policy: Policy = field(default_factory=Policy)
+    clock: SettableClock = field(default_factory=SettableClock)
+    objects: dict[Key, Stored] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.authenticator = Authenticator(Secret(ADMIN_TOKEN), signer(), self.objects.get, self.clock.now)
+        tools = Tools(lambda: self.policy, self.objects.get, signer(), self.clock, Random(1))
+        self.reviews = Reviews(self.authenticator, tools)
+
+    def put(self, resource: str, namespace: str, name: str, uid: str, **more: Any) -> None:
+        key = Key(resource, namespace, name)
+        value = {"metadata": {"namespace": namespace, "name": name, "uid": uid}, **more}
+        self.objects[key] = Stored(key, 1, json.dumps(value).encode())
+
+    def remove(self, resource: str, namespace: str, name: str) -> None:
+        del self.objects[Key(resource, namespace, name)]
+
+    async def token(self, namespace: str, name: str, **spec: Any) -> str:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        made = await self.reviews.review(SERVICE_ACCOUNT, body, ADMIN, namespace, name)
+        token: str = made["status"]["token"]
+        return token
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
