@@ -61,6 +61,21 @@ async def test_requests_are_answered_one_after_another_on_one_connection(short_f
     assert first[1]["server"] == "orlop"
 
 
+async def test_what_an_answer_says_of_itself_takes_the_place_of_what_is_said_of_all(short_folder: Path):
+    async def reply(asked: HttpRequest, _user: User) -> HttpAnswer | HttpStream:
+        return HttpAnswer(200, {"cache-control": "public"} if asked.path == "/own" else {}, b"x")
+
+    async with edge(short_folder, ScriptedDoor(reply)) as running, local_client(running) as client:
+        await client.send(request("GET", "/own"))
+        own = await client.reader.readuntil(b"\r\n\r\n")
+        await client.reader.readexactly(1)
+        _, common, _ = await client.get("/x")
+
+    assert own.lower().count(b"cache-control") == 1
+    assert b"cache-control: public\r\n" in own.lower()
+    assert common["cache-control"] == "no-cache, private"
+
+
 async def test_the_unix_socket_is_roots_alone_and_means_admin(short_folder: Path):
     async with edge(short_folder, ScriptedDoor()) as running, local_client(running) as client:
         answer = await client.get("/x")

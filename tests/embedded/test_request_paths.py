@@ -23,7 +23,10 @@ from orlop.kube.kinds import BUILT_IN
         ("/api/v1/namespaces/a", ResourcePath("", "v1", "namespaces", "", "a")),
         ("/api/v1/namespaces/a/status", ResourcePath("", "v1", "namespaces", "", "a", "status")),
         ("/api/v1/namespaces/a/finalize", ResourcePath("", "v1", "namespaces", "", "a", "finalize")),
-        ("/apis/apps/v1/namespaces/a/deployments/d/scale", ResourcePath("apps", "v1", "deployments", "a", "d", "scale")),
+        (
+            "/apis/apps/v1/namespaces/a/deployments/d/scale",
+            ResourcePath("apps", "v1", "deployments", "a", "d", "scale"),
+        ),
         ("/apis/storage.k8s.io/v1/csinodes/n", ResourcePath("storage.k8s.io", "v1", "csinodes", "", "n")),
         ("/apis/rbac/v1/clusterroles/system%3Anode", ResourcePath("rbac", "v1", "clusterroles", "", "system:node")),
         ("/api/v1/namespaces/a/pods/x%2Fy", ResourcePath("", "v1", "pods", "a", "x", "y")),

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from orlop.embedded.apiserver.request_metrics import RequestMetrics
 
 SLICE: Final = 64 << 10
-ANSWER_HEADERS: Final = {"Server": "orlop", "Cache-Control": "no-cache, private"}
+# In lower case, as those of answers are: what an answer says itself takes their place.
+ANSWER_HEADERS: Final = {"server": "orlop", "cache-control": "no-cache, private"}
 # A header that may come several times, with values that hold commas: they are joined by what no value can hold.
 SEVERAL: Final = "impersonate-"
 BETWEEN: Final = "\n"

@@ -5,7 +5,7 @@ Each part needs the right to `impersonate` it: the user or service account, each
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
@@ -30,10 +30,8 @@ AUTHENTICATION_GROUP: Final = "authentication.k8s.io"
 
 
 class NobodyNamed(ValueError):
-    def __init__(self) -> None:
-        super().__init__(
-            "the request asks for groups, a uid or extra of somebody else and does not say of whom: name the user"
-        )
+    def __init__(self, given: Iterable[str]) -> None:
+        super().__init__(f"requested {', '.join(sorted(given))} without impersonating a user: name the user as well")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def asked_for(headers: Mapping[str, str]) -> Impersonation | None:
     if not given:
         return None
     if not given.get(USER):
-        raise NobodyNamed
+        raise NobodyNamed(given)
     groups = tuple(group for group in given.get(GROUP, "").split(BETWEEN) if group)
     extra = {
         unquote(name.removeprefix(EXTRA)): tuple(value.split(BETWEEN))

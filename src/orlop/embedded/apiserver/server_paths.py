@@ -38,8 +38,10 @@ def _reading(answer: Callable[[HttpRequest], HttpAnswer]) -> Handler:
 
 
 def version_document(version: str, platform: str) -> Mapping[str, str]:
+    """Clients in Go expect every member; what this server does not have is said to be nothing."""
     major, minor = version.removeprefix("v").split(".")[:2]
-    return {"major": major, "minor": minor, "gitVersion": version, "platform": platform}
+    told = {"major": major, "minor": minor, "gitVersion": version, "gitCommit": "", "gitTreeState": ""}
+    return {**told, "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": platform}
 
 
 class ServerPaths:
