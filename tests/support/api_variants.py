@@ -1,35 +1,86 @@
-"""The servers that the contract suite is run against."""
+"""The servers that the contract suite is run against, and how each is reached."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import SystemRandom
 
 import pytest
 
+from orlop.embedded.apiserver.access_rules import AUTHENTICATED, User
+from orlop.embedded.apiserver.authentication import Authenticator
+from orlop.embedded.apiserver.in_process import InProcessTransport
+from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
+from orlop.embedded.apiserver.object_store.store import ObjectStore, memory_store
+from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS
+from orlop.embedded.apiserver.openapi import OpenApi
+from orlop.embedded.apiserver.request_handler import ApiServer
+from orlop.embedded.apiserver.reviews import Reviews, Tools
+from orlop.embedded.apiserver.schemas import Schemas
+from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.server_tools import ServerTools
+from orlop.embedded.apiserver.token_claims import TokenSigner, ensure_signer
 from orlop.foundation.clock import SystemClock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Secret, silent_log
 from orlop.kube import kinds
-from orlop.kube.cluster_access import ClusterAccess, FixedCredentials
+from orlop.kube.cluster_access import ClusterAccess, FixedCredentials, over_unix_socket
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transport
+from orlop.kube.kinds import BUILT_IN
 from orlop.kube.kubeconfig import Kubeconfig
 from orlop.kube.transport import HttpTransport
+from orlop.processes.api_side import VERSION
+from orlop.testing.virtual_clock import VirtualClock
 from support.api_under_test import Abilities, Actor, Bearer, Served
+from support.orlop_process import running
 
-FOREIGN = "foreign"
-EMBEDDED: list[str] = []
+FOREIGN, IN_PROCESS, UNIX_SOCKET, TLS = "foreign", "in process", "unix socket", "tls"
+EMBEDDED = [IN_PROCESS, UNIX_SOCKET, TLS]
+ADMIN = User("admin", ("system:masters", AUTHENTICATED))
 
 
 @contextmanager
-def serve(variant: str, kubeconfig: str, folders: pytest.TempPathFactory) -> Iterator[Served]:
+def serve(variant: str, kubeconfig: str, folder: Path) -> Iterator[Served]:
+    """`folder` is where the embedded server that listens runs, or is to run, for all tests together."""
     if variant == FOREIGN:
         yield foreign(kubeconfig)
+    elif variant == IN_PROCESS:
+        yield InProcess(Schemas.load(), ensure_signer(folder / "tokens.key"))
+    else:
+        state = started(folder)
+        access = over_unix_socket(str(state / "api.sock")) if variant == UNIX_SOCKET else found(state / "kubeconfig")
+        yield Listening(access, Abilities(authenticates=variant == TLS, waits_for_real=variant == UNIX_SOCKET))
+
+
+@contextmanager
+def embedded_process(folder: Path) -> Iterator[Path]:
+    """The real program; its state folder, once everything is in it."""
+    state = folder / "state"
+    with running(folder, "apiserver", "--state", str(state)) as process:
+        end = time.monotonic() + 20
+        while not (state / "kubeconfig").exists():
+            assert not process.ended(), process.logged()
+            assert time.monotonic() < end, process.logged()
+            time.sleep(0.02)
+        yield state
+
+
+def started(folder: Path) -> Path:
+    return folder / "state"
+
+
+def found(kubeconfig: Path | str) -> ClusterAccess:
+    return Kubeconfig(os.environ, clock=SystemClock(), run=no_program).find(str(kubeconfig))
 
 
 def foreign(kubeconfig: str) -> Served:
-    access = Kubeconfig(os.environ, clock=SystemClock(), run=no_program).find(kubeconfig)
+    access = found(kubeconfig)
     empties = asyncio.run(has_controllers(access))
     return Listening(access, Abilities(empties_namespaces=empties, is_orlops=False, is_thrown_away=False))
 
@@ -49,11 +100,59 @@ async def has_controllers(access: ClusterAccess) -> bool:
 
 
 @dataclass
+class InProcess:
+    """A server of its own for each test, on virtual time."""
+
+    schemas: Schemas
+    signer: TokenSigner
+    abilities: Abilities = Abilities(authenticates=False)
+    server: ApiServer | None = None
+    store: ObjectStore | None = None
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[Transport]:
+        async with AsyncExitStack() as stack:
+            self.store = await stack.enter_async_context(memory_store(DEFAULT_LIMITS))
+            self.server = self._server(self.store)
+            await stack.enter_async_context(self.server.running())
+            furnishing = NamespaceFurnishing(self.server, self.store, "the CA", silent_log())
+            await stack.enter_async_context(furnishing.running())
+            yield InProcessTransport(self.server, ADMIN)
+
+    def _server(self, store: ObjectStore) -> ApiServer:
+        clock, random = VirtualClock(), SystemRandom()
+        authenticator = Authenticator(Secret("nobody's"), self.signer, store.get, clock.now)
+        tools = Tools(lambda: server.policy.current(), store.get, self.signer, clock, random)
+        metrics = Metrics("test", of_process=False)
+        openapi = OpenApi(self.schemas, BUILT_IN, VERSION)
+        paths = ServerPaths(
+            openapi, version_document(VERSION, "linux/test"), {"ping": lambda: None}, metrics.render, clock.now
+        )
+        server = ApiServer(
+            ServerTools(store, self.schemas, clock, random, silent_log()),
+            extra_paths=paths.handlers(),
+            reviews=Reviews(authenticator, tools),
+        )
+        return server
+
+    def speaking_for(self, admin: Transport, who: Actor | Bearer) -> Transport:
+        assert self.server is not None
+        assert isinstance(who, Actor), "in process nobody shows a token"
+        return InProcessTransport(self.server, User(who.user, (*who.groups, AUTHENTICATED)))
+
+    def forget(self) -> bool:
+        assert self.store is not None
+        self.store.compact(self.store.revision)
+        return True
+
+
+@dataclass
 class Listening:
     """A server on a socket."""
 
     access: ClusterAccess
     abilities: Abilities
+    opened: list[HttpTransport] = field(default_factory=list)
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[Transport]:
@@ -72,6 +171,10 @@ class Listening:
                 return OneAtATime(replace(self.access, credentials=FixedCredentials()))
             case Bearer(token):
                 return WithHeaders(admin, {"authorization": f"Bearer {token}"})
+
+    def forget(self) -> bool:
+        """Nobody can be asked to: it happened long ago, or not yet."""
+        return False
 
 
 @dataclass

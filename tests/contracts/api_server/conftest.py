@@ -5,22 +5,38 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Generator
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.api_variants import EMBEDDED, FOREIGN, serve
 from support.api_under_test import Api, Served, opened
+from support.api_variants import EMBEDDED, FOREIGN, IN_PROCESS, embedded_process, serve
 
 KUBECONFIG = os.environ.get("ORLOP_TEST_KUBECONFIG", "")
-VARIANTS = [FOREIGN] if KUBECONFIG else EMBEDDED
+EMBEDDED_PARAMS = [
+    pytest.param(each, marks=[pytest.mark.virtual_time] if each == IN_PROCESS else []) for each in EMBEDDED
+]
 
 
-@pytest.fixture(scope="session", params=VARIANTS)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    """The server, once for all tests; those that live in one process are made anew for each."""
-    with serve(request.param, KUBECONFIG, tmp_path_factory) as served:
+@pytest.fixture(scope="session")
+def embedded_folder() -> Iterator[Path]:
+    """Where one embedded server runs for all tests that speak to one over a socket; its path must be short."""
+    folder = Path(tempfile.mkdtemp(prefix="o-", dir="/tmp"))
+    if KUBECONFIG:
+        yield folder
+    else:
+        with embedded_process(folder):
+            yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session", params=[FOREIGN] if KUBECONFIG else EMBEDDED_PARAMS)
+def served(request: pytest.FixtureRequest, embedded_folder: Path) -> Iterator[Served]:
+    with serve(request.param, KUBECONFIG, embedded_folder) as served:
         yield served
 
 
@@ -31,7 +47,7 @@ def api(served: Served) -> Served:
 
 
 @pytest.hookimpl(tryfirst=True, wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
     test = pyfuncitem.obj
     if inspect.iscoroutinefunction(test) and "api" in pyfuncitem.funcargs:
         pyfuncitem.obj = with_api_opened(test)

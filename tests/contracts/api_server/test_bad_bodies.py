@@ -23,7 +23,6 @@ LARGEST = 3 * 1024 * 1024
         b"[]",
         b'"x"',
         b"1",
-        b"null",
         b'{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"c"},}',
         b'{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"c"}} trailing',
         b'{"kind":"ConfigMap","apiVersion":"v1","metadata":"c"}',
@@ -37,6 +36,10 @@ async def test_a_body_that_cannot_be_read_is_a_bad_request(api: Api, body: bytes
 
     answer.says(400, "BadRequest", "")
     assert await api.names(CONFIG_MAP, fieldSelector="metadata.name=c") == []
+
+
+async def test_null_is_an_object_without_anything(api: Api):
+    (await api.ask("POST", api.path(CONFIG_MAP), b"null")).is_invalid(("FieldValueRequired", "metadata.name"))
 
 
 async def test_a_creation_without_a_body_is_a_bad_request(api: Api):
@@ -94,9 +97,7 @@ async def test_a_body_need_not_say_its_kind(api: Api):
 async def test_a_body_of_three_mebibytes_is_too_large(api: Api):
     answer = await api.create(CONFIG_MAP, config_map(a="x" * LARGEST))
 
-    answer.is_refused(
-        413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728", {}
-    )
+    answer.is_refused(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728")
 
 
 async def test_a_body_just_below_is_looked_at(api: Api):
@@ -141,7 +142,6 @@ async def test_a_json_patch_of_too_many_operations_is_refused(api: Api):
         413,
         "RequestEntityTooLarge",
         "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001",
-        {},
     )
 
 
