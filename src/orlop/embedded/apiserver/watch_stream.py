@@ -21,6 +21,7 @@ from orlop.embedded.apiserver.request_options import ListOptions, read_version
 from orlop.embedded.apiserver.selection import Selection
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.status_answers import Refusal, watch_expired
+from orlop.embedded.apiserver.watch_alarm import Alarm
 from orlop.embedded.apiserver.watch_lines import ADDED, Event, WatchLines, bookmark_line, error_line, event_of
 from orlop.foundation.clock import Deadline
 
@@ -61,27 +62,40 @@ class WatchStreams:
         return self._stream(request, self._tools.clock.deadline(max(0.0, seconds)))
 
     async def _stream(self, request: WatchRequest, end: Deadline) -> AsyncGenerator[bytes, None]:
-        try:
-            state, revision = await self._beginning(request, end)
-            watch = self._tools.store.watch(
-                request.selection.kind.resource, request.selection.namespace, after=revision
-            )
-        except Expired as expired:
-            yield error_line(watch_expired(expired.asked, expired.oldest))
+        beginning = await self._begin(request, end)
+        if not isinstance(beginning, _Beginning):
+            if beginning is not None:
+                yield beginning
             return
-        except Refusal as refusal:
-            yield error_line(refusal)
-            return
-        except (StoreClosed, TimeoutError):
-            return
-        with watch:
-            teller = _Teller(request, self._lines, self._decoded)
-            for piece in teller.state(state, revision):
+        teller = _Teller(request, self._lines, self._decoded)
+        alarm = Alarm(self._tools.clock, beginning.watch, _times(self._tools.clock.elapsed(), end, request.options))
+        with beginning.watch as watch, alarm:
+            for piece in teller.state(beginning.state, beginning.revision):
                 yield piece
-            async for piece in self._live(request, watch, teller, end):
-                yield piece
+            while (changes := await _news(watch, alarm)) is not None:
+                for piece in teller.changes(changes):
+                    yield piece
+                if end.instant in alarm.rung or (seen := _seen_until(watch)) is None:
+                    return
+                if alarm.rung:
+                    alarm.rung.clear()
+                    yield teller.bookmark(seen)
 
-    async def _beginning(self, request: WatchRequest, end: Deadline) -> tuple[Sequence[Stored] | None, int]:
+    async def _begin(self, request: WatchRequest, end: Deadline) -> _Beginning | bytes | None:
+        """Where the watch begins, or the only line it has, or nothing if it ends before."""
+        try:
+            state, revision = await self._state(request, end)
+            selection = request.selection
+            watch = self._tools.store.watch(selection.kind.resource, selection.namespace, after=revision)
+            return _Beginning(watch, state, revision)
+        except Expired as expired:
+            return error_line(watch_expired(expired.asked, expired.oldest))
+        except Refusal as refusal:
+            return error_line(refusal)
+        except (StoreClosed, TimeoutError):
+            return None
+
+    async def _state(self, request: WatchRequest, end: Deadline) -> tuple[Sequence[Stored] | None, int]:
         """What is there, if that is asked for, and the revision behind which changes follow."""
         version = read_version(request.options.version)
         if request.wants_state:
@@ -93,44 +107,38 @@ class WatchStreams:
                 await self._tools.store.reached(version)
         return None, version or self._tools.store.revision
 
-    async def _live(
-        self, request: WatchRequest, watch: Watch, teller: _Teller, end: Deadline
-    ) -> AsyncGenerator[bytes, None]:
-        bookmark = self._next_bookmark(end)
-        while True:
-            wait = min(end.remaining(), bookmark.remaining()) if request.options.bookmarks else end.remaining()
-            changes = await self._next(watch, wait)
-            if changes is None:
-                return
-            for piece in teller.changes(changes):
-                yield piece
-            if end.passed():
-                return
-            if request.options.bookmarks and bookmark.passed():
-                try:
-                    yield teller.bookmark(watch.seen_until)
-                except TooSlow:
-                    return
-                bookmark = self._next_bookmark(end)
 
-    async def _next(self, watch: Watch, seconds: float) -> list[Change] | None:
-        """What there is to read, as soon as there is anything; nothing after so many seconds; None at the end."""
-        if ready := watch.take():
-            return ready
-        try:
-            async with self._tools.clock.timeout(seconds):
-                change = await anext(watch, None)
-        except TimeoutError:
-            return []
-        except TooSlow:
-            return None
-        return None if change is None else [change, *watch.take()]
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    watch: Watch
+    state: Sequence[Stored] | None
+    revision: int
 
-    def _next_bookmark(self, end: Deadline) -> Deadline:
-        clock = self._tools.clock
-        last = end.instant - LAST_BOOKMARK_SECONDS
-        now = clock.elapsed()
-        return Deadline(clock, min(now + BOOKMARK_SECONDS, last) if now < last else end.instant + BOOKMARK_SECONDS)
+
+async def _news(watch: Watch, alarm: Alarm) -> list[Change] | None:
+    """What there is to read; it is not waited for while the alarm is to be seen to."""
+    try:
+        return watch.take() if alarm.rung else await watch.news()
+    except TooSlow:
+        return None
+
+
+def _seen_until(watch: Watch) -> int | None:
+    try:
+        return watch.seen_until
+    except TooSlow:
+        return None
+
+
+def _times(now: float, end: Deadline, options: ListOptions) -> Iterator[float]:
+    """When bookmarks are due, if they are wanted, and then the end."""
+    last = end.instant - LAST_BOOKMARK_SECONDS
+    if options.bookmarks and now < last:
+        count = int((last - now) // BOOKMARK_SECONDS)
+        regular = (now + BOOKMARK_SECONDS * number for number in range(1, count + 1))
+        yield from (instant for instant in regular if instant < last)
+        yield last
+    yield end.instant
 
 
 class _Teller:

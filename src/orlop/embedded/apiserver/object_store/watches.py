@@ -92,6 +92,19 @@ class Watch:
             await self._wait_for_news()
         return self._next()
 
+    async def news(self) -> list[Change] | None:
+        """Everything there is to read, as soon as there is any; nothing after a nudge; None at the end."""
+        if not self._unread and self._closed_at is None and self._unread_when_cut is None:
+            await self._wait_for_news()
+        if self._unread:
+            return self.take()
+        self._refuse_if_cut()
+        return [] if self._closed_at is None else None
+
+    def nudge(self) -> None:
+        """Wakes who waits for news, though there are none."""
+        self._wake()
+
     def take(self) -> list[Change]:
         """Everything that can be read without waiting."""
         return [self._next() for _ in range(len(self._unread))]
