@@ -9,7 +9,8 @@ Must not know storage, must not keep what it read, and must not log a body.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -35,6 +36,7 @@ STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 PAGE: Final = 500
 RETRY_BACKOFF: Final = Backoff(initial=0.1, factor=2.0, cap=10.0, jitter=0.5)
 MOST_RELISTS: Final = 3
+UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +236,19 @@ class KubeClient:
 
     async def watch(
         self, kind: Kind, selection: Selection = EVERYTHING, *, after: str = "", seconds: int | None = None
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Events after a version until the server ends the watch, which it may at any time and without an error."""
         query = [*selection.query(), ("watch", "true"), ("allowWatchBookmarks", "true")]
         query += [("resourceVersion", after)] if after else []
         query += [("timeoutSeconds", str(seconds))] if seconds is not None else []
         question = _Question(Verb.WATCH, kind.collection_path(selection.namespace), tuple(query))
         async with self._transport.open(self._request(question), self._timeout) as stream:
+            if stream.status == UNAUTHORIZED:  # who watches again is to have other credentials
+                await self._transport.renew_credentials()
             await _raise_for_stream(stream)
-            async for event in _events(stream.pieces):
-                yield event
+            async with aclosing(_events(stream.pieces)) as events:
+                async for event in events:
+                    yield event
 
     async def close(self) -> None:
         await self._transport.close()
@@ -322,7 +327,7 @@ async def _raise_for_stream(stream: HttpStream) -> None:
         raise _error_of(stream.status, stream.headers, body)
 
 
-async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
+async def _events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent, None]:
     """One JSON object per line; a line may come in several pieces, and a piece hold several lines."""
     rest = b""
     async for piece in pieces:

@@ -4,6 +4,7 @@
     ├── NotConnected                     nothing was sent: no such host, refused, no TLS
     ├── ConnectionBroken                 sent, and no whole answer came: whether it took effect is not known
     │   └── NoAnswerInTime
+    ├── CacheBehind                      what we keep of the server's state has not caught up in time
     ├── CredentialsUnavailable           we have nothing to say who we are with
     └── StatusError                      the server answered: code, reason, details
         ├── BadRequest (400), Unauthorized (401), Forbidden (403), NotFound (404), MethodNotAllowed (405)
@@ -47,6 +48,10 @@ class ConnectionBroken(ApiError):
 
 
 class NoAnswerInTime(ConnectionBroken):
+    pass
+
+
+class CacheBehind(ApiError):
     pass
 
 
