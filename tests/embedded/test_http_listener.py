@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,6 +21,7 @@ from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from support.api_edge import Edge, RawClient, ScriptedDoor, edge, local_client, request, tls_client
 from support.waiting import eventually
 
+SOAK = bool(os.environ.get("ORLOP_SOAK"))
 AS_U = "Authorization: u"
 SHORT = 0.3
 
@@ -254,6 +257,32 @@ async def test_stopping_ends_streams_properly_and_lets_requests_finish(short_fol
     assert watched.closed == 1
 
 
+async def test_stopping_does_not_wait_for_a_watcher_that_does_not_read(short_folder: Path):
+    watched = Watched()
+    async with AsyncExitStack() as clients:
+        async with edge(short_folder, ScriptedDoor(watched.answer), stop_seconds=0.2) as running:
+            watcher = await clients.enter_async_context(tls_client(running))
+            await watcher.send(request("GET", "/watch", AS_U))
+            await watcher.head()
+            for _ in range(200):
+                watched.queue.put_nowait(b"x" * 65536)
+            await eventually(lambda: any(each.blocked_since for each in running.openings[0].connections))
+        await eventually(lambda: running.connections() == 0)
+
+    assert watched.closed == 1
+
+
+async def test_stopping_closes_a_connection_that_is_still_speaking_tls(short_folder: Path):
+    async with edge(short_folder, ScriptedDoor()) as running:
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
+        await client.send(b"\x16\x03\x01")
+        await eventually(lambda: running.connections() == 1)
+    closed = await asyncio.wait_for(client.closed(), 10)
+    client.close()
+
+    assert closed
+
+
 # ---- silence ---------------------------------------------------------------------------------------------------------
 
 SLOW = [
@@ -375,6 +404,31 @@ async def test_a_broken_stream_is_cut_off_so_that_nobody_takes_it_for_the_whole(
 
     assert not rest.endswith(b"0\r\n\r\n")
     assert [entry.message for entry in logged] == ["a stream broke off"]
+
+
+async def test_whatever_bytes_come_the_server_goes_on(short_folder: Path):
+    """Requests with a few bytes changed, cut short or doubled: each ends, and the next client is served."""
+    random = Random(1)
+    whole = request("POST", "/api/v1/x?a=b", AS_U, "Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n\r\n"
+    async with edge(short_folder, ScriptedDoor(), silence=SHORT) as running:
+        for _ in range(500 if SOAK else 60):
+            async with local_client(running) as client:
+                await client.send(_changed(whole, random))
+                client.writer.write_eof()
+                await asyncio.wait_for(client.closed(), 10)
+        async with local_client(running) as client:
+            last = await client.get("/x")
+        logged = list(running.logged)
+
+    assert last[0] == 200
+    assert logged == []
+
+
+def _changed(whole: bytes, random: Random) -> bytes:
+    text = bytearray(whole * random.choice([1, 1, 2]))
+    for _ in range(random.randrange(1, 8)):
+        text[random.randrange(len(text))] = random.randrange(256)
+    return bytes(text[: random.choice([len(text), random.randrange(len(text))])])
 
 
 # ---- too many --------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Manners:
 class Connection(web.RequestHandler):
     """aiohttp's, and what it does not do: noticing who does not read, and ending streams when their reader is gone."""
 
-    __slots__ = ("_clock", "_lost", "blocked_since", "stopped", "stream")
+    __slots__ = ("_clock", "_lost", "_made_on", "blocked_since", "stopped", "stream")
 
     def __init__(self, server: web.Server, clock: Clock, lost: Callable[[Connection], None], **settings: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
@@ -67,6 +67,7 @@ class Connection(web.RequestHandler):
         self.blocked_since: float | None = None
         self.stream: asyncio.Task[Any] | None = None
         self.stopped = False
+        self._made_on: asyncio.Transport | None = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -88,9 +89,14 @@ class Connection(web.RequestHandler):
         if self.stream is not None:
             self.stream.cancel()
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._made_on = cast("asyncio.Transport", transport)
+
     def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        """Also when it is closing already and waits for a client that does not read."""
+        if self._made_on is not None:
+            self._made_on.abort()
 
     def handle_error(
         self,

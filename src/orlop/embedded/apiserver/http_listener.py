@@ -130,7 +130,10 @@ class HttpListener:
                 connection.end_stream()
         for server in self._servers:
             server.pre_shutdown()
-            await server.shutdown(self._settings.stop_seconds)
+        await asyncio.gather(*(server.shutdown(self._settings.stop_seconds) for server in self._servers))
+        for opening in self._openings:
+            for connection in tuple(opening.connections):
+                connection.abort()  # closing it would wait for a client that does not read
 
     def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         task = self._tasks.start(coroutine, name=name)
