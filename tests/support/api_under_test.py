@@ -34,6 +34,8 @@ class Abilities:
     """A bare kube-apiserver has no namespace controller, so a namespace stays Terminating for ever."""
     authenticates: bool = True
     """In process nobody proves who he is: the transport is handed a user."""
+    listens: bool = True
+    """Whether there is a socket between us."""
     is_orlops: bool = True
     waits_for_real: bool = True
     """Whether a second takes a second; such tests run once, not over each kind of connection."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
 
@@ -105,7 +106,7 @@ class InProcess:
 
     schemas: Schemas
     signer: TokenSigner
-    abilities: Abilities = Abilities(authenticates=False)
+    abilities: Abilities = Abilities(authenticates=False, listens=False)
     server: ApiServer | None = None
     store: ObjectStore | None = None
 
@@ -120,7 +121,7 @@ class InProcess:
             yield InProcessTransport(self.server, ADMIN)
 
     def _server(self, store: ObjectStore) -> ApiServer:
-        clock, random = VirtualClock(), SystemRandom()
+        clock, random = VirtualClock(datetime.now(UTC)), SystemRandom()
         authenticator = Authenticator(Secret("nobody's"), self.signer, store.get, clock.now)
         tools = Tools(lambda: server.policy.current(), store.get, self.signer, clock, random)
         metrics = Metrics("test", of_process=False)

@@ -24,7 +24,7 @@ FALSE: Final = frozenset({"false", "0"})
 EXACT: Final = "Exact"
 NOT_OLDER: Final = "NotOlderThan"
 ALL: Final = "All"
-POLICIES: Final = ("Background", "Foreground", "Orphan")
+POLICIES: Final = ("Foreground", "Background", "Orphan")
 LONGEST_MANAGER: Final = 128
 
 ANY_LABELS: Final = LabelSelector()

@@ -168,14 +168,22 @@ def body_too_large() -> Refusal:
     return Refusal(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
 
 
+def patch_too_large(why: str) -> Refusal:
+    return Refusal(413, "RequestEntityTooLarge", f"Request entity too large: {why}")
+
+
 def unsupported_media_type(accepted: Sequence[str]) -> Refusal:
     what = "the body of the request was in an unknown format - accepted media types include: "
     return Refusal(415, "UnsupportedMediaType", what + ", ".join(accepted))
 
 
+def no_patch_type() -> Refusal:
+    return Refusal(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+
+
 def not_acceptable(offered: Sequence[str]) -> Refusal:
-    what = "only the following media types are accepted: "
-    return Refusal(406, "NotAcceptable", what + ", ".join(offered))
+    what = "406: Not Acceptable\n\nAvailable representations: "
+    return Refusal(406, "NotAcceptable", what + ", ".join(offered), {})
 
 
 def method_not_allowed() -> Refusal:
@@ -209,7 +217,7 @@ def namespace_is_ending(kind: Kind, name: str, namespace: str) -> Refusal:
 
 def bad_version(version: str) -> Refusal:
     why = f"strconv.ParseUint: parsing {quoted(version)}: invalid syntax"
-    return bad_request(f"invalid resource version: {quoted(version)}: {why}")
+    return bad_request(f"invalid resource version: resourceVersion: Invalid value: {quoted(version)}: {why}")
 
 
 def list_expired() -> Refusal:

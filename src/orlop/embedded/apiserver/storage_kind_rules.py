@@ -88,8 +88,9 @@ def _repeated(values: Sequence[str], path: str) -> Iterator[Cause]:
 
 
 def storage_class_update(old: Object, new: Object) -> Iterator[Cause]:
-    for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
-        yield from unchanged(old.get(field), new.get(field), field)
+    for field in ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"):
+        if old.get(field) != new.get(field):
+            yield invalid(field, None, "field is immutable")
 
 
 def csi_driver(given: Object) -> Iterator[Cause]:
