@@ -37,8 +37,8 @@ class Abilities:
     listens: bool = True
     """Whether there is a socket between us."""
     is_orlops: bool = True
-    waits_for_real: bool = True
-    """Whether a second takes a second; such tests run once, not over each kind of connection."""
+    waits_gladly: bool = True
+    """In process time is virtual, and a foreign server is asked by hand; elsewhere seconds are too long."""
     is_thrown_away: bool = True
     """Nobody has to clean up."""
 
@@ -153,6 +153,9 @@ class Served(Protocol):
     def speaking_for(self, admin: Transport, who: Actor | Bearer) -> Transport:
         """May share the admin's connections."""
 
+    def forget(self) -> bool:
+        """Makes it forget what it keeps for watches; False where nobody can."""
+
 
 @dataclass
 class Api:
@@ -208,7 +211,7 @@ class Api:
         return answer
 
     def _remember(self, method: str, path: str, query: Mapping[str, str], answer: Answer) -> None:
-        if answer.status != 201 or method not in {"POST", "PUT"} or "dryRun" in query:  # noqa: PLR6201
+        if answer.status != 201 or method not in {"POST", "PUT"} or "dryRun" in query:
             return
         metadata = answer.json.get("metadata") or {}
         if metadata.get("uid"):
@@ -242,10 +245,10 @@ class Api:
         return await self.ask("PUT", self.path(kind, obj["metadata"]["name"], subresource), obj, **query)
 
     async def patch(
-        self, kind: Kind, name: str, patch: Any, type: str = "merge", subresource: str = "", **query: str
+        self, kind: Kind, name: str, patch: Any, form: str = "merge", subresource: str = "", **query: str
     ) -> Answer:
         path = self.path(kind, name, subresource)
-        return await self.ask("PATCH", path, patch, content_type=PATCH_TYPES.get(type, type), **query)
+        return await self.ask("PATCH", path, patch, content_type=PATCH_TYPES.get(form, form), **query)
 
     async def delete(self, kind: Kind, name: str, options: Object | None = None, **query: str) -> Answer:
         return await self.ask("DELETE", self.path(kind, name), options, **query)

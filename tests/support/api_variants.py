@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,9 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
 
-import pytest
-
-from orlop.embedded.apiserver.access_rules import AUTHENTICATED, User
+from orlop.embedded.apiserver.access_rules import AUTHENTICATED, Policy, User
 from orlop.embedded.apiserver.authentication import Authenticator
 from orlop.embedded.apiserver.in_process import InProcessTransport
 from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
@@ -40,9 +37,11 @@ from orlop.processes.api_side import VERSION
 from orlop.testing.virtual_clock import VirtualClock
 from support.api_under_test import Abilities, Actor, Bearer, Served
 from support.orlop_process import running
+from support.waiting import eventually_there
 
 FOREIGN, IN_PROCESS, UNIX_SOCKET, TLS = "foreign", "in process", "unix socket", "tls"
 EMBEDDED = [IN_PROCESS, UNIX_SOCKET, TLS]
+STATE = "state"
 ADMIN = User("admin", ("system:masters", AUTHENTICATED))
 
 
@@ -54,26 +53,19 @@ def serve(variant: str, kubeconfig: str, folder: Path) -> Iterator[Served]:
     elif variant == IN_PROCESS:
         yield InProcess(Schemas.load(), ensure_signer(folder / "tokens.key"))
     else:
-        state = started(folder)
+        state = folder / STATE
         access = over_unix_socket(str(state / "api.sock")) if variant == UNIX_SOCKET else found(state / "kubeconfig")
-        yield Listening(access, Abilities(authenticates=variant == TLS, waits_for_real=variant == UNIX_SOCKET))
+        yield Listening(access, Abilities(authenticates=variant == TLS, waits_gladly=False))
 
 
 @contextmanager
 def embedded_process(folder: Path) -> Iterator[Path]:
     """The real program; its state folder, once everything is in it."""
-    state = folder / "state"
+    state = folder / STATE
     with running(folder, "apiserver", "--state", str(state)) as process:
-        end = time.monotonic() + 20
-        while not (state / "kubeconfig").exists():
-            assert not process.ended(), process.logged()
-            assert time.monotonic() < end, process.logged()
-            time.sleep(0.02)
+        eventually_there(lambda: (state / "kubeconfig").exists() or process.ended())
+        assert not process.ended(), process.logged()
         yield state
-
-
-def started(folder: Path) -> Path:
-    return folder / "state"
 
 
 def found(kubeconfig: Path | str) -> ClusterAccess:
@@ -106,7 +98,7 @@ class InProcess:
 
     schemas: Schemas
     signer: TokenSigner
-    abilities: Abilities = Abilities(authenticates=False, listens=False)
+    abilities: Abilities = field(default_factory=lambda: Abilities(authenticates=False, listens=False))
     server: ApiServer | None = None
     store: ObjectStore | None = None
 
@@ -123,7 +115,11 @@ class InProcess:
     def _server(self, store: ObjectStore) -> ApiServer:
         clock, random = VirtualClock(datetime.now(UTC)), SystemRandom()
         authenticator = Authenticator(Secret("nobody's"), self.signer, store.get, clock.now)
-        tools = Tools(lambda: server.policy.current(), store.get, self.signer, clock, random)
+
+        def policy() -> Policy:
+            return server.policy.current()
+
+        tools = Tools(policy, store.get, self.signer, clock, random)
         metrics = Metrics("test", of_process=False)
         openapi = OpenApi(self.schemas, BUILT_IN, VERSION)
         paths = ServerPaths(
@@ -167,7 +163,8 @@ class Listening:
         match who:
             case Actor(user, groups):
                 assert len(groups) <= 1, "headers are a mapping, so only one group can be sent"
-                return WithHeaders(admin, {"impersonate-user": user} | {"impersonate-group": each for each in groups})
+                group = {"impersonate-group": groups[0]} if groups else {}
+                return WithHeaders(admin, {"impersonate-user": user, **group})
             case Bearer(""):
                 return OneAtATime(replace(self.access, credentials=FixedCredentials()))
             case Bearer(token):

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from support.api_under_test import Api, Served, opened
-from support.api_variants import EMBEDDED, FOREIGN, IN_PROCESS, embedded_process, serve
+from support.api_variants import EMBEDDED, FOREIGN, IN_PROCESS, TLS, UNIX_SOCKET, embedded_process, serve
 
 KUBECONFIG = os.environ.get("ORLOP_TEST_KUBECONFIG", "")
+OVER_SOCKETS = {UNIX_SOCKET, TLS}
 EMBEDDED_PARAMS = [
     pytest.param(each, marks=[pytest.mark.virtual_time] if each == IN_PROCESS else []) for each in EMBEDDED
 ]
@@ -38,6 +39,29 @@ def embedded_folder() -> Iterator[Path]:
 def served(request: pytest.FixtureRequest, embedded_folder: Path) -> Iterator[Served]:
     with serve(request.param, KUBECONFIG, embedded_folder) as served:
         yield served
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What a server decides, it decides however it is reached: over sockets one case of each table is enough."""
+    seen: set[tuple[str, str]] = set()
+    left_out = [item for item in items if is_another_case(item, seen)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def is_another_case(item: pytest.Item, seen: set[tuple[str, str]]) -> bool:
+    variant = item.callspec.params.get("served") if isinstance(item, pytest.Function) and has_cases(item) else None
+    if variant not in OVER_SOCKETS:
+        return False
+    test = (str(variant), item.nodeid.partition("[")[0])
+    is_seen = test in seen
+    seen.add(test)
+    return is_seen
+
+
+def has_cases(item: pytest.Function) -> bool:
+    return hasattr(item, "callspec")
 
 
 @pytest.fixture

@@ -50,8 +50,7 @@ async def test_what_is_forbidden_in_all_namespaces_and_the_cluster_is_told_so(ap
     (await somebody.ask("GET", kinds.LEASE.collection_path(None))).is_refused(
         403,
         "Forbidden",
-        "leases.coordination.k8s.io is forbidden: "
-        + denied(name, "list", "leases", everywhere, "coordination.k8s.io"),
+        "leases.coordination.k8s.io is forbidden: " + denied(name, "list", "leases", everywhere, "coordination.k8s.io"),
         {"group": "coordination.k8s.io", "kind": "leases"},
     )
     (await somebody.get(kinds.NODE, "n")).is_refused(
@@ -226,9 +225,7 @@ async def test_a_review_tells_what_somebody_may(api: Api):
 
     allowed = await reviews_of(api, who, {**here, "verb": "get"})
     assert allowed["allowed"] is True
-    assert allowed["reason"] == (
-        f'RBAC: allowed by RoleBinding "b/{api.namespace}" of Role "r" to User "{who}"'
-    )
+    assert allowed["reason"] == (f'RBAC: allowed by RoleBinding "b/{api.namespace}" of Role "r" to User "{who}"')
     assert (await reviews_of(api, who, {**here, "verb": "delete"})).items() >= {"allowed": False}.items()
     assert (await reviews_of(api, who, {**here, "verb": "get", "namespace": "default"}))["allowed"] is False
     assert (await reviews_of(api, "m", {**here, "verb": "delete"}, "system:masters"))["allowed"] is True

@@ -127,9 +127,9 @@ async def test_deep_nesting_in_a_patch_is_refused_and_harms_nobody(api: Api):
     await api.make(CONFIG_MAP, config_map(a="1"))
     depth = 50_000
     body = b'{"data":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
-    for type in ("merge", "strategic"):
-        answer = await api.patch(CONFIG_MAP, "c", body, type)
-        assert answer.status in {400, 413, 422}, (type, answer.text[:500])
+    for form in ("merge", "strategic"):
+        answer = await api.patch(CONFIG_MAP, "c", body, form)
+        assert answer.status in {400, 413, 422}, (form, answer.text[:500])
     assert (await api.read(CONFIG_MAP, "c"))["data"] == {"a": "1"}
 
 
@@ -145,9 +145,9 @@ async def test_a_json_patch_of_too_many_operations_is_refused(api: Api):
     )
 
 
-@pytest.mark.parametrize("type", ["text/plain", "application/xml", "nonsense", "application/cbor"])
-async def test_an_unknown_content_type_is_unsupported(api: Api, type: str):
-    answer = await api.ask("POST", api.path(CONFIG_MAP), config_map(), content_type=type)
+@pytest.mark.parametrize("form", ["text/plain", "application/xml", "nonsense", "application/cbor"])
+async def test_an_unknown_content_type_is_unsupported(api: Api, form: str):
+    answer = await api.ask("POST", api.path(CONFIG_MAP), config_map(), content_type=form)
 
     answer.says(
         415,
@@ -163,9 +163,11 @@ async def test_a_body_without_a_content_type_is_taken_for_json(api: Api):
     assert answer.status in {201, 415}, answer.text
 
 
-@pytest.mark.parametrize("type", ["application/json; charset=utf-8", "application/json;charset=UTF-8", "APPLICATION/JSON"])
-async def test_a_content_type_may_have_parameters_and_capitals(api: Api, type: str):
-    answer = await api.ask("POST", api.path(CONFIG_MAP), config_map(), content_type=type)
+@pytest.mark.parametrize(
+    "form", ["application/json; charset=utf-8", "application/json;charset=UTF-8", "APPLICATION/JSON"]
+)
+async def test_a_content_type_may_have_parameters_and_capitals(api: Api, form: str):
+    answer = await api.ask("POST", api.path(CONFIG_MAP), config_map(), content_type=form)
 
     assert answer.status == 201, answer.text
 
@@ -178,7 +180,9 @@ async def test_options_of_a_deletion_that_cannot_be_read_are_refused(api: Api):
     assert (await api.get(CONFIG_MAP, "c")).status == 200
 
 
-@pytest.mark.parametrize("options", [{}, {"kind": "DeleteOptions", "apiVersion": "v1"}, {"gracePeriodSeconds": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"kind": "DeleteOptions", "apiVersion": "v1"}, {"gracePeriodSeconds": 0}], ids=str
+)
 async def test_options_of_a_deletion_may_say_their_kind_or_not(api: Api, options: dict):
     await api.make(CONFIG_MAP, config_map())
 
@@ -201,7 +205,7 @@ async def test_names_given_twice_are_warned_of_and_the_last_counts(api: Api):
 
 
 async def test_an_object_may_hold_any_text(api: Api):
-    text = "grüße\u0000\u2028\U0001f600\\\"\n\t\u007f"
+    text = 'grüße\u0000\u2028\U0001f600\\"\n\t\u007f'
     made = await api.make(CONFIG_MAP, config_map(a=text))
 
     assert made["data"]["a"] == text

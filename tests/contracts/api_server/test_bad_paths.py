@@ -56,7 +56,7 @@ async def test_a_group_or_a_path_that_is_not_there_is_no_page(api: Api, path: st
     ids=str,
 )
 async def test_a_method_that_a_path_does_not_know_is_not_allowed(api: Api, method: str, path: str):
-    answer = await api.ask(method, path, None if method in {"GET", "DELETE"} else {})  # noqa: PLR6201
+    answer = await api.ask(method, path, None if method in {"GET", "DELETE"} else {})
 
     answer.is_refused(405, "MethodNotAllowed", NO_METHOD, {})
 
@@ -70,7 +70,9 @@ async def test_an_odd_name_is_never_another_objects(api: Api, name: str):
     assert b'"data"' not in answer.body
 
 
-@pytest.mark.parametrize("path", ["/api/v1/namespaces/{}/configmaps/../secrets", "/api//v1/namespaces/{}/secrets", "/../etc/passwd"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/namespaces/{}/configmaps/../secrets", "/api//v1/namespaces/{}/secrets", "/../etc/passwd"]
+)
 async def test_paths_with_dots_or_doubled_slashes_lead_out_of_nothing(api: Api, path: str):
     answer = await api.ask("GET", path.format(api.namespace))
 
@@ -118,11 +120,11 @@ async def test_unknown_options_are_passed_over(api: Api):
     assert (await api.list(kinds.CONFIG_MAP, fancy="1", pretty="true")).status == 200
 
 
-@pytest.mark.parametrize("query", [{"watch": "x"}, {"timeoutSeconds": "x"}, {"allowWatchBookmarks": "x"}], ids=str)
-async def test_options_of_the_wrong_type_are_refused(api: Api, query: dict):
-    answer = await api.list(kinds.CONFIG_MAP, **{"timeoutSeconds": "1", "watch": "true", **query})
+@pytest.mark.parametrize("query", [{"timeoutSeconds": "x", "watch": "true"}, {"limit": "x"}], ids=str)
+async def test_options_that_are_no_numbers_are_refused(api: Api, query: dict):
+    answer = await api.list(kinds.CONFIG_MAP, **query)
 
-    assert answer.status in {200, 400}, answer.text
+    answer.is_refused(400, "BadRequest", 'strconv.ParseInt: parsing "x": invalid syntax')
 
 
 async def test_a_head_request_has_no_body(api: Api):

@@ -118,8 +118,4 @@ async def test_an_old_event_needs_little(api: Api):
     about = {"kind": "Pod", "namespace": api.namespace}
     made = await api.make(kinds.CORE_EVENT, named("e", involvedObject=about))
 
-    assert (made["reason"] if "reason" in made else "", made["source"], made["count"] if "count" in made else 0) == (
-        "",
-        {},
-        0,
-    )
+    assert (made.get("reason", ""), made["source"], made.get("count", 0)) == ("", {}, 0)

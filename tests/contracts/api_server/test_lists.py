@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 from collections.abc import Awaitable
 
 import pytest
 
 from orlop.kube import kinds
+from orlop.kube.client import Selection
 from orlop.kube.kinds import Kind
 from support.api_objects import config_map, core_event, labelled, named, new_event, pod
 from support.api_under_test import Answer, Api
+from support.forgotten_history import forgotten_token, forgotten_version
 
 
 async def test_a_list_has_a_kind_and_its_items_have_none(api: Api):
@@ -219,8 +219,6 @@ async def test_the_limit_is_ignored_where_any_version_will_do(api: Api):
 
 
 async def test_the_client_follows_pages(api: Api):
-    from orlop.kube.client import Selection
-
     names = await seven(api)
     listed = await api.client.list(kinds.LEASE, Selection(api.namespace), page=2)
 
@@ -299,8 +297,8 @@ async def within_seconds(answer: Awaitable[Answer]) -> Answer:
 
 @pytest.mark.parametrize("what", ["get", "list"])
 async def test_a_version_that_is_not_yet_reached_is_waited_for_and_then_told(api: Api, what: str):
-    if not api.can.waits_for_real:
-        pytest.skip("takes three real seconds, so it is asked over one kind of connection only")
+    if not api.can.waits_gladly:
+        pytest.skip("takes three real seconds; in process they are virtual")
     await api.make(kinds.CONFIG_MAP, config_map())
     far = str(int(await api.version()) + 1_000_000)
     asked = {"resourceVersion": far} | ({"resourceVersionMatch": "NotOlderThan"} if what == "list" else {})
@@ -324,9 +322,22 @@ async def test_a_get_may_ask_for_a_version_that_is_there(api: Api):
         assert answer.status in ({200, 404} if version == "0" else {200})
 
 
-def token(version: int, start: str) -> str:
-    content = json.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": start}, separators=(",", ":"))
-    return base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
+async def test_a_version_that_is_no_longer_kept_cannot_be_listed(api: Api):
+    version = await forgotten_version(api)
+    answer = await api.list(kinds.LEASE, resourceVersion=version, resourceVersionMatch="Exact")
+
+    answer.is_refused(410, "Expired", "The resourceVersion for the provided list is too old.")
+
+
+async def test_an_expired_continue_token_is_told_with_one_to_go_on_with(api: Api):
+    await seven(api)
+    token = await forgotten_token(api, after="l2")
+    answer = await api.list(kinds.LEASE, limit="3", **{"continue": token})
+
+    assert (answer.status, answer.json["reason"], answer.json["code"]) == (410, "Expired", 410)
+    assert answer.json["message"].startswith("The provided continue parameter is too old to display a consistent list")
+    again = await api.list(kinds.LEASE, limit="3", **{"continue": answer.json["metadata"]["continue"]})
+    assert [item["metadata"]["name"] for item in again.made["items"]] == ["l3", "l4", "l5"]
 
 
 async def test_metadata_alone_can_be_asked_for(api: Api):

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import config_map, finalized, named
+from support.api_objects import finalized, named
 from support.api_under_test import Api
+from support.waiting import eventually_answered
 
 HELD = "example.com/held"
 
 
-async def gone(api: Api, name: str) -> bool:
-    for _ in range(200):
-        if (await api.get(kinds.NAMESPACE, name)).status == 404:
-            return True
-        await asyncio.sleep(0.1)
-    return False
+async def gone(api: Api, path: str) -> bool:
+    async def is_gone() -> bool:
+        return (await api.ask("GET", path)).status == 404
+
+    return await eventually_answered(is_gone)
 
 
 def needs_emptying(api: Api) -> None:
@@ -53,7 +51,11 @@ async def test_nothing_new_is_made_in_a_namespace_that_ends(api: Api):
             "name": "c",
             "kind": "configmaps",
             "causes": [
-                {"reason": "NamespaceTerminating", "message": f"namespace {name} is being terminated", "field": "metadata.namespace"}
+                {
+                    "reason": "NamespaceTerminating",
+                    "message": f"namespace {name} is being terminated",
+                    "field": "metadata.namespace",
+                }
             ],
         },
     )
@@ -79,7 +81,7 @@ async def test_a_namespace_ends_with_all_that_is_in_it(api: Api):
         await api.make(kind, {"metadata": {"name": "x", "namespace": name}})
     await api.delete(kinds.NAMESPACE, name)
 
-    assert await gone(api, name)
+    assert await gone(api, api.path(kinds.NAMESPACE, name))
     assert (await api.ask("GET", kinds.CONFIG_MAP.collection_path(name))).made["items"] == []
 
 
@@ -90,13 +92,12 @@ async def test_a_namespace_waits_for_finalizers_of_what_is_in_it(api: Api):
     await api.make(kinds.CONFIG_MAP, {"metadata": {"name": "c", "namespace": name, "finalizers": [HELD]}})
     await api.make(kinds.SECRET, {"metadata": {"name": "s", "namespace": name}})
     await api.delete(kinds.NAMESPACE, name)
-    while (await api.ask("GET", kinds.SECRET.object_path(name, "s"))).status != 404:
-        await asyncio.sleep(0.05)
+    assert await gone(api, kinds.SECRET.object_path(name, "s"))
     assert (await api.get(kinds.NAMESPACE, name)).json["status"]["phase"] == "Terminating"
 
     path = kinds.CONFIG_MAP.object_path(name, "c")
     await api.ask("PATCH", path, {"metadata": {"finalizers": None}}, content_type="application/merge-patch+json")
-    assert await gone(api, name)
+    assert await gone(api, api.path(kinds.NAMESPACE, name))
 
 
 async def test_whoever_finalizes_an_empty_namespace_ends_it(api: Api):

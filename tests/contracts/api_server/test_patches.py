@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from orlop.kube import kinds
@@ -21,14 +23,14 @@ async def test_a_merge_patch_changes_adds_and_removes(api: Api):
 async def test_a_patch_that_changes_nothing_keeps_the_version(api: Api):
     made = await api.make(CONFIG_MAP, labelled(config_map(a="1"), x="y"))
 
-    for type, patch in (
+    for form, patch in (
         ("merge", {"metadata": {"labels": {"x": "y"}}}),
         ("merge", {}),
         ("strategic", {"data": {"a": "1"}}),
         ("json", []),
         ("json", [{"op": "test", "path": "/data/a", "value": "1"}]),
     ):
-        assert (await api.patch(CONFIG_MAP, "c", patch, type)).made == made
+        assert (await api.patch(CONFIG_MAP, "c", patch, form)).made == made
 
 
 async def test_a_patch_of_what_is_not_there_is_not_found(api: Api):
@@ -107,9 +109,7 @@ async def test_a_json_patch_that_does_not_fit_changes_nothing(api: Api, operatio
     patch = [operation] if operation["op"] == "test" else [first, operation]
     answer = await api.patch(CONFIG_MAP, "c", patch, "json")
 
-    answer.is_refused(
-        422, "Invalid", "the server rejected our request due to an error in our request", {}
-    )
+    answer.is_refused(422, "Invalid", "the server rejected our request due to an error in our request", {})
     assert (await api.read(CONFIG_MAP, "c"))["data"] == {"a": "1"}
 
 
@@ -127,18 +127,18 @@ async def test_a_json_patch_that_cannot_be_read_is_refused(api: Api, body: bytes
     (await api.patch(CONFIG_MAP, "c", body, "json")).says(400, "BadRequest", "")
 
 
-@pytest.mark.parametrize("type", ["merge", "strategic"])
+@pytest.mark.parametrize("form", ["merge", "strategic"])
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"x"', b"nonsense"], ids=repr)
-async def test_a_merge_patch_that_cannot_be_read_is_refused(api: Api, type: str, body: bytes):
+async def test_a_merge_patch_that_cannot_be_read_is_refused(api: Api, form: str, body: bytes):
     await api.make(CONFIG_MAP, config_map(a="1"))
 
-    (await api.patch(CONFIG_MAP, "c", body, type)).says(400, "BadRequest", "")
+    (await api.patch(CONFIG_MAP, "c", body, form)).says(400, "BadRequest", "")
 
 
-@pytest.mark.parametrize("type", ["merge", "strategic"])
-async def test_a_patch_whose_result_is_no_object_of_the_kind_is_invalid(api: Api, type: str):
+@pytest.mark.parametrize("form", ["merge", "strategic"])
+async def test_a_patch_whose_result_is_no_object_of_the_kind_is_invalid(api: Api, form: str):
     await api.make(CONFIG_MAP, config_map(a="1"))
-    answer = await api.patch(CONFIG_MAP, "c", {"data": {"a": 5}}, type)
+    answer = await api.patch(CONFIG_MAP, "c", {"data": {"a": 5}}, form)
 
     assert answer.status in {400, 422}, answer.text
     assert (await api.read(CONFIG_MAP, "c"))["data"] == {"a": "1"}
@@ -317,8 +317,6 @@ async def test_a_stateful_sets_service_cannot_be_patched(api: Api):
 
 
 async def test_patches_of_many_at_once_all_take_effect(api: Api):
-    import asyncio
-
     await api.make(CONFIG_MAP, config_map())
     answers = await asyncio.gather(*(api.patch(CONFIG_MAP, "c", {"data": {f"k{n}": "v"}}) for n in range(10)))
 

@@ -149,7 +149,9 @@ async def test_a_wrong_object_in_protobuf_is_invalid_all_the_same(api: Api):
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"k8s\x00", b"k8s\x00\xff\xff\xff", b"nonsense", b"k8s\x00\n\x0f\n\x02v1\x12\tConfigMap\x12\x05\xff"], ids=repr
+    "body",
+    [b"", b"k8s\x00", b"k8s\x00\xff\xff\xff", b"nonsense", b"k8s\x00\n\x0f\n\x02v1\x12\tConfigMap\x12\x05\xff"],
+    ids=repr,
 )
 async def test_bytes_that_are_no_envelope_are_a_bad_request(api: Api, body: bytes):
     answer = await api.ask("POST", api.path(kinds.CONFIG_MAP), body, content_type=PROTOBUF)

@@ -120,7 +120,12 @@ async def test_kinds_without_a_status_have_no_status_door(api: Api, kind: Kind):
 
 async def test_a_pod_is_bound_to_a_node_once(api: Api):
     await one(api, kinds.POD)
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "x"}, "target": {"kind": "Node", "name": "n1"}}
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "x"},
+        "target": {"kind": "Node", "name": "n1"},
+    }
     answer = await api.ask("POST", api.path(kinds.POD, "x", "binding"), binding)
 
     assert (answer.status, answer.json["status"]) == (201, "Success")
@@ -152,7 +157,9 @@ async def test_a_node_and_its_csi_node_are_two_objects(api: Api):
     name = await one(api, kinds.NODE)
     await api.make(kinds.CSI_NODE, csi_node(name))
 
-    assert (await api.read(kinds.NODE, name))["metadata"]["uid"] != (await api.read(kinds.CSI_NODE, name))["metadata"]["uid"]
+    assert (await api.read(kinds.NODE, name))["metadata"]["uid"] != (await api.read(kinds.CSI_NODE, name))["metadata"][
+        "uid"
+    ]
 
 
 async def test_an_attachments_error_text_is_bounded(api: Api):

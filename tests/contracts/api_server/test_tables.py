@@ -27,7 +27,9 @@ from support.api_objects import (
 )
 from support.api_under_test import Api
 
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+TABLE = (
+    "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+)
 AGE = re.compile(r"\d+s|<unknown>|<invalid>")
 
 COLUMNS: dict[Kind, str] = {

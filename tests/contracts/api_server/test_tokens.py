@@ -12,6 +12,7 @@ import pytest
 from orlop.kube import kinds
 from support.api_objects import account, allow, binding, named, pod, role
 from support.api_under_test import Answer, Api
+from support.waiting import eventually_answered
 
 
 def claims(token: str) -> tuple[dict, dict]:
@@ -180,13 +181,11 @@ async def test_a_token_ends_with_its_pod(api: Api):
 
 async def eventually_refused(api: Api, token: str) -> bool:
     """A server with caches may take some seconds."""
-    import asyncio
 
-    for _ in range(150):
-        if not (await review(api, token)).get("authenticated", False):
-            return True
-        await asyncio.sleep(0 if api.can.is_orlops else 0.1)
-    return False
+    async def is_refused() -> bool:
+        return not (await review(api, token)).get("authenticated", False)
+
+    return await eventually_answered(is_refused)
 
 
 async def test_a_token_opens_the_door(api: Api):

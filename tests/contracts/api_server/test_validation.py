@@ -147,7 +147,11 @@ WRONG: list[tuple[Kind, Change, list[tuple[str, str]]]] = [
         {"spec/containers/0/volumeMounts": [{"name": "ghost", "mountPath": "/x"}]},
         [("FieldValueNotFound", "spec.containers[0].volumeMounts[0].name")],
     ),
-    (kinds.POD, {"spec/volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]}, [(FORBIDDEN, "spec.volumes[0].hostPath")]),
+    (
+        kinds.POD,
+        {"spec/volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]},
+        [(FORBIDDEN, "spec.volumes[0].hostPath")],
+    ),
     (
         kinds.POD,
         {"spec/volumes": [{"name": "v", "emptyDir": {}}, {"name": "v", "emptyDir": {}}]},
@@ -228,7 +232,11 @@ WRONG: list[tuple[Kind, Change, list[tuple[str, str]]]] = [
         {"spec/template/metadata/labels": {"app": "y"}},
         [(INVALID, "spec.template.metadata.labels")],
     ),
-    (kinds.DEPLOYMENT, {"spec/template/spec/restartPolicy": "Never"}, [(UNSUPPORTED, "spec.template.spec.restartPolicy")]),
+    (
+        kinds.DEPLOYMENT,
+        {"spec/template/spec/restartPolicy": "Never"},
+        [(UNSUPPORTED, "spec.template.spec.restartPolicy")],
+    ),
     (kinds.DEPLOYMENT, {"spec/strategy": {"type": "Fancy"}}, [(UNSUPPORTED, "spec.strategy")]),
     (kinds.REPLICA_SET, {"spec/replicas": -1}, [(INVALID, "spec.replicas")]),
     (kinds.STATEFUL_SET, {"spec/podManagementPolicy": "Fancy"}, [(INVALID, "spec.podManagementPolicy")]),
@@ -317,24 +325,30 @@ MESSAGES: list[tuple[Kind, Change, str, str]] = [
         kinds.CONFIG_MAP,
         {"metadata/name": "Upper"},
         "metadata.name",
-        'Invalid value: "Upper": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '
-        "'-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for "
-        "validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+        (
+            'Invalid value: "Upper": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '
+            "'-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for "
+            "validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+        ),
     ),
     (
         kinds.CONFIG_MAP,
         {"data": {"a b": ""}},
         "data[a b]",
-        "Invalid value: \"a b\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
-        "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+        (
+            "Invalid value: \"a b\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
+            "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+        ),
     ),
     (kinds.PERSISTENT_VOLUME, {"spec/csi": ABSENT}, "spec", "Required value: must specify a volume type"),
     (
         kinds.PERSISTENT_VOLUME,
         {"spec/accessModes": ["Fancy"]},
         "spec.accessModes",
-        'Unsupported value: "Fancy": supported values: "ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", '
-        '"ReadWriteOncePod"',
+        (
+            'Unsupported value: "Fancy": supported values: "ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", '
+            '"ReadWriteOncePod"'
+        ),
     ),
     (
         kinds.LEASE,

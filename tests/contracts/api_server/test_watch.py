@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import config_map, finalized, labelled, lease, named
+from orlop.kube.client import Selection
+from support.api_objects import config_map, core_event, finalized, labelled, lease, named
 from support.api_under_test import Api
+from support.forgotten_history import forgotten_version
 
 LEASE = kinds.LEASE
 END = {"k8s.io/initial-events-end": "true"}
@@ -190,8 +194,6 @@ async def test_initial_events_need_their_match(api: Api, query: dict, field: str
 
 
 async def test_a_watch_ends_by_itself_after_its_time(api: Api):
-    if not api.can.waits_for_real:
-        pytest.skip("takes a real second, so it is asked over one kind of connection only")
     await api.make(LEASE, lease("a"))
     async with api.watch(LEASE, timeoutSeconds="1") as watching:
         events = await watching.rest()
@@ -200,8 +202,8 @@ async def test_a_watch_ends_by_itself_after_its_time(api: Api):
 
 
 async def test_a_bookmark_comes_before_the_end(api: Api):
-    if not api.can.waits_for_real:
-        pytest.skip("takes three real seconds, so it is asked over one kind of connection only")
+    if not api.can.waits_gladly:
+        pytest.skip("takes four real seconds; in process they are virtual")
     after = await api.version()
     await api.make(LEASE, lease("a"))
     query = {"resourceVersion": after, "timeoutSeconds": "4", "allowWatchBookmarks": "true"}
@@ -216,7 +218,6 @@ async def test_a_bookmark_comes_before_the_end(api: Api):
 
 
 async def test_a_version_long_gone_is_told_in_an_event_of_its_own(api: Api):
-    """Of the server's first versions nothing is kept, by any server that has been asked a while."""
     forgotten = await forgotten_version(api)
     async with api.watch(LEASE, resourceVersion=forgotten) as watching:
         (event,) = await watching.rest()
@@ -225,12 +226,6 @@ async def test_a_version_long_gone_is_told_in_an_event_of_its_own(api: Api):
     status = event["object"]
     assert (status["kind"], status["status"], status["reason"], status["code"]) == ("Status", "Failure", "Expired", 410)
     assert status["message"].startswith(f"too old resource version: {forgotten} (")
-
-
-async def forgotten_version(api: Api) -> str:
-    if api.can.is_orlops:
-        pytest.skip("the embedded server's history is asked to forget in its own tests")
-    return "1"
 
 
 async def test_a_version_that_is_no_number_is_refused(api: Api):
@@ -248,10 +243,6 @@ async def test_a_bad_selector_is_refused_before_the_watch_begins(api: Api):
 
 
 async def test_the_client_watches_with_bookmarks_and_raises_errors(api: Api):
-    from contextlib import aclosing
-
-    from orlop.kube.client import Selection
-
     await api.make(LEASE, lease("a"))
     async with aclosing(api.client.watch(LEASE, Selection(api.namespace))) as events:
         async for event in events:
@@ -260,8 +251,6 @@ async def test_the_client_watches_with_bookmarks_and_raises_errors(api: Api):
 
 
 async def test_a_watch_sees_both_forms_of_an_event(api: Api):
-    from support.api_objects import core_event
-
     await api.make(kinds.CORE_EVENT, core_event("e", api.namespace))
     async with api.watch(kinds.EVENT) as watching:
         (event,) = await watching.all(1)

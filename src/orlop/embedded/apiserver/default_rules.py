@@ -252,7 +252,7 @@ def subject(given: Object) -> Object:
 
 def core_event(given: Object) -> Object:
     """Go writes these fields of an event also where there is nothing in them."""
-    written = {"source": {}, "firstTimestamp": None, "lastTimestamp": None, "eventTime": None}
+    written: Object = {"source": {}, "firstTimestamp": None, "lastTimestamp": None, "eventTime": None}
     return {**written, "reportingComponent": "", "reportingInstance": "", **given}
 
 

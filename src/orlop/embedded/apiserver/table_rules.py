@@ -349,7 +349,8 @@ SHAPES: Final[Mapping[str, TableShape]] = {
     ),
     "csinodes.storage.k8s.io": TableShape((NAME, integer("Drivers"), AGE), _csi_node),
     "volumeattachments.storage.k8s.io": TableShape(
-        (NAME, Column("Attacher", format="name"), column("PV"), column("Node"), bool_column("Attached"), AGE), _attachment
+        (NAME, Column("Attacher", format="name"), column("PV"), column("Node"), bool_column("Attached"), AGE),
+        _attachment,
     ),
     "csistoragecapacities.storage.k8s.io": _CREATED,
     "roles.rbac.authorization.k8s.io": _CREATED,
