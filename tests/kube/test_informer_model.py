@@ -22,7 +22,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from orlop.kube.objects import ObjectName, labels, resource_version
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.kube_model import BROKEN, ModelServer, status
-from support.random_tests import FEWER
+from support.random_tests import FEW
 
 PV = PERSISTENT_VOLUME
 NAMES = "abcde"
@@ -175,13 +175,13 @@ def run_history(steps: list[tuple[Any, ...]], selection: Selection) -> None:
     run_virtual(main)
 
 
-@FEWER
+@FEW
 @given(STEPS)
 def test_who_looks_when_told_knows_the_truth_in_the_end(steps: list[tuple[Any, ...]]):
     run_history(steps, Selection())
 
 
-@FEWER
+@FEW
 @given(STEPS)
 def test_who_looks_when_told_knows_the_truth_of_what_is_selected(steps: list[tuple[Any, ...]]):
     run_history(steps, Selection(labels="mine=yes"))

@@ -22,7 +22,7 @@ from orlop.kube.lease_rules import Candidate, LeaseTimes
 from orlop.kube.objects import ObjectName
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.kube_model import ModelServer, status
-from support.random_tests import FEW
+from support.random_tests import A_HANDFUL
 
 pytestmark = pytest.mark.virtual_time
 
@@ -123,7 +123,7 @@ async def test_the_first_leads_and_says_so_in_the_lease():
         assert record(server)["holderIdentity"] == "me"
         assert record(server)["leaseTransitions"] == 0
         acquired = record(server)["acquireTime"]
-        await pass_time(3600)
+        await pass_time(600)
         assert leadership.held()
         assert record(server)["acquireTime"] == acquired
         assert record(server)["renewTime"] > acquired
@@ -309,7 +309,7 @@ STEPS = st.lists(
 )
 
 
-@FEW
+@A_HANDFUL
 @given(STEPS)
 def test_never_do_two_lead_at_once_whatever_the_network_does_and_in_the_end_one_does(steps: list[Any]):
     async def main(clock: VirtualClock) -> None:

@@ -436,6 +436,27 @@ async def test_a_closed_transport_connects_no_more():
             await transport.exchange(GET, 5)
 
 
+@pytest.mark.parametrize("written", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf"], ids=["head", "body"])
+async def test_closing_the_transport_breaks_the_exchanges_under_way(written: bytes):
+    reached = asyncio.Event()
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(written)
+        await writer.drain()
+        reached.set()
+        await reader.read()
+
+    async with conversing(half) as address, transport_to(plain(address)) as transport:
+        waiting = asyncio.create_task(transport.exchange(PATCH, 50))
+        await reached.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await transport.close()
+        with pytest.raises(ConnectionBroken):
+            await waiting
+
+
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
 

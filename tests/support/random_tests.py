@@ -7,3 +7,5 @@ from hypothesis import settings
 FEWER = settings(max_examples=min(settings.default.max_examples, 2_000))  # type: ignore[union-attr]
 FEW = settings(max_examples=min(settings.default.max_examples, 500))  # type: ignore[union-attr]
 """For those that write files, or begin a world of their own."""
+A_HANDFUL = settings(max_examples=min(settings.default.max_examples // 4, 200))  # type: ignore[union-attr]
+"""For those that live through hours of several processes."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +40,8 @@ CONNECTING_SHARE: Final = 0.5
 IDLE_SECONDS: Final = 30.0
 """Less than servers and balancers keep an unused connection (Kubernetes: 90 seconds), so that we are first to close."""
 LARGE_BODY: Final = 2**19
+MOST_TIMEOUTS: Final = 16
+"""Callers use a few different ones, and making one is not free."""
 # Compressing costs both sides more time than a cluster's network does.
 NOT_SENT_BY_ITSELF: Final = ("accept-encoding", "user-agent", "accept", "content-type")
 
@@ -57,7 +59,7 @@ class HttpTransport:
         self._shown_certificate: ClientCertificate | None = None
         self._tls: ssl.SSLContext | bool = tls_context(access, None) if self._secure else True
         self._session: aiohttp.ClientSession | None = None
-        self._streams: set[aiohttp.ClientResponse] = set()
+        self._under_way: WeakSet[aiohttp.ClientResponse] = WeakSet()
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._closed = False
 
@@ -68,6 +70,7 @@ class HttpTransport:
         timeout = self._timeouts.get(within) or self._timeout(within)
         try:
             async with self._send(request, timeout) as response:
+                self._under_way.add(response)
                 body = await response.read()
         except (aiohttp.ClientError, OSError) as error:
             raise self._told(error, within) from error
@@ -87,11 +90,10 @@ class HttpTransport:
             raise self._told(error, within) from error
         if response.status == UNAUTHORIZED:
             self._refused = credentials
-        self._streams.add(response)
+        self._under_way.add(response)
         try:
             yield HttpStream(response.status, _lower(response.headers), _Pieces(response.content, self._told))
         finally:
-            self._streams.discard(response)
             response.close()
 
     async def renew_credentials(self) -> None:
@@ -100,7 +102,7 @@ class HttpTransport:
 
     async def close(self) -> None:
         self._closed = True
-        for response in self._streams:  # aiohttp would leave their readers waiting
+        for response in tuple(self._under_way):  # aiohttp would leave their readers waiting
             response.content.set_exception(aiohttp.ClientConnectionError("it was closed on our side"))
         if self._session is not None:
             await self._session.close()
@@ -154,7 +156,7 @@ class HttpTransport:
 
     def _timeout(self, within: float) -> aiohttp.ClientTimeout:
         timeout = aiohttp.ClientTimeout(total=within, connect=within * CONNECTING_SHARE)
-        if len(self._timeouts) < 16:  # noqa: PLR2004 - callers use a few different ones
+        if len(self._timeouts) < MOST_TIMEOUTS:
             self._timeouts[within] = timeout
         return timeout
 
@@ -179,7 +181,7 @@ class _Pieces:
 
     __slots__ = ("_content", "_told")
 
-    def __init__(self, content: aiohttp.StreamReader, told: Any) -> None:
+    def __init__(self, content: aiohttp.StreamReader, told: Callable[[Exception], ApiError]) -> None:
         self._content = content
         self._told = told
 
