@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.embedded.apiserver.events_mapping import ALWAYS_IN_CORE, CORE_NAMES, NEW_NAMES, from_core, to_core
+from orlop.kube.objects import time_text
+from orlop.testing.virtual_clock import VirtualClock
 from support.api_servers import SCHEMAS, api_server
 
 CORE = "/api/v1/namespaces/default/events"
@@ -72,6 +75,26 @@ async def test_tables_of_both_forms_are_alike():
         new = (await server.ask("GET", NEW, accept=TABLE)).body
         assert core["rows"][0]["cells"] == new["rows"][0]["cells"]
         assert core["rows"][0]["cells"][3] == "pod/p"
+
+
+@pytest.mark.virtual_time
+async def test_events_are_kept_for_an_hour_after_they_were_last_seen():
+    clock = VirtualClock()
+    async with api_server(clock) as server:
+        old = {"involvedObject": ABOUT, "type": "Normal"}
+        for name in ("once", "again", "odd"):
+            await server.ask("POST", CORE, {"metadata": {"name": name}, **old})
+        await clock.sleep(3000)
+        seen = {"lastTimestamp": time_text(clock.now()), "count": 2}
+        kind = "application/merge-patch+json"
+        await server.ask("PATCH", f"{CORE}/again", seen, content_type=kind)
+        await server.ask("PATCH", f"{CORE}/odd", {"lastTimestamp": "2999-01-01T00:00:00Z"}, content_type=kind)
+        assert len((await server.ask("GET", CORE)).body["items"]) == 3
+        await clock.sleep(700)
+        left = (await server.ask("GET", CORE)).body["items"]
+        assert [event["metadata"]["name"] for event in left] == ["again"]
+        await clock.sleep(3600)
+        assert (await server.ask("GET", CORE)).body["items"] == []
 
 
 def test_every_field_of_one_form_has_its_place_in_the_other():

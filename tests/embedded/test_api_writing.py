@@ -200,6 +200,8 @@ async def test_a_patch_of_each_type():
         ({"data": 7}, MERGE, 422, ' "" is invalid: patch: Invalid value'),
         ({"data": {"$patch": "sideways"}}, STRATEGIC, 500, "unknown patch type"),
         ({"metadata": {"resourceVersion": "1"}}, MERGE, 409, "the object has been modified"),
+        ({"metadata": {"name": "b"}}, MERGE, 400, "the name of the object (b) does not match the name on the URL (a)"),
+        ({"metadata": {"namespace": "b"}}, MERGE, 400, "the namespace of the provided object does not match"),
         ({"metadata": {"uid": "x"}}, MERGE, 422, "metadata.uid: Invalid value"),
         ({"metadata": {"labels": {"a b": "c"}}}, MERGE, 422, "metadata.labels"),
         ({}, "application/json", 415, "415: Unsupported Media Type"),

@@ -8,6 +8,7 @@ import pytest
 
 from orlop.embedded.apiserver.object_store.errors import TooSlow
 from orlop.embedded.apiserver.object_store.store import ObjectStore
+from orlop.embedded.apiserver.object_store.versions import Bounds, Limits
 from support.object_stores import (
     PODS,
     OpenStore,
@@ -283,3 +284,26 @@ async def test_a_watch_keeps_what_the_history_has_dropped_meanwhile(open_store: 
             store.compact(store.revision)
 
             assert len(watch.take()) == 10
+
+
+async def test_news_come_all_at_once_and_a_nudge_brings_none(open_store: OpenStore):
+    async with open_store() as store:
+        with store.watch(PODS, after=store.revision) as watch:
+            waiting = asyncio.ensure_future(watch.news())
+            await asyncio.sleep(0)
+            watch.nudge()
+            assert await waiting == []
+            for name in "abc":
+                await store.create(pod(name), made(1))
+            assert [change.key.name for change in await watch.news() or []] == ["a", "b", "c"]
+            watch.close()
+            assert await watch.news() is None
+
+
+async def test_whoever_was_too_slow_for_news_is_told(open_store: OpenStore):
+    async with open_store(Limits(unread=Bounds(1, 1 << 20))) as store:
+        with store.watch(PODS, after=store.revision) as watch:
+            for name in "abcd":
+                await store.create(pod(name), made(1))
+            with pytest.raises(TooSlow):
+                await watch.news()

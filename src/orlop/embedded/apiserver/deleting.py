@@ -6,7 +6,6 @@ marked or goes, and then it is answered. Of a collection each object is a write 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +25,7 @@ from orlop.embedded.apiserver.status_answers import (
     success,
 )
 from orlop.embedded.apiserver.stored_objects import KindInStore
+from orlop.foundation.task_group import TaskGroup
 from orlop.kube.kinds import NAMESPACE
 
 Object = dict[str, Any]
@@ -80,8 +80,9 @@ class Deleter:
     async def delete_all(self, kind: KindInStore, items: Sequence[Stored], options: DeletionOptions) -> None:
         """What somebody else took away meanwhile is as well gone."""
         for start in range(0, len(items), AT_ONCE):
-            some = items[start : start + AT_ONCE]
-            await asyncio.gather(*(self._delete_if_there(kind, stored.key, options) for stored in some))
+            async with TaskGroup() as group:
+                for stored in items[start : start + AT_ONCE]:
+                    group.start(self._delete_if_there(kind, stored.key, options), name=f"deletion of {stored.key}")
 
     async def _delete_if_there(self, kind: KindInStore, key: Key, options: DeletionOptions) -> None:
         try:

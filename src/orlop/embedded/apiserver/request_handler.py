@@ -18,6 +18,7 @@ import msgspec
 from orlop.embedded.apiserver.access_policy import AccessPolicy
 from orlop.embedded.apiserver.access_rules import Denied, PathQuestion, ResourceQuestion, User
 from orlop.embedded.apiserver.discovery_paths import discovery_answer
+from orlop.embedded.apiserver.event_expiry import EventExpiry
 from orlop.embedded.apiserver.first_objects import make_first_objects
 from orlop.embedded.apiserver.namespace_deletion import NamespaceDeletion
 from orlop.embedded.apiserver.object_store.errors import StoreClosed, WriteFailed
@@ -75,6 +76,7 @@ class ApiServer:
         self._namespace_deletion = NamespaceDeletion(
             tools, self._served.values(), self._verbs.deleter, self._verbs.updater
         )
+        self._event_expiry = EventExpiry(tools, self._verbs.deleter)
 
     async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream:
         try:
@@ -93,13 +95,17 @@ class ApiServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """While it runs, namespaces that end are emptied; what must be there from the beginning is there."""
+        """While it runs, ending namespaces are emptied, old events go, and what must be there from the beginning is."""
         try:
             await make_first_objects(self._tools.store, self._tools.schemas, self._verbs.creator)
             async with TaskGroup() as group:
-                task = group.start(self._namespace_deletion.run(), name="namespace deletion")
+                loops = [
+                    group.start(self._namespace_deletion.run(), name="namespace deletion"),
+                    group.start(self._event_expiry.run(), name="event expiry"),
+                ]
                 yield self
-                task.cancel()
+                for loop in loops:
+                    loop.cancel()
         finally:
             self.policy.close()
 

@@ -84,7 +84,7 @@ class Updater:
             result = patched(self._tools.schemas, old, patch)
             given = read_patched(self._tools.schemas, result, kind.api_version, kind.kind, options, patch.duplicates)
             warnings.extend(given.warnings)
-            return _named_as_asked(given.object, place.key.name)
+            return _named_as_asked(check_namespace(given.object, place.key.namespace), place.key.name)
 
         stored = await self.change(place, make, dry_run=options.dry_run)
         return Written(stored, warnings=tuple(warnings))
