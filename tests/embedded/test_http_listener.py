@@ -95,6 +95,26 @@ async def test_values_of_a_repeated_impersonation_header_stay_apart(short_folder
     assert json.loads(answer[2])["headers"]["impersonate-group"] == "a, b\nc"
 
 
+async def test_headers_that_are_no_text_become_one_that_can_be_answered_with(short_folder: Path):
+    async with edge(short_folder, ScriptedDoor()) as running, local_client(running) as client:
+        await client.send(b"GET /x HTTP/1.1\r\nHost: x\r\nImpersonate-User: a\xffb\xc3\xa9\r\n\r\n")
+        answer = await client.answer()
+
+    assert json.loads(answer[2])["headers"]["impersonate-user"] == "a\ufffdb\u00e9"
+
+
+async def test_only_the_headers_of_a_stream_are_sent_to_who_asks_for_them_alone(short_folder: Path):
+    watched = Watched()
+    async with edge(short_folder, ScriptedDoor(watched.answer)) as running, local_client(running) as client:
+        watched.queue.put_nowait(b"not for you")
+        await client.send(request("HEAD", "/watch") + request("GET", "/x"))
+        head = await client.head()
+        after = await client.answer()
+
+    assert head[0] == 200
+    assert after[2] == b"ok"
+
+
 async def test_a_body_of_three_mebibytes_is_taken_and_one_byte_more_is_refused_with_a_status(short_folder: Path):
     async with edge(short_folder, ScriptedDoor()) as running, tls_client(running) as client:
         await client.send(request("POST", "/x", AS_U, body=b"x" * LARGEST_BODY))
@@ -333,6 +353,23 @@ async def test_a_stream_may_be_silent_for_as_long_as_it_likes(short_folder: Path
         watched.queue.put_nowait(b"at last\n")
 
         assert await client.chunk() == b"at last\n"
+
+
+async def test_a_watcher_that_is_slow_and_goes_on_reading_is_not_cut(short_folder: Path):
+    watched = Watched()
+    door, whole = ScriptedDoor(watched.answer), 24 << 20
+    async with edge(short_folder, door, silence=SHORT) as running, local_client(running) as client:
+        await client.send(request("GET", "/watch"))
+        await client.head()
+        watched.queue.put_nowait(b"x" * whole)
+        received, loop = 0, asyncio.get_running_loop()
+        began = loop.time()
+        while received < whole:
+            due = began + 4 * SHORT * received / whole
+            await eventually(lambda due=due: loop.time() >= due)
+            received += len(await client.chunk())
+
+    assert received == whole
 
 
 @pytest.mark.parametrize("connect", [tls_client, local_client])

@@ -185,7 +185,6 @@ class RequestLoop:
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     async def _send(self, incoming: web.BaseRequest, answer: HttpAnswer) -> web.StreamResponse:
-        """A long answer goes in slices, so that a reader who is slow is told from one who has stopped."""
         response = _response(answer)
         if incoming.body_exists and not incoming.content.is_eof():
             response.force_close()  # what follows is the rest of a body and no request
@@ -194,9 +193,7 @@ class RequestLoop:
         sliced = web.StreamResponse(status=answer.status, headers=response.headers)
         sliced.content_length = len(answer.body)
         await sliced.prepare(incoming)
-        body = memoryview(answer.body)
-        for start in range(0, len(body), SLICE):
-            await sliced.write(body[start : start + SLICE])
+        await _write_sliced(sliced, answer.body)
         return sliced
 
     async def _send_stream(self, incoming: web.BaseRequest, stream: HttpStream) -> web.StreamResponse:
@@ -205,7 +202,7 @@ class RequestLoop:
         task = connection.stream = asyncio.current_task()
         try:
             await response.prepare(incoming)
-            if not connection.stopped:
+            if not connection.stopped and incoming.method != "HEAD":
                 await _copy(stream, response)
         except asyncio.CancelledError:
             # Ours is the end of the stream; any other is the end of the reader, or of the process.
@@ -225,7 +222,17 @@ class RequestLoop:
 
 async def _copy(stream: HttpStream, response: web.StreamResponse) -> None:
     async for piece in stream.pieces:
-        await response.write(piece)
+        if len(piece) <= SLICE:
+            await response.write(piece)
+        else:
+            await _write_sliced(response, piece)
+
+
+async def _write_sliced(response: web.StreamResponse, body: bytes) -> None:
+    """So that a reader who is slow is told from one who has stopped, and nothing is held twice."""
+    view = memoryview(body)
+    for start in range(0, len(view), SLICE):
+        await response.write(view[start : start + SLICE])
 
 
 async def _close(stream: HttpStream) -> None:
@@ -253,8 +260,15 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in given.items():
         key = name.lower()
+        if not value.isascii():
+            value = _text(value)  # noqa: PLW2901 - the same value, read anew
         if key in headers:
             between = BETWEEN if key.startswith(SEVERAL) else ", "
-            value = f"{headers[key]}{between}{value}"  # noqa: PLW2901 - the same header goes on
+            value = f"{headers[key]}{between}{value}"  # noqa: PLW2901 - it goes on
         headers[key] = value
     return headers
+
+
+def _text(value: str) -> str:
+    """Bytes that are no UTF-8 become U+FFFD, as in bodies: nothing could be answered with them as they are."""
+    return value.encode(errors="surrogateescape").decode(errors="replace")
