@@ -7,6 +7,7 @@ import pytest
 from orlop.kube import kinds
 from support.api_objects import account, allow, binding, config_map, group, lease, named, role, secret, user
 from support.api_under_test import Api
+from support.waiting import eventually_answered
 
 EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 
@@ -16,7 +17,20 @@ async def may(api: Api, *rules: dict, who: str = "") -> Api:
     name = who or api.unique("u")
     await api.make(kinds.ROLE, role("r", *rules))
     await api.make(kinds.ROLE_BINDING, binding("b", "Role", "r", user(name)))
+    await granted(api, name, rules[0])
     return api.acting_as(name)
+
+
+async def granted(api: Api, who: str, rule: dict, *groups: str) -> None:
+    """A server with caches learns of new roles and bindings a moment later."""
+    question = {"verb": rule["verbs"][0], "resource": rule["resources"][0], "group": rule["apiGroups"][0]}
+    question["resource"], _, question["subresource"] = question["resource"].partition("/")
+    question |= {"namespace": api.namespace, "name": rule.get("resourceNames", [""])[0]}
+
+    async def is_allowed() -> bool:
+        return (await reviews_of(api, who, question, *groups))["allowed"]
+
+    await eventually_answered(is_allowed)
 
 
 def denied(name: str, verb: str, resource: str, where: str, api_group: str = "") -> str:
@@ -141,8 +155,10 @@ async def test_subresources_are_granted_by_name_or_star(api: Api, resource: str)
 
 async def test_a_cluster_role_bound_in_a_namespace_reaches_only_there(api: Api):
     name, who = api.unique("role"), api.unique("u")
-    await api.make(kinds.CLUSTER_ROLE, role(name, allow("list", "configmaps nodes")))
+    rule = allow("list", "configmaps nodes")
+    await api.make(kinds.CLUSTER_ROLE, role(name, rule))
     await api.make(kinds.ROLE_BINDING, binding("b", "ClusterRole", name, user(who)))
+    await granted(api, who, rule)
     somebody = api.acting_as(who)
 
     assert (await somebody.list(kinds.CONFIG_MAP)).status == 200
@@ -154,6 +170,7 @@ async def test_a_cluster_role_bound_everywhere_reaches_everything(api: Api):
     rules = [allow("list", "configmaps nodes"), {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
     await api.make(kinds.CLUSTER_ROLE, role(name, *rules))
     await api.make(kinds.CLUSTER_ROLE_BINDING, binding(name, "ClusterRole", name, user(who)))
+    await granted(api, who, rules[0])
     somebody = api.acting_as(who)
 
     assert (await somebody.list(kinds.CONFIG_MAP)).status == 200
@@ -165,8 +182,10 @@ async def test_a_cluster_role_bound_everywhere_reaches_everything(api: Api):
 
 async def test_a_group_and_an_account_are_bound_like_a_user(api: Api):
     who = api.unique("g")
-    await api.make(kinds.ROLE, role("r", allow("list", "configmaps")))
+    rule = allow("list", "configmaps")
+    await api.make(kinds.ROLE, role("r", rule))
     await api.make(kinds.ROLE_BINDING, binding("b", "Role", "r", group(who), account("robot", api.namespace)))
+    await granted(api, "anybody", rule, who)
 
     assert (await api.acting_as("anybody", who).list(kinds.CONFIG_MAP)).status == 200
     robot = f"system:serviceaccount:{api.namespace}:robot"
@@ -193,10 +212,10 @@ async def test_a_right_that_is_taken_back_is_gone(api: Api):
     assert (await somebody.list(kinds.CONFIG_MAP)).status == 200
     await api.delete(kinds.ROLE_BINDING, "b")
 
-    for _ in range(100):
-        if (await somebody.list(kinds.CONFIG_MAP)).status == 403:
-            return
-    pytest.fail("the right is still there")
+    async def is_denied() -> bool:
+        return (await somebody.list(kinds.CONFIG_MAP)).status == 403
+
+    await eventually_answered(is_denied)
 
 
 async def test_impersonation_is_itself_a_right(api: Api):

@@ -196,7 +196,10 @@ async def test_a_token_opens_the_door(api: Api):
     await api.make(kinds.ROLE_BINDING, binding("b", "Role", "r", account("robot", api.namespace)))
     bearer = api.bearing((await ask(api)).made["status"]["token"])
 
-    assert (await bearer.list(kinds.CONFIG_MAP)).status == 200
+    async def is_let_in() -> bool:
+        return (await bearer.list(kinds.CONFIG_MAP)).status == 200
+
+    assert await eventually_answered(is_let_in)
     answer = await bearer.list(kinds.SECRET)
     who = f"system:serviceaccount:{api.namespace}:robot"
     assert f'User "{who}" cannot list resource "secrets"' in answer.json["message"]

@@ -326,8 +326,8 @@ MESSAGES: list[tuple[Kind, Change, str, str]] = [
         {"metadata/name": "Upper"},
         "metadata.name",
         (
-            'Invalid value: "Upper": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '
-            "'-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for "
+            'Invalid value: "Upper": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters'
+            ", '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for "
             "validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
         ),
     ),
