@@ -92,8 +92,13 @@ async def test_a_token_for_another_pod_of_that_name_is_a_conflict(api: Api):
     await a_pod(api)
     answer = await ask(api, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "other"})
 
-    assert (answer.status, answer.json["reason"]) == (409, "Conflict")
-    assert "the UID in the bound object reference (other) does not match the UID in record" in answer.json["message"]
+    answer.is_refused(
+        409,
+        "Conflict",
+        'Operation cannot be fulfilled on Pod "p": the UID in the bound object reference (other) does not match the '
+        "UID in record. The object might have been deleted and then recreated",
+        {"name": "p", "kind": "Pod"},
+    )
 
 
 async def test_a_token_for_a_pod_that_is_not_there_is_not_found(api: Api):

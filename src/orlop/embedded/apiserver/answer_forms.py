@@ -168,7 +168,7 @@ class Tables:
         row = b'{"cells":' + msgspec.json.encode(cells)
         match self.include:
             case "None":
-                return row + b"}"
+                return row + b',"object":null}'
             case "Object":
                 return row + b',"object":' + kind.json(stored) + b"}"
             case _:

@@ -267,6 +267,7 @@ DEFAULTS: Final[Completions] = {
     "apps.v1.ReplicaSet": replica_set,
     "apps.v1.StatefulSet": stateful_set,
     "authentication.v1.TokenRequest": token_request,
+    "coordination.v1.Lease": lambda given: {"spec": {}, **given},
     "core.v1.AzureDiskVolumeSource": _filling(cachingMode="ReadWrite", fsType="ext4", kind="Shared", readOnly=False),
     "core.v1.ConfigMapVolumeSource": _filling(defaultMode=FILE_MODE),
     "core.v1.Container": container,

@@ -136,7 +136,7 @@ def _list_causes(options: ListOptions) -> Iterator[Cause]:
         why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
         yield forbidden("resourceVersionMatch", why)
     if options.match not in {EXACT, NOT_OLDER}:
-        yield not_supported("resourceVersionMatch", options.match, (EXACT, NOT_OLDER))
+        yield not_supported("resourceVersionMatch", options.match, (EXACT, NOT_OLDER, ""))
     if options.match == EXACT and options.version == "0":
         why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
         yield forbidden("resourceVersionMatch", why)

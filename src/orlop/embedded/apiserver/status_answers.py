@@ -140,6 +140,11 @@ def invalid_options(options: str, causes: Sequence[Cause]) -> Refusal:
     return _invalid("meta.k8s.io", options, "", causes)
 
 
+def invalid_access_review(group: str, causes: Sequence[Cause]) -> Refusal:
+    """Kubernetes does not name the kind of these."""
+    return _invalid(group, "", "", causes)
+
+
 def invalid_patch(causes: Sequence[Cause]) -> Refusal:
     """What a patch makes of an object is none of its kind."""
     return _invalid("", "", "", causes)

@@ -203,7 +203,8 @@ def attachment_status(_old: Object, new: Object) -> Iterator[Cause]:
 
 
 def volume_attachment_update(old: Object, new: Object) -> Iterator[Cause]:
-    yield from unchanged(old.get("spec"), new.get("spec"), "spec")
+    if old.get("spec") != new.get("spec"):
+        yield invalid("spec", None, "field is immutable")
 
 
 def storage_capacity(given: Object) -> Iterator[Cause]:

@@ -160,7 +160,8 @@ def _event(obj: Object, now: datetime) -> Sequence[Any]:
     first = _get(obj, "firstTimestamp") or _get(obj, "eventTime")
     last = series.get("lastObservedTime") or _get(obj, "lastTimestamp") or first
     source = _get(obj, "source") or {}
-    from_where = [source.get("component") or _text(obj, "reportingComponent"), source.get("host")]
+    component = source.get("component") or _text(obj, "reportingComponent")
+    from_where = [component, source.get("host") or _text(obj, "reportingInstance")]
     return [
         age_text(last, now),
         _text(obj, "type"),
