@@ -171,7 +171,7 @@ def test_deleting_again_never_brings_back_nor_lengthens(obj: dict, many: list[De
         outcome = deletion(before, options, moment)
         after = outcome.object
         if isinstance(outcome, Erase):
-            assert not after["metadata"].get("finalizers")
+            assert set(after["metadata"].get("finalizers", [])) <= {"orphan"}  # seen last as it was stored
             return
         assert isinstance(outcome, Keep)
         assert after["metadata"]["deletionTimestamp"]
