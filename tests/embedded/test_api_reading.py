@@ -184,7 +184,7 @@ async def test_tables_have_the_columns_of_their_kind_and_rows_with_metadata():
         assert one["rows"][0]["object"]["kind"] == "ConfigMap"
         assert one["metadata"]["resourceVersion"]
         none = (await server.ask("GET", f"{MAPS}/a?includeObject=None", accept=TABLE)).body
-        assert none["rows"][0].keys() == {"cells"}
+        assert none["rows"][0].keys() == {"cells", "object"}
 
 
 async def test_metadata_alone_can_be_asked_for():

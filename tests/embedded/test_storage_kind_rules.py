@@ -191,7 +191,7 @@ def test_an_attachment_is_fixed_and_its_errors_are_short():
     old = stored(STORAGE, "VolumeAttachment", {"spec": ATTACHMENT})
 
     (sentence,) = wrong_change(old, spec={"nodeName": "n2"})
-    assert sentence.startswith("spec: Invalid value: {")
+    assert sentence.startswith("spec: Invalid value: null")
     assert sentence.endswith("field is immutable")
     long_error = {"attached": False, "attachError": {"message": "x" * 1025, "errorCode": -1}}
     much = {"attached": False, "attachmentMetadata": {"a": "x" * 262144}}

@@ -18,6 +18,7 @@ from orlop.kube.kinds import Kind
 
 JSON: Final = "application/json"
 JSON_HEADERS: Final[Mapping[str, str]] = {"content-type": JSON}
+ACCESS_REVIEWS: Final = "authorization.k8s.io"
 LARGEST_BODY: Final = 3 * 1024 * 1024
 MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 PAGES_EXPIRED: Final = (
@@ -128,7 +129,8 @@ def precondition_failed(kind: Kind, name: str, why: str) -> Refusal:
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> Refusal:
-    return _invalid(kind.group, kind.kind, name, causes)
+    # Of its access reviews, Kubernetes does not name the kind.
+    return _invalid(kind.group, "" if kind.group == ACCESS_REVIEWS else kind.kind, name, causes)
 
 
 def version_missing(kind: Kind, name: str, causes: Sequence[Cause]) -> Refusal:
@@ -138,11 +140,6 @@ def version_missing(kind: Kind, name: str, causes: Sequence[Cause]) -> Refusal:
 
 def invalid_options(options: str, causes: Sequence[Cause]) -> Refusal:
     return _invalid("meta.k8s.io", options, "", causes)
-
-
-def invalid_access_review(group: str, causes: Sequence[Cause]) -> Refusal:
-    """Kubernetes does not name the kind of these."""
-    return _invalid(group, "", "", causes)
 
 
 def invalid_patch(causes: Sequence[Cause]) -> Refusal:
