@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -14,7 +15,18 @@ from support.api_under_test import Api
 
 REQUIRED, INVALID, DUPLICATE = "FieldValueRequired", "FieldValueInvalid", "FieldValueDuplicate"
 UNSUPPORTED, FORBIDDEN, TOO_LONG = "FieldValueNotSupported", "FieldValueForbidden", "FieldValueTooLong"
-ABSENT = object()
+
+
+class Absent(Enum):
+    """Taken away from the object; an enum, so that it has the same name in every process."""
+
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+ABSENT = Absent.ABSENT
 Change = dict[str, Any]
 
 
