@@ -393,7 +393,8 @@ def test_the_other_workloads_get_their_defaults():
     }
     assert daemons["status"]["numberReady"] == 0
     assert set_of_pods["spec"]["podManagementPolicy"] == "OrderedReady"
-    assert set_of_pods["spec"]["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+    rolling = {"partition": 0, "maxUnavailable": 1}
+    assert set_of_pods["spec"]["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
     assert set_of_pods["spec"]["persistentVolumeClaimRetentionPolicy"] == {
         "whenDeleted": "Retain",
         "whenScaled": "Retain",

@@ -36,7 +36,7 @@ WRONG = [
         {"data": {"a": ""}, "binaryData": {"a": ""}},
         ['data[a]: Invalid value: "a": duplicate of key present in binaryData'],
     ),
-    (CONFIG_MAP, {"data": {"a": "x" * (MIB + 1)}}, [": Too long: may not be more than 1048576 bytes"]),
+    (CONFIG_MAP, {"data": {"a": "x" * (MIB + 1)}}, ["[]: Too long: may not be more than 1048576 bytes"]),
     (CONFIG_MAP, {"data": {"a": "x" * MIB}}, []),
     (SECRET, {"data": {"a": encoded("x" * (MIB + 1))}}, ["data: Too long: may not be more than 1048576 bytes"]),
     (SECRET, {"data": {"a": encoded("x" * MIB)}}, []),

@@ -312,12 +312,20 @@ def test_an_event_owns_nothing():
 
 def test_an_update_cannot_change_what_the_server_set():
     old = stored("v1", "ConfigMap", {})
-    attempt = {"creationTimestamp": "2000-01-01T00:00:00Z", "generation": 5, "deletionTimestamp": NOW, "uid": None}
+    attempt = {"creationTimestamp": "2000-01-01T00:00:00Z", "generation": 5, "uid": None}
 
     made = update(old, changed(old, metadata=attempt))
 
     assert made.causes == ()
     assert made.object == old
+
+
+def test_no_update_lets_an_object_die():
+    old = stored("v1", "ConfigMap", {})
+
+    assert wrong_change(old, metadata={"deletionTimestamp": NOW}) == [
+        f'metadata.deletionTimestamp: Invalid value: "{NOW}": field is immutable'
+    ]
 
 
 def test_names_and_uids_never_change():

@@ -34,7 +34,9 @@ def test_a_body_without_the_envelope_s_mark_is_malformed(body: bytes):
 
 def test_a_body_without_a_kind_is_malformed():
     with pytest.raises(MalformedBody, match="kind"):
-        decode_body(b"k8s\0")
+        decode_body(b"k8s\0\x1a\0")
+    with pytest.raises(MalformedBody, match="empty body"):
+        decode_body(b"k8s\0", default_kind="Pod")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ async def test_a_token_is_made_for_the_account_of_the_path():
     made = await review(them, "TokenRequest", {}, ADMIN, "default", "web")
 
     assert made["metadata"] == {"name": "web", "namespace": "default", "creationTimestamp": "2026-08-01T12:00:00Z"}
-    assert made["spec"] == {"audiences": [ISSUER], "expirationSeconds": 3600}
+    assert made["spec"] == {"audiences": [ISSUER], "expirationSeconds": 3600, "boundObjectRef": None}
     assert made["status"]["expirationTimestamp"] == "2026-08-01T13:00:00Z"
     assert them.authenticator.recognise(made["status"]["token"]).user.uid == "u-web"
 

@@ -52,9 +52,9 @@ def test_a_class_keeps_what_provisioning_goes_by():
     old = stored(STORAGE, "StorageClass", CLASS)
 
     assert wrong_change(old, provisioner="b", parameters={"a": "c"}, reclaimPolicy="Retain") == [
-        'parameters: Invalid value: {"a":"c"}: field is immutable',
-        'provisioner: Invalid value: "b": field is immutable',
-        'reclaimPolicy: Invalid value: "Retain": field is immutable',
+        "provisioner: Invalid value: null: field is immutable",
+        "parameters: Invalid value: null: field is immutable",
+        "reclaimPolicy: Invalid value: null: field is immutable",
     ]
     assert wrong_change(old, allowVolumeExpansion=True, mountOptions=["ro"]) == []
 
@@ -191,7 +191,7 @@ def test_an_attachment_is_fixed_and_its_errors_are_short():
     old = stored(STORAGE, "VolumeAttachment", {"spec": ATTACHMENT})
 
     (sentence,) = wrong_change(old, spec={"nodeName": "n2"})
-    assert sentence.startswith("spec: Invalid value: {")
+    assert sentence.startswith("spec: Invalid value: null")
     assert sentence.endswith("field is immutable")
     long_error = {"attached": False, "attachError": {"message": "x" * 1025, "errorCode": -1}}
     much = {"attached": False, "attachmentMetadata": {"a": "x" * 262144}}

@@ -99,7 +99,7 @@ def test_the_default_class_is_marked():
     shown = cells(kinds.STORAGE_CLASS, {"metadata": {"annotations": annotations}, "provisioner": "csi.orlop.dev"})
 
     assert shown["Name"] == "x (default)"
-    assert shown["AllowVolumeExpansion"] == "false"
+    assert shown["AllowVolumeExpansion"] is False
 
 
 def test_a_node_shows_its_roles_and_whether_it_takes_pods():

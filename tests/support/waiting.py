@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -21,3 +21,22 @@ async def eventually(condition: Callable[[], T], within: float = 10.0) -> T:
             raise AssertionError(f"{source} did not become true within {within} seconds; it is {value!r}")
         await asyncio.sleep(LOOK_EVERY)
     return value
+
+
+async def eventually_answered(question: Callable[[], Awaitable[T]], within: float = 30.0, every: float = 0.05) -> T:
+    """The same for what has to be asked of somebody else, who may take his time."""
+    end = time.monotonic() + within
+    while not (value := await question()):
+        if time.monotonic() > end:
+            source = getattr(question, "__qualname__", repr(question))
+            raise AssertionError(f"{source} did not become true within {within} seconds; it is {value!r}")
+        await asyncio.sleep(every)
+    return value
+
+
+def eventually_there(condition: Callable[[], bool], within: float = 20.0) -> None:
+    """The same for fixtures, which have no event loop."""
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, f"{condition} did not become true within {within} seconds"
+        time.sleep(LOOK_EVERY)

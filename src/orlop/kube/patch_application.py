@@ -217,7 +217,8 @@ class _Application:
             self.document = copied(operation.value)
             return
         container, last = self._container(operation.path)
-        _member(container, last)
+        if not isinstance(container, dict):  # of an object, Kubernetes replaces also what is not there
+            _member(container, last)
         container[last if isinstance(container, dict) else int(last)] = copied(operation.value)
 
     def move(self, operation: _Operation) -> None:

@@ -226,6 +226,13 @@ class _LivePool(aiohttp.BaseConnector):
             self._used.add(protocol)
         return connection
 
+    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        if should_close or protocol.should_close:
+            # Over TLS a polite end waits for the server's; whoever leaves a watch is not to leave that behind.
+            protocol.abort()
+            should_close = True
+        super()._release(key, protocol, should_close=should_close)
+
 
 def _has_something_to_read(connection: Connection) -> bool:
     """On a connection where nothing was asked, that is the end, or the server's reason for it."""

@@ -13,11 +13,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from orlop.embedded.apiserver.go_text import quoted
 from orlop.embedded.apiserver.media_types import META_GROUP, AnswerForm, Shape
 from orlop.embedded.apiserver.object_store.versions import Stored
+from orlop.embedded.apiserver.status_answers import bad_request
 from orlop.embedded.apiserver.stored_objects import KindInStore, metadata_json
 from orlop.embedded.apiserver.table_rules import column_definitions, table_shape
 
+INCLUDED: Final = frozenset({"", "None", "Metadata", "Object"})
 INITIAL_EVENTS_END: Final = {"k8s.io/initial-events-end": "true"}
 
 
@@ -71,7 +74,13 @@ def form_of(wanted: AnswerForm, include: str, now: Callable[[], datetime]) -> Fo
         case Shape.METADATA:
             return MetadataOnly(wanted.version)
         case Shape.TABLE:
+            if include not in INCLUDED:
+                raise bad_request(f"Unable to convert to Table as requested: includeObject: {_not_included(include)}")
             return Tables(wanted.version, include or "Metadata", now)
+
+
+def _not_included(include: str) -> str:
+    return f"Invalid value: {quoted(include)}: must be 'Metadata', 'Object', 'None', or empty"
 
 
 def _typed(kind: str, api_version: str, *members: bytes) -> bytes:
@@ -159,7 +168,7 @@ class Tables:
         row = b'{"cells":' + msgspec.json.encode(cells)
         match self.include:
             case "None":
-                return row + b"}"
+                return row + b',"object":null}'
             case "Object":
                 return row + b',"object":' + kind.json(stored) + b"}"
             case _:

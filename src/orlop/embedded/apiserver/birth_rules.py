@@ -238,5 +238,5 @@ def with_counts(*fields: str) -> Maker:
     return lambda given, _around: {**given, "status": dict.fromkeys(fields, 0)}
 
 
-def without_status(given: Object, _around: Surroundings) -> Object:
-    return without(given, ["status"])
+def with_empty_status(given: Object, _around: Surroundings) -> Object:
+    return {**given, "status": {}}

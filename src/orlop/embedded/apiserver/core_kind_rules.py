@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ REQUIRED_KEYS: Final = {
     "kubernetes.io/tls": ("tls.crt", "tls.key"),
 }
 JSON_SECRETS: Final = ("kubernetes.io/dockercfg", "kubernetes.io/dockerconfigjson")
+NO_NETWORK: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 FIXED_CIDR: Final = 'node updates may not change podCIDR except from "" to valid'
 
 
@@ -46,7 +48,18 @@ def namespace_status(_old: Object, new: Object) -> Iterator[Cause]:
 def node(given: Object) -> Iterator[Cause]:
     # Kubernetes looks for the taints under metadata when it names them.
     yield from _taints(given.get("spec", {}).get("taints", []), "metadata.taints")
+    for place, cidr in enumerate(given.get("spec", {}).get("podCIDRs", [])):
+        if not _is_network(cidr):
+            yield invalid(f"spec.podCIDRs[{place}]", cidr, NO_NETWORK)
     yield from node_status(given, given)
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return "/" in text
 
 
 def _taints(taints: Sequence[Object], path: str) -> Iterator[Cause]:
@@ -135,7 +148,7 @@ def config_map(given: Object) -> Iterator[Cause]:
         yield from (invalid(f"binaryData[{key}]", key, why) for why in name_rules.config_key(key))
     size = sum(len(value.encode()) for value in data.values()) + sum(_decoded_length(each) for each in binary.values())
     if size > MOST_DATA_BYTES:
-        yield too_long("", MOST_DATA_BYTES)
+        yield too_long("[]", MOST_DATA_BYTES)  # so Kubernetes names the whole
 
 
 def config_map_update(old: Object, new: Object) -> Iterator[Cause]:

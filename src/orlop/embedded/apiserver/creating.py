@@ -82,7 +82,7 @@ class Creator:
         prepared = prepare_create(self._tools.schemas, kind.kind.api_version, kind.kind.kind, given, around)
         name = prepared.object.get("metadata", {}).get("name", "")
         if prepared.causes:
-            raise invalid(kind.kind, name, prepared.causes)
+            raise invalid(kind.kept_as, name, prepared.causes)
         if given.get("metadata", {}).get("resourceVersion"):
             raise version_on_create()
         return prepared.object

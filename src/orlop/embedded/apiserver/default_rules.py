@@ -21,6 +21,14 @@ METADATA_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 FILE_MODE: Final = 0o644
 ONE_HOUR: Final = 3600
+# Go writes these also where nobody knows them.
+NO_NODE_INFO: Final = dict.fromkeys(
+    (
+        *("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"),
+        *("kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture"),
+    ),
+    "",
+)
 
 
 def _filled(given: Mapping[str, Any], **defaults: Any) -> Object:
@@ -163,8 +171,16 @@ def namespace(given: Object) -> Object:
     return made
 
 
+def node(given: Object) -> Object:
+    return given if "status" in given else {**given, "status": node_status({})}
+
+
 def node_status(given: Object) -> Object:
-    return given if "allocatable" in given or "capacity" not in given else {**given, "allocatable": given["capacity"]}
+    endpoints = {"kubeletEndpoint": {"Port": 0}, **given.get("daemonEndpoints", {})}
+    written = {**given, "daemonEndpoints": endpoints, "nodeInfo": {**NO_NODE_INFO, **given.get("nodeInfo", {})}}
+    if "allocatable" in given or "capacity" not in given:
+        return written
+    return {**written, "allocatable": given["capacity"]}
 
 
 def _workload(given: Object, **defaults: Any) -> Object:
@@ -194,7 +210,7 @@ def stateful_set(given: Object) -> Object:
     if not strategy.get("type"):
         strategy = {"rollingUpdate": {}, **strategy, "type": "RollingUpdate"}
     if strategy["type"] == "RollingUpdate" and "rollingUpdate" in strategy:
-        strategy = {**strategy, "rollingUpdate": _filled(strategy["rollingUpdate"], partition=0)}
+        strategy = {**strategy, "rollingUpdate": _filled(strategy["rollingUpdate"], partition=0, maxUnavailable=1)}
     retention = _filled(spec.get("persistentVolumeClaimRetentionPolicy", {}), whenDeleted="Retain", whenScaled="Retain")
     return {
         **given,
@@ -234,24 +250,38 @@ def subject(given: Object) -> Object:
     return _filled(given, apiGroup=RBAC_GROUP) if given.get("kind") in {"User", "Group"} else given
 
 
+def core_event(given: Object) -> Object:
+    """Go writes these fields of an event also where there is nothing in them."""
+    written: Object = {"source": {}, "firstTimestamp": None, "lastTimestamp": None, "eventTime": None}
+    return {**written, "reportingComponent": "", "reportingInstance": "", **given}
+
+
+def event(given: Object) -> Object:
+    moments = {"deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None, "eventTime": None}
+    return {**moments, "deprecatedSource": {}, **given}
+
+
 DEFAULTS: Final[Completions] = {
     "apps.v1.DaemonSet": daemon_set,
     "apps.v1.Deployment": deployment,
     "apps.v1.ReplicaSet": replica_set,
     "apps.v1.StatefulSet": stateful_set,
     "authentication.v1.TokenRequest": token_request,
+    "coordination.v1.Lease": lambda given: {"spec": {}, **given},
     "core.v1.AzureDiskVolumeSource": _filling(cachingMode="ReadWrite", fsType="ext4", kind="Shared", readOnly=False),
     "core.v1.ConfigMapVolumeSource": _filling(defaultMode=FILE_MODE),
     "core.v1.Container": container,
     "core.v1.ContainerPort": _filling(protocol="TCP"),
     "core.v1.DownwardAPIVolumeSource": _filling(defaultMode=FILE_MODE),
     "core.v1.EphemeralContainer": container,
+    "core.v1.Event": core_event,
     "core.v1.HTTPGetAction": _filling(path="/", scheme="HTTP"),
     "core.v1.HostPathVolumeSource": lambda given: {"type": "", **given},
     "core.v1.ISCSIPersistentVolumeSource": _filling(iscsiInterface="default"),
     "core.v1.ISCSIVolumeSource": _filling(iscsiInterface="default"),
     "core.v1.ImageVolumeSource": image_volume,
     "core.v1.Namespace": namespace,
+    "core.v1.Node": node,
     "core.v1.NodeStatus": node_status,
     "core.v1.ObjectFieldSelector": _filling(apiVersion="v1"),
     "core.v1.PersistentVolume": persistent_volume,
@@ -272,9 +302,11 @@ DEFAULTS: Final[Completions] = {
     "core.v1.SecretVolumeSource": _filling(defaultMode=FILE_MODE),
     "core.v1.ServiceAccountTokenProjection": _filling(expirationSeconds=ONE_HOUR),
     "core.v1.Volume": volume,
+    "events.v1.Event": event,
     "rbac.v1.ClusterRoleBinding": role_binding,
     "rbac.v1.RoleBinding": role_binding,
     "rbac.v1.Subject": subject,
     "storage.v1.CSIDriver": csi_driver,
+    "storage.v1.CSINode": lambda given: {"status": {}, **given},
     "storage.v1.StorageClass": _filling(reclaimPolicy="Delete", volumeBindingMode="Immediate"),
 }

@@ -38,7 +38,9 @@ def resource_list(kinds: Sequence[Kind], group_name: str, version: str) -> Docum
         return None
     resources = [entry for kind in mine for entry in _resources(kind)]
     group_version = mine[0].api_version
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
+    # The list of the core group does not say its version, in Kubernetes as here.
+    version_of_list = {"apiVersion": "v1"} if group_name else {}
+    return {"kind": "APIResourceList", **version_of_list, "groupVersion": group_version, "resources": resources}
 
 
 def aggregated(kinds: Sequence[Kind], *, core: bool) -> Document:

@@ -19,16 +19,19 @@ NEW_NAMES: Final[Mapping[str, str]] = {
     "count": "deprecatedCount",
     "reportingComponent": "reportingController",
 }
+# The core form shows these also where they are empty; the new one does not.
+ALWAYS_IN_CORE: Final[Mapping[str, str]] = {"reportingComponent": "", "reportingInstance": ""}
 CORE_NAMES: Final[Mapping[str, str]] = {new: core for core, new in NEW_NAMES.items()}
 
 
 def from_core(event: Mapping[str, Any]) -> dict[str, Any]:
     """The event as events.k8s.io/v1 shows it."""
-    renamed = {NEW_NAMES.get(name, name): value for name, value in event.items()}
+    shown = {name: value for name, value in event.items() if value != "" or name not in ALWAYS_IN_CORE}
+    renamed = {NEW_NAMES.get(name, name): value for name, value in shown.items()}
     return {**renamed, "kind": EVENT.kind, "apiVersion": EVENT.api_version}
 
 
 def to_core(event: Mapping[str, Any]) -> dict[str, Any]:
     """The event as it is stored, and as core/v1 shows it."""
     renamed = {CORE_NAMES.get(name, name): value for name, value in event.items()}
-    return {**renamed, "kind": CORE_EVENT.kind, "apiVersion": CORE_EVENT.api_version}
+    return {**ALWAYS_IN_CORE, **renamed, "kind": CORE_EVENT.kind, "apiVersion": CORE_EVENT.api_version}

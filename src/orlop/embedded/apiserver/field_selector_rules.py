@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from orlop.embedded.apiserver.go_text import quoted
 from orlop.kube.kinds import Kind
 from orlop.kube.selectors import FieldSelector, field_text
 
@@ -58,6 +59,13 @@ FIELDS: Final[Mapping[str, Mapping[str, Reader]]] = {
 def unsupported_fields(kind: Kind, selector: FieldSelector) -> list[str]:
     known = FIELDS.get(kind.resource, {})
     return sorted(field for field in selector.fields if field not in BY_KEY and field not in known)
+
+
+def why_unsupported(kind: Kind, field: str) -> str:
+    """Kinds with fields of their own say it in other words than those without."""
+    if kind.resource in FIELDS:
+        return f"field label not supported: {field}"
+    return f'{quoted(field)} is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
 def matches_fields(kind: Kind, selector: FieldSelector, obj: Object) -> bool:

@@ -124,7 +124,7 @@ KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
         replaced_without_version=False,
     ),
     (_STORAGE, "CSINode"): KindRules(
-        make=birth_rules.without_status,
+        make=birth_rules.with_empty_status,
         causes=storage_kind_rules.csi_node,
         update_causes=storage_kind_rules.csi_node_update,
         has_status=True,

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from orlop.embedded.apiserver.protobuf_bodies import MEDIA_TYPE
-from orlop.embedded.apiserver.status_answers import JSON, not_acceptable, unsupported_media_type
+from orlop.embedded.apiserver.status_answers import JSON, no_patch_type, not_acceptable, unsupported_media_type
 
 PROTOBUF: Final = MEDIA_TYPE
 JSON_PATCH: Final = "application/json-patch+json"
@@ -20,7 +20,8 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 PATCHES: Final = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
 BODIES: Final = (JSON, PROTOBUF)
-WILDCARDS: Final = frozenset({"*/*", "application/*"})
+ANYTHING: Final = "*/*"
+
 META_GROUP: Final = "meta.k8s.io"
 
 
@@ -68,7 +69,7 @@ def read_media_type(text: str) -> MediaType:
 def accepted(header: str) -> Iterator[MediaType]:
     """In the order in which they are preferred; nothing at all is whatever we like."""
     types = [read_media_type(part) for part in header.split(",") if part.strip()]
-    yield from sorted(types or [MediaType("*/*")], key=lambda one: -one.weight)
+    yield from sorted(types or [MediaType(ANYTHING)], key=lambda one: -one.weight)
 
 
 def answer_form(header: str) -> AnswerForm:
@@ -83,7 +84,7 @@ def accepts_plain_json(header: str) -> bool:
 
 
 def _is_json(media_type: MediaType) -> bool:
-    return media_type.name == JSON or media_type.name in WILDCARDS
+    return media_type.name in {JSON, ANYTHING}
 
 
 def _form(media_type: MediaType) -> AnswerForm | None:
@@ -107,5 +108,5 @@ def body_type(header: str) -> str:
 def patch_type(header: str) -> str:
     name = read_media_type(header).name
     if name not in PATCHES:
-        raise unsupported_media_type(PATCHES)
+        raise no_patch_type()
     return name

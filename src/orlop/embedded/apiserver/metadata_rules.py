@@ -43,8 +43,10 @@ def at_birth(metadata: Metadata, *, uid: str, now: str, namespace: str | None, n
 def after_update(old: Metadata, new: Metadata) -> dict[str, Any]:
     """What the new object says, without what no update can change."""
     made = {**new, "uid": new.get("uid") or old.get("uid")}
-    for field in ("creationTimestamp", "generation", "deletionTimestamp"):
+    for field in ("creationTimestamp", "generation"):
         made[field] = old.get(field)
+    if old.get("deletionTimestamp"):
+        made["deletionTimestamp"] = old["deletionTimestamp"]
     if made.get("deletionGracePeriodSeconds") is None:
         made["deletionGracePeriodSeconds"] = old.get("deletionGracePeriodSeconds")
     return {key: value for key, value in made.items() if value is not None}
@@ -73,7 +75,7 @@ def birth_causes(
 def update_causes(old: Metadata, new: Metadata, *, qualified_finalizers: bool) -> Iterator[Cause]:
     if old.get("deletionTimestamp"):
         yield from _no_new_finalizers(old, new)
-    for field in ("name", "namespace", "uid", "deletionGracePeriodSeconds"):
+    for field in ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds"):
         yield from unchanged(old.get(field), new.get(field), f"{PATH}.{field}")
     if new.get("generation", 0) < 0:
         yield invalid(f"{PATH}.generation", new["generation"], NOT_NEGATIVE)

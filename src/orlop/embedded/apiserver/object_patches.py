@@ -12,8 +12,8 @@ from orlop.embedded.apiserver.schemas import Schemas, UnknownKind
 from orlop.embedded.apiserver.status_answers import (
     Refusal,
     bad_request,
-    body_too_large,
     patch_does_not_apply,
+    patch_too_large,
 )
 from orlop.kube.http_messages import HttpRequest
 from orlop.kube.patch_application import (
@@ -56,8 +56,8 @@ def patched(schemas: Schemas, old: Object, patch: Patch) -> Any:
         if patch.media_type == MERGE_PATCH:
             return apply_merge_patch(old, patch.value)
         return _merged_by_keys(schemas, old, patch.value)
-    except PatchTooLarge:
-        raise body_too_large() from None
+    except PatchTooLarge as error:
+        raise patch_too_large(str(error)) from None
     except PatchError as error:
         raise bad_request(f"invalid JSON patch: {error}") from None
     except PatchDoesNotApply:

@@ -47,6 +47,8 @@ def decode_body(data: bytes, *, default_api_version: str = "", default_kind: str
 def _open(body: Body) -> Json:
     if not body.data.startswith(PREFIX):
         raise MalformedBody(f"the body does not begin with the bytes 6b 38 73 00: it is not {MEDIA_TYPE}")
+    if len(body.data) == len(PREFIX):
+        raise MalformedBody("empty body")
     return _ENVELOPE.read(body, len(PREFIX), len(body.data), {})
 
 

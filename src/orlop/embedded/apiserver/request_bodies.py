@@ -39,7 +39,7 @@ class Given:
 def read_object(schemas: Schemas, request: HttpRequest, api_version: str, kind: str, options: WriteOptions) -> Given:
     """The object of this kind in the body of a create or a replacement."""
     body = _read(request, api_version, kind)
-    value = body.value
+    value = {} if body.value is None else body.value
     if isinstance(value, dict):
         _check_type(schemas, value, api_version, kind)
     try:
@@ -123,7 +123,18 @@ def _check_type(schemas: Schemas, value: Object, api_version: str, kind: str) ->
         raise bad_request(
             f"the API version in the data ({sent_version}) does not match the expected API version ({api_version})"
         )
-    raise bad_request(_not_as(sent_version, sent_kind, kind, "unknown conversion"))
+    what = f"converting ({_go_type(sent_version, sent_kind)}) to ({_internal_package(api_version)}.{kind})"
+    raise bad_request(_not_as(sent_version, sent_kind, kind, f"{what}: unknown conversion"))
+
+
+def _go_type(api_version: str, kind: str) -> str:
+    return f"{api_version.rpartition('/')[2]}.{kind}"
+
+
+def _internal_package(api_version: str) -> str:
+    """The Go package in which Kubernetes holds the kinds of a group, which is what its sentence says."""
+    group = api_version.rpartition("/")[0].partition(".")[0]
+    return "core" if group in {"", "events"} else group
 
 
 def _not_as(api_version: str, sent: str, wanted: str, why: str) -> str:

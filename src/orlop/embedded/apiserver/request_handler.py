@@ -35,6 +35,7 @@ from orlop.embedded.apiserver.status_answers import (
     denied,
     internal_error,
     method_not_allowed,
+    no_such_resource,
     unavailable,
 )
 from orlop.embedded.apiserver.stored_objects import kinds_in_store
@@ -116,8 +117,10 @@ class ApiServer:
             return await self._plain(request, path.path, user)
         verb = verb_of(request.method, path, watch=asks_to_watch(request.query))
         self._authorize(path, verb or request.method.lower(), request, user)
-        if (path.group, path.version) not in self._groups:
+        if path.group not in {group for group, _ in self._groups}:
             return PAGE_NOT_FOUND
+        if (path.group, path.version) not in self._groups:
+            raise no_such_resource()
         return await self._verbs.carry_out(resource_request(self._served, request, path, verb), user)
 
     def _authorize(self, path: ResourcePath, verb: str, request: HttpRequest, user: User) -> None:

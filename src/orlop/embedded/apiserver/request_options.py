@@ -24,7 +24,7 @@ FALSE: Final = frozenset({"false", "0"})
 EXACT: Final = "Exact"
 NOT_OLDER: Final = "NotOlderThan"
 ALL: Final = "All"
-POLICIES: Final = ("Background", "Foreground", "Orphan")
+POLICIES: Final = ("Foreground", "Background", "Orphan")
 LONGEST_MANAGER: Final = 128
 
 ANY_LABELS: Final = LabelSelector()
@@ -136,7 +136,7 @@ def _list_causes(options: ListOptions) -> Iterator[Cause]:
         why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
         yield forbidden("resourceVersionMatch", why)
     if options.match not in {EXACT, NOT_OLDER}:
-        yield not_supported("resourceVersionMatch", options.match, (EXACT, NOT_OLDER))
+        yield not_supported("resourceVersionMatch", options.match, (EXACT, NOT_OLDER, ""))
     if options.match == EXACT and options.version == "0":
         why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
         yield forbidden("resourceVersionMatch", why)

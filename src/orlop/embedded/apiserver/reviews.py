@@ -16,7 +16,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from orlop.embedded.apiserver.access_rules import (
-    Allowed,
+    MASTERS,
+    Denied,
     PathQuestion,
     Policy,
     Question,
@@ -29,7 +30,12 @@ from orlop.embedded.apiserver.authentication import BOUND_KINDS, Authenticator, 
 from orlop.embedded.apiserver.kind_rules import rules_of as rules_of_kind
 from orlop.embedded.apiserver.object_store.decoded_objects import fresh
 from orlop.embedded.apiserver.object_store.versions import Key, Stored
-from orlop.embedded.apiserver.status_answers import bad_request, invalid, not_found, precondition_failed
+from orlop.embedded.apiserver.status_answers import (
+    bad_request,
+    invalid,
+    not_found,
+    precondition_failed,
+)
 from orlop.embedded.apiserver.token_claims import ISSUER, BoundObject, InvalidToken, TokenClaims, TokenSigner
 from orlop.foundation.clock import Clock
 from orlop.kube.kinds import POD, SERVICE_ACCOUNT, Kind
@@ -61,9 +67,11 @@ class Reviews:
         causes = [*rules_of_kind(body["apiVersion"], body["kind"]).causes(body)]
         if causes:
             raise invalid(_kind_of(kind, body), body.get("metadata", {}).get("name", ""), causes)
+        body = {"metadata": {}, **body}
         match body["kind"]:
             case "SelfSubjectReview":
-                return {**body, "status": {"userInfo": _user_info(user)}}
+                metadata = {**body["metadata"], "creationTimestamp": time_text(self._tools.clock.now())}
+                return {**body, "metadata": metadata, "status": {"userInfo": _user_info(user)}}
             case "TokenReview":
                 return {**body, "status": self._token_review(body.get("spec", {}))}
             case "SelfSubjectAccessReview":
@@ -93,9 +101,10 @@ class Reviews:
 
     def _access_review(self, body: Object, user: User) -> Object:
         decision = decide(user, _question(body.get("spec", {})), self._tools.policy())
-        if isinstance(decision, Allowed):
-            return {**body, "status": {"allowed": True, "reason": decision.reason}}
-        return {**body, "status": {"allowed": False}}
+        if isinstance(decision, Denied):
+            return {**body, "status": {"allowed": False}}
+        reason = {} if MASTERS in user.groups else {"reason": decision.reason}
+        return {**body, "status": {"allowed": True, **reason}}
 
     def _rules_review(self, body: Object, user: User) -> Object:
         namespace = body.get("spec", {}).get("namespace", "")
@@ -115,7 +124,12 @@ class Reviews:
         uid = stored_uid(self._tools.stored(Key(SERVICE_ACCOUNT.resource, namespace, name)))
         if uid is None:
             raise not_found(SERVICE_ACCOUNT, name)
-        spec = {"audiences": [ISSUER], "expirationSeconds": HOUR, **_without_empty(body.get("spec", {}))}
+        spec = {
+            "audiences": [ISSUER],
+            "expirationSeconds": HOUR,
+            "boundObjectRef": None,
+            **_without_empty(body.get("spec", {})),
+        }
         bound = self._bound(spec.get("boundObjectRef"), namespace, name)
         now = self._tools.clock.now().replace(microsecond=0)
         claims = TokenClaims(
@@ -159,7 +173,7 @@ def _kind_of(kind: Kind, body: Mapping[str, Any]) -> Kind:
 
 def _refuse_other(kind: Kind, name: str, wanted: str, found: str) -> None:
     if wanted and wanted != found:
-        why = f"the UID in the bound object reference ({wanted}) does not match the UID in record ({found})."
+        why = f"the UID in the bound object reference ({wanted}) does not match the UID in record."
         raise precondition_failed(kind, name, f"{why} The object might have been deleted and then recreated")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orlop.embedded.apiserver.field_selector_rules import BY_KEY, matches_fields, unsupported_fields
+from orlop.embedded.apiserver.field_selector_rules import BY_KEY, matches_fields, unsupported_fields, why_unsupported
 from orlop.embedded.apiserver.object_store.decoded_objects import DecodedObjects
 from orlop.embedded.apiserver.object_store.versions import Key, Stored
 from orlop.embedded.apiserver.status_answers import bad_request
@@ -23,7 +23,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         for field in unsupported_fields(self.kind.kind, self.fields):
-            raise bad_request(f"field label not supported: {field}")
+            raise bad_request(why_unsupported(self.kind.kind, field))
 
     @property
     def takes_everything(self) -> bool:

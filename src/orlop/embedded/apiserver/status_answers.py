@@ -18,6 +18,7 @@ from orlop.kube.kinds import Kind
 
 JSON: Final = "application/json"
 JSON_HEADERS: Final[Mapping[str, str]] = {"content-type": JSON}
+ACCESS_REVIEWS: Final = "authorization.k8s.io"
 LARGEST_BODY: Final = 3 * 1024 * 1024
 MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 PAGES_EXPIRED: Final = (
@@ -128,7 +129,8 @@ def precondition_failed(kind: Kind, name: str, why: str) -> Refusal:
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> Refusal:
-    return _invalid(kind.group, kind.kind, name, causes)
+    # Of its access reviews, Kubernetes does not name the kind.
+    return _invalid(kind.group, "" if kind.group == ACCESS_REVIEWS else kind.kind, name, causes)
 
 
 def version_missing(kind: Kind, name: str, causes: Sequence[Cause]) -> Refusal:
@@ -168,14 +170,22 @@ def body_too_large() -> Refusal:
     return Refusal(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
 
 
+def patch_too_large(why: str) -> Refusal:
+    return Refusal(413, "RequestEntityTooLarge", f"Request entity too large: {why}")
+
+
 def unsupported_media_type(accepted: Sequence[str]) -> Refusal:
     what = "the body of the request was in an unknown format - accepted media types include: "
     return Refusal(415, "UnsupportedMediaType", what + ", ".join(accepted))
 
 
+def no_patch_type() -> Refusal:
+    return Refusal(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+
+
 def not_acceptable(offered: Sequence[str]) -> Refusal:
-    what = "only the following media types are accepted: "
-    return Refusal(406, "NotAcceptable", what + ", ".join(offered))
+    what = "406: Not Acceptable\n\nAvailable representations: "
+    return Refusal(406, "NotAcceptable", what + ", ".join(offered), {})
 
 
 def method_not_allowed() -> Refusal:
@@ -209,7 +219,7 @@ def namespace_is_ending(kind: Kind, name: str, namespace: str) -> Refusal:
 
 def bad_version(version: str) -> Refusal:
     why = f"strconv.ParseUint: parsing {quoted(version)}: invalid syntax"
-    return bad_request(f"invalid resource version: {quoted(version)}: {why}")
+    return bad_request(f"invalid resource version: resourceVersion: Invalid value: {quoted(version)}: {why}")
 
 
 def list_expired() -> Refusal:

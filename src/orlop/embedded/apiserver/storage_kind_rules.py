@@ -88,8 +88,9 @@ def _repeated(values: Sequence[str], path: str) -> Iterator[Cause]:
 
 
 def storage_class_update(old: Object, new: Object) -> Iterator[Cause]:
-    for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
-        yield from unchanged(old.get(field), new.get(field), field)
+    for field in ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"):
+        if old.get(field) != new.get(field):
+            yield invalid(field, None, "field is immutable")
 
 
 def csi_driver(given: Object) -> Iterator[Cause]:
@@ -202,7 +203,8 @@ def attachment_status(_old: Object, new: Object) -> Iterator[Cause]:
 
 
 def volume_attachment_update(old: Object, new: Object) -> Iterator[Cause]:
-    yield from unchanged(old.get("spec"), new.get("spec"), "spec")
+    if old.get("spec") != new.get("spec"):
+        yield invalid("spec", None, "field is immutable")
 
 
 def storage_capacity(given: Object) -> Iterator[Cause]:

@@ -160,7 +160,8 @@ def _event(obj: Object, now: datetime) -> Sequence[Any]:
     first = _get(obj, "firstTimestamp") or _get(obj, "eventTime")
     last = series.get("lastObservedTime") or _get(obj, "lastTimestamp") or first
     source = _get(obj, "source") or {}
-    from_where = [source.get("component") or _text(obj, "reportingComponent"), source.get("host")]
+    component = source.get("component") or _text(obj, "reportingComponent")
+    from_where = [component, source.get("host") or _text(obj, "reportingInstance")]
     return [
         age_text(last, now),
         _text(obj, "type"),
@@ -185,7 +186,7 @@ def _storage_class(obj: Object, now: datetime) -> Sequence[Any]:
         _text(obj, "provisioner"),
         _text(obj, "reclaimPolicy", empty="Delete"),
         _text(obj, "volumeBindingMode", empty="Immediate"),
-        str(bool(_get(obj, "allowVolumeExpansion"))).lower(),
+        bool(_get(obj, "allowVolumeExpansion")),
         _age(obj, now),
     ]
 
@@ -300,7 +301,7 @@ _EVENTS: Final = TableShape(
     (
         *map(column, ("Last Seen", "Type", "Reason", "Object")),
         *(wide("Subobject"), wide("Source"), column("Message"), wide("First Seen")),
-        *(integer("Count", priority=1), Column("Name", format="name", priority=1)),
+        *(wide("Count"), Column("Name", format="name", priority=1)),
     ),
     _event,
 )
@@ -328,8 +329,8 @@ SHAPES: Final[Mapping[str, TableShape]] = {
         ),
         _claim,
     ),
-    "secrets": TableShape((NAME, column("Type"), integer("Data"), AGE), _secret),
-    "configmaps": TableShape((NAME, integer("Data"), AGE), _config_map),
+    "secrets": TableShape((NAME, column("Type"), column("Data"), AGE), _secret),
+    "configmaps": TableShape((NAME, column("Data"), AGE), _config_map),
     "events": _EVENTS,
     "events.events.k8s.io": _EVENTS,
     "storageclasses.storage.k8s.io": TableShape(
@@ -349,7 +350,8 @@ SHAPES: Final[Mapping[str, TableShape]] = {
     ),
     "csinodes.storage.k8s.io": TableShape((NAME, integer("Drivers"), AGE), _csi_node),
     "volumeattachments.storage.k8s.io": TableShape(
-        (NAME, column("Attacher"), column("PV"), column("Node"), bool_column("Attached"), AGE), _attachment
+        (NAME, Column("Attacher", format="name"), column("PV"), column("Node"), bool_column("Attached"), AGE),
+        _attachment,
     ),
     "csistoragecapacities.storage.k8s.io": _CREATED,
     "roles.rbac.authorization.k8s.io": _CREATED,
@@ -365,7 +367,7 @@ SHAPES: Final[Mapping[str, TableShape]] = {
         _daemon_set,
     ),
     "deployments.apps": TableShape(
-        (NAME, column("Ready"), integer("Up-to-date"), integer("Available"), AGE, *_WORK, wide("Selector")), _deployment
+        (NAME, column("Ready"), column("Up-to-date"), column("Available"), AGE, *_WORK, wide("Selector")), _deployment
     ),
     "statefulsets.apps": TableShape((NAME, column("Ready"), AGE, *_WORK), _stateful_set),
     "replicasets.apps": TableShape(

@@ -114,7 +114,7 @@ class Updater:
         if prepared.causes == MISSING_VERSION:
             raise version_missing(kind, name, prepared.causes)
         if prepared.causes:
-            raise invalid(kind, name, prepared.causes)
+            raise invalid(place.kind.kept_as, name, prepared.causes)
         if kind is PERSISTENT_VOLUME_CLAIM and place.subresource == MAIN:
             self._refuse_resize(old, prepared.object, name)
         return prepared.object
@@ -140,8 +140,10 @@ def _named_as_asked(given: Object, name: str) -> Object:
 def _checked_uid(place: Place, old: Object, given: Object) -> Object:
     wanted, found = given.get("metadata", {}).get("uid"), old["metadata"].get("uid")
     if wanted and wanted != found:
+        key = "/".join(filter(None, ("/registry", place.kind.kind.plural, place.key.namespace, place.key.name)))
+        what = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
         why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
-        raise conflict(place.kind.kind, place.key.name, why)
+        raise conflict(place.kind.kind, place.key.name, what + why)
     return given
 
 

@@ -33,10 +33,11 @@ WITH_MOUNT_OPTIONS: Final = frozenset(PERSISTENT_SOURCES) - {
 
 def persistent_volume(volume: Object) -> Iterator[Cause]:
     spec = volume.get("spec", {})
-    yield from _common(spec, "spec")
+    yield from _needed_modes(spec, "spec")
     yield from _capacity(spec)
     yield from one_of(spec.get("persistentVolumeReclaimPolicy"), RECLAIM_POLICIES, "spec.persistentVolumeReclaimPolicy")
     yield from _affinity(spec)
+    yield from exactly_one_source(spec, PERSISTENT_SOURCES, "spec")
     if _is_root(spec) and spec.get("persistentVolumeReclaimPolicy") == "Recycle":
         yield forbidden("spec.persistentVolumeReclaimPolicy", "may not be 'recycle' for a hostPath mount of '/'")
     if spec.get("storageClassName"):
@@ -46,11 +47,10 @@ def persistent_volume(volume: Object) -> Iterator[Cause]:
     yield from _mount_options(volume)
 
 
-def _common(spec: Object, path: str) -> Iterator[Cause]:
+def _needed_modes(spec: Object, path: str) -> Iterator[Cause]:
     if not spec.get("accessModes"):
         yield required(f"{path}.accessModes")
     yield from access_modes(spec, path)
-    yield from exactly_one_source(spec, PERSISTENT_SOURCES, path)
 
 
 def _capacity(spec: Object) -> Iterator[Cause]:
@@ -99,7 +99,8 @@ def _mount_options(volume: Object) -> Iterator[Cause]:
 
 def inline_volume(spec: Object, path: str) -> Iterator[Cause]:
     """The spec of a volume that exists only in a VolumeAttachment."""
-    yield from _common(spec, path)
+    yield from _needed_modes(spec, path)
+    yield from exactly_one_source(spec, PERSISTENT_SOURCES, path)
     for field in ("claimRef", "capacity", "nodeAffinity", "storageClassName"):
         if spec.get(field):
             yield forbidden(f"{path}.{field}", NOT_INLINE)
