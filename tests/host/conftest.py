@@ -8,6 +8,9 @@ import pytest
 
 from support.descriptors import opened
 from support.file_systems import mounted
+from support.quota_kernel import quota_kernel
+
+__all__ = ["quota_kernel"]
 
 
 class FileSystems:
