@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 
 from orlop.host import erase_work, folder_erase
 from orlop.host.errors import HostError
-from orlop.host.folder_erase import erase_folder
+from orlop.host.folder_erase import erase_folder, names_in_trash
 from support.deep_trees import dig
 from support.descriptors import folder_descriptor, opened
 from support.random_tests import FEW
@@ -499,8 +499,8 @@ def deadly(act):
         act(*arguments, **options)
         die()
     return call
-for name in ("unlink", "rmdir", "rename", "mkdir"):
-    setattr(os, name, deadly(getattr(os, name)))
+for place, name in ((os, "unlink"), (os, "rmdir"), (os, "mkdir"), (erase_work, "renameat2")):
+    setattr(place, name, deadly(getattr(place, name)))
 erase_folder(os.open(sys.argv[1], os.O_RDONLY), "gone", threading.Event())
 """
 
@@ -514,7 +514,24 @@ def test_a_process_that_is_killed_leaves_what_the_next_one_erases(tmp_path: Path
 
     assert died.returncode == -9
     assert names(tmp_path) <= {"gone", ".rest-gone"}
+    with folder_descriptor(tmp_path) as trash:
+        assert names_in_trash(trash) == ["gone"]
     assert erase(tmp_path).is_complete
+    assert names(tmp_path) == set()
+
+
+def test_what_a_killed_erasure_moved_aside_is_not_taken_for_what_the_next_one_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(erase_work, "MOST_OPEN", 2)
+    for number in range(6):
+        dig(tmp_path / f"left-{number}", number)
+    (tmp_path / ".rest-gone").mkdir()
+    for number in range(6):
+        (tmp_path / f"left-{number}").rename(tmp_path / ".rest-gone" / str(number))
+    dig(tmp_path / "gone", 20)
+
+    assert erase(tmp_path).left == ()
     assert names(tmp_path) == set()
 
 

@@ -94,6 +94,6 @@ def _open_up(descriptor: int) -> bool:
     if not stat.S_ISDIR(mode) or mode & OWNER_ONLY == OWNER_ONLY:
         return False
     with contextlib.suppress(OSError):
-        os.chmod(path_of(descriptor), OWNER_ONLY)  # noqa: PTH101 - a descriptor's path, which nobody can replace
+        os.chmod(path_of(descriptor), OWNER_ONLY)
         return True
     return False

@@ -1,0 +1,157 @@
+"""Opening, making and removing below a root that is held open, so that nothing leads out of it.
+
+The kernel itself refuses symbolic links, `..` and, where asked, other mounts, while it walks (openat2): there is no
+moment between looking and using in which somebody could swap a folder for a link. What is opened is used by its
+descriptor from then on.
+
+This module must not walk a path as text and must not remove anything but an empty folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Final
+
+from orlop.host import system_calls
+from orlop.host.errors import HostError
+
+_CONFINED: Final = system_calls.BENEATH | system_calls.NO_SYMLINKS | system_calls.NO_MAGIC_LINKS
+_NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+_ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ADVICE: Final = {
+    errno.ELOOP: "a symbolic link is in the way; remove it",
+    errno.EXDEV: "a mount is in the way, or it leads out of its root; unmount it",
+    errno.ENOTDIR: "something that is no folder is in the way; remove it",
+    errno.ENOSYS: "the kernel is too old; Linux 5.14 or newer is needed",
+}
+
+
+class Mounts(Enum):
+    """Whether the walk may go from one mount to another."""
+
+    CROSSED = 0
+    REFUSED = system_calls.NO_MOUNT_CROSSING
+
+
+class Use(Enum):
+    """What a descriptor is for."""
+
+    HANDLE = os.O_PATH
+    """To name things below it, bind it or look at it; whatever is behind it is not touched."""
+    FOLDER_HANDLE = os.O_PATH | os.O_DIRECTORY
+    FOLDER_CONTENT = os.O_RDONLY | os.O_DIRECTORY
+    """To list it, make it durable and reach its attributes."""
+
+
+@contextmanager
+def opened_root(path: str) -> Iterator[int]:
+    """A root, given as text by the admin; symbolic links on the way to it are his, and are followed this once."""
+    root = open_root(path)
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
+def open_root(path: str) -> int:
+    """As `opened_root`, for whoever keeps it open."""
+    try:
+        return os.open(path, _ROOT_FLAGS)
+    except OSError as error:
+        raise HostError.because(error, f"The folder {path} cannot be opened") from error
+
+
+def open_below(root: int, names: Sequence[str], use: Use, mounts: Mounts) -> int:
+    """A descriptor of what the names lead to; no names mean the root itself."""
+    path = _path(names)
+    try:
+        return system_calls.openat2(root, path, use.value | _NO_FOLLOW, _CONFINED | mounts.value)
+    except OSError as error:
+        raise _refused(error, f"{path} cannot be opened below {_shown(root)}") from error
+
+
+@contextmanager
+def opened_below(root: int, names: Sequence[str], use: Use, mounts: Mounts) -> Iterator[int]:
+    descriptor = open_below(root, names, use, mounts)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(parent: int, name: str, mode: int) -> bool:
+    """Whether it was made now; one that is there already is left as it is, anything else there is an error."""
+    try:
+        os.mkdir(_single(name), mode, dir_fd=parent)
+    except FileExistsError as error:
+        if not is_folder(parent, name):
+            raise HostError(
+                errno.ENOTDIR, f"{name} in {_shown(parent)} is no folder: it is in the way; remove it."
+            ) from error
+        return False
+    except OSError as error:
+        raise HostError.because(error, f"The folder {name} cannot be made in {_shown(parent)}") from error
+    return True
+
+
+def remove_empty_folder(parent: int, name: str) -> bool:
+    """Whether it was there; one that is not empty, or mounted on, is an error and stays."""
+    try:
+        os.rmdir(_single(name), dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HostError.because(error, f"The folder {name} in {_shown(parent)} cannot be removed") from error
+    return True
+
+
+def is_folder(parent: int, name: str) -> bool:
+    """Whether a folder has the name; what is missing, and a link to a folder, is none."""
+    try:
+        descriptor = system_calls.openat2(parent, _single(name), Use.FOLDER_HANDLE.value | _NO_FOLLOW, _CONFINED)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            return False
+        raise _refused(error, f"{name} in {_shown(parent)} cannot be looked at") from error
+    os.close(descriptor)
+    return True
+
+
+def names_in(folder: int) -> list[str]:
+    """What a folder holds, in no order; asked of a descriptor for content."""
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise HostError.because(error, f"The folder {_shown(folder)} cannot be listed") from error
+
+
+def path_by_descriptor(parent: int, name: str) -> str:
+    """A path for system calls that take no descriptor: the kernel goes to the very folder that is open."""
+    return f"/proc/self/fd/{parent}/{_single(name)}"
+
+
+def _path(names: Sequence[str]) -> str:
+    return "/".join(_single(name) for name in names) or "."
+
+
+def _single(name: str) -> str:
+    if not name or name in {".", ".."} or "/" in name or "\0" in name:
+        raise HostError(errno.EINVAL, f"{name!r} is not the name of one thing in a folder: give it without slashes.")
+    return name
+
+
+def _refused(error: OSError, what: str) -> HostError:
+    advice = _ADVICE.get(error.errno or 0)
+    return HostError(error.errno or errno.EIO, f"{what}: {advice}.") if advice else HostError.because(error, what)
+
+
+def _shown(folder: int) -> str:
+    """For errors alone: where the open folder is at this moment."""
+    try:
+        return os.readlink(f"/proc/self/fd/{folder}")
+    except OSError:
+        return f"the folder with descriptor {folder}"

@@ -1,0 +1,212 @@
+"""The real working directory and kubelet's directory, each held open from the start.
+
+Joins what the other modules of this folder do; the orders of effects are told there. Both directories must exist: one
+that is missing is a disk that was not mounted, and is not to be made up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from orlop.host import confined_paths, disk_usage, folder_records, mount_table, mounts
+from orlop.host.confined_paths import Mounts, Use, opened_below
+from orlop.host.errors import HostError
+from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
+from orlop.host.path_rules import UnsafePath, names_below
+from orlop.host.shared_answer import SharedAnswer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from orlop.host.disk_usage import DiskRoom, TreeUsage
+    from orlop.host.folder_records import ShelfListing
+    from orlop.host.mount_option_rules import MountOptions
+    from orlop.host.mounts import FileIdentity, MountedAt
+
+T = TypeVar("T")
+TARGET_MODE = 0o750
+SHELF_DEPTH = 2  # shelf and folder: the names from the working directory to a folder
+
+
+class LinuxWorkdir:
+    def __init__(self, path: str) -> None:
+        with ExitStack() as opened:
+            self._root = _held(opened, confined_paths.open_root(path))
+            self._shelves = {
+                state: _held(opened, folder_records.open_shelf(self._root, state.value)) for state in FolderState
+            }
+            self._opened = opened.pop_all()
+        self._mounted = SharedAnswer(self._look_for_mounted_folders)
+
+    def shelf(self, state: FolderState) -> int:
+        """Its descriptor, for what works on descriptors: it is ours, and closed by us."""
+        return self._shelves[state]
+
+    def create(self, place: FolderPlace, record: bytes, mode: int) -> None:
+        folder_records.create(self._shelves[place.state], place.name, record, mode)
+
+    def remove_half_made(self, place: FolderPlace) -> bool:
+        return folder_records.remove_half_made(self._shelves[place.state], place.name)
+
+    def read_record(self, place: FolderPlace) -> bytes:
+        return folder_records.read_record(self._shelves[place.state], place.name)
+
+    def write_record(self, place: FolderPlace, record: bytes) -> None:
+        folder_records.write_record(self._shelves[place.state], place.name, record)
+
+    def move(self, place: FolderPlace, to: FolderPlace) -> None:
+        folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
+
+    def listing(self, state: FolderState) -> ShelfListing:
+        return folder_records.list_shelf(self._shelves[state])
+
+    def names_in_trash(self) -> frozenset[str]:
+        return frozenset(confined_paths.names_in(self._shelves[FolderState.TRASH]))
+
+    def strangers(self) -> frozenset[str]:
+        return frozenset(confined_paths.names_in(self._root)) - {state.value for state in FolderState}
+
+    def opened(self, place: FolderPlace) -> AbstractContextManager[int]:
+        """The folder itself, for what works on descriptors."""
+        return folder_records.opened_folder(self._shelves[place.state], place.name)
+
+    def identity(self, place: FolderPlace) -> FileIdentity:
+        with self.opened(place) as folder:
+            return mounts.identity_of(folder)
+
+    def mounted_folders(self) -> frozenset[FolderPlace]:
+        return self._mounted.ask()
+
+    def room(self) -> DiskRoom:
+        return disk_usage.room_on(self._root)
+
+    def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
+        return disk_usage.measure_tree(self._shelves[place.state], place.name, should_stop)
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def _look_for_mounted_folders(self) -> frozenset[FolderPlace]:
+        seen = mount_table.read_all_namespaces()
+        mounted = seen.mounted_folders().names_below(seen.folder_of(self._root), SHELF_DEPTH)
+        shelves = {state.value: state for state in FolderState}
+        return frozenset(FolderPlace(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
+
+
+class LinuxKubeletDir:
+    """`path` may lead over symbolic links; they are followed when it is opened, and never again."""
+
+    def __init__(self, path: str) -> None:
+        self._opened = ExitStack()
+        self._root = _held(self._opened, confined_paths.open_root(path))
+        self._real_path = os.readlink(f"/proc/self/fd/{self._root}")
+        self._path = os.path.abspath(path)
+
+    def names_of(self, path: str) -> Names:
+        try:
+            return names_below(self._path, path)
+        except UnsafePath:
+            return names_below(self._real_path, path)
+
+    def is_shared(self) -> bool:
+        if not mount_table.mount_of(self._root).is_shared:
+            self._look_for_a_newer_mount()
+        return mount_table.mount_of(self._root).is_shared
+
+    def make_target(self, target: Names) -> bool:
+        with self._parent_of(target) as parent:
+            return confined_paths.make_folder(parent, target[-1], TARGET_MODE)
+
+    def remove_target(self, target: Names) -> bool:
+        try:
+            with self._parent_of(target) as parent:
+                return confined_paths.remove_empty_folder(parent, target[-1])
+        except HostError as error:
+            return _if_missing(error, False)
+
+    def mounted_at(self, target: Names) -> MountedAt | None:
+        try:
+            with self._parent_of(target) as parent:
+                return mounts.mounted_at(parent, target[-1])
+        except HostError as error:
+            return _if_missing(error, None)
+
+    def unmount(self, target: Names) -> int:
+        try:
+            with self._parent_of(target) as parent:
+                return mounts.unmount(parent, target[-1])
+        except HostError as error:
+            return _if_missing(error, 0)
+
+    def names_in(self, folder: Names) -> frozenset[str] | None:
+        try:
+            with opened_below(self._root, folder, Use.FOLDER_CONTENT, Mounts.CROSSED) as opened:
+                return frozenset(confined_paths.names_in(opened))
+        except HostError as error:
+            return _if_missing(error, None)
+
+    def opened_target(self, target: Names) -> AbstractContextManager[int]:
+        return opened_below(self._root, target, Use.HANDLE, Mounts.CROSSED)
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def _parent_of(self, target: Names) -> AbstractContextManager[int]:
+        return opened_below(self._root, target[:-1], Use.FOLDER_HANDLE, Mounts.CROSSED)
+
+    def _look_for_a_newer_mount(self) -> None:
+        """A kubelet that starts after us binds its directory to itself, which hides the one that we hold."""
+        newer = confined_paths.open_root(self._real_path)
+        if mounts.identity_of(newer) == mounts.identity_of(self._root) and mount_table.mount_of(newer).is_shared:
+            # The old one stays open until the end: other threads may be using it.
+            self._root = _held(self._opened, newer)
+        else:
+            os.close(newer)
+
+
+class LinuxNodeHost:
+    """To be closed, or used as a context; nothing may be running then."""
+
+    def __init__(self, workdir: str, kubelet_dir: str) -> None:
+        with ExitStack() as opened:
+            self.workdir = LinuxWorkdir(workdir)
+            opened.callback(self.workdir.close)
+            self.kubelet_dir = LinuxKubeletDir(kubelet_dir)
+            opened.callback(self.kubelet_dir.close)
+            self._opened = opened.pop_all()
+
+    def bind(self, place: FolderPlace, target: Names, options: MountOptions) -> None:
+        with self.workdir.opened(place) as source, self.kubelet_dir.opened_target(target) as held:
+            mounts.bind(source, held, options)
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def as_node_host(host: LinuxNodeHost) -> NodeHost:
+    """The type checker's proof that the seam is kept."""
+    return host
+
+
+def _held(opened: ExitStack, descriptor: int) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _if_missing(error: HostError, answer: T) -> T:
+    """Whose parent is missing is missing itself; every other error stays one."""
+    if error.errno != errno.ENOENT:
+        raise error
+    return answer

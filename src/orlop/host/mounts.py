@@ -1,0 +1,122 @@
+"""Binding a folder onto a target, and unmounting targets, by descriptors and with single system calls.
+
+A bind: clone the source's mount (without what is mounted below it), set its options and make it private, all while
+nobody can see it; then attach it. So it has its options from the first instant, mounts made later on the source do not
+appear in it, and the target's peers (the host, when we run in a container) get it in the same moment. Dying in between
+leaves nothing: a clone that was not attached goes with its descriptor.
+
+This module must not follow a symbolic link in the last name, must not detach lazily (who is still using a mount should
+keep us from saying that it is gone) and must not start programs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.host import system_calls
+from orlop.host.confined_paths import Mounts, Use, opened_below, path_by_descriptor
+from orlop.host.errors import HostError
+from orlop.host.mount_option_rules import MountOptions
+
+MOST_STACKED: Final = 1000
+"""Mounts on one target: more were never meant, and somebody is mounting as fast as we unmount."""
+NOT_A_MOUNT: Final = errno.EINVAL
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """Which file or folder it is, whatever its names: two mounts of one folder have the same."""
+
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class MountedAt:
+    """What is mounted at a target: the topmost mount, where there are several."""
+
+    root: FileIdentity
+    options: MountOptions
+
+
+def bind(source: int, target: int, options: MountOptions) -> None:
+    """Mounts what one descriptor stands for on what the other one does."""
+    try:
+        tree = system_calls.clone_tree(source)
+    except OSError as error:
+        raise HostError.because(error, "The folder cannot be bound: its mount cannot be cloned") from error
+    try:
+        _set_options(tree, options)
+        _attach(tree, target)
+    finally:
+        os.close(tree)
+
+
+def mounted_at(parent: int, name: str) -> MountedAt | None:
+    """None where nothing is mounted, and where nothing is at all."""
+    if not is_mount_point(parent, name):
+        return None
+    try:
+        with opened_below(parent, (name,), Use.HANDLE, Mounts.CROSSED) as root:
+            return MountedAt(identity_of(root), MountOptions.found(os.statvfs(root).f_flag))
+    except HostError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+
+
+def is_mount_point(parent: int, name: str) -> bool:
+    """Also right for a bind within one file system, where comparing device numbers says no."""
+    try:
+        return system_calls.statx(parent, name).is_mount_root
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HostError.because(error, f"Whether something is mounted at {name} cannot be found out") from error
+
+
+def unmount(parent: int, name: str) -> int:
+    """Takes away everything mounted there, the topmost first, and says how much that was.
+
+    Afterwards nothing is mounted there; otherwise a HostError says why, and calling again is right.
+    """
+    for count in range(MOST_STACKED):
+        if not is_mount_point(parent, name):
+            return count
+        _unmount_topmost(parent, name)
+    raise HostError(errno.EBUSY, f"{name} cannot be unmounted: somebody keeps mounting there. Find out who.")
+
+
+def identity_of(descriptor: int) -> FileIdentity:
+    found = os.fstat(descriptor)
+    return FileIdentity(found.st_dev, found.st_ino)
+
+
+def _set_options(tree: int, options: MountOptions) -> None:
+    try:
+        system_calls.set_mount_attributes(tree, options.to_set(), options.to_clear(), system_calls.PROPAGATION_PRIVATE)
+    except OSError as error:
+        shown = ",".join(options.words())
+        raise HostError.because(error, f"The folder cannot be bound with the options {shown}") from error
+
+
+def _attach(tree: int, target: int) -> None:
+    try:
+        system_calls.attach_tree(tree, target)
+    except OSError as error:
+        raise HostError.because(error, "The folder cannot be bound: it cannot be attached to its target") from error
+
+
+def _unmount_topmost(parent: int, name: str) -> None:
+    try:
+        system_calls.umount2(path_by_descriptor(parent, name), system_calls.UNMOUNT_NO_FOLLOW)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        # Somebody else was quicker; a mount that this namespace may not take away is still there, though.
+        if error.errno == NOT_A_MOUNT and not is_mount_point(parent, name):
+            return
+        raise HostError.because(error, f"{name} cannot be unmounted") from error

@@ -1,0 +1,113 @@
+"""What a node's driver asks of its machine: a working directory, kubelet's directory, and binds from one to the other.
+
+These are the seams: `linux_node_host` is the real one, `testing/fake_host` a model of it, and one contract suite is
+kept by both. Everything blocks and raises HostError, whose `errno` tells the reasons named here apart. Calls may come
+from several threads; two that change the same folder or target must not run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from orlop.host.disk_usage import DiskRoom, TreeUsage
+from orlop.host.folder_records import ShelfListing
+from orlop.host.mount_option_rules import MountOptions
+from orlop.host.mounts import FileIdentity, MountedAt
+
+Names = tuple[str, ...]
+"""Names that lead from a root to something below it."""
+
+
+class FolderState(Enum):
+    """The shelves of a working directory; the value is the shelf's name on disk."""
+
+    LIVE = "live"
+    RETAINED = "retained"
+    TRASH = "trash"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPlace:
+    state: FolderState
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.state.value}/{self.name}"
+
+
+class Workdir(Protocol):
+    """Folders with their records. What a function changed survives power loss when it returns."""
+
+    def create(self, place: FolderPlace, record: bytes, mode: int) -> None:
+        """A new, empty folder. EEXIST: the name is taken, and nothing was changed."""
+
+    def remove_half_made(self, place: FolderPlace) -> bool:
+        """What a `create` that died has left; whether there was any."""
+
+    def read_record(self, place: FolderPlace) -> bytes:
+        """ENOENT: no such folder. ENODATA: it has no record."""
+
+    def write_record(self, place: FolderPlace, record: bytes) -> None:
+        """ENOENT: no such folder. After any error the old record is there."""
+
+    def move(self, place: FolderPlace, to: FolderPlace) -> None:
+        """With all it holds. ENOENT: it is not there. EEXIST: the other place is taken. EBUSY: mounted on."""
+
+    def listing(self, state: FolderState) -> ShelfListing:
+        """All folders of a shelf with their records, and what is there without one."""
+
+    def names_in_trash(self) -> frozenset[str]:
+        """Whatever is there: all of it is to be erased."""
+
+    def strangers(self) -> frozenset[str]:
+        """What stands beside the shelves and is none of ours."""
+
+    def identity(self, place: FolderPlace) -> FileIdentity:
+        """ENOENT: no such folder."""
+
+    def mounted_folders(self) -> frozenset[FolderPlace]:
+        """Those that are mounted, wholly or in part, in any mount namespace that can be seen; looked up anew."""
+
+    def room(self) -> DiskRoom: ...
+
+    def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
+        """ENOENT: no such folder. ECANCELED: stopped. ESTALE: it changed under our feet; measure again."""
+
+
+class KubeletDir(Protocol):
+    """Targets below kubelet's directory. No symbolic link is followed there; mounts may be crossed."""
+
+    def names_of(self, path: str) -> Names:
+        """The names of an absolute path below it; UnsafePath (a ValueError) if it is elsewhere."""
+
+    def is_shared(self) -> bool:
+        """Whether mounts made below it are seen by others: if not, no pod would ever see its volume."""
+
+    def make_target(self, target: Names) -> bool:
+        """Whether it was made now. ENOENT: its parent is missing. ENOTDIR: something else has its name."""
+
+    def remove_target(self, target: Names) -> bool:
+        """Whether it was there. ENOTEMPTY and EBUSY (mounted on): it stays."""
+
+    def mounted_at(self, target: Names) -> MountedAt | None:
+        """The topmost mount; None if nothing is mounted or nothing is there."""
+
+    def unmount(self, target: Names) -> int:
+        """How many mounts were taken away; afterwards there is none. EBUSY: somebody uses it; it stays."""
+
+    def names_in(self, folder: Names) -> frozenset[str] | None:
+        """What a folder below it holds; None if it is missing. No names: kubelet's directory itself."""
+
+
+class NodeHost(Protocol):
+    @property
+    def workdir(self) -> Workdir: ...
+
+    @property
+    def kubelet_dir(self) -> KubeletDir: ...
+
+    def bind(self, place: FolderPlace, target: Names, options: MountOptions) -> None:
+        """Mounts the folder on the target, above what is mounted there. ENOENT: one of them is missing."""

@@ -1,0 +1,16 @@
+"""A node's machine in memory: keeps the contract of `host/node_host`, for programs that are simulated or killed.
+
+    machine = FakeMachine()                            # what stays when a process dies: disk, mounts, kubelet's folders
+    machine.kubelet_makes(("pods", "u1", "volumes"))
+    host = FakeNodeHost(machine, points)               # what one process has of it; each change is an effect
+    machine.faults.fail("bind", errno.EIO)             # and may fail
+
+Tests play kubelet, tenants and other namespaces by the machine's own functions, which are no effects. It models no
+power loss, no symbolic links and no descriptors: those are asked of the real host.
+"""
+
+from orlop.testing.fake_host.faults import Faults
+from orlop.testing.fake_host.machine import FakeFolder, FakeMachine, FakeMount
+from orlop.testing.fake_host.node_host import FakeNodeHost
+
+__all__ = ["FakeFolder", "FakeMachine", "FakeMount", "FakeNodeHost", "Faults"]

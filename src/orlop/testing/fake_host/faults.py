@@ -1,0 +1,38 @@
+"""Errors that were asked for: the next so many calls of a function fail, before or after they did their work."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orlop.host.errors import HostError
+from orlop.testing.kill_points import Moment
+
+
+class Faults:
+    """By the name of the function that is to fail, such as `bind` or `write_record`."""
+
+    def __init__(self) -> None:
+        self._due: defaultdict[tuple[str, Moment], deque[int]] = defaultdict(deque)
+
+    def fail(self, function: str, number: int, *, times: int = 1, moment: Moment = Moment.BEFORE) -> None:
+        """AFTER: the world has changed and the caller learns of an error, as when making it durable failed."""
+        self._due[function, moment].extend([number] * times)
+
+    def forget(self) -> None:
+        """Nothing fails any more."""
+        self._due.clear()
+
+    @contextmanager
+    def around(self, function: str) -> Iterator[None]:
+        self._raise_if_due(function, Moment.BEFORE)
+        yield
+        self._raise_if_due(function, Moment.AFTER)
+
+    def _raise_if_due(self, function: str, moment: Moment) -> None:
+        due = self._due[function, moment]
+        if due:
+            number = due.popleft()
+            raise HostError(number, f"The fake {function} fails as it was told to: {os.strerror(number)}.")

@@ -1,0 +1,79 @@
+"""Kubelet's directory on a fake machine, as one process has it."""
+
+from __future__ import annotations
+
+import errno
+
+from orlop.host.mounts import MountedAt
+from orlop.host.node_host import Names
+from orlop.host.path_rules import names_below
+from orlop.testing.fake_host.acts import Acts, refuse
+from orlop.testing.fake_host.machine import KUBELET_DIR
+
+
+class FakeKubeletDir:
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+        self._machine = acts.machine
+
+    def names_of(self, path: str) -> Names:
+        return names_below(KUBELET_DIR, path)
+
+    def is_shared(self) -> bool:
+        with self._acts.look("is_shared"):
+            return self._machine.kubelet_is_shared
+
+    def make_target(self, target: Names) -> bool:
+        with self._acts.change("make_target", f"make target {shown(target)}"):
+            if target in self._machine.kubelet_files:
+                refuse(errno.ENOTDIR, f"{shown(target)} is no folder")
+            if target[:-1] not in self._machine.kubelet_folders:
+                refuse(errno.ENOENT, f"{shown(target[:-1])} cannot be opened")
+            made = target not in self._machine.kubelet_folders
+            self._machine.kubelet_folders.add(target)
+            return made
+
+    def remove_target(self, target: Names) -> bool:
+        machine = self._machine
+        with self._acts.change("remove_target", f"remove target {shown(target)}"):
+            if target in machine.kubelet_files:
+                refuse(errno.ENOTDIR, f"{shown(target)} cannot be removed")
+            if machine.mounts.get(target):
+                refuse(errno.EBUSY, f"{shown(target)} cannot be removed")
+            if self._holds_something(target):
+                refuse(errno.ENOTEMPTY, f"{shown(target)} cannot be removed")
+            was_there = target in machine.kubelet_folders
+            machine.kubelet_folders.discard(target)
+            return was_there
+
+    def mounted_at(self, target: Names) -> MountedAt | None:
+        with self._acts.look("mounted_at"):
+            stack = self._machine.mounts.get(target)
+            return MountedAt(stack[-1].root, stack[-1].options) if stack else None
+
+    def unmount(self, target: Names) -> int:
+        count = 0
+        while self._machine.mounts.get(target):
+            with self._acts.change("unmount", f"unmount {shown(target)}"):
+                if target in self._machine.busy:
+                    refuse(errno.EBUSY, f"{shown(target)} cannot be unmounted")
+                self._machine.mounts[target].pop()
+            count += 1
+        return count
+
+    def names_in(self, folder: Names) -> frozenset[str] | None:
+        with self._acts.look("names_in"):
+            if folder not in self._machine.kubelet_folders:
+                return None
+            return self._names_in(folder)
+
+    def _holds_something(self, target: Names) -> bool:
+        return bool(self._names_in(target))
+
+    def _names_in(self, folder: Names) -> frozenset[str]:
+        everything = self._machine.kubelet_folders | self._machine.kubelet_files
+        return frozenset(names[-1] for names in everything if names and names[:-1] == folder)
+
+
+def shown(names: Names) -> str:
+    return "/".join(names)

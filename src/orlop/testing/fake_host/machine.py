@@ -1,0 +1,115 @@
+"""What stays of a machine when a process dies: folders with records, kubelet's tree, mounts, the room on the disk.
+
+Its functions are what others do there: kubelet, tenants, containers, the admin. None of them is an effect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from orlop.host.mount_option_rules import MountOptions
+from orlop.host.mounts import FileIdentity
+from orlop.host.node_host import FolderPlace, FolderState, Names
+from orlop.testing.fake_host.faults import Faults
+
+BLOCK: Final = 4096
+DEVICE: Final = 1
+OTHER_DEVICE: Final = 2
+KUBELET_DIR: Final = "/var/lib/kubelet"
+
+
+@dataclass(eq=False, slots=True)
+class FakeFolder:
+    """The same object wherever it is moved to, as an inode is."""
+
+    inode: int
+    mode: int
+    record: bytes | None
+    files: dict[str, bytes] = field(default_factory=dict)
+    """By their path in the folder."""
+
+    @property
+    def identity(self) -> FileIdentity:
+        return FileIdentity(DEVICE, self.inode)
+
+    @property
+    def bytes(self) -> int:
+        return BLOCK + sum(-(-len(content) // BLOCK) * BLOCK for content in self.files.values())
+
+    @property
+    def inodes(self) -> int:
+        return 1 + len(self.files)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FakeMount:
+    """`folder` is None for a mount of something else, such as a tmpfs."""
+
+    folder: FakeFolder | None
+    root: FileIdentity
+    options: MountOptions
+
+
+class FakeMachine:
+    def __init__(self, total_bytes: int = 1 << 30, total_inodes: int = 100_000) -> None:
+        self.faults: Final = Faults()
+        self.lock: Final = threading.RLock()
+        self.folders: dict[FolderPlace, FakeFolder] = {}
+        self.half_made: dict[FolderPlace, FakeFolder] = {}
+        self.strangers: dict[FolderState | None, dict[str, str]] = {}
+        """By shelf (None: beside the shelves): names, and why they are strange."""
+        self.kubelet_folders: set[Names] = {()}
+        self.kubelet_files: set[Names] = set()
+        self.kubelet_is_shared = True
+        self.mounts: dict[Names, list[FakeMount]] = {}
+        """Below kubelet's directory; the last one is the topmost."""
+        self.elsewhere: list[FakeMount] = []
+        """In namespaces and at places that only the table of all mounts shows."""
+        self.busy: set[Names] = set()
+        """Targets that cannot be unmounted, since somebody uses them."""
+        self.total_bytes = total_bytes
+        self.total_inodes = total_inodes
+        self.used_by_others = 0
+        """Bytes on the same disk that are not in our folders."""
+        self._inodes = itertools.count(100)
+
+    def new_folder(self, mode: int, record: bytes | None) -> FakeFolder:
+        return FakeFolder(next(self._inodes), mode, record)
+
+    def kubelet_makes(self, folder: Names) -> None:
+        """With its parents."""
+        self.kubelet_folders.update(folder[:depth] for depth in range(len(folder) + 1))
+
+    def kubelet_removes(self, folder: Names) -> None:
+        """With everything below; what is mounted there goes too."""
+        below = {names for names in self.kubelet_folders if names[: len(folder)] == folder}
+        self.kubelet_folders -= below
+        for names in below:
+            self.mounts.pop(names, None)
+
+    def mount_elsewhere(self, place: FolderPlace) -> FakeMount:
+        """A container, or a subPath of it, has the folder mounted in a namespace of its own."""
+        folder = self.folders[place]
+        mount = FakeMount(folder, folder.identity, MountOptions())
+        self.elsewhere.append(mount)
+        return mount
+
+    def unmount_elsewhere(self, mount: FakeMount) -> None:
+        self.elsewhere.remove(mount)
+
+    def mount_something_else(self, target: Names) -> None:
+        root = FileIdentity(OTHER_DEVICE, next(self._inodes))
+        self.mounts.setdefault(target, []).append(FakeMount(None, root, MountOptions()))
+
+    def free_bytes(self) -> int:
+        used = self.used_by_others + sum(folder.bytes for folder in self._all_folders())
+        return max(0, self.total_bytes - used)
+
+    def free_inodes(self) -> int:
+        return max(0, self.total_inodes - sum(folder.inodes for folder in self._all_folders()))
+
+    def _all_folders(self) -> list[FakeFolder]:
+        return [*self.folders.values(), *self.half_made.values()]

@@ -1,0 +1,114 @@
+"""The working directory of a fake machine, as one process has it.
+
+Order of effects as in `host/folder_records`: a new folder is half-made first, then has its name.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from itertools import chain
+
+from orlop.host.disk_usage import DiskRoom, TreeUsage
+from orlop.host.folder_records import RecordedFolder, ShelfListing, Stranger
+from orlop.host.mounts import FileIdentity
+from orlop.host.node_host import FolderPlace, FolderState
+from orlop.testing.fake_host.acts import Acts, refuse
+from orlop.testing.fake_host.machine import FakeFolder
+
+
+class FakeWorkdir:
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+        self._machine = acts.machine
+
+    def create(self, place: FolderPlace, record: bytes, mode: int) -> None:
+        _refuse_unfit(place.name)
+        machine = self._machine
+        with machine.faults.around("create"):
+            with self._acts.effect(f"make {place} half"):
+                machine.half_made[place] = machine.new_folder(mode, record)
+            if place in machine.folders:
+                with self._acts.effect(f"remove half-made {place}"):
+                    del machine.half_made[place]
+                refuse(errno.EEXIST, f"The folder {place} cannot be made")
+            with self._acts.effect(f"name {place}"):
+                machine.folders[place] = machine.half_made.pop(place)
+
+    def remove_half_made(self, place: FolderPlace) -> bool:
+        with self._acts.change("remove_half_made", f"remove half-made {place}"):
+            return self._machine.half_made.pop(place, None) is not None
+
+    def read_record(self, place: FolderPlace) -> bytes:
+        with self._acts.look("read_record"):
+            record = self._folder(place).record
+            if record is None:
+                refuse(errno.ENODATA, f"The folder {place} has no record")
+            return record
+
+    def write_record(self, place: FolderPlace, record: bytes) -> None:
+        with self._acts.change("write_record", f"write record of {place}"):
+            self._folder(place).record = record
+
+    def move(self, place: FolderPlace, to: FolderPlace) -> None:
+        _refuse_unfit(to.name)
+        folders = self._machine.folders
+        with self._acts.change("move", f"move {place} to {to}"):
+            self._folder(place)
+            if to in folders:
+                refuse(errno.EEXIST, f"The folder {to} cannot be made")
+            folders[to] = folders.pop(place)
+
+    def listing(self, state: FolderState) -> ShelfListing:
+        machine = self._machine
+        with self._acts.look("listing"):
+            here = {place.name: folder for place, folder in machine.folders.items() if place.state is state}
+            bare = [Stranger(name, "it has no record") for name, folder in here.items() if folder.record is None]
+            strange = [Stranger(name, why) for name, why in machine.strangers.get(state, {}).items()]
+            return ShelfListing(
+                tuple(RecordedFolder(name, f.record) for name, f in here.items() if f.record is not None),
+                (*bare, *strange),
+                tuple(place.name for place in machine.half_made if place.state is state),
+            )
+
+    def names_in_trash(self) -> frozenset[str]:
+        with self._acts.look("names_in_trash"):
+            listing = self.listing(FolderState.TRASH)
+            return frozenset(each.name for each in listing.folders) | {each.name for each in listing.strangers}
+
+    def strangers(self) -> frozenset[str]:
+        with self._acts.look("strangers"):
+            return frozenset(self._machine.strangers.get(None, {}))
+
+    def identity(self, place: FolderPlace) -> FileIdentity:
+        with self._acts.look("identity"):
+            return self._folder(place).identity
+
+    def mounted_folders(self) -> frozenset[FolderPlace]:
+        machine = self._machine
+        with self._acts.look("mounted_folders"):
+            mounts = chain(*machine.mounts.values(), machine.elsewhere)
+            mounted = {mount.folder for mount in mounts}
+            return frozenset(place for place, folder in machine.folders.items() if folder in mounted)
+
+    def room(self) -> DiskRoom:
+        machine = self._machine
+        with self._acts.look("room"):
+            return DiskRoom(machine.total_bytes, machine.free_bytes(), machine.total_inodes, machine.free_inodes())
+
+    def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
+        with self._acts.look("measure"):
+            folder = self._folder(place)
+            if should_stop():
+                refuse(errno.ECANCELED, f"The folder {place} is not measured, as it was asked to stop")
+            return TreeUsage(folder.bytes, folder.inodes)
+
+    def _folder(self, place: FolderPlace) -> FakeFolder:
+        _refuse_unfit(place.name)
+        folder = self._machine.folders.get(place)
+        return folder if folder is not None else refuse(errno.ENOENT, f"The folder {place} cannot be opened")
+
+
+def _refuse_unfit(name: str) -> None:
+    if not name or name in {".", ".."} or "/" in name or "\0" in name:
+        refuse(errno.EINVAL, f"{name!r} is not the name of one thing in a folder")

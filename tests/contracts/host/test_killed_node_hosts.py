@@ -1,0 +1,102 @@
+"""A small program that publishes and unpublishes, killed at every effect on both hosts: the same world in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from orlop.host.errors import HostError
+from orlop.host.mount_option_rules import MountOptions
+from orlop.host.node_host import FolderState, NodeHost
+from orlop.testing.kill_points import KillPoints, explore_kills
+from support.kernel_rooms import mount_room
+from support.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained
+
+POD = ("pods", "uid-1", "volumes", "kubernetes.io~csi", "scratch")
+TARGET = (*POD, "mount")
+
+
+@pytest.fixture(params=["fake", "linux"])
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], NodeWorld]]:
+    with ExitStack() as clean_up:
+
+        def build() -> NodeWorld:
+            if request.param == "fake":
+                return FakeWorld()
+            number = len(list(tmp_path.iterdir()))
+            return LinuxWorld(clean_up.enter_context(mount_room(tmp_path / f"room-{number}")), clean_up)
+
+        yield build
+
+
+def publish(host: NodeHost) -> None:
+    for name in host.workdir.listing(FolderState.LIVE).half_made:
+        host.workdir.remove_half_made(live(name))
+    try:
+        host.workdir.create(live("a"), b"record", 0o777)
+    except HostError as error:
+        if error.errno != errno.EEXIST:
+            raise
+    host.kubelet_dir.make_target(TARGET)
+    if host.kubelet_dir.mounted_at(TARGET) is None:
+        host.bind(live("a"), TARGET, MountOptions())
+
+
+def unpublish(host: NodeHost) -> None:
+    host.kubelet_dir.unmount(TARGET)
+    host.kubelet_dir.remove_target(TARGET)
+    if any(folder.name == "a" for folder in host.workdir.listing(FolderState.LIVE).folders):
+        assert live("a") not in host.workdir.mounted_folders()
+        host.workdir.move(live("a"), retained("a"))
+
+
+async def test_publishing_ends_the_same_whatever_dies_when(new_world: Callable[[], NodeWorld]):
+    def build() -> NodeWorld:
+        world = new_world()
+        world.kubelet_makes(POD)
+        return world
+
+    async def run(world: NodeWorld, points: KillPoints) -> None:
+        await asyncio.to_thread(lambda: publish(world.host(points)))
+
+    def check(world: NodeWorld) -> None:
+        host = world.host()
+        listing = host.workdir.listing(FolderState.LIVE)
+        assert [folder.name for folder in listing.folders] == ["a"]
+        assert (listing.strangers, listing.half_made) == ((), ())
+        mounted = host.kubelet_dir.mounted_at(TARGET)
+        assert mounted is not None
+        assert mounted.root == host.workdir.identity(live("a"))
+        assert host.kubelet_dir.unmount(TARGET) == 1
+
+    explored = await explore_kills(build, run, check)
+
+    assert explored.runs >= 7
+
+
+async def test_unpublishing_ends_the_same_whatever_dies_when(new_world: Callable[[], NodeWorld]):
+    def build() -> NodeWorld:
+        world = new_world()
+        world.kubelet_makes(POD)
+        publish(world.host())
+        world.tenant_writes(live("a"), "file", b"x")
+        return world
+
+    async def run(world: NodeWorld, points: KillPoints) -> None:
+        await asyncio.to_thread(lambda: unpublish(world.host(points)))
+
+    def check(world: NodeWorld) -> None:
+        host = world.host()
+        assert host.kubelet_dir.names_in(POD) == frozenset()
+        assert host.workdir.listing(FolderState.LIVE).folders == ()
+        assert world.tenant_reads(retained("a"), "file") == b"x"
+        assert host.workdir.mounted_folders() == frozenset()
+
+    explored = await explore_kills(build, run, check)
+
+    assert explored.runs >= 7
