@@ -5,7 +5,6 @@ The loop device goes with the mount, and the mount with the namespace at the lat
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,24 +13,25 @@ from pathlib import Path
 
 import pytest
 
+from support.kernel_rooms import why_nothing_can_be_mounted
+
 IMAGE_BYTES = 600 * 2**20
 MAKERS = {
     "xfs": ("mkfs.xfs", "-q"),
     "ext4": ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1"),
 }
-ROOT_NEEDED = "needs root: it mounts a file system on a loop device"
-
-
-def is_root_of_the_machine() -> bool:
-    """Not only of a user namespace."""
-    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+WHY_NOT = why_nothing_can_be_mounted()
+MOUNTS = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+"""For tests that mount, make devices or give files to others."""
 
 
 @contextmanager
 def mounted(kind: str, folder: Path) -> Iterator[Path]:
     """A new file system of this kind below the folder; the test is skipped, with its reason, where there is none."""
+    if WHY_NOT is not None:
+        pytest.skip(WHY_NOT)
     place = folder / kind
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     _mount(kind, folder, place)
     try:
         yield place
@@ -41,14 +41,10 @@ def mounted(kind: str, folder: Path) -> Iterator[Path]:
 
 def _mount(kind: str, folder: Path, place: Path) -> None:
     if kind == "tmpfs":
-        if os.geteuid() != 0:
-            pytest.skip(ROOT_NEEDED)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place], check=True)
         return
     image = folder / f"{kind}.img"
     make_image(kind, image)
-    if not is_root_of_the_machine():
-        pytest.skip(ROOT_NEEDED)
     subprocess.run(["mount", "-t", kind, "-o", "loop", image, place], check=True)
 
 

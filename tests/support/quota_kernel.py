@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from support.file_systems import MAKERS, is_root_of_the_machine, make_image
+from support.file_systems import MAKERS, WHY_NOT, make_image
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = "linux.uml"
@@ -71,8 +71,8 @@ def cases_in(file: Path, kinds: tuple[str, ...]) -> list[str]:
 def why_it_cannot_run() -> str | None:
     if os.uname().machine != "x86_64":
         return "needs amd64: user-mode-linux exists for it alone"
-    if not is_root_of_the_machine():
-        return "needs root: the kernel in a process reads this machine's files as we may"
+    if WHY_NOT is not None:
+        return WHY_NOT
     missing = [name for name in (KERNEL, MAKERS["xfs"][0], QUOTA_EXT4[0]) if shutil.which(name) is None]
     return f"needs {', '.join(missing)}, which this machine does not have: run make test" if missing else None
 
