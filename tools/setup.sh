@@ -50,6 +50,12 @@ make_venv() {
     "$python" -m venv "$venv"
 }
 
+# What tests mount with; they are skipped where nothing can be mounted, so nothing is demanded there.
+may_mount() { [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; }
+
+# A kernel that has project quotas, as a process, for machines whose own has none. It exists for amd64 alone.
+quota_kernel() { if [ "$(uname -m)" = x86_64 ]; then echo linux.uml:user-mode-linux; fi; }
+
 stamp_of() { cat "$@" tools/setup.sh | sha256sum | cut -d' ' -f1; }
 
 # once NAME FILES... -- COMMAND... : runs COMMAND unless the stamp NAME says it was run on these FILES.
@@ -94,6 +100,11 @@ for part in "$@"; do
             for program in unshare:util-linux git:git; do
                 command -v "${program%%:*}" >/dev/null || need_debian "${program##*:}"
             done
+            if may_mount; then
+                for program in mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs $(quota_kernel); do
+                    command -v "${program%%:*}" >/dev/null || need_debian "${program##*:}"
+                done
+            fi
             once test requirements/test.lock -- install_test
             ;;
         kubectl) once kubectl requirements/kubectl.lock tools/unpack_kubectl.py -- install_kubectl ;;

@@ -17,10 +17,9 @@ from orlop.host.errors import HostError
 from orlop.host.folder_copy import CopyProgress, FolderCopy, copy_folder
 from support.deep_trees import depth_of, dig
 from support.descriptors import folder_descriptor, opened
+from support.file_systems import MOUNTS, WHY_NOT
 from support.random_tests import FEW
 from support.trees import TREES, Entry, File, Folder, Special, plant, seen
-
-ROOT_NEEDED = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts, or makes devices")
 
 
 def copy(source: Path, target: Path, stop: threading.Event | None = None, **options: Any) -> FolderCopy:
@@ -51,7 +50,7 @@ def stripped(tree: Entry) -> Entry:
     return tree
 
 
-@ROOT_NEEDED
+@MOUNTS
 @settings(parent=FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES)
 def test_a_random_tree_is_copied_but_for_what_must_be_stripped(tmpfs: Path, tree: Folder):
@@ -73,7 +72,7 @@ def test_contents_owners_times_and_user_attributes_are_kept(source: Path, target
     (source / "folder" / "file").write_bytes(b"hello" * 10_000)
     os.setxattr(source / "folder" / "file", "user.note", b"kept")
     os.setxattr(source / "folder", "user.note", b"kept too")
-    if os.geteuid() == 0:
+    if WHY_NOT is None:
         os.chown(source / "folder" / "file", 1000, 1001)
     os.utime(source / "folder" / "file", ns=(1_000_000_001, 2_000_000_002))
     os.utime(source / "folder", ns=(3_000_000_003, 4_000_000_004))
@@ -88,7 +87,7 @@ def test_contents_owners_times_and_user_attributes_are_kept(source: Path, target
     assert os.getxattr(target / "folder", "user.note") == b"kept too"
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_setid_bits_capabilities_and_trusted_attributes_are_stripped(source: Path, target: Path):
     (source / "program").write_text("x")
     (source / "program").chmod(0o6755)
@@ -147,7 +146,7 @@ def test_hard_links_within_the_tree_stay_one_file(source: Path, target: Path):
     assert copied.bytes == 3
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_devices_fifos_and_sockets_are_told_and_left_out(source: Path, target: Path):
     os.mkfifo(source / "fifo")
     os.mknod(source / "device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
@@ -164,7 +163,7 @@ def test_devices_fifos_and_sockets_are_told_and_left_out(source: Path, target: P
     }
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_what_is_mounted_in_the_source_is_told_and_not_copied(source: Path, target: Path, disk: Path):
     (disk / "secret").mkdir()
     (disk / "secret" / "file").write_text("not yours")

@@ -16,13 +16,12 @@ from hypothesis import HealthCheck, given, settings
 
 from orlop.host import erase_work, folder_erase
 from orlop.host.errors import HostError
-from orlop.host.folder_erase import erase_folder
+from orlop.host.folder_erase import erase_folder, names_in_trash
 from support.deep_trees import dig
 from support.descriptors import folder_descriptor, opened
+from support.file_systems import MOUNTS
 from support.random_tests import FEW
 from support.trees import TREES, Folder, plant, seen
-
-ROOT_NEEDED = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts, or makes devices")
 
 
 def erase(trash: Path, name: str = "gone", **options: Any) -> folder_erase.Erasure:
@@ -94,7 +93,7 @@ def test_a_name_that_is_no_entry_of_the_trash_is_refused(tmp_path: Path, name: s
     assert names(tmp_path) == {"beside"}
 
 
-@ROOT_NEEDED
+@MOUNTS
 @settings(parent=FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES, beside=TREES)
 def test_a_random_tree_is_erased_entirely_and_nothing_beside_it_is_touched(tmpfs: Path, tree: Folder, beside: Folder):
@@ -113,7 +112,7 @@ def test_a_random_tree_is_erased_entirely_and_nothing_beside_it_is_touched(tmpfs
 # ---- the hostile trees of the table of attacks -----------------------------------------------------------------------
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_a_victim_bound_into_the_folder_from_the_same_file_system_is_detached_and_untouched(disk: Path):
     some_tree(disk / "victim")
     before = seen(disk / "victim")
@@ -127,7 +126,7 @@ def test_a_victim_bound_into_the_folder_from_the_same_file_system_is_detached_an
         assert seen(disk / "victim") == before
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_a_victim_bound_on_the_folder_itself_is_detached_and_untouched(disk: Path):
     some_tree(disk / "victim")
     before = seen(disk / "victim")
@@ -140,7 +139,7 @@ def test_a_victim_bound_on_the_folder_itself_is_detached_and_untouched(disk: Pat
         assert seen(disk / "victim") == before
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_a_file_bound_on_a_file_and_a_stack_of_binds_are_detached(disk: Path):
     (disk / "victim").mkdir()
     (disk / "victim" / "file").write_text("kept")
@@ -242,7 +241,7 @@ def with_flags(place: Path, *flags: str) -> None:
     subprocess.run(["chattr", *flags, place], check=True)
 
 
-@ROOT_NEEDED
+@MOUNTS
 @pytest.mark.parametrize("flag", ["+i", "+a", "+ia"])
 def test_immutable_and_append_only_files_and_folders_go(disk: Path, flag: str):
     some_tree(disk / "gone")
@@ -259,7 +258,7 @@ def test_immutable_and_append_only_files_and_folders_go(disk: Path, flag: str):
     assert names(disk) == set()
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_fifos_devices_and_sockets_go_unopened(disk: Path):
     (disk / "gone").mkdir()
     os.mkfifo(disk / "gone" / "fifo")
@@ -292,7 +291,7 @@ print(erase_folder(trash, "gone", threading.Event()))
 """
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_folders_without_permissions_go_also_for_an_owner_who_has_to_heed_them(tmpfs: Path):
     some_tree(tmpfs / "gone")
     for place in [tmpfs, *sorted(tmpfs.rglob("*"), reverse=True)]:
@@ -306,7 +305,7 @@ def test_folders_without_permissions_go_also_for_an_owner_who_has_to_heed_them(t
     assert names(tmpfs) == set()
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_folders_without_permissions_go(disk: Path):
     some_tree(disk / "gone")
     (disk / "gone" / "folder-0").chmod(0)
@@ -375,7 +374,7 @@ while True:
 """
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_a_tenant_that_still_writes_into_its_own_folder_is_shut_out(disk: Path):
     (disk / "gone" / "own").mkdir(parents=True)
     os.chown(disk / "gone" / "own", 1000, 1000)
@@ -499,8 +498,8 @@ def deadly(act):
         act(*arguments, **options)
         die()
     return call
-for name in ("unlink", "rmdir", "rename", "mkdir"):
-    setattr(os, name, deadly(getattr(os, name)))
+for place, name in ((os, "unlink"), (os, "rmdir"), (os, "mkdir"), (erase_work, "renameat2")):
+    setattr(place, name, deadly(getattr(place, name)))
 erase_folder(os.open(sys.argv[1], os.O_RDONLY), "gone", threading.Event())
 """
 
@@ -514,7 +513,24 @@ def test_a_process_that_is_killed_leaves_what_the_next_one_erases(tmp_path: Path
 
     assert died.returncode == -9
     assert names(tmp_path) <= {"gone", ".rest-gone"}
+    with folder_descriptor(tmp_path) as trash:
+        assert names_in_trash(trash) == ["gone"]
     assert erase(tmp_path).is_complete
+    assert names(tmp_path) == set()
+
+
+def test_what_a_killed_erasure_moved_aside_is_not_taken_for_what_the_next_one_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(erase_work, "MOST_OPEN", 2)
+    for number in range(6):
+        dig(tmp_path / f"left-{number}", number)
+    (tmp_path / ".rest-gone").mkdir()
+    for number in range(6):
+        (tmp_path / f"left-{number}").rename(tmp_path / ".rest-gone" / str(number))
+    dig(tmp_path / "gone", 20)
+
+    assert erase(tmp_path).left == ()
     assert names(tmp_path) == set()
 
 
@@ -529,7 +545,7 @@ def test_pressure_makes_it_pause_and_a_stop_ends_the_pause(tmp_path: Path):
     erasure = erase(tmp_path, stop=stop, pause_seconds=press)
 
     assert erasure.stopped
-    assert 64 <= erasure.removed < 600
+    assert 256 <= erasure.removed < 600
     assert erase(tmp_path).is_complete
 
 

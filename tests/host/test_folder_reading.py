@@ -20,10 +20,9 @@ from orlop.host.remarks import Remarks
 from orlop.host.tar_stream import TarStream
 from support.deep_trees import dig
 from support.descriptors import folder_descriptor
+from support.file_systems import MOUNTS
 from support.random_tests import FEW
 from support.trees import TREES, Entry, File, Folder, Special, plant, seen
-
-ROOT_NEEDED = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts, or makes devices")
 
 
 def listed(folder: Path, path: str = "") -> list[Listed]:
@@ -98,7 +97,7 @@ def test_names_that_are_not_utf8_are_listed_and_read(folder: Path):
     assert content(folder, os.fsdecode(b"\xff\xfe")) == b"odd"
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_a_mount_is_listed_and_not_entered(folder: Path, tmp_path: Path):
     (tmp_path / "other").mkdir()
     subprocess.run(["mount", "--bind", tmp_path / "other", folder / "sub"], check=True)
@@ -147,7 +146,7 @@ def test_links_are_not_followed_wherever_they_lead(folder: Path, tmp_path: Path)
             content(folder, path)
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_fifos_devices_and_folders_are_refused_unopened(folder: Path):
     os.mkfifo(folder / "fifo")
     os.mknod(folder / "device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
@@ -195,7 +194,7 @@ def as_archived(tree: Entry) -> Entry:
     return tree
 
 
-@ROOT_NEEDED
+@MOUNTS
 @settings(parent=FEW, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(tree=TREES)
 def test_a_random_tree_comes_out_of_its_archive_as_it_was(tmpfs: Path, tree: Folder):
@@ -260,7 +259,7 @@ def test_holes_stay_holes_in_an_archive_and_when_unpacked(folder: Path, tmp_path
         assert tar.getmember("top/sparse").size == 2**40
 
 
-@ROOT_NEEDED
+@MOUNTS
 def test_what_is_no_file_is_left_out_of_an_archive_and_told(folder: Path):
     os.mkfifo(folder / "fifo")
     os.mknod(folder / "device", stat.S_IFBLK | 0o666, os.makedev(7, 250))

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 
 def opened() -> dict[str, str]:
     found = {}
@@ -23,3 +25,11 @@ def folder_descriptor(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_descriptors() -> Iterator[None]:
+    before = opened()
+    yield
+    left = {number: path for number, path in opened().items() if before.get(number) != path}
+    assert not {path for path in left.values() if path.startswith("/") and not path.startswith("/dev")}, left

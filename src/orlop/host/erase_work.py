@@ -22,6 +22,7 @@ from orlop.host.confined_open import open_child_folder
 from orlop.host.erase_report import EraseReport, Erasure
 from orlop.host.folder_entries import entries_in_batches
 from orlop.host.insistence import OWNER_ONLY, Insistence
+from orlop.host.system_calls import RENAME_NO_REPLACE, renameat2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ MOST_OPEN: Final = 96
 MOST_SUBFOLDERS_AT_ONCE: Final = 10_000
 MOST_STEPS_OF_A_SWEEP: Final = 1_000_000
 MOST_SWEEPS: Final = 8
-STEPS_BETWEEN_PAUSES: Final = 64
+STEPS_BETWEEN_PAUSES: Final = 256
 MOST_NAMES_TRIED: Final = 10_000
 CLOSED: Final = -1
 NOT_A_FOLDER: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
@@ -201,6 +202,8 @@ class EraseWork:
                 folder.sweep_again = len(subfolders) >= MOST_SUBFOLDERS_AT_ONCE
                 if folder.sweep_again or steps >= MOST_STEPS_OF_A_SWEEP or self._stop.is_set():
                     break
+        except FileNotFoundError:
+            pass  # a tenant has removed it itself
         except OSError as error:
             folder.stuck = True
             self._report.tell(folder.path(), _reason(error))
@@ -288,15 +291,13 @@ class EraseWork:
         return True
 
     def _rename(self, folder: int, name: str, rest: int) -> None:
-        # Names that an erasure left there when it was killed are taken.
+        # Names that an erasure left there when it was killed are taken; a plain rename would replace an empty folder.
         for number in itertools.islice(self._numbers, MOST_NAMES_TRIED):
             try:
-                os.rename(name, str(number), src_dir_fd=folder, dst_dir_fd=rest)
-            except OSError as error:
-                if error.errno not in NOT_EMPTY:
-                    raise
-            else:
-                return
+                renameat2(folder, name, rest, str(number), RENAME_NO_REPLACE)
+            except FileExistsError:
+                continue
+            return
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def _open_rest(self) -> int:

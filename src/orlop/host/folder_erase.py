@@ -6,8 +6,9 @@ unlinked where they are, folders are removed when they are empty. Only a tree th
 allow ourselves is taken apart: its lower part is moved to `.rest-<name>` beside the folder, and erased after it.
 
 Order of effects: contents first, the folder itself after them, `.rest-<name>` last. There is no other state: whoever
-is killed anywhere in between calls `erase_folder` again with the same name. What cannot be erased is reported with its
-reason and does not hold up the rest. Work is done by threads of idle I/O priority, which stop between any two steps.
+is killed anywhere in between calls `erase_folder` again with the same name (`names_in_trash` has them all). What cannot
+be erased is reported with its reason and does not hold up the rest. Work is done by threads of idle I/O priority, which
+stop between any two steps.
 
 This module must not move anything into the trash, and must not judge whether a folder may go.
 """
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from orlop.host.confined_open import refuse_unfit_name
 from orlop.host.erase_report import Erasure
 from orlop.host.erase_work import EraseWork
+from orlop.host.folder_entries import entries_in_batches
 from orlop.host.system_calls import IO_CLASS_IDLE, set_io_priority
 
 if TYPE_CHECKING:
@@ -62,6 +64,13 @@ def erase_folder(
                 for worker in [pool.submit(work.run) for _ in range(threads)]:
                     worker.result()
     return work.told()
+
+
+def names_in_trash(trash: int) -> list[str]:
+    """All that is to be erased there, in order: also what is left of a folder whose erasure was killed at its end."""
+    batches = [entries.folders + entries.others for entries in entries_in_batches(trash)]
+    names = (os.fsdecode(name) for batch in batches for name in batch)
+    return sorted({name.removeprefix(REST_PREFIX) or name for name in names})
 
 
 def _exists(folder: int, name: str) -> bool:

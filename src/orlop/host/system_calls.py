@@ -146,9 +146,13 @@ def quotactl_fd(folder: int, command: int, project: int, record: ctypes.Array[ct
 
 
 def file_attributes(folder: int, name: str) -> FileAttributes:
-    """Of anything, also of links and fifos, without opening it. Linux 6.17 or newer; ENOSYS before."""
+    """Of anything, also of links and fifos, without opening it; an empty name is the descriptor's own file.
+
+    Linux 6.17 or newer; ENOSYS before.
+    """
+    flags = AT_SYMLINK_NO_FOLLOW | (0 if name else AT_EMPTY_PATH)
     answer = ctypes.create_string_buffer(_FILE_ATTRIBUTES.size)
-    _file_getattr(folder, os.fsencode(name), answer, _FILE_ATTRIBUTES.size, AT_SYMLINK_NO_FOLLOW)
+    _file_getattr(folder, os.fsencode(name), answer, _FILE_ATTRIBUTES.size, flags)
     return FileAttributes(*_FILE_ATTRIBUTES.unpack_from(answer))
 
 

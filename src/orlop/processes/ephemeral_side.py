@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,7 +22,9 @@ from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
 from orlop.driver.ephemeral.folder_book import FolderBook, read_book
 from orlop.driver.ephemeral.folders import Folders
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
+from orlop.driver.ephemeral.orphan_watch import OrphanWatch
 from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
+from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
 from orlop.host.io_pressure import IoPressure
@@ -74,13 +76,21 @@ async def ephemeral_side(
                     threads=threads,
                     clock=given.clock,
                 )
-                running = loop.create_task(reaper.run(), name="reaper")
-                try:
-                    yield EphemeralSide(service, lambda: _why_not_ready(host))
-                finally:
-                    running.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await running
+                orphans = OrphanWatch(
+                    folders,
+                    host,
+                    grace=settings.orphan_grace.seconds,
+                    threads=threads,
+                    clock=given.clock,
+                    log=given.log,
+                )
+                async with TaskGroup() as tasks:
+                    running = [tasks.start(each.run(), name=type(each).__name__) for each in (reaper, orphans)]
+                    try:
+                        yield EphemeralSide(service, lambda: _why_not_ready(host))
+                    finally:
+                        for task in running:
+                            task.cancel()
     except HostError as error:
         raise CannotGoOn(str(error)) from None
     finally:

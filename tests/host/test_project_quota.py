@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from orlop.host import project_quota
+from orlop.host.errors import HostError
+from orlop.host.project_quota import ProjectLimits, ProjectTag, assign_project, project_of
+from orlop.host.project_strays import strays
+from orlop.host.remarks import Remarks
+from support.descriptors import folder_descriptor
+from support.quota_kernel import Console, cases_in
+
+CASES = cases_in(Path(__file__).with_name("quota_cases.py"), ("xfs", "ext4"))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.timeout(120)
+def test_on_a_kernel_that_has_quotas(quota_kernel: Console, case: str):
+    assert quota_kernel.outcome_of(case) == "PASSED", quota_kernel.text
+
+
+# ---- on this machine's kernel, whether it has quotas or not ----------------------------------------------------------
+
+
+def test_a_project_is_given_to_an_empty_folder_and_inherited(xfs: Path):
+    with folder_descriptor(xfs) as folder:
+        assign_project(folder, 77)
+        assign_project(folder, 77)
+        (xfs / "sub").mkdir()
+        with folder_descriptor(xfs / "sub") as sub:
+            tags = [project_of(folder), project_of(sub)]
+
+    assert tags == [ProjectTag(77, is_inherited=True)] * 2
+
+
+def test_files_that_left_their_project_are_found_wherever_they_are(xfs: Path):
+    (xfs / "other").mkdir()
+    with folder_descriptor(xfs / "other") as other:
+        assign_project(other, 99)
+        (xfs / "other" / "file").write_text("x" * 10_000)
+    (xfs / "volume").mkdir()
+    with folder_descriptor(xfs / "volume") as volume:
+        assign_project(volume, 77)
+        (xfs / "volume" / "good").write_text("x")
+        (xfs / "volume" / "link").symlink_to("good")
+        os.mkfifo(xfs / "volume" / "fifo")
+        (xfs / "volume" / "left").mkdir()
+        with folder_descriptor(xfs / "volume" / "left") as left:
+            assign_project(left, 99)
+            (xfs / "volume" / "left" / "file").write_text("x" * 10_000)
+        remarks = Remarks()
+
+        found = {(stray.path, stray.project) for stray in strays(volume, 77, remarks)}
+
+    assert found == {("left", 99), ("left/file", 99)}
+    assert remarks.count == 0
+
+
+@pytest.mark.parametrize("project", [0, -1, 2**32 - 1, 2**32])
+def test_a_number_that_cannot_be_a_project_is_refused(tmp_path: Path, project: int):
+    with folder_descriptor(tmp_path) as folder, pytest.raises(HostError, match="cannot be a project"):
+        assign_project(folder, project)
+
+
+def test_a_folder_that_is_not_empty_gets_no_project(tmp_path: Path):
+    (tmp_path / "file").touch()
+
+    with folder_descriptor(tmp_path) as folder, pytest.raises(HostError, match="not empty") as caught:
+        assign_project(folder, 7)
+    assert caught.value.errno == errno.ENOTEMPTY
+
+
+def test_a_file_system_that_knows_no_quota_says_so_in_a_sentence(tmpfs: Path):
+    with folder_descriptor(tmpfs) as folder:
+        reason = project_quota.why_not_enforced(folder)
+        with pytest.raises(HostError, match="The limits of the project 7 cannot be set"):
+            project_quota.set_limits(folder, 7, ProjectLimits(1, 1))
+        with pytest.raises(HostError, match="The usage of the project 7 cannot be read"):
+            project_quota.usage_of(folder, 7)
+
+    assert reason is not None
+    assert reason.startswith("The file system has no project quota")
+
+
+@pytest.mark.parametrize("limits", [(0, None), (None, 0), (-1, 5)])
+def test_a_limit_is_above_zero(limits: tuple[int | None, int | None]):
+    with pytest.raises(ValueError, match="above zero"):
+        ProjectLimits(*limits)
