@@ -8,6 +8,8 @@ import pytest
 
 from orlop.embedded.apiserver.access_rules import User
 from orlop.embedded.apiserver.in_process import Server
+from orlop.embedded.controllers.live_pods import LivePods
+from orlop.kube.client import Selection
 from orlop.kube.errors import NotFound
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from orlop.kube.kinds import NAMESPACE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, SERVICE_ACCOUNT, Kind
@@ -237,6 +239,23 @@ async def test_a_volume_that_is_bound_at_the_last_moment_stays():
             assert finalizers(found) == (VOLUME_PROTECTION,)
 
 
+async def test_what_goes_under_its_hands_is_no_trouble():
+    class Forcing:
+        async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream:
+            if request.method == "PATCH":
+                await w.merge(PERSISTENT_VOLUME_CLAIM, "o", {"metadata": {"finalizers": None}})
+            return await w.on.server.answer(request, user)
+
+    async with world() as w:
+        await w.make(PERSISTENT_VOLUME_CLAIM, claim("o"))
+        await w.delete(PERSISTENT_VOLUME_CLAIM, "o")
+        async with w.protection(Forcing()):
+            await w.settle(60)
+
+        assert await w.find(PERSISTENT_VOLUME_CLAIM, "o") is None
+        assert w.on.log.entries == []
+
+
 # ---- the cache is behind ---------------------------------------------------------------------------------------------
 
 
@@ -266,6 +285,45 @@ async def test_a_pod_that_the_cache_has_not_seen_holds_its_claim_and_its_end_is_
 
         assert held is not None
         assert await w.find(PERSISTENT_VOLUME_CLAIM, "data") is None
+
+
+class Counting:
+    """Counts how often the pods of a namespace are asked for."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.lists = server, 0
+
+    async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream:
+        self.lists += request.path == "/api/v1/namespaces/default/pods"
+        return await self.server.answer(request, user)
+
+
+async def test_many_claims_that_go_at_once_share_the_question_for_pods():
+    async with world() as w:
+        for number in range(100):
+            await w.make(PERSISTENT_VOLUME_CLAIM, claim(f"c{number}"))
+        await w.client.delete_all(PERSISTENT_VOLUME_CLAIM, Selection("default"))
+        counting = Counting(w.on.server)
+        async with w.protection(counting):
+            await w.settle()
+
+        assert (await w.client.list(PERSISTENT_VOLUME_CLAIM)).items == []
+        assert 1 <= counting.lists <= 10
+
+
+async def test_what_was_told_of_pods_before_a_claim_was_deleted_is_not_believed_of_it():
+    async with world() as w:
+        for name in ("early", "late"):
+            await w.make(PERSISTENT_VOLUME_CLAIM, claim(name))
+        await w.delete(PERSISTENT_VOLUME_CLAIM, "early")
+        pods = LivePods(w.client)
+        assert not await pods.use(await w.find(PERSISTENT_VOLUME_CLAIM, "early"))
+
+        await w.make(POD, user_of("late"))
+        await w.delete(PERSISTENT_VOLUME_CLAIM, "late")
+        assert await pods.use(await w.find(PERSISTENT_VOLUME_CLAIM, "late"))
+        await w.delete(POD, "p")
+        assert not await pods.use(await w.find(PERSISTENT_VOLUME_CLAIM, "late"))
 
 
 # ---- it comes and goes -----------------------------------------------------------------------------------------------

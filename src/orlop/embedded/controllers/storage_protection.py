@@ -19,12 +19,13 @@ from random import Random
 from typing import Final
 
 from orlop.embedded.controllers import storage_protection_rules as rules
+from orlop.embedded.controllers.live_pods import LivePods
 from orlop.embedded.controllers.storage_protection_rules import CLAIM_FINALIZER, VOLUME_FINALIZER
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
-from orlop.kube.client import KubeClient, Selection
+from orlop.kube.client import KubeClient
 from orlop.kube.errors import NotFound
 from orlop.kube.informer import Informer, Watched, without_managed_fields
 from orlop.kube.informers import Informers
@@ -89,6 +90,7 @@ class StorageProtection:
     def __init__(self, client: KubeClient, caches: Caches, tools: Tools) -> None:
         self._client = client
         self._caches = caches
+        self._live_pods = LivePods(client)
         self._claims_of: dict[ObjectName, list[ObjectName]] = {}
         self._queue: Workqueue[ObjectName] = Workqueue(
             (CLAIMS, VOLUMES), clock=tools.clock, random=tools.random, backoff=BACKOFF, metrics=tools.metrics
@@ -126,13 +128,12 @@ class StorageProtection:
             self._queue.add(VOLUMES, name)
 
     def _pod_changed(self, name: ObjectName) -> None:
-        """What it named before counts too: it may be gone, or be another pod of the same name by now."""
+        """Only what it named before can be free now: it may be gone, or shut down, or another pod of the same name."""
         pod = self._caches.pods.get(name)
         before = self._claims_of.pop(name, [])
-        now = rules.claims_named_by(pod) if pod is not None else []
-        if now:
+        if pod is not None and (now := rules.claims_named_by(pod)):
             self._claims_of[name] = now
-        for claim in dict.fromkeys((*before, *now)):
+        for claim in before:
             self._claim_changed(claim)
 
     # ---- what is to be done --------------------------------------------------------------------------------------
@@ -145,10 +146,15 @@ class StorageProtection:
             return await self._patch(PERSISTENT_VOLUME_CLAIM, name, rules.protecting_patch(claim, CLAIM_FINALIZER))
         if rules.is_claim_used(claim, self._caches.pods.cache.found_by(PODS_BY_CLAIM, str(name))):
             return Done()  # the end of that pod will be told
-        pods = await self._client.list(POD, Selection(name.namespace))
-        if rules.is_claim_used(claim, pods.items):
+        if await self._is_used_after_all(claim):
             return RetryAfter(UNSEEN_POD_SECONDS)
         return await self._patch(PERSISTENT_VOLUME_CLAIM, name, rules.claim_releasing_patch(claim))
+
+    async def _is_used_after_all(self, claim: CachedObject) -> bool:
+        used = await self._live_pods.use(claim)
+        if not self._queue.depth(CLAIMS):
+            self._live_pods.forget()
+        return used
 
     async def _settle_volume(self, name: ObjectName) -> Outcome:
         volume = self._caches.volumes.get(name)
