@@ -158,6 +158,22 @@ def test_paths_are_granted_exactly_or_by_their_beginning(pattern: str, path: str
     assert may(policy, PathQuestion("get", path)) == allowed
 
 
+def test_a_denial_names_the_roles_one_is_bound_to_that_are_not_there():
+    policy = Policy(
+        cluster_role_bindings=(binding("ClusterRole", "gone", user("u")),),
+        role_bindings=(binding("Role", "lost", user("u"), namespace="n"),),
+    )
+
+    one = decide(U, ResourceQuestion("get", "", "nodes", name="a"), policy)
+    both = decide(U, ResourceQuestion("list", "", "pods", namespace="n"), policy)
+
+    cluster_role = 'clusterrole.rbac.authorization.k8s.io "gone" not found'
+    assert isinstance(one, Denied)
+    assert one.message.endswith(f"at the cluster scope: RBAC: {cluster_role}")
+    assert isinstance(both, Denied)
+    assert both.message.endswith(f': RBAC: [{cluster_role}, role.rbac.authorization.k8s.io "lost" not found]')
+
+
 def test_a_binding_to_a_role_that_is_not_there_grants_nothing():
     policy = Policy(cluster_role_bindings=(binding("ClusterRole", "gone", user("u")),))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
+import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -193,3 +195,61 @@ async def test_a_watch_ends_properly_when_the_server_is_told_to_stop(short_folde
     assert first.startswith(b"HTTP/1.1 200")
     assert rest.endswith(b"0\r\n\r\n")
     assert code == 0
+
+
+async def test_the_port_stays_the_same_where_it_can(short_folder: Path):
+    async with apiserver(short_folder) as (server, _):
+        first = (short_folder / "state" / "kubeconfig").read_text()
+        server.signal(signal.SIGTERM)
+        await server.exit_code()
+    async with apiserver(short_folder):
+        second = (short_folder / "state" / "kubeconfig").read_text()
+
+    assert first == second
+
+
+async def test_another_port_is_taken_where_the_old_one_is_in_use(short_folder: Path):
+    async with apiserver(short_folder) as (server, _):
+        url = re.search(r"https://127.0.0.1:([0-9]+)", (short_folder / "state" / "kubeconfig").read_text())
+        server.signal(signal.SIGTERM)
+        await server.exit_code()
+    assert url is not None
+    with socket.create_server(("127.0.0.1", int(url[1]))):
+        async with apiserver(short_folder) as (_, kubectl):
+            assert kubectl.ok("get", "ns", "default", "-o", "name") == "namespace/default\n"
+
+
+def test_an_address_that_is_in_use_leaves_no_folder_behind(short_folder: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run("apiserver", "--state", str(short_folder / "state"), "--listen", address)
+
+    assert ended.returncode == 1
+    assert address in ended.stderr
+    assert tree(short_folder) == []
+
+
+def test_a_state_folder_whose_path_is_too_long_for_a_socket_is_a_wrong_flag(short_folder: Path):
+    ended = run("apiserver", "--state", str(short_folder / ("x" * 110)))
+
+    assert ended.returncode == 2
+    assert "the path may have 98 bytes" in ended.stderr
+    assert tree(short_folder) == []
+
+
+async def test_each_request_is_logged_at_debug_without_its_body(short_folder: Path):
+    async with apiserver(short_folder, "--v=5") as (server, kubectl):
+        kubectl.ok("create", "secret", "generic", "s", "--from-literal=k=planted-secret")
+        await server.says("path=/api/v1/namespaces/default/secrets status=201")
+
+        assert "planted-secret" not in server.logged()
+
+
+async def test_a_kind_that_is_not_served_is_told_as_that(short_folder: Path):
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
+    manifest = short_folder / "service.json"
+    manifest.write_text(json.dumps(service))
+    async with apiserver(short_folder) as (_, kubectl):
+        ended = kubectl.run("apply", "-f", str(manifest))
+
+    assert 'no matches for kind "Service" in version "v1"' in ended.stderr

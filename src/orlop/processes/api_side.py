@@ -1,9 +1,9 @@
 """The embedded API server as a part of a process: built from a state folder, served while it is entered.
 
-Order: the folder is made → the database in it is opened, which keeps every other process out → certificates, keys and
-the admin's token are made where they are missing → the sockets are bound → the controllers beside the server begin →
-the server listens → the kubeconfig is written, so that whoever finds it can connect. Leaving: nobody new is let in, the
-controllers end, watches end, the database is closed.
+Order: the address is bound → the folder is made → the database in it is opened, which keeps every other process out →
+certificates, keys and the admin's token are made where they are missing → the socket is bound → the controllers beside
+the server begin → the server listens → the kubeconfig is written, so that whoever finds it can connect. Leaving: nobody
+new is let in, the controllers end, watches end, the database is closed.
 
 Imported only by a process that was asked to serve: aiohttp, cryptography and the schemas cost 30 MB.
 """
@@ -14,7 +14,7 @@ import platform
 import resource
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,7 @@ from orlop.embedded.apiserver.state_folder import (
     SOCKET,
     UnusableFolder,
     ensure_admin_token,
+    last_port,
     make_folder,
     write_kubeconfig,
 )
@@ -97,10 +98,10 @@ async def api_side(settings: ApiSettings, given: Surroundings) -> AsyncIterator[
 
 
 async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitStack) -> RunningApi:
+    listener = stack.enter_context(_bound_again(settings))
     make_folder(settings.state)
     store = await stack.enter_async_context(durable_store(settings.state))
     keys = _ensure_keys(settings.state, given)
-    listener = stack.enter_context(_bound(settings.listen))
     claim = stack.enter_context(claim_socket(settings.state / SOCKET))
     openings = [
         Opening(listener, server_tls(str(keys.certificates.server_certificate), str(keys.certificates.server_key))),
@@ -155,6 +156,14 @@ def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tup
         address=url.removeprefix("https://"),
     )
     return server, FrontDoor(server, authenticator, paths, server.policy.decide)
+
+
+def _bound_again(settings: ApiSettings) -> socket.socket:
+    """Where any port will do, the one it had before: contexts and copies of the kubeconfig name it."""
+    if not settings.listen.port and (port := last_port(settings.state)):
+        with suppress(SocketUnusable):
+            return _bound(ListenAddress(settings.listen.host, port))
+    return _bound(settings.listen)
 
 
 def _bound(address: ListenAddress) -> socket.socket:

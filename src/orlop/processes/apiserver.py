@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from orlop.csi.endpoint import TcpEndpoint, parse_http_address
 from orlop.foundation.go_flags import flag, group, integer
+from orlop.foundation.unix_socket import LONGEST_PATH
 from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, run_daemon
 
+SOCKET: Final = "api.sock"
 LOOPBACK: Final = ("127.0.0.1", "[::1]", "::1", "localhost")
 ADDRESS_OF: Final = {"localhost": "127.0.0.1"}
 
@@ -56,6 +60,11 @@ class ApiServerSettings:
     )
     log: LogSettings = group(LogSettings)
 
+    def cross_check(self) -> Iterator[str]:
+        if len(os.fsencode(self.state / SOCKET)) > LONGEST_PATH:
+            longest = LONGEST_PATH - len(SOCKET) - 1
+            yield f"--state cannot be {str(self.state)!r}: the path may have {longest} bytes, as it holds a socket."
+
 
 DAEMON: Final = Daemon("orlop apiserver", "Serves the Kubernetes API on this machine.", ApiServerSettings)
 
@@ -73,7 +82,7 @@ async def run(settings: ApiServerSettings, given: Surroundings) -> None:
     address = ListenAddress(host, settings.listen.port)
     async with api_side(ApiSettings(settings.state, address, settings.most_connections), given) as running:
         given.log.info("listening", url=running.url, socket=running.socket)
-        given.log.info("use it with", command=f"kubectl --kubeconfig {running.kubeconfig} get ns")
+        given.log.info("use it with", command=f"kubectl --kubeconfig {quote(str(running.kubeconfig))} get ns")
         await given.stop.wait()
 
 

@@ -16,6 +16,7 @@ AUTHENTICATED: Final = "system:authenticated"
 UNAUTHENTICATED: Final = "system:unauthenticated"
 ANONYMOUS: Final = "system:anonymous"
 ANY: Final = "*"
+RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 Object = Mapping[str, Any]
 
@@ -88,7 +89,8 @@ def decide(user: User, question: Question, policy: Policy) -> Decision:
     for why, rules in _rules_for(user, question, policy):
         if any(_grants(rule, question) for rule in rules):
             return Allowed(why)
-    return Denied(_denial(user, question))
+    missing = _missing_roles(user, question, policy)
+    return Denied(_denial(user, question) + (f": RBAC: {missing}" if missing else ""))
 
 
 def rules_of(user: User, namespace: str, policy: Policy) -> list[Object]:
@@ -102,29 +104,47 @@ def rules_of(user: User, namespace: str, policy: Policy) -> list[Object]:
 
 def _rules_for(user: User, question: Question, policy: Policy) -> Iterator[tuple[str, list[Object]]]:
     """Cluster-wide bindings first, then those of the question's namespace; each with its reason."""
+    for binding, subject in _bindings_for(user, question, policy):
+        namespace = _namespace(binding)
+        kind, where = (
+            ("RoleBinding", f"{_name(binding)}/{namespace}") if namespace else ("ClusterRoleBinding", _name(binding))
+        )
+        why = f'RBAC: allowed by {kind} "{where}" of {_role_text(binding)} to {subject}'
+        yield why, [rule for role in _roles_of(binding, policy) for rule in role.get("rules") or []]
+
+
+def _bindings_for(user: User, question: Question, policy: Policy) -> Iterator[tuple[Object, str]]:
     for binding in policy.cluster_role_bindings:
         if subject := _subject(binding, user):
-            why = f'RBAC: allowed by ClusterRoleBinding "{_name(binding)}" of {_role_text(binding)} to {subject}'
-            yield why, _rules_of_role(binding, policy)
+            yield binding, subject
     namespace = question.namespace if isinstance(question, ResourceQuestion) else ""
-    if not namespace:
-        return
-    for binding in policy.role_bindings:
+    for binding in policy.role_bindings if namespace else ():
         if _namespace(binding) == namespace and (subject := _subject(binding, user)):
-            where = f"{_name(binding)}/{namespace}"
-            why = f'RBAC: allowed by RoleBinding "{where}" of {_role_text(binding)} to {subject}'
-            yield why, _rules_of_role(binding, policy)
+            yield binding, subject
 
 
-def _rules_of_role(binding: Object, policy: Policy) -> list[Object]:
+def _roles_of(binding: Object, policy: Policy) -> list[Object]:
+    """The role that the binding names, if there is one."""
     reference = binding.get("roleRef") or {}
     if reference.get("kind") == "ClusterRole":
-        found = (role for role in policy.cluster_roles if _name(role) == reference.get("name"))
-    else:
-        namespace = _namespace(binding)
-        mine = (role for role in policy.roles if _namespace(role) == namespace)
-        found = (role for role in mine if _name(role) == reference.get("name"))
-    return [rule for role in found for rule in role.get("rules") or []]
+        return [role for role in policy.cluster_roles if _name(role) == reference.get("name")]
+    namespace = _namespace(binding)
+    mine = [role for role in policy.roles if _namespace(role) == namespace]
+    return [role for role in mine if _name(role) == reference.get("name")]
+
+
+def _missing_roles(user: User, question: Question, policy: Policy) -> str:
+    """Those that the user is bound to and that are not there: the usual reason for rights one believes to have."""
+    references = [
+        binding.get("roleRef") or {}
+        for binding, _ in _bindings_for(user, question, policy)
+        if not _roles_of(binding, policy)
+    ]
+    missing = [
+        f'{str(reference.get("kind", "")).lower()}.{RBAC_GROUP} "{reference.get("name", "")}" not found'
+        for reference in references
+    ]
+    return missing[0] if len(missing) == 1 else f"[{', '.join(missing)}]" if missing else ""
 
 
 def _subject(binding: Object, user: User) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, RBAC_GROUP, UNAUTHENTICATED
 from orlop.embedded.apiserver.creating import Creator
 from orlop.embedded.apiserver.namespace_gate import BUILT_IN
 from orlop.embedded.apiserver.object_store.store import ObjectStore
@@ -19,13 +19,48 @@ from orlop.kube.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, NAMESPACE, Kind
 Object = dict[str, Any]
 
 LABELS: Final = {"kubernetes.io/bootstrapping": "rbac-defaults"}
-RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 INFO_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
 DISCOVERY_PATHS: Final = (
     *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz"),
     *("/version", "/version/"),
 )
+READ: Final = ["get", "list", "watch"]
+WRITE: Final = ["create", "delete", "deletecollection", "patch", "update"]
+WORKLOADS: Final = [
+    f"{kind}{part}"
+    for kind in ("daemonsets", "deployments", "replicasets", "statefulsets")
+    for part in ("", "/status", "/scale")
+]
+IN_NAMESPACES: Final = [
+    *("configmaps", "events", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods", "pods/log"),
+    *("pods/status", "serviceaccounts"),
+]
+WRITTEN_BY_USERS: Final = [
+    *("configmaps", "events", "persistentvolumeclaims", "pods", "pods/attach", "pods/eviction", "pods/exec"),
+    *("pods/portforward", "secrets", "serviceaccounts", "serviceaccounts/token"),
+]
+VIEW: Final = (
+    {"verbs": READ, "apiGroups": [""], "resources": [*IN_NAMESPACES, "namespaces"]},
+    {"verbs": READ, "apiGroups": ["apps"], "resources": WORKLOADS},
+    {"verbs": READ, "apiGroups": ["events.k8s.io"], "resources": ["events"]},
+    {"verbs": READ, "apiGroups": ["coordination.k8s.io"], "resources": ["leases"]},
+)
+EDIT: Final = (
+    *VIEW,
+    {"verbs": READ, "apiGroups": [""], "resources": ["secrets"]},
+    {"verbs": WRITE, "apiGroups": [""], "resources": WRITTEN_BY_USERS},
+    {"verbs": WRITE, "apiGroups": ["apps"], "resources": WORKLOADS},
+    {"verbs": WRITE, "apiGroups": ["coordination.k8s.io"], "resources": ["leases"]},
+)
+ADMIN: Final = (
+    *EDIT,
+    {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["localsubjectaccessreviews"]},
+    {"verbs": [*READ, *WRITE], "apiGroups": [RBAC_GROUP], "resources": ["roles", "rolebindings"]},
+)
 ROLES: Final = {
+    "admin": ADMIN,
+    "edit": EDIT,
+    "view": VIEW,
     "cluster-admin": (
         {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
         {"verbs": ["*"], "nonResourceURLs": ["*"]},

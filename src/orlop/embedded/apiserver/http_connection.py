@@ -22,12 +22,13 @@ from orlop.embedded.apiserver import edge_answers
 from orlop.embedded.apiserver.access_rules import User
 from orlop.embedded.apiserver.status_answers import LARGEST_BODY
 from orlop.foundation.clock import Clock
-from orlop.foundation.structured_log import Log
+from orlop.foundation.structured_log import Level, Log
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 
 if TYPE_CHECKING:
     from orlop.embedded.apiserver.request_metrics import RequestMetrics
 
+DEBUG: Final = Level.DEBUG
 SLICE: Final = 64 << 10
 # In lower case, as those of answers are: what an answer says itself takes their place.
 ANSWER_HEADERS: Final = {"server": "orlop", "cache-control": "no-cache, private"}
@@ -146,9 +147,17 @@ class RequestLoop:
         answer = await self._answer(incoming, head, local=local)
         if isinstance(answer, HttpStream):
             self._metrics.began(head, answer.status)
+            self._tell(head, answer.status, began)
             return await self._send_stream(incoming, answer)
         self._metrics.ended(head, answer.status, self._clock.elapsed() - began)
+        self._tell(head, answer.status, began)
         return await self._send(incoming, answer)
+
+    def _tell(self, head: HttpRequest, status: int, began: float) -> None:
+        if self._log.enabled(DEBUG):
+            seconds = round(self._clock.elapsed() - began, 6)
+            agent = head.headers.get("user-agent", "")
+            self._log.debug("answered", method=head.method, path=head.path, status=status, seconds=seconds, agent=agent)
 
     async def _answer(self, incoming: web.BaseRequest, head: HttpRequest, *, local: bool) -> HttpAnswer | HttpStream:
         try:

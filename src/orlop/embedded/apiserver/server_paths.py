@@ -20,6 +20,9 @@ from orlop.kube.http_messages import HttpAnswer, HttpRequest
 OPEN: Final = ("/livez", "/readyz", "/healthz", "/version")
 READ_METHODS: Final = ("GET", "HEAD")
 OPENAPI: Final = "/openapi/v3"
+OLD_OPENAPI: Final = "/openapi/v2"
+OLD_OPENAPI_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+EMPTY_OLD_OPENAPI: Final = {"swagger": "2.0", "info": {"title": "Kubernetes", "version": ""}, "paths": {}}
 METRICS: Final = "/metrics"
 YEAR: Final = timedelta(days=365)
 
@@ -42,6 +45,13 @@ def version_document(version: str, platform: str) -> Mapping[str, str]:
     major, minor = version.removeprefix("v").split(".")[:2]
     told = {"major": major, "minor": minor, "gitVersion": version, "gitCommit": "", "gitTreeState": ""}
     return {**told, "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": platform}
+
+
+def _nothing_in_old_openapi(request: HttpRequest) -> HttpAnswer:
+    """Where kubectl looks for kinds that OpenAPI v3 does not have; it tells a 404 as if the server were broken."""
+    if "protobuf" in request.headers.get("accept", ""):
+        return HttpAnswer(200, {"content-type": OLD_OPENAPI_PROTOBUF})
+    return json_answer(EMPTY_OLD_OPENAPI)
 
 
 class ServerPaths:
@@ -77,6 +87,7 @@ class ServerPaths:
             **open_paths,
             METRICS: _reading(self._metrics),
             OPENAPI: _reading(self._index),
+            OLD_OPENAPI: _reading(_nothing_in_old_openapi),
             f"{OPENAPI}/": _reading(self._document),
         }
 

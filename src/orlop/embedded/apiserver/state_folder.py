@@ -10,6 +10,7 @@ Must not log the token.
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -23,8 +24,11 @@ SOCKET: Final = "api.sock"
 TOKEN_BITS: Final = 256
 SHORTEST_TOKEN: Final = 32
 OWNER_ONLY: Final = 0o700
+LARGEST_PORT: Final = 65535
+PORT_IN_KUBECONFIG: Final = re.compile(r"^    server: https://\S+:([0-9]{1,5})$", re.MULTILINE)
 
 TEMPLATE: Final = """\
+# Written anew whenever the API server starts: copy it before you change it.
 apiVersion: v1
 kind: Config
 clusters:
@@ -68,8 +72,19 @@ def ensure_admin_token(folder: Path, random: Random) -> Secret[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UnusableFolder(f"{path} cannot be used: {error}. Remove it, and a new token is made.") from None
     if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
-        raise UnusableFolder(f"{path} holds no token of {SHORTEST_TOKEN} characters. Remove it, and a new one is made.")
+        raise UnusableFolder(
+            f"{path} holds no token of at least {SHORTEST_TOKEN} characters. Remove it, and a new one is made."
+        )
     return Secret(token)
+
+
+def last_port(folder: Path) -> int:
+    """Where the server listened before, so that copies of its kubeconfig go on working; 0 where nobody knows."""
+    try:
+        found = PORT_IN_KUBECONFIG.search((folder / KUBECONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(found[1]) if found and int(found[1]) <= LARGEST_PORT else 0
 
 
 def write_kubeconfig(folder: Path, server: str, ca_certificate: Path, token: Secret[str]) -> Path:
