@@ -104,7 +104,20 @@ def test_what_is_not_ready_says_why():
     assert answer.body == b"[+]ping ok\n[-]store failed: the disk is full\nreadyz check failed\n"
 
 
-CLOSED = ["/", "/api", "/apis", "/api/v1/pods", "/metrics", "/openapi/v3", "/livezz", "/version/x", "/livez/../api"]
+CLOSED = [
+    "/",
+    "//",
+    "///",
+    "//livez",
+    "/api",
+    "/apis",
+    "/api/v1/pods",
+    "/metrics",
+    "/openapi/v3",
+    "/livezz",
+    "/version/x",
+    "/livez/../api",
+]
 
 
 @pytest.mark.parametrize("path", CLOSED)

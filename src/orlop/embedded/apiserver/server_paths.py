@@ -73,7 +73,7 @@ class ServerPaths:
         """To anybody; None where the path is no open one."""
         if request.method not in READ_METHODS:
             return None
-        _, first, *rest = request.path.rstrip("/").split("/") if request.path != "/" else ["", ""]
+        first, *rest = request.path.removeprefix("/").rstrip("/").split("/")
         if f"/{first}" not in OPEN:
             return None
         if first == "version":
