@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import resource
 import signal
 import socket
 import stat
@@ -17,6 +18,7 @@ import pytest
 
 from support.kubectl_commands import Kubectl
 from support.orlop_process import Running, run, running, tree
+from support.waiting import eventually
 
 
 @asynccontextmanager
@@ -195,6 +197,24 @@ async def test_a_watch_ends_properly_when_the_server_is_told_to_stop(short_folde
     assert first.startswith(b"HTTP/1.1 200")
     assert rest.endswith(b"0\r\n\r\n")
     assert code == 0
+
+
+async def test_it_is_not_ready_while_nothing_can_be_written(short_folder: Path):
+    async with apiserver(short_folder) as (server, kubectl):
+        assert kubectl.ok("get", "--raw", "/readyz") == "ok"
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        largest = (short_folder / "state" / "objects.db-wal").stat().st_size
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (largest, before[1]))
+        refused = kubectl.run("create", "configmap", "a")
+        while_full = kubectl.run("get", "--raw", "/readyz")
+        alive = kubectl.ok("get", "--raw", "/livez")
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
+
+        await eventually(lambda: kubectl.run("get", "--raw", "/readyz").stdout == "ok")
+
+    assert refused.returncode == 1
+    assert "[-]storage failed: the last change could not be made durable" in while_full.stderr
+    assert alive == "ok"
 
 
 async def test_the_port_stays_the_same_where_it_can(short_folder: Path):

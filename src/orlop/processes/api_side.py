@@ -32,7 +32,7 @@ from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.request_handler import ApiServer
 from orlop.embedded.apiserver.reviews import Reviews, Tools
 from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.server_paths import Checks, ServerPaths, version_document
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.state_folder import (
     SOCKET,
@@ -126,7 +126,8 @@ def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tup
     tools = Tools(current_policy, store.get, keys.signer, given.clock, given.random)
     version = version_document(VERSION, f"{platform.system().lower()}/{platform.machine()}")
     openapi = OpenApi(schemas, BUILT_IN, VERSION)
-    paths = ServerPaths(openapi, version, {"ping": lambda: None}, given.metrics.render, given.clock.now)
+    checks = Checks({"ping": lambda: None}, {"storage": store.why_not_writable})
+    paths = ServerPaths(openapi, version, checks, given.metrics.render, given.clock.now)
     server = ApiServer(
         ServerTools(store, schemas, given.clock, given.random, given.log),
         extra_paths=paths.handlers(),
