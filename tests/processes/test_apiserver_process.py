@@ -199,6 +199,20 @@ async def test_a_watch_ends_properly_when_the_server_is_told_to_stop(short_folde
     assert code == 0
 
 
+async def test_pods_are_given_the_ca_of_the_server_also_when_it_was_made_anew(short_folder: Path):
+    state = short_folder / "state"
+    async with apiserver(short_folder) as (server, _):
+        server.signal(signal.SIGTERM)
+        await server.exit_code()
+    before = (state / "ca.crt").read_text()
+    for name in ("ca.crt", "ca.key", "server.crt", "server.key"):
+        (state / name).unlink()
+    async with apiserver(short_folder) as (_, kubectl):
+        told = json.loads(kubectl.ok("get", "configmap", "kube-root-ca.crt", "-o", "json"))["data"]["ca.crt"]
+
+    assert told == (state / "ca.crt").read_text() != before
+
+
 async def test_it_is_not_ready_while_nothing_can_be_written(short_folder: Path):
     async with apiserver(short_folder) as (server, kubectl):
         assert kubectl.ok("get", "--raw", "/readyz") == "ok"

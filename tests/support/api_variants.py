@@ -108,7 +108,9 @@ class InProcess:
             self.store = await stack.enter_async_context(memory_store(DEFAULT_LIMITS))
             self.server = self._server(self.store)
             await stack.enter_async_context(self.server.running())
-            furnishing = NamespaceFurnishing(self.server, self.store, "the CA", silent_log())
+            furnishing = NamespaceFurnishing(
+                self.server, self.store, "the CA", clock=VirtualClock(), random=SystemRandom(), log=silent_log()
+            )
             await stack.enter_async_context(furnishing.running())
             yield InProcessTransport(self.server, ADMIN)
 
