@@ -33,7 +33,7 @@ from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.request_handler import ApiServer
 from orlop.embedded.apiserver.reviews import Reviews, Tools
 from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.server_paths import Checks, ServerPaths, version_document
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.state_folder import (
     SOCKET,
@@ -111,7 +111,8 @@ async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitSta
     server, door = _door(store, keys, given, url)
     await stack.enter_async_context(server.running())
     ca = keys.certificates.ca_certificate.read_text()
-    await stack.enter_async_context(NamespaceFurnishing(server, store, ca, given.log).running())
+    furnishing = NamespaceFurnishing(server, store, ca, clock=given.clock, random=given.random, log=given.log)
+    await stack.enter_async_context(furnishing.running())
     await stack.enter_async_context(_controllers(server, given))
     _allow_files(2 * settings.most_connections + OTHER_FILES, given)
     limits = ListenerSettings(most_connections=settings.most_connections)
@@ -148,7 +149,8 @@ def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tup
     tools = Tools(current_policy, store.get, keys.signer, given.clock, given.random)
     version = version_document(VERSION, f"{platform.system().lower()}/{platform.machine()}")
     openapi = OpenApi(schemas, BUILT_IN, VERSION)
-    paths = ServerPaths(openapi, version, {"ping": lambda: None}, given.metrics.render, given.clock.now)
+    checks = Checks({"ping": lambda: None}, {"storage": store.why_not_writable})
+    paths = ServerPaths(openapi, version, checks, given.metrics.render, given.clock.now)
     server = ApiServer(
         ServerTools(store, schemas, given.clock, given.random, given.log),
         extra_paths=paths.handlers(),
