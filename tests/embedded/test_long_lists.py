@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from orlop.embedded.apiserver.container_rules import mounts
 from orlop.embedded.apiserver.field_rules import MOST_COMPARED_LINES, difference
-from support.kube_rules import CONTAINER, STORAGE, TEMPLATE, WORKLOAD, stored, update, wrong, wrong_change
+from orlop.embedded.apiserver.workload_rules import with_claim_volumes
+from support.kube_rules import CONTAINER, STORAGE, stored, update, wrong, wrong_change
 
 MANY = 50_000
 
@@ -63,23 +65,24 @@ def pod(**spec: Any) -> dict[str, Any]:
 
 
 def test_the_mounts_of_a_container_are_compared_with_all_devices():
-    names = [f"v{number}" for number in range(5_000)]
-    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in [*names, "last"]]
-    mounts = [{"name": name, "mountPath": f"/m/{name}"} for name in names]
-    devices = [{"name": "last", "devicePath": "/m/v7"}] + [
-        {"name": f"d{number}", "devicePath": f"/d/{number}"} for number in range(20_000)
-    ]
-    blocks = [{"name": f"d{number}", "persistentVolumeClaim": {"claimName": "c"}} for number in range(20_000)]
-    container = {**CONTAINER, "volumeMounts": mounts, "volumeDevices": devices}
+    names = [f"v{number}" for number in range(2 * MANY)]
+    volumes = {name: {"name": name, "persistentVolumeClaim": {"claimName": "c"}} for name in [*names, "last"]}
+    container = {
+        "volumeMounts": [{"name": name, "mountPath": f"/m/{name}"} for name in names[:MANY]],
+        "volumeDevices": [
+            *({"name": name, "devicePath": f"/d/{name}"} for name in names[MANY:]),
+            {"name": "last", "devicePath": "/m/v7"},
+        ],
+    }
 
-    sentences = wrong("v1", "Pod", {"spec": {"containers": [container], "volumes": [*volumes, *blocks]}})
+    sentences = [str(cause) for cause in mounts(container, volumes, "c")]
 
-    path = "spec.containers[0].volumeMounts[7].mountPath"
-    assert sentences == [f'{path}: Invalid value: "/m/v7": must not already exist as a path in volumeDevices']
+    why = "must not already exist as a path in volumeDevices"
+    assert sentences == [f'c.volumeMounts[7].mountPath: Invalid value: "/m/v7": {why}']
 
 
 def test_the_tolerations_of_a_pod_are_compared_with_all_it_had():
-    tolerations = [{"key": f"k{number}", "operator": "Exists"} for number in range(10_000)]
+    tolerations = [{"key": f"k{number}", "operator": "Exists"} for number in range(30_000)]
     old = stored("v1", "Pod", pod(tolerations=tolerations))
     kept = old["spec"]["tolerations"]
 
@@ -89,19 +92,12 @@ def test_the_tolerations_of_a_pod_are_compared_with_all_it_had():
 
 
 def test_the_volumes_of_a_stateful_set_are_compared_with_all_its_claims():
-    names = [f"v{number}" for number in range(10_000)]
-    template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "volumes": [{"name": n, "emptyDir": {}} for n in names]}}
-    claims = [
-        {
-            "metadata": {"name": f"c{number}"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-        }
-        for number in range(3_000)
-    ]
+    volumes = [{"name": f"v{number}"} for number in range(2 * MANY)]
+    claims = [{"metadata": {"name": f"c{number}"}} for number in range(2 * MANY)]
 
-    given = {"spec": {**WORKLOAD, "template": template, "serviceName": "s", "volumeClaimTemplates": claims}}
+    made = with_claim_volumes({"spec": {"template": {"spec": {"volumes": volumes}}, "volumeClaimTemplates": claims}})
 
-    assert wrong("apps/v1", "StatefulSet", given) == []
+    assert len(made["spec"]["template"]["spec"]["volumes"]) == 4 * MANY
 
 
 def test_of_many_controllers_few_are_told():
