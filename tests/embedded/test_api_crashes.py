@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -123,6 +124,37 @@ async def test_nothing_outlives_its_namespace_however_long_a_commit_takes(turns:
         await is_gone(server, "n")
         assert all_objects(store) == []
     await store.close()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 10])
+@pytest.mark.parametrize("before", [0, 2, 4, 7, 15, 30])
+async def test_nothing_of_a_new_namespace_goes_with_the_old_one_whenever_that_is_forced_away(turns: int, before: int):
+    store = ObjectStore(RecordingJournal(turns), Kept(), DEFAULT_LIMITS)
+    maps = f"{NAMESPACES}/n/configmaps"
+    async with api_server_on(store) as server:
+        old = (await server.ask("POST", NAMESPACES, {"metadata": {"name": "n"}})).body
+        await server.ask("POST", maps, {"metadata": {"name": "held", "finalizers": ["x/y"]}})
+        await asyncio.gather(*(server.ask("POST", maps, {"metadata": {"name": f"m{n}"}}) for n in range(20)))
+        await server.ask("DELETE", f"{NAMESPACES}/n")
+        for _ in range(before):
+            await asyncio.sleep(0)
+        forced = {**old, "metadata": {"name": "n"}, "spec": {"finalizers": []}}
+        assert (await server.ask("PUT", f"{NAMESPACES}/n/finalize", forced)).status == 200
+        assert (await server.ask("POST", NAMESPACES, {"metadata": {"name": "n"}})).status == 201
+        made = [await server.ask("POST", maps, {"metadata": {"name": f"m{n}"}}) for n in range(20)]
+        await end_a_namespace_named(server, "other")
+        new = {answer.body["metadata"]["uid"] for answer in made if answer.status == 201}
+        there = {json.loads(stored.json)["metadata"]["uid"] for stored in all_objects(store)}
+        assert new <= there
+    await store.close()
+
+
+async def end_a_namespace_named(server: TestServer, name: str) -> None:
+    """Whoever ends namespaces has had every turn he needs when this one is gone."""
+    await server.ask("POST", NAMESPACES, {"metadata": {"name": name}})
+    await server.ask("POST", f"{NAMESPACES}/{name}/configmaps", {"metadata": {"name": "a"}})
+    await server.ask("DELETE", f"{NAMESPACES}/{name}")
+    await is_gone(server, name)
 
 
 async def test_a_namespace_whose_end_could_not_be_written_is_open_again():

@@ -127,3 +127,56 @@ async def test_the_end_of_a_namespace_goes_on_after_a_restart(tmp_path: Path):
         await is_dying(server, "configmaps", "held")
         await server.ask("PATCH", path, {"metadata": {"finalizers": None}}, content_type=MERGE)
         await is_gone(server, "n")
+
+
+# ---- a namespace that was forced away --------------------------------------------------------------------------------
+
+
+async def force_away(server: TestServer, name: str) -> None:
+    namespace = (await server.ask("GET", f"{NAMESPACES}/{name}")).body
+    answer = await server.ask("PUT", f"{NAMESPACES}/{name}/finalize", {**namespace, "spec": {"finalizers": []}})
+    assert answer.status in {200, 404}
+
+
+async def living(server: TestServer, namespace: str) -> set[str]:
+    listed = (await server.ask("GET", f"{NAMESPACES}/{namespace}/configmaps")).body["items"]
+    return {item["metadata"]["name"] for item in listed if "deletionTimestamp" not in item["metadata"]}
+
+
+async def end_another(server: TestServer) -> None:
+    """Whoever ends namespaces has had every turn he needs when this one is gone."""
+    await make(server, "another")
+    await make_map(server, "another", "a")
+    await server.ask("DELETE", f"{NAMESPACES}/another")
+    await is_gone(server, "another")
+
+
+async def test_what_is_in_a_new_namespace_outlives_the_one_of_its_name_that_was_forced_away():
+    async with api_server() as server:
+        await make(server, "n")
+        await make_map(server, "n", "held", finalizers=["x/y"])
+        await server.ask("DELETE", f"{NAMESPACES}/n")
+        await is_dying(server, "configmaps", "held")
+        await force_away(server, "n")
+        await make(server, "n")
+        for name in "abc":
+            assert (await make_map(server, "n", name)).status == 201
+            await end_another(server)
+        assert await living(server, "n") == {"a", "b", "c"}
+        assert (await server.ask("GET", f"{NAMESPACES}/n")).body["status"]["phase"] == "Active"
+
+
+async def test_a_new_namespace_ends_though_one_of_its_name_was_forced_away():
+    async with api_server() as server:
+        await make(server, "n")
+        await make_map(server, "n", "held", finalizers=["x/y"])
+        await server.ask("DELETE", f"{NAMESPACES}/n")
+        await is_dying(server, "configmaps", "held")
+        await force_away(server, "n")
+        await make(server, "n")
+        await make_map(server, "n", "a")
+        await server.ask("DELETE", f"{NAMESPACES}/n")
+        release = {"metadata": {"finalizers": None}}
+        await server.ask("PATCH", f"{NAMESPACES}/n/configmaps/held", release, content_type=MERGE)
+        await is_gone(server, "n")
+        assert (await server.ask("GET", "/api/v1/configmaps")).body["items"] == []

@@ -120,6 +120,75 @@ async def test_a_version_that_is_forgotten_is_told_by_an_event():
         assert status["message"] == f"too old resource version: 2 ({server.store.oldest})"
 
 
+STATE_FROM = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("state", ["", STATE_FROM], ids=["changes", "state"])
+async def test_a_version_that_does_not_come_is_told_by_an_event_after_three_seconds(state: str):
+    clock = VirtualClock()
+    async with api_server(clock) as server:
+        began = clock.elapsed()
+        path = f"{MAPS}?watch=true&allowWatchBookmarks=true&{state}resourceVersion=5000"
+        async with server.watch(path) as watch:
+            events = await watch.rest()
+        assert clock.elapsed() - began == pytest.approx(3)
+        assert [event["type"] for event in events] == ["ERROR"]
+        status = events[0]["object"]
+        assert (status["code"], status["reason"]) == (504, "Timeout")
+        assert status["message"] == f"Timeout: Too large resource version: 5000, current: {server.store.revision}"
+        assert status["details"] == {
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        }
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("state", ["", STATE_FROM], ids=["changes", "state"])
+async def test_a_watch_that_ends_before_its_version_has_come_is_empty(state: str):
+    clock = VirtualClock()
+    async with api_server(clock) as server:
+        began = clock.elapsed()
+        path = f"{MAPS}?watch=true&timeoutSeconds=2&{state}resourceVersion=5000"
+        async with server.watch(path) as watch:
+            assert await watch.rest() == []
+        assert clock.elapsed() - began == pytest.approx(2)
+
+
+@pytest.mark.virtual_time
+async def test_a_version_that_comes_soon_is_waited_for():
+    async with api_server(VirtualClock()) as server:
+        version = await make(server, "a")
+        async with server.watch(f"{MAPS}?watch=true&resourceVersion={int(version) + 1}") as watch:
+            first = asyncio.ensure_future(watch.next())
+            await asyncio.sleep(1)
+            await make(server, "b")
+            await make(server, "c")
+            assert told(await first) == ("ADDED", "c")
+
+
+# Kubernetes takes a watch from no version, or from "0", as if sendInitialEvents=true had been asked for.
+ENDS_OF_STATE = {
+    "": True,
+    "resourceVersion=0": True,
+    "sendInitialEvents=true&resourceVersionMatch=NotOlderThan": True,
+    "sendInitialEvents=false&resourceVersionMatch=NotOlderThan": False,
+    "resourceVersion=1": False,
+}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("asked", ENDS_OF_STATE)
+async def test_only_a_watch_that_begins_with_the_state_is_told_where_the_state_ends(asked: str):
+    async with api_server(VirtualClock()) as server:
+        await make(server, "a")
+        path = f"{MAPS}?watch=true&timeoutSeconds=150&allowWatchBookmarks=true&{asked}"
+        async with server.watch(path) as watch:
+            bookmarks = [event["object"] for event in await watch.rest() if event["type"] == "BOOKMARK"]
+        ends = [one for one in bookmarks if "k8s.io/initial-events-end" in one["metadata"].get("annotations", {})]
+        assert ends == (bookmarks[:1] if ENDS_OF_STATE[asked] else [])
+
+
 @pytest.mark.virtual_time
 async def test_a_watch_ends_after_its_time_with_a_bookmark_shortly_before():
     clock = VirtualClock()

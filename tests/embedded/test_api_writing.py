@@ -108,6 +108,20 @@ async def test_unknown_and_repeated_fields_are_warned_of_or_refused_or_passed_ov
         assert "warning" not in ignored.headers
 
 
+async def test_warnings_fit_into_a_header_whatever_was_sent():
+    async with api_server() as server:
+        body = {"metadata": {"name": "a"}, **{f"{number}{'x' * 10_000}": 1 for number in range(100)}}
+        warned = await server.ask("POST", MAPS, body)
+        assert warned.status == 201
+        assert len(warned.headers["warning"]) < 8190
+
+
+async def test_a_number_too_large_for_a_double_is_no_object_and_no_patch():
+    async with api_server() as server:
+        body = b'{"metadata":{"name":"a","managedFields":[{"fieldsV1":{"a":1e999}}]}}'
+        assert "too large" in (await refused(server, "POST", MAPS, body, code=400))["message"]
+
+
 async def test_a_dry_run_judges_and_changes_nothing():
     async with api_server() as server:
         made = await server.ask("POST", f"{MAPS}?dryRun=All", named("a"))

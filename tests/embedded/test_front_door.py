@@ -13,7 +13,7 @@ from orlop.embedded.apiserver.authentication import ADMIN
 from orlop.embedded.apiserver.front_door import FrontDoor
 from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.server_paths import Checks, ServerPaths, version_document
 from orlop.embedded.apiserver.status_answers import Refusal
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from orlop.kube.kinds import BUILT_IN
@@ -44,7 +44,7 @@ class Behind:
 
 def server_paths(why_not_ready: str | None = None) -> ServerPaths:
     version = version_document("v1.37.0+orlop", "linux/amd64")
-    checks = {"ping": lambda: None, "store": lambda: why_not_ready}
+    checks = Checks({"ping": lambda: None}, {"store": lambda: why_not_ready})
     return ServerPaths(OPENAPI, version, checks, lambda _accept: (b"metrics", "text/plain"), lambda: NOW)
 
 
@@ -104,7 +104,28 @@ def test_what_is_not_ready_says_why():
     assert answer.body == b"[+]ping ok\n[-]store failed: the disk is full\nreadyz check failed\n"
 
 
-CLOSED = ["/", "/api", "/apis", "/api/v1/pods", "/metrics", "/openapi/v3", "/livezz", "/version/x", "/livez/../api"]
+@pytest.mark.parametrize("path", ["/livez", "/healthz"])
+def test_what_is_not_ready_lives_all_the_same(path: str):
+    answer = door(why_not_ready="the disk is full").admit(get(path), local=False)
+
+    assert isinstance(answer, HttpAnswer)
+    assert (answer.status, answer.body) == (200, b"ok")
+
+
+CLOSED = [
+    "/",
+    "//",
+    "///",
+    "//livez",
+    "/api",
+    "/apis",
+    "/api/v1/pods",
+    "/metrics",
+    "/openapi/v3",
+    "/livezz",
+    "/version/x",
+    "/livez/../api",
+]
 
 
 @pytest.mark.parametrize("path", CLOSED)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orlop.embedded.apiserver.json_bodies import DEEPEST, Body, NotJson, read_body
+from orlop.embedded.apiserver.json_bodies import DEEPEST, LONGEST_PATH, MOST_DUPLICATES, Body, NotJson, read_body
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -34,6 +34,34 @@ def test_a_name_given_three_times_is_told_once():
     assert read_body(b'{"a":1,"a":2,"a":3}').duplicates == ("a",)
 
 
+def test_names_given_twice_are_counted_in_one_pass():
+    """Were each name counted by itself, these would take an hour."""
+    names = range(300_000)
+    text = "{" + ",".join(f'"{name}":0' for name in [*names, *names]) + "}"
+
+    body = read_body(text.encode())
+
+    assert len(body.value) == len(names)
+    assert body.duplicates == tuple(str(name) for name in names[:MOST_DUPLICATES])
+
+
+def test_the_way_to_a_duplicate_is_written_for_the_duplicate_alone():
+    """Written for every object, the long name would make a hundred gigabytes of one megabyte."""
+    text = b'{"%s":[%s{}],"z":1,"z":2}' % (b"k" * 500_000, b"{}," * 200_000)
+
+    assert read_body(text).duplicates == ("z",)
+
+
+def test_the_way_to_a_duplicate_is_shortened():
+    text = b'{"%s":{"a":1,"a":2}}' % (b"k" * 100_000)
+
+    assert read_body(text).duplicates == ("k" * LONGEST_PATH,)
+
+
+def test_a_duplicate_name_with_half_of_a_surrogate_pair_can_be_written():
+    assert read_body(rb'{"\ud800":1,"\ud800":2}').duplicates == ("\ufffd",)
+
+
 def test_duplicates_inside_what_was_overwritten_are_no_part_of_the_value():
     assert read_body(b'{"a":{"x":1,"x":2},"a":{}}').duplicates == ("a",)
 
@@ -47,6 +75,16 @@ def test_what_is_no_json_is_refused(text: bytes):
 def test_a_number_of_thousands_of_digits_is_refused():
     with pytest.raises(NotJson):
         read_body(b"1" * 10_000)
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"1.5E400", b"9" * 400 + b".0"])
+def test_a_number_too_large_for_a_double_is_refused(number: bytes):
+    with pytest.raises(NotJson, match="a number is too large"):
+        read_body(b'{"a":[' + number + b"]}")
+
+
+def test_the_largest_double_is_read():
+    assert read_body(b"1.7976931348623157e308").value == 1.7976931348623157e308
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from random import Random
+
+import pytest
+
 from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
-from orlop.foundation.structured_log import silent_log
-from support.api_servers import TestServer, api_server
+from orlop.embedded.apiserver.object_store.journal import Batch, Kept, NoJournal
+from orlop.embedded.apiserver.object_store.store import ObjectStore
+from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS
+from orlop.foundation.structured_log import Log
+from orlop.testing.virtual_clock import VirtualClock
+from support.api_servers import TestServer, api_server, api_server_on
 from support.waiting import eventually
 
+CA_PATH = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt"
+MERGE = "application/merge-patch+json"
 
-def furnishing(on: TestServer) -> NamespaceFurnishing:
-    return NamespaceFurnishing(on.server, on.store, "the CA", silent_log())
+
+def furnishing(on: TestServer, ca: str = "the CA") -> NamespaceFurnishing:
+    return NamespaceFurnishing(on.server, on.store, ca, clock=on.clock, random=Random(1), log=Log(on.log))
+
+
+def ca_map(on: TestServer, namespace: str = "default") -> dict[str, object]:
+    stored = on.store.get(("configmaps", namespace, "kube-root-ca.crt"))
+    return json.loads(stored.json) if stored else {}
 
 
 async def names(on: TestServer, plural: str, namespace: str) -> list[str]:
@@ -62,3 +80,108 @@ async def test_a_namespace_that_ends_is_not_furnished_again():
 
         assert on.store.list("serviceaccounts", "new").items == []
         assert on.log.entries == []
+
+
+async def test_a_ca_that_was_made_anew_takes_the_place_of_the_old_one():
+    async with api_server() as on:
+        async with furnishing(on, "the old CA").running():
+            pass
+        async with furnishing(on, "the new CA").running():
+            made = [ca_map(on, namespace) for namespace in ("default", "kube-system")]
+
+    assert [one["data"] for one in made] == [{"ca.crt": "the new CA"}, {"ca.crt": "the new CA"}]
+
+
+EDITS = [
+    {"data": {"ca.crt": "another"}},
+    {"data": {"more": "x"}},
+    {"data": None},
+    {"metadata": {"annotations": None}},
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_edits_of_the_ca_are_undone(edit: dict[str, object]):
+    async with api_server() as on, furnishing(on).running():
+        before = ca_map(on)
+        edited = await on.ask("PATCH", CA_PATH, edit, content_type=MERGE)
+        assert (edited.body.get("data"), edited.body["metadata"].get("annotations")) != (
+            before["data"],
+            before["metadata"]["annotations"],
+        )
+
+        await eventually(
+            lambda: ca_map(on)["metadata"]["resourceVersion"] != edited.body["metadata"]["resourceVersion"]
+        )
+
+        assert ca_map(on)["data"] == {"ca.crt": "the CA"}
+        assert ca_map(on)["metadata"]["annotations"] == before["metadata"]["annotations"]
+        assert ca_map(on)["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+async def test_what_people_add_to_the_ca_that_is_no_data_stays():
+    added = {"labels": {"mine": "yes"}, "annotations": {"mine": "too", "kubernetes.io/description": "our own words"}}
+    async with api_server() as on:
+        async with furnishing(on, "the old CA").running():
+            await on.ask("PATCH", CA_PATH, {"metadata": added}, content_type=MERGE)
+        async with furnishing(on, "the new CA").running():
+            found = ca_map(on)
+
+    assert found["data"] == {"ca.crt": "the new CA"}
+    assert found["metadata"]["labels"] == added["labels"]
+    assert found["metadata"]["annotations"] == added["annotations"]
+
+
+async def test_what_is_right_is_not_written_again():
+    async with api_server() as on:
+        async with furnishing(on).running():
+            before = on.store.revision
+        async with furnishing(on).running():
+            assert on.store.revision == before
+
+
+class FullDisk(NoJournal):
+    full = False
+
+    def commit(self, batch: Batch) -> asyncio.Future[None]:
+        if not self.full:
+            return super().commit(batch)
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(OSError("no space left"))
+        return failed
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("seconds", [0.1, 10, 3000])
+async def test_what_could_not_be_written_is_written_when_it_can_be(seconds: float):
+    disk, clock = FullDisk(), VirtualClock()
+    store = ObjectStore(disk, Kept(), DEFAULT_LIMITS)
+    async with api_server_on(store, clock) as on:
+        disk.full = True
+        async with furnishing(on).running():
+            await asyncio.sleep(seconds)
+            assert ca_map(on) == {}
+            disk.full = False
+            await asyncio.sleep(90)
+            for namespace in ("default", "kube-system", "kube-public", "kube-node-lease"):
+                assert await names(on, "serviceaccounts", namespace) == ["default"]
+                assert await names(on, "configmaps", namespace) == ["kube-root-ca.crt"]
+            settled = len(on.log.entries)
+            await asyncio.sleep(3600)
+            assert len(on.log.entries) == settled
+        rounds = settled / (4 * 2 * 2)  # namespaces, what each has, and the two who tell of a failed write
+        assert rounds < 12 + seconds / 60
+    await store.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_retry_is_no_reason_not_to_stop():
+    disk, clock = FullDisk(), VirtualClock()
+    store = ObjectStore(disk, Kept(), DEFAULT_LIMITS)
+    async with api_server_on(store, clock) as on:
+        disk.full = True
+        began = clock.elapsed()
+        async with furnishing(on).running():
+            pass
+        assert clock.elapsed() == began
+    await store.close()

@@ -69,6 +69,46 @@ async def test_a_failing_statement_fails_its_batch_and_leaves_what_was_durable(t
         assert store.revision == created.revision
 
 
+async def test_the_store_tells_that_it_cannot_be_written_until_a_write_succeeds(tmp_path: Path):
+    faults = Faults()
+    async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:
+        assert store.why_not_writable() is None
+        faults.on = ("COMMIT",)
+        with pytest.raises(WriteFailed):
+            await store.create(pod("a"), made(1))
+        assert store.why_not_writable() == "the last change could not be made durable: disk I/O error"
+        faults.on = ()
+        await store.create(pod("a"), made(1))
+        assert store.why_not_writable() is None
+
+
+async def test_the_store_finds_out_that_it_can_be_written_again_though_nobody_writes(tmp_path: Path):
+    faults = Faults()
+    async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:
+        faults.on = ("COMMIT",)
+        with pytest.raises(WriteFailed):
+            await store.create(pod("a"), made(1))
+        before = store.revision
+        for _ in range(3):
+            assert store.why_not_writable() is not None
+            await store._queue.idle()
+        faults.on = ()
+        assert store.why_not_writable() is not None, "it is still to be found out"
+        await store._queue.idle()
+        assert store.why_not_writable() is None
+        assert (store.revision, store.list(PODS).items) == (before, [])
+        assert (await store.create(pod("b"), made(1))).revision > before
+
+
+async def test_a_closed_store_that_could_not_be_written_still_says_so(tmp_path: Path):
+    faults = Faults()
+    async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:
+        faults.on = ("COMMIT",)
+        with pytest.raises(WriteFailed):
+            await store.create(pod("a"), made(1))
+    assert store.why_not_writable() is not None
+
+
 async def test_a_transaction_that_cannot_be_rolled_back_at_once_is_rolled_back_later(tmp_path: Path):
     faults = Faults()
     async with durable_store(tmp_path, connect=tapped(faults.tap)) as store:

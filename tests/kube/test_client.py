@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from orlop.foundation.structured_log import silent_log
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch, Selection, StrategicPatch, WatchEvent, _events
-from orlop.kube.errors import ApiError, Conflict, ConnectionBroken, Expired, Forbidden, NotConnected, ServiceUnavailable
+from orlop.kube.errors import (
+    ApiError,
+    Conflict,
+    ConnectionBroken,
+    Expired,
+    Forbidden,
+    NotConnected,
+    ServerError,
+    ServiceUnavailable,
+)
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from orlop.kube.kinds import CONFIG_MAP, PERSISTENT_VOLUME, POD
 from orlop.kube.objects import ObjectName
@@ -228,6 +237,37 @@ async def test_an_answer_that_is_no_object_is_a_broken_connection(body: bytes):
         await client_of(Server(HttpAnswer(200, {}, body))).create(PERSISTENT_VOLUME, volume("pv1"))
 
 
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"items": [None]}, "items that are no objects"),
+        ({"items": [volume("pv1"), "x"]}, "items that are no objects"),
+        ({"items": "abc"}, "items that are no objects"),
+        ({"items": {"a": 1}}, "items that are no objects"),
+        ({"items": [], "metadata": "x"}, "metadata that are none"),
+        ({"items": [], "metadata": {"continue": 5}}, "metadata that are none"),
+        ({"items": [], "metadata": {"continue": {"a": 1}}}, "metadata that are none"),
+    ],
+)
+async def test_a_list_that_is_none_is_a_broken_connection(body: Any, sentence: str):
+    with pytest.raises(ConnectionBroken, match=sentence):
+        await client_of(Server(answer(body))).list(PERSISTENT_VOLUME)
+
+
+async def test_a_list_without_items_is_empty():
+    assert (await client_of(Server(answer({"items": None, "metadata": None}))).list(PERSISTENT_VOLUME)).items == []
+
+
+@pytest.mark.parametrize("tokens", [["a", "a"], ["a", "b", "a"]])
+async def test_a_list_that_gives_a_continue_token_twice_is_a_broken_connection(tokens: list[str]):
+    server = Server(*(page(["pv1"], token) for token in tokens))
+
+    with pytest.raises(ConnectionBroken, match="it gave one continue token twice"):
+        await client_of(server).list(PERSISTENT_VOLUME)
+
+    assert len(server.asked) == len(tokens)
+
+
 def line(kind: str, obj: dict[str, Any]) -> bytes:
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
@@ -251,6 +291,12 @@ async def test_an_error_in_a_watch_is_raised_as_itself():
 
     with pytest.raises(Expired, match="too old"):
         await watched(Server(HttpAnswer(200), pieces=(line("ERROR", expired),)))
+
+
+@pytest.mark.parametrize("code", ["x", None, [], {}, 1.5, True])
+async def test_an_error_in_a_watch_whose_code_is_none_is_an_error_of_the_server(code: Any):
+    with pytest.raises(ServerError, match="odd"):
+        await watched(Server(HttpAnswer(200), pieces=(line("ERROR", {"code": code, "message": "odd"}),)))
 
 
 async def test_a_watch_that_is_refused_raises_the_refusal():

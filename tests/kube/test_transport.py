@@ -113,6 +113,16 @@ async def test_headers_that_came_more_than_once_are_one_list():
         assert (await transport.exchange(GET, 5)).headers["warning"] == "299 - one, 299 - two"
 
 
+async def test_an_answer_with_a_long_header_is_read():
+    async def warning(_request: web.BaseRequest) -> web.Response:
+        return web.Response(headers={"warning": "w" * 60_000})
+
+    async with served(warning) as (transport, _):
+        answer = await transport.exchange(GET, 5)
+
+    assert answer.headers["warning"] == "w" * 60_000
+
+
 async def test_a_large_answer_and_a_large_request_are_carried():
     large = b"x" * 8_000_000
 

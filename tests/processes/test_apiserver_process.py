@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import resource
 import signal
 import socket
 import stat
@@ -17,6 +18,7 @@ import pytest
 
 from support.kubectl_commands import Kubectl
 from support.orlop_process import Running, run, running, tree
+from support.waiting import eventually
 
 
 @asynccontextmanager
@@ -195,6 +197,38 @@ async def test_a_watch_ends_properly_when_the_server_is_told_to_stop(short_folde
     assert first.startswith(b"HTTP/1.1 200")
     assert rest.endswith(b"0\r\n\r\n")
     assert code == 0
+
+
+async def test_pods_are_given_the_ca_of_the_server_also_when_it_was_made_anew(short_folder: Path):
+    state = short_folder / "state"
+    async with apiserver(short_folder) as (server, _):
+        server.signal(signal.SIGTERM)
+        await server.exit_code()
+    before = (state / "ca.crt").read_text()
+    for name in ("ca.crt", "ca.key", "server.crt", "server.key"):
+        (state / name).unlink()
+    async with apiserver(short_folder) as (_, kubectl):
+        told = json.loads(kubectl.ok("get", "configmap", "kube-root-ca.crt", "-o", "json"))["data"]["ca.crt"]
+
+    assert told == (state / "ca.crt").read_text() != before
+
+
+async def test_it_is_not_ready_while_nothing_can_be_written(short_folder: Path):
+    async with apiserver(short_folder) as (server, kubectl):
+        assert kubectl.ok("get", "--raw", "/readyz") == "ok"
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        largest = (short_folder / "state" / "objects.db-wal").stat().st_size
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (largest, before[1]))
+        refused = kubectl.run("create", "configmap", "a")
+        while_full = kubectl.run("get", "--raw", "/readyz")
+        alive = kubectl.ok("get", "--raw", "/livez")
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
+
+        await eventually(lambda: kubectl.run("get", "--raw", "/readyz").stdout == "ok")
+
+    assert refused.returncode == 1
+    assert "[-]storage failed: the last change could not be made durable" in while_full.stderr
+    assert alive == "ok"
 
 
 async def test_the_port_stays_the_same_where_it_can(short_folder: Path):

@@ -232,6 +232,39 @@ def test_a_namespace_goes_with_all_that_is_in_it(k: InNamespace):
     assert f'namespaces "{k.namespace}" not found' in k.fails("get", "ns", k.namespace)
 
 
+VOLUME = """
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: NAME}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Gi}
+  csi: {driver: csi.example.com, volumeHandle: v1}
+"""
+
+
+def test_claims_and_volumes_that_nobody_uses_go_when_they_are_deleted(k: InNamespace):
+    volume = f"of-{k.namespace}"
+    k.ok("create", "-f", "-", stdin=CLAIM)
+    k.ok("create", "-f", "-", stdin=VOLUME.replace("NAME", volume))
+
+    assert "deleted" in k.ok("delete", "pvc", "data", "--timeout=20s")
+    assert "deleted" in k.ok("delete", "pv", volume, "--timeout=20s")
+    k.ok("create", "-f", "-", stdin=CLAIM)
+    assert "deleted" in k.ok("delete", "namespace", k.namespace, "--timeout=20s")
+
+
+def test_a_claim_that_is_deleted_stays_until_the_pod_that_uses_it_is_gone(k: InNamespace):
+    using = POD.replace("emptyDir: {}", "persistentVolumeClaim: {claimName: data}")
+    k.ok("create", "-f", "-", stdin=CLAIM)
+    k.ok("create", "-f", "-", stdin=using.replace("spec:", "spec:\n  nodeName: somewhere"))
+    assert "timed out" in k.fails("delete", "pvc", "data", "--timeout=1s")
+    assert "Terminating" in k.ok("get", "pvc", "data")
+
+    k.ok("delete", "pod", "p", "--force", "--grace-period=0", "--timeout=20s")
+    k.ok("wait", "pvc/data", "--for=delete", "--timeout=20s")
+
+
 def test_rights_are_asked_for_oneself_and_for_others(k: InNamespace):
     account = f"system:serviceaccount:{k.namespace}:robot"
     k.ok("create", "serviceaccount", "robot")

@@ -18,7 +18,7 @@ from orlop.embedded.apiserver.http_connection import Manners
 from orlop.embedded.apiserver.http_listener import Given, ListenerSettings, Opening, listening, server_tls
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import Entry, Level, collecting_log
 from orlop.foundation.unix_socket import bind_root_only, claim_socket
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 
@@ -80,7 +80,7 @@ async def edge(folder: Path, door: Any, *, silence: float = 30.0, **settings: An
         chosen = ListenerSettings(manners=Manners(silence_seconds=silence), **settings)
         client_tls = ssl.create_default_context(cafile=str(files.ca_certificate))
         running = Edge(claim.path, tcp.getsockname()[1], client_tls, logged, metrics, openings)
-        async with listening(openings, door, Given(SystemClock(), collecting_log(logged), metrics), chosen):
+        async with listening(openings, door, Given(SystemClock(), collecting_log(logged, Level.INFO), metrics), chosen):
             yield running
 
 

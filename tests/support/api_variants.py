@@ -21,7 +21,7 @@ from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.request_handler import ApiServer
 from orlop.embedded.apiserver.reviews import Reviews, Tools
 from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.server_paths import Checks, ServerPaths, version_document
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.token_claims import TokenSigner, ensure_signer
 from orlop.foundation.clock import SystemClock
@@ -108,7 +108,9 @@ class InProcess:
             self.store = await stack.enter_async_context(memory_store(DEFAULT_LIMITS))
             self.server = self._server(self.store)
             await stack.enter_async_context(self.server.running())
-            furnishing = NamespaceFurnishing(self.server, self.store, "the CA", silent_log())
+            furnishing = NamespaceFurnishing(
+                self.server, self.store, "the CA", clock=VirtualClock(), random=SystemRandom(), log=silent_log()
+            )
             await stack.enter_async_context(furnishing.running())
             yield InProcessTransport(self.server, ADMIN)
 
@@ -122,9 +124,8 @@ class InProcess:
         tools = Tools(policy, store.get, self.signer, clock, random)
         metrics = Metrics("test", of_process=False)
         openapi = OpenApi(self.schemas, BUILT_IN, VERSION)
-        paths = ServerPaths(
-            openapi, version_document(VERSION, "linux/test"), {"ping": lambda: None}, metrics.render, clock.now
-        )
+        checks = Checks({"ping": lambda: None}, {"storage": store.why_not_writable})
+        paths = ServerPaths(openapi, version_document(VERSION, "linux/test"), checks, metrics.render, clock.now)
         server = ApiServer(
             ServerTools(store, self.schemas, clock, random, silent_log()),
             extra_paths=paths.handlers(),

@@ -37,6 +37,7 @@ PAGE: Final = 500
 RETRY_BACKOFF: Final = Backoff(initial=0.1, factor=2.0, cap=10.0, jitter=0.5)
 MOST_RELISTS: Final = 3
 UNAUTHORIZED: Final = 401
+UNKNOWN_ERROR: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +182,17 @@ class KubeClient:
         query = [*selection.query(), *([("limit", str(page))] if page else [])]
         items: list[Object] = []
         proceed: list[tuple[str, str]] = []
+        followed: set[str] = set()
         while True:
             question = _Question(Verb.LIST, kind.collection_path(selection.namespace), (*query, *proceed))
-            answer = await self._ask(question)
-            items += answer.get("items") or []
-            metadata = answer.get("metadata") or {}
-            if not metadata.get("continue"):
-                return ObjectList([_with_kind(item, kind) for item in items], str(metadata.get("resourceVersion", "")))
-            proceed = [("continue", metadata["continue"])]
+            found, version, token = _page(await self._ask(question), kind)
+            items += found
+            if not token:
+                return ObjectList(items, version)
+            if token in followed:
+                raise ConnectionBroken("the server's list does not end: it gave one continue token twice")
+            followed.add(token)
+            proceed = [("continue", token)]
 
     async def create(
         self, kind: Kind, obj: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
@@ -292,6 +296,17 @@ def _with_kind(obj: Mapping[str, Any], kind: Kind) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
 
 
+def _page(answer: Object, kind: Kind) -> tuple[list[Object], str, str]:
+    """The items of one page, the version of the list, and the token for the next page, if there is one."""
+    items, metadata = answer.get("items") or [], answer.get("metadata") or {}
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ConnectionBroken("the server's list holds items that are no objects: is this an API server?")
+    token = (metadata.get("continue") or "") if isinstance(metadata, dict) else None
+    if not isinstance(token, str):
+        raise ConnectionBroken("the server's list has metadata that are none: is this an API server?")
+    return [_with_kind(item, kind) for item in items], str(metadata.get("resourceVersion", "")), token
+
+
 def _object_of(answer: HttpAnswer) -> Object:
     if answer.is_error:
         raise _error_of(answer.status, answer.headers, answer.body)
@@ -337,5 +352,6 @@ def _event(line: bytes) -> WatchEvent:
         raise ConnectionBroken("the watch sent a line that is no event")
     if read.get("type") == "ERROR":
         status = read["object"]
-        raise error_from_status(int(status.get("code") or 500), status, {})
+        code = status.get("code")
+        raise error_from_status(code if type(code) is int and code else UNKNOWN_ERROR, status, {})
     return WatchEvent(str(read.get("type", "")), read["object"])

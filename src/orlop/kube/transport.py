@@ -40,6 +40,8 @@ CONNECTING_SHARE: Final = 0.5
 IDLE_SECONDS: Final = 30.0
 """Less than servers and balancers keep an unused connection (Kubernetes: 90 seconds), so that we are first to close."""
 LARGE_BODY: Final = 2**19
+LARGEST_HEADER: Final = 2**16
+"""Warnings of what a server passed over may be many times the 8 KiB that aiohttp reads by itself."""
 MOST_TIMEOUTS: Final = 16
 """Callers use a few different ones, and making one is not free."""
 # Compressing costs both sides more time than a cluster's network does.
@@ -136,6 +138,8 @@ class HttpTransport:
             connector=_pool(self._access.unix_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=NOT_SENT_BY_ITSELF,
+            max_line_size=LARGEST_HEADER,
+            max_field_size=LARGEST_HEADER,
         )
         # It would send some requests a second time by itself, also a DELETE that names no uid.
         self._session._retry_connection = False  # noqa: SLF001 - there is no other way to say so

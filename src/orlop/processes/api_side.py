@@ -1,9 +1,9 @@
 """The embedded API server as a part of a process: built from a state folder, served while it is entered.
 
 Order: the address is bound → the folder is made → the database in it is opened, which keeps every other process out →
-certificates, keys and the admin's token are made where they are missing → the socket is bound → the server listens →
-the kubeconfig is written, so that whoever finds it can connect. Leaving: nobody new is let in, watches end, the
-database is closed.
+certificates, keys and the admin's token are made where they are missing → the socket is bound → the controllers beside
+the server begin → the server listens → the kubeconfig is written, so that whoever finds it can connect. Leaving: nobody
+new is let in, the controllers end, watches end, the database is closed.
 
 Imported only by a process that was asked to serve: aiohttp, cryptography and the schemas cost 30 MB.
 """
@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orlop.embedded.apiserver.access_rules import Policy
+from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, Policy, User
 from orlop.embedded.apiserver.authentication import Authenticator
 from orlop.embedded.apiserver.certificates import ServerCertificates, UnusableCertificate, ensure_certificates
 from orlop.embedded.apiserver.front_door import FrontDoor
 from orlop.embedded.apiserver.http_listener import BACKLOG, Given, ListenerSettings, Opening, listening, server_tls
+from orlop.embedded.apiserver.in_process import InProcessTransport
 from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
 from orlop.embedded.apiserver.object_store.errors import StoreUnusable
@@ -32,7 +33,7 @@ from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.request_handler import ApiServer
 from orlop.embedded.apiserver.reviews import Reviews, Tools
 from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.server_paths import ServerPaths, version_document
+from orlop.embedded.apiserver.server_paths import Checks, ServerPaths, version_document
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.state_folder import (
     SOCKET,
@@ -43,14 +44,21 @@ from orlop.embedded.apiserver.state_folder import (
     write_kubeconfig,
 )
 from orlop.embedded.apiserver.token_claims import TokenSigner, ensure_signer
+from orlop.embedded.controllers.storage_protection import Tools as ControllerTools
+from orlop.embedded.controllers.storage_protection import storage_protection
 from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.structured_log import Secret
 from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_socket
+from orlop.kube.client import KubeClient
+from orlop.kube.informers import Informers
 from orlop.kube.kinds import BUILT_IN
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.processes.daemon import CannotGoOn, Surroundings
 
 VERSION: Final = "v1.37.0+orlop"
 TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file
+# Who our controllers are; the rights are a master's, as Kubernetes' own roles for them are not here.
+CONTROLLERS: Final = User("system:kube-controller-manager", (MASTERS, AUTHENTICATED))
 # Besides connections: the database, sockets, standard streams, and what libraries keep open.
 OTHER_FILES: Final = 100
 
@@ -103,13 +111,28 @@ async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitSta
     server, door = _door(store, keys, given, url)
     await stack.enter_async_context(server.running())
     ca = keys.certificates.ca_certificate.read_text()
-    await stack.enter_async_context(NamespaceFurnishing(server, store, ca, given.log).running())
+    furnishing = NamespaceFurnishing(server, store, ca, clock=given.clock, random=given.random, log=given.log)
+    await stack.enter_async_context(furnishing.running())
+    await stack.enter_async_context(_controllers(server, given))
     _allow_files(2 * settings.most_connections + OTHER_FILES, given)
     limits = ListenerSettings(most_connections=settings.most_connections)
     surroundings = Given(given.clock, given.log, given.metrics)
     await stack.enter_async_context(listening(openings, door, surroundings, limits))
     path = write_kubeconfig(settings.state, url, keys.certificates.ca_certificate, keys.admin_token)
     return RunningApi(server, url, claim.path, path)
+
+
+@asynccontextmanager
+async def _controllers(server: ApiServer, given: Surroundings) -> AsyncIterator[None]:
+    clock, random, log = given.clock, given.random, given.log
+    transport = InProcessTransport(server, CONTROLLERS)
+    client = KubeClient(transport, clock=clock, random=random, log=log, name="kube-controller-manager")
+    tools = ControllerTools(clock, random, log, WorkqueueMetrics(given.metrics))
+    async with (
+        Informers(client, clock=clock, random=random, log=log) as informers,
+        storage_protection(client, informers, tools),
+    ):
+        yield
 
 
 def _ensure_keys(folder: Path, given: Surroundings) -> _Keys:
@@ -126,7 +149,8 @@ def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tup
     tools = Tools(current_policy, store.get, keys.signer, given.clock, given.random)
     version = version_document(VERSION, f"{platform.system().lower()}/{platform.machine()}")
     openapi = OpenApi(schemas, BUILT_IN, VERSION)
-    paths = ServerPaths(openapi, version, {"ping": lambda: None}, given.metrics.render, given.clock.now)
+    checks = Checks({"ping": lambda: None}, {"storage": store.why_not_writable})
+    paths = ServerPaths(openapi, version, checks, given.metrics.render, given.clock.now)
     server = ApiServer(
         ServerTools(store, schemas, given.clock, given.random, given.log),
         extra_paths=paths.handlers(),

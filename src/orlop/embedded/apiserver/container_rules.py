@@ -7,6 +7,7 @@ pod's volumes is asked by pod_rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from orlop.embedded.apiserver import name_rules
@@ -161,13 +162,22 @@ def _resource_name(name: str, path: str) -> Iterator[Cause]:
     yield from wrong
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What the devices of a container have, so that its mounts may not."""
+
+    names: frozenset[str]
+    paths: frozenset[str]
+
+
 def mounts(each: Object, volumes: Mapping[str, Object], path: str) -> Iterator[Cause]:
     """The mounts and devices of a container, which must be volumes of its pod, each in a place of its own."""
     devices = {device.get("name", ""): device.get("devicePath", "") for device in each.get("volumeDevices", [])}
+    taken = _Taken(frozenset(devices.keys()), frozenset(devices.values()))
     places: set[str] = set()
     for place, mount in enumerate(each.get("volumeMounts", [])):
         inner, target = f"{path}.volumeMounts[{place}]", mount.get("mountPath", "")
-        yield from _mount(mount, volumes, devices, inner)
+        yield from _mount(mount, volumes, taken, inner)
         if target in places:
             yield invalid(f"{inner}.mountPath", target, "must be unique")
         places.add(target)
@@ -175,15 +185,15 @@ def mounts(each: Object, volumes: Mapping[str, Object], path: str) -> Iterator[C
     yield from _devices(each, volumes, path)
 
 
-def _mount(mount: Object, volumes: Mapping[str, Object], devices: Mapping[str, str], path: str) -> Iterator[Cause]:
+def _mount(mount: Object, volumes: Mapping[str, Object], taken: _Taken, path: str) -> Iterator[Cause]:
     name, target = mount.get("name", ""), mount.get("mountPath", "")
     yield from given(mount, path, "name")
     if name not in volumes:
         yield not_found(f"{path}.name", name)
     yield from given(mount, path, "mountPath")
-    if name in devices:
+    if name in taken.names:
         yield invalid(f"{path}.name", name, "must not already exist in volumeDevices")
-    if target in devices.values():
+    if target in taken.paths:
         yield invalid(f"{path}.mountPath", target, "must not already exist as a path in volumeDevices")
     if mount.get("subPath") and mount.get("subPathExpr"):
         why = "subPathExpr and subPath are mutually exclusive"

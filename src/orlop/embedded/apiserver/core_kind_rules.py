@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from orlop.embedded.apiserver import name_rules
 from orlop.embedded.apiserver.causes import Cause, duplicate, forbidden, invalid, not_supported, required, too_long
-from orlop.embedded.apiserver.field_rules import named_well, not_negative_quantity, one_of, unchanged
+from orlop.embedded.apiserver.field_rules import named_well, not_negative_quantity, one_of, repeated_places, unchanged
+from orlop.embedded.apiserver.go_text import as_json
 from orlop.embedded.apiserver.metadata_rules import qualified_finalizer
 from orlop.embedded.apiserver.pod_rules import TAINT_EFFECTS
 
@@ -93,9 +94,8 @@ def node_status(_old: Object, new: Object) -> Iterator[Cause]:
         for name, amount in status.get(field, {}).items():
             yield from not_negative_quantity(amount, f"status.{field}.{name}")
     addresses = status.get("addresses", [])
-    for place, address in enumerate(addresses):
-        if address in addresses[:place]:
-            yield duplicate(f"status.addresses[{place}]", dict(address))
+    for place in repeated_places([as_json(address) for address in addresses]):
+        yield duplicate(f"status.addresses[{place}]", dict(addresses[place]))
 
 
 def secret(given: Object) -> Iterator[Cause]:

@@ -6,7 +6,7 @@ marked or goes, and then it is answered. Of a collection each object is a write 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,17 +42,25 @@ class Deleted:
     status: Object | None = None
 
 
+def _always() -> None:
+    """Whatever has happened meanwhile."""
+
+
 class Deleter:
     def __init__(self, tools: ServerTools, gate: NamespaceGate) -> None:
         self._tools = tools
         self._gate = gate
 
-    async def delete(self, kind: KindInStore, key: Key, options: DeletionOptions) -> Deleted:
+    async def delete(
+        self, kind: KindInStore, key: Key, options: DeletionOptions, still_meant: Callable[[], None] = _always
+    ) -> Deleted:
+        """`still_meant` is called in the store's turn, and raises if the object shall stay after all."""
         if kind.kind is NAMESPACE and key.name in NEVER_DELETED:
             raise forbidden(NAMESPACE, key.name, "this namespace may not be deleted")
         gone: list[Object] = []
 
         def decide(newest: Stored | None, revision: int) -> Verdict:
+            still_meant()
             if newest is None:
                 raise not_found(kind.kind, key.name)
             old = kind.object(newest)
@@ -77,16 +85,24 @@ class Deleter:
             return Verdict(Remove(encoded))
         return Verdict(Unchanged()) if decided.object == old else Verdict(Put(encoded))
 
-    async def delete_all(self, kind: KindInStore, items: Sequence[Stored], options: DeletionOptions) -> None:
+    async def delete_all(
+        self,
+        kind: KindInStore,
+        items: Sequence[Stored],
+        options: DeletionOptions,
+        still_meant: Callable[[], None] = _always,
+    ) -> None:
         """What somebody else took away meanwhile is as well gone."""
         for start in range(0, len(items), AT_ONCE):
             async with TaskGroup() as group:
-                for stored in items[start : start + AT_ONCE]:
-                    group.start(self._delete_if_there(kind, stored.key, options), name=f"deletion of {stored.key}")
+                for key in (stored.key for stored in items[start : start + AT_ONCE]):
+                    group.start(self._delete_if_there(kind, key, options, still_meant), name=f"deletion of {key}")
 
-    async def _delete_if_there(self, kind: KindInStore, key: Key, options: DeletionOptions) -> None:
+    async def _delete_if_there(
+        self, kind: KindInStore, key: Key, options: DeletionOptions, still_meant: Callable[[], None]
+    ) -> None:
         try:
-            await self.delete(kind, key, options)
+            await self.delete(kind, key, options, still_meant)
         except Refusal as refusal:
             if refusal.code != NOT_FOUND:
                 raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from orlop.embedded.apiserver import name_rules
@@ -20,6 +21,8 @@ Object = Mapping[str, Any]
 IMMUTABLE: Final = "field is immutable"
 NOT_NEGATIVE: Final = "must be greater than or equal to 0"
 POSITIVE: Final = "must be greater than zero"
+# Comparing takes the square of them.
+MOST_COMPARED_LINES: Final = 2000
 DRIVER_NAME_LENGTH: Final = 63
 VALUES_NEEDED: Final = "must be specified when `operator` is 'In' or 'NotIn'"
 VALUES_NOT_ALLOWED: Final = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
@@ -156,9 +159,21 @@ def _node_field(requirement: Object, path: str) -> Iterator[Cause]:
         yield from named_well(name_rules.dns_subdomain, value, f"{path}.values[{place}]")
 
 
+def repeated_places(values: Iterable[str]) -> Iterator[int]:
+    """Where a value stands that stood before already."""
+    seen: set[str] = set()
+    for place, value in enumerate(values):
+        if value in seen:
+            yield place
+        seen.add(value)
+
+
 def difference(old: Any, new: Any) -> str:
-    """What a message shows of a change that is not allowed: the lines that differ."""
+    """What a message shows of a change that is not allowed: the lines that differ, of very many the first ones."""
     before, after = (json.dumps(value, indent=2, sort_keys=True).splitlines() for value in (old, new))
+    if len(before) + len(after) > MOST_COMPARED_LINES:
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+        before, after = (lines[max(same - 1, 0) :][: MOST_COMPARED_LINES // 2] for lines in (before, after))
     lines = difflib.unified_diff(before, after, lineterm="", n=1)
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 

@@ -1,13 +1,16 @@
 """Reading the JSON of a request: one value, and the names that were given twice in one object.
 
-As in Go, a name given twice has its last value, bytes that are no UTF-8 become U+FFFD, and NaN is no number. Unlike in
-Go, which allows 10,000, values nest at most 200 deep: nothing Kubernetes has nests deeper than 30, and whatever walks a
-value later may do so by recursion. Nothing here knows kinds.
+As in Go, a name given twice has its last value, bytes that are no UTF-8 become U+FFFD, and NaN is no number, nor is one
+too large for a double. Unlike in Go, which allows 10,000, values nest at most 200 deep: nothing Kubernetes has nests
+deeper than 30, and whatever walks a value later may do so by recursion. Time and memory are bounded by the length of
+the text. Nothing here knows kinds.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -15,6 +18,9 @@ from typing import Any, Final, NoReturn
 DEEPEST: Final = 200
 # As many strict errors as Kubernetes lists.
 MOST_DUPLICATES: Final = 100
+LONGEST_PATH: Final = 1024
+
+Path = tuple[str | int, ...]
 
 
 class NotJson(ValueError):
@@ -23,7 +29,10 @@ class NotJson(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """`duplicates` are paths such as `data.a` or `spec.containers[0].name`, in the order of the objects' ends."""
+    """`duplicates` are paths such as `data.a` or `spec.containers[0].name`, in the order of the objects' ends.
+
+    They are shortened to LONGEST_PATH characters.
+    """
 
     value: Any
     duplicates: tuple[str, ...] = ()
@@ -48,7 +57,7 @@ def _parsed(text: str, twice: list[tuple[dict[str, Any], str]]) -> Any:
         return made
 
     try:
-        value = json.loads(text, object_pairs_hook=hook, parse_constant=_no_number)
+        value = json.loads(text, object_pairs_hook=hook, parse_float=_number, parse_constant=_no_number)
     except RecursionError:
         raise NotJson(f"the value nests deeper than {DEEPEST} levels") from None
     except ValueError as error:
@@ -60,9 +69,16 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number in JSON")
 
 
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is too large")
+    return number
+
+
 def _repeated(pairs: list[tuple[str, Any]]) -> list[str]:
-    names = [name for name, _ in pairs]
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    counts = Counter(name for name, _ in pairs)
+    return [name for name, count in counts.items() if count > 1]
 
 
 def _without_lone_surrogates(value: Any) -> Any:
@@ -98,19 +114,26 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def _paths(value: Any, twice: list[tuple[dict[str, Any], str]]) -> Iterator[str]:
-    places = dict(_places(value, ""))
-    for owner, name in twice[:MOST_DUPLICATES]:
+    told = twice[:MOST_DUPLICATES]
+    places = dict(_places(value, (), frozenset(id(owner) for owner, _ in told)))
+    for owner, name in told:
         # An object that was itself given twice is no part of the value any more.
         if id(owner) in places:
-            yield f"{places[id(owner)]}.{name}".removeprefix(".")
+            yield _path_text((*places[id(owner)], _without_lone_surrogates(name)))
 
 
-def _places(value: Any, path: str) -> Iterator[tuple[int, str]]:
-    """The path of every object, by its identity."""
+def _places(value: Any, path: Path, wanted: frozenset[int]) -> Iterator[tuple[int, Path]]:
+    """The way to each wanted object, by its identity; the ways to all objects could be far longer than the text."""
     if isinstance(value, dict):
-        yield id(value), path
+        if id(value) in wanted:
+            yield id(value), path
         for key, inner in value.items():
-            yield from _places(inner, f"{path}.{key}".removeprefix("."))
+            yield from _places(inner, (*path, key), wanted)
     elif isinstance(value, list):
         for place, item in enumerate(value):
-            yield from _places(item, f"{path}[{place}]")
+            yield from _places(item, (*path, place), wanted)
+
+
+def _path_text(path: Path) -> str:
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part[:LONGEST_PATH]}" for part in path)
+    return "".join(parts).removeprefix(".")[:LONGEST_PATH]

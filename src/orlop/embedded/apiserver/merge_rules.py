@@ -12,6 +12,10 @@ merged: lists of objects by their merge key, lists of plain values as sets. Dire
 As in Kubernetes, `$patch: merge` is refused (it is what happens anyway). Unlike there, an order for a list that is
 empty on both sides is no error: it changes nothing.
 
+A patch comes from anybody: a list is merged in little more than linear time, and a patch that names the same item again
+and again, so that long lists would be merged many times, is refused. Refusals name fields and types and never quote a
+value, of the patch or of the object: it may be a Secret.
+
 Neither the object nor the patch is changed. `apply` gives a new object, which may still hold what no schema knows (a
 directive in the wrong place, a null inside a list): decoding it drops that, as Kubernetes does. A patch that cannot be
 applied raises PatchRefused.
@@ -22,9 +26,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from orlop.embedded.apiserver.go_text import go_type, printed
+from orlop.embedded.apiserver.go_text import go_type
 from orlop.embedded.apiserver.json_values import copied
-from orlop.embedded.apiserver.order_rules import identity, in_order, position
+from orlop.embedded.apiserver.order_rules import KeyedItems, identity, in_order
 from orlop.embedded.apiserver.schemas import Definition, Field, ListOf, Reference, Schemas
 
 DIRECTIVE: Final = "$patch"
@@ -33,9 +37,14 @@ DELETE_FROM_LIST: Final = "$deleteFromPrimitiveList"
 ELEMENT_ORDER: Final = "$setElementOrder"
 
 BAD_REQUEST: Final = 400
+TOO_LARGE: Final = 413
 UNPROCESSABLE: Final = 422
 # What Kubernetes answers where it did not foresee the mistake.
 UNFORESEEN: Final = 500
+
+# Many times what any object has; more would take seconds, and nobody else is served meanwhile.
+MOST_MERGED_ITEMS: Final = 250_000
+LONGEST_NAMES: Final = 200
 
 _BAD_ORDER: Final = "invalid patch format of setElementOrder list"
 _BAD_RETAIN_KEYS: Final = "invalid patch format of retainKeys"
@@ -60,10 +69,11 @@ def apply(schemas: Schemas, definition: Definition, original: Mapping[str, Any],
 class _Merge:
     """One application of a patch: it owns both trees, and moves parts of the patch into the original."""
 
-    __slots__ = ("_schemas",)
+    __slots__ = ("_merged_items", "_schemas")
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
+        self._merged_items = 0
 
     def objects(self, original: Object, patch: Object, definition: Definition | None) -> Object:
         if DIRECTIVE in patch:
@@ -102,6 +112,7 @@ class _Merge:
     def lists(self, original: list[Any], patch: list[Any], field: Field | None) -> list[Any]:
         if field is None or not field.is_merged:
             return patch
+        self._count(original, patch)
         if not _are_objects(original, patch):
             return in_order(_distinct([*original, *patch]), patch, original, None)
         if field.merge_key is None:
@@ -112,17 +123,23 @@ class _Merge:
         original, patch = _special_items_applied(original, patch, key)
         before = list(original)
         definition = self._schemas.inside(field.type)
+        keyed = KeyedItems(original, key)
         for item in patch:
-            place = position(original, _key_value(item, key), key)
+            place = keyed.position(_key_value(item, key))
             if place is None:
-                original.append(item)
+                keyed.append(item)
             else:
-                original[place] = self.objects(original[place], item, definition)
+                keyed.replace(place, self.objects(original[place], item, definition))
         _check_keys(original, key)
         return in_order(original, patch, before, key)
 
-    @staticmethod
-    def _deleted(original: list[Any], gone: list[Any]) -> list[Any]:
+    def _count(self, *lists: list[Any] | None) -> None:
+        self._merged_items += sum(len(items) for items in lists if items is not None)
+        if self._merged_items > MOST_MERGED_ITEMS:
+            raise PatchRefused(f"the patch merges more than {MOST_MERGED_ITEMS} items of lists", TOO_LARGE)
+
+    def _deleted(self, original: list[Any], gone: list[Any]) -> list[Any]:
+        self._count(original, gone)
         if _are_objects(original, gone):
             raise PatchRefused(_BAD_DELETE_LIST, BAD_REQUEST)
         unwanted = {identity(value) for value in gone}
@@ -136,6 +153,7 @@ class _Merge:
             items = _a_list(patch.pop(name)) if name in patch else None
             live = _a_list(original[name]) if name in original else None
             field = _list_field(definition, name)
+            self._count(order, items, live)
             _check_keys(order, field.merge_key)
             _check_order(items or [], order, field.merge_key)
             if items is not None or live is not None:
@@ -165,7 +183,16 @@ def _directed(patch: Object) -> Object:
         return {key: value for key, value in patch.items() if key != DIRECTIVE}
     if directive == "delete":
         return {}
-    raise PatchRefused(f"unknown patch type: {printed(directive)} in map: {printed(patch)}")
+    raise PatchRefused(_unknown_directive(patch))
+
+
+def _unknown_directive(patch: Object) -> str:
+    return f"unknown patch type in map: {_without_values(patch)}"
+
+
+def _without_values(item: Object) -> str:
+    names = " ".join(sorted(item))
+    return f"map[{names if len(names) <= LONGEST_NAMES else f'{names[:LONGEST_NAMES]}…'}]"
 
 
 def _retain_keys(original: Object, patch: Object) -> None:
@@ -179,28 +206,30 @@ def _retain_keys(original: Object, patch: Object) -> None:
         for key, value in patch.items()
         if value is not None and not key.startswith((DELETE_FROM_LIST, ELEMENT_ORDER))
     ]
-    if any(key not in kept for key in set_by_patch):
+    names = {key for key in kept if isinstance(key, str)}
+    if not names.issuperset(set_by_patch):
         raise PatchRefused(_BAD_RETAIN_KEYS, BAD_REQUEST)
-    for key in [key for key in original if key not in kept]:
+    for key in [key for key in original if key not in names]:
         del original[key]
 
 
 def _special_items_applied(original: list[Object], patch: list[Object], key: str) -> tuple[list[Object], list[Object]]:
     """The two lists after the items of the patch that are directives were obeyed and taken out."""
     plain = [item for item in patch if DIRECTIVE not in item]
-    replace = False
+    replace, gone = False, set()
     for item in patch:
         match item.get(DIRECTIVE, plain):
             case "delete":
-                gone = identity(_key_value(item, key))
-                original = [each for each in original if identity(each.get(key)) != gone]
+                gone.add(identity(_key_value(item, key)))
             case "replace":
                 replace = True
             case "merge":
                 raise PatchRefused("merging lists cannot yet be specified in the patch")
             case directive if directive is not plain:
-                raise PatchRefused(f"unknown patch type: {printed(directive)} in map: {printed(item)}")
-    return (plain, []) if replace else (list(original), plain)
+                raise PatchRefused(_unknown_directive(item))
+    if replace:
+        return plain, []
+    return [each for each in original if not gone or identity(each.get(key)) not in gone], plain
 
 
 def _with_new_in_freed_places(before: list[Any], merged: list[Any], patch: list[Any], key: str | None) -> list[Any]:
@@ -224,9 +253,7 @@ def _check_order(items: list[Any], order: list[Any], key: str | None) -> None:
     wanted = [_identity_in(item, key) for item in items if not (key and _is_directive(item))]
     named = iter([_identity_in(item, key) for item in order])
     if not all(any(one == name for name in named) for one in wanted):
-        raise PatchRefused(
-            f"The order in patch list:\n{printed(items)}\n doesn't match {ELEMENT_ORDER} list:\n{printed(order)}\n"
-        )
+        raise PatchRefused(f"The order in patch list doesn't match {ELEMENT_ORDER} list")
 
 
 def _check_keys(items: list[Any], key: str | None) -> None:
@@ -248,7 +275,7 @@ def _identity_in(item: Any, key: str | None) -> Any:
 
 def _key_value(item: Object, key: str) -> Any:
     if key not in item:
-        raise PatchRefused(f"map: {printed(item)} does not contain declared merge key: {key}")
+        raise PatchRefused(f"map: {_without_values(item)} does not contain declared merge key: {key}")
     return item[key]
 
 
@@ -287,8 +314,7 @@ def _are_objects(*lists: Iterable[Any]) -> bool:
     if go_type([]) in types:
         raise PatchRefused("lists of lists are not supported", UNPROCESSABLE)
     if len(types) > 1 or go_type(None) in types:
-        shown = " ".join(printed(list(items)) for items in lists)
-        raise PatchRefused(f"list element types are not identical: [{shown}]")
+        raise PatchRefused(f"list element types are not identical: [{', '.join(sorted(types))}]")
     return types == {go_type({})}
 
 

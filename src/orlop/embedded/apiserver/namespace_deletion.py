@@ -4,18 +4,24 @@ Level-triggered: it looks at what is in the store, also when it begins, so a ser
 was. Order for each namespace: everything in it is deleted → what waits for its finalizers, or for a pod's end, is
 waited for → the finalizer `kubernetes` is taken off, with which the namespace goes unless others hold it. New content
 is refused from the moment its end was decided (`namespace_gate`), so nothing comes behind.
+
+A namespace is known by its uid. Somebody may force it away and make another of the same name meanwhile: nothing in that
+one is touched. Each deletion asks for it in the store's turn; what is in the new one was made after it could be seen.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from orlop.embedded.apiserver.birth_rules import NAMESPACE_FINALIZER
 from orlop.embedded.apiserver.deleting import Deleter
 from orlop.embedded.apiserver.object_store.decoded_objects import fresh
 from orlop.embedded.apiserver.object_store.errors import Expired, StoreClosed, TooSlow
-from orlop.embedded.apiserver.object_store.versions import ChangeKind, Page, Stored
+from orlop.embedded.apiserver.object_store.store import ObjectStore
+from orlop.embedded.apiserver.object_store.versions import ChangeKind, Key, Page, Stored
 from orlop.embedded.apiserver.request_options import DeletionOptions
 from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.embedded.apiserver.stored_objects import KindInStore
@@ -31,6 +37,32 @@ BACKOFF: Final = Backoff(initial=0.5, factor=2.0, cap=30.0, jitter=0.5)
 BACKGROUND: Final = DeletionOptions(propagation="Background")
 
 
+class _NotTheOne(Exception):
+    """The namespace is gone, or there is another of its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """One namespace that ends, told apart from every other of its name."""
+
+    store: ObjectStore
+    key: Key
+    uid: str
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    def namespace(self) -> Stored:
+        stored = self.store.get(self.key)
+        if stored is None or _uid(stored) != self.uid:
+            raise _NotTheOne
+        return stored
+
+    def check(self) -> None:
+        self.namespace()
+
+
 class NamespaceDeletion:
     def __init__(self, tools: ServerTools, kinds: Iterable[KindInStore], deleter: Deleter, updater: Updater) -> None:
         self._tools = tools
@@ -38,7 +70,8 @@ class NamespaceDeletion:
         self._updater = updater
         self._namespaces = KindInStore(NAMESPACE, NAMESPACE)
         self._kinds = [kind for kind in kinds if _has_content(kind)]
-        self._at_work: set[str] = set()
+        self._at_work: dict[str, asyncio.Task[None]] = {}
+        """By uid."""
 
     async def run(self) -> None:
         """Until it is cancelled, or the store is closed."""
@@ -52,10 +85,13 @@ class NamespaceDeletion:
         try:
             page = store.list(NAMESPACE.resource)
             with store.watch(NAMESPACE.resource, after=page.revision) as watch:
+                self._give_up_all_but({_uid(stored) for stored in page.items})
                 for stored in page.items:
                     self._consider(stored, group)
                 async for change in watch:
-                    if change.kind is not ChangeKind.DELETED:
+                    if change.kind is ChangeKind.DELETED:
+                        self._give_up(_uid(change.after))
+                    else:
                         self._consider(change.after, group)
         except (TooSlow, Expired):
             return True
@@ -64,40 +100,49 @@ class NamespaceDeletion:
         return False
 
     def _consider(self, stored: Stored, group: TaskGroup) -> None:
-        name = stored.key.name
-        if name not in self._at_work and _is_ours_to_end(fresh(stored)):
-            self._at_work.add(name)
-            group.start(self._end(name), name=f"end of namespace {name}")
+        uid = _uid(stored)
+        if uid not in self._at_work and _is_ours_to_end(fresh(stored)):
+            ending = _Ending(self._tools.store, stored.key, uid)
+            self._at_work[uid] = group.start(self._end(ending), name=f"end of namespace {ending.name}")
 
-    async def _end(self, name: str) -> None:
+    def _give_up_all_but(self, uids: set[str]) -> None:
+        for uid in self._at_work.keys() - uids:
+            self._give_up(uid)
+
+    def _give_up(self, uid: str) -> None:
+        """It is gone: nobody waits any more for what is left in it."""
+        if task := self._at_work.pop(uid, None):
+            task.cancel()
+
+    async def _end(self, ending: _Ending) -> None:
         failures = 0
         try:
             while True:
                 try:
-                    return await self._empty_and_release(name)
-                except StoreClosed:
+                    return await self._empty_and_release(ending)
+                except (StoreClosed, _NotTheOne):
                     return None
                 except Exception as error:  # noqa: BLE001 - a namespace must not stay for ever because of one failure
                     failures += 1
-                    self._tools.log.error("a namespace cannot be ended yet", namespace=name, error=error)
+                    self._tools.log.error("a namespace cannot be ended yet", namespace=ending.name, error=error)
                 await self._tools.clock.sleep(BACKOFF.delay(failures, self._tools.random))
         finally:
-            self._at_work.discard(name)
+            self._at_work.pop(ending.uid, None)
 
-    async def _empty_and_release(self, name: str) -> None:
-        while remaining := await self._emptied(name):
-            await self._any_change(*remaining, name)
-        key = self._namespaces.key("", name)
-        stored = self._tools.store.get(key)
-        if stored is not None and _is_ours_to_end(fresh(stored)):
-            place = Place(self._namespaces, key, FINALIZE)
-            await self._updater.change(place, _released, dry_run=False)
+    async def _empty_and_release(self, ending: _Ending) -> None:
+        while remaining := await self._emptied(ending):
+            await self._any_change(*remaining, ending.name)
+        if _is_ours_to_end(fresh(ending.namespace())):
+            place = Place(self._namespaces, ending.key, FINALIZE)
+            await self._updater.change(place, lambda newest: _released(newest, ending.uid), dry_run=False)
 
-    async def _emptied(self, name: str) -> tuple[KindInStore, Page] | None:
+    async def _emptied(self, ending: _Ending) -> tuple[KindInStore, Page] | None:
         """Deletes everything there is, and gives the first kind of which something stays."""
         for kind in self._kinds:
-            await self._deleter.delete_all(kind, self._content(kind, name).items, BACKGROUND)
-        return next(((kind, page) for kind in self._kinds if (page := self._content(kind, name)).items), None)
+            items = self._content(kind, ending.name).items
+            await self._deleter.delete_all(kind, items, BACKGROUND, ending.check)
+        ending.check()
+        return next(((kind, page) for kind in self._kinds if (page := self._content(kind, ending.name)).items), None)
 
     def _content(self, kind: KindInStore, name: str) -> Page:
         return self._tools.store.list(kind.resource, name)
@@ -121,7 +166,14 @@ def _is_ours_to_end(namespace: Object) -> bool:
     return ending and NAMESPACE_FINALIZER in namespace.get("spec", {}).get("finalizers", [])
 
 
-def _released(namespace: Object) -> Object:
-    spec = namespace.get("spec", {})
+def _uid(stored: Stored) -> str:
+    uid: str = fresh(stored)["metadata"]["uid"]
+    return uid
+
+
+def _released(newest: Object, uid: str) -> Object:
+    if newest["metadata"]["uid"] != uid:
+        raise _NotTheOne
+    spec = newest.get("spec", {})
     others = [one for one in spec.get("finalizers", []) if one != NAMESPACE_FINALIZER]
-    return {**namespace, "spec": {**spec, "finalizers": others}}
+    return {**newest, "spec": {**spec, "finalizers": others}}

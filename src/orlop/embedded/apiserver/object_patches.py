@@ -77,6 +77,8 @@ def _merged_by_keys(schemas: Schemas, old: Object, patch: Object) -> Any:
 def _refused(error: merge_rules.PatchRefused) -> Refusal:
     if error.code == merge_rules.BAD_REQUEST:
         return bad_request(str(error))
+    if error.code == merge_rules.TOO_LARGE:
+        return patch_too_large(str(error))
     if error.code == merge_rules.UNPROCESSABLE:
         return patch_does_not_apply()
     return Refusal(error.code, "", str(error))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from orlop.embedded.apiserver import name_rules
 from orlop.embedded.apiserver.causes import Cause, forbidden, invalid
 from orlop.embedded.apiserver.field_rules import difference, named_well, unchanged, without
+from orlop.embedded.apiserver.go_text import as_json
 
 Object = Mapping[str, Any]
 
@@ -52,8 +53,8 @@ def _deadline(old: int | None, new: int | None) -> Iterator[Cause]:
 
 
 def _tolerations(old: Sequence[Object], new: Sequence[Object]) -> Iterator[Cause]:
-    kept = [without(each, ["tolerationSeconds"]) for each in new]
-    if any(without(each, ["tolerationSeconds"]) not in kept for each in old):
+    before, kept = ({as_json(without(each, ["tolerationSeconds"])) for each in given} for given in (old, new))
+    if not before <= kept:
         yield forbidden("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")
 
 

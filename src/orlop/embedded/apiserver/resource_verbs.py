@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +12,6 @@ from orlop.embedded.apiserver.access_rules import Denied, ResourceQuestion, User
 from orlop.embedded.apiserver.answer_forms import Form, form_of
 from orlop.embedded.apiserver.creating import Creator
 from orlop.embedded.apiserver.deleting import Deleter
-from orlop.embedded.apiserver.go_text import quoted
 from orlop.embedded.apiserver.media_types import answer_form
 from orlop.embedded.apiserver.namespace_gate import NamespaceGate
 from orlop.embedded.apiserver.object_patches import read_patch
@@ -32,6 +31,7 @@ from orlop.embedded.apiserver.status_answers import JSON_HEADERS, about, denied,
 from orlop.embedded.apiserver.subresources import SCALE, Reviews, Subresources
 from orlop.embedded.apiserver.updating import Place, Updater, Written
 from orlop.embedded.apiserver.validation_rules import FINALIZE, MAIN, STATUS
+from orlop.embedded.apiserver.warning_rules import warning_header
 from orlop.embedded.apiserver.watch_stream import WatchRequest, WatchStreams
 from orlop.kube.http_messages import HttpAnswer, HttpStream
 from orlop.kube.kinds import CREATE
@@ -170,11 +170,6 @@ def _json(code: int, document: Object) -> HttpAnswer:
 def _shown(form: Form, request: ResourceRequest, written: Written) -> HttpAnswer:
     headers = JSON_HEADERS
     if written.warnings:
-        headers = {**JSON_HEADERS, "warning": _warnings(written.warnings)}
+        headers = {**JSON_HEADERS, "warning": warning_header(written.warnings)}
     stored: Stored = written.stored
     return HttpAnswer(CREATED if written.created else OK, headers, form.one(request.kind, stored))
-
-
-def _warnings(warnings: Sequence[str]) -> str:
-    """Several in one header; a text may hold no line ends, which no path in an object has either."""
-    return ", ".join(f"299 - {quoted(text)}" for text in dict.fromkeys(warnings))

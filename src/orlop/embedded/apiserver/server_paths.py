@@ -7,6 +7,7 @@ in the words of Kubernetes' own.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Final
@@ -29,6 +30,17 @@ YEAR: Final = timedelta(days=365)
 Handler = Callable[[HttpRequest, User], Awaitable[HttpAnswer]]
 Check = Callable[[], str | None]
 """None when all is well, else the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What must be well; `of_readiness` for `/readyz` alone, because whoever is started anew is not cured of it."""
+
+    always: Mapping[str, Check]
+    of_readiness: Mapping[str, Check]
+
+    def of(self, endpoint: str) -> Mapping[str, Check]:
+        return {**self.always, **self.of_readiness} if endpoint == "readyz" else self.always
 
 
 def _reading(answer: Callable[[HttpRequest], HttpAnswer]) -> Handler:
@@ -59,7 +71,7 @@ class ServerPaths:
         self,
         openapi: OpenApi,
         version: Mapping[str, Any],
-        checks: Mapping[str, Check],
+        checks: Checks,
         render_metrics: Callable[[str], tuple[bytes, str]],
         now: Callable[[], datetime],
     ) -> None:
@@ -73,7 +85,7 @@ class ServerPaths:
         """To anybody; None where the path is no open one."""
         if request.method not in READ_METHODS:
             return None
-        _, first, *rest = request.path.rstrip("/").split("/") if request.path != "/" else ["", ""]
+        first, *rest = request.path.removeprefix("/").rstrip("/").split("/")
         if f"/{first}" not in OPEN:
             return None
         if first == "version":
@@ -101,11 +113,11 @@ class ServerPaths:
     # ---- health ------------------------------------------------------------------------------------------------------
 
     def _health(self, endpoint: str, rest: list[str], request: HttpRequest) -> HttpAnswer:
-        asked = [*rest] if rest else list(self._checks)
-        unknown = [name for name in asked if name not in self._checks]
-        if unknown:
+        checks = self._checks.of(endpoint)
+        asked = rest or list(checks)
+        if not checks.keys() >= set(asked):
             return PAGE_NOT_FOUND
-        reasons = {name: self._checks[name]() for name in asked}
+        reasons = {name: checks[name]() for name in asked}
         failed = any(reason is not None for reason in reasons.values())
         if not failed and not any(name == "verbose" for name, _ in request.query):
             return text_answer("ok")

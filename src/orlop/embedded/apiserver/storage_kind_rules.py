@@ -21,6 +21,7 @@ from orlop.embedded.apiserver.field_rules import (
     named_well,
     not_negative_quantity,
     one_of,
+    repeated_places,
     unchanged,
     without,
 )
@@ -59,15 +60,16 @@ def _parameters(parameters: Mapping[str, str], path: str) -> Iterator[Cause]:
 
 
 def _topologies(terms: Sequence[Object]) -> Iterator[Cause]:
-    seen: list[dict[str, set[str]]] = []
+    seen: set[frozenset[tuple[str, frozenset[str]]]] = set()
     for place, term in enumerate(terms):
         path = f"allowedTopologies[{place}].matchLabelExpressions"
         expressions = term.get("matchLabelExpressions", [])
         yield from _expressions(expressions, path)
-        meaning = {each.get("key", ""): set(each.get("values", [])) for each in expressions}
+        values_of = {each.get("key", ""): frozenset(each.get("values", [])) for each in expressions}
+        meaning = frozenset(values_of.items())
         if meaning in seen:
             yield duplicate(path, "")
-        seen.append(meaning)
+        seen.add(meaning)
 
 
 def _expressions(expressions: Sequence[Object], path: str) -> Iterator[Cause]:
@@ -84,7 +86,7 @@ def _expressions(expressions: Sequence[Object], path: str) -> Iterator[Cause]:
 
 
 def _repeated(values: Sequence[str], path: str) -> Iterator[Cause]:
-    return (duplicate(f"{path}[{place}]", value) for place, value in enumerate(values) if value in values[:place])
+    return (duplicate(f"{path}[{place}]", values[place]) for place in repeated_places(values))
 
 
 def storage_class_update(old: Object, new: Object) -> Iterator[Cause]:
@@ -150,10 +152,11 @@ def _node_driver(driver: Object, path: str) -> Iterator[Cause]:
     if count < 0:
         yield invalid(f"{path}.allocatable.count", count, "must be greater than or equal to 0")
     keys = driver.get("topologyKeys", [])
+    repeated = frozenset(repeated_places(keys))
     for place, key in enumerate(keys):
         if not key:
             yield required(path)
-        if key in keys[:place]:
+        if place in repeated:
             yield duplicate(path, key)
         yield from named_well(name_rules.label_key, key, path)
 

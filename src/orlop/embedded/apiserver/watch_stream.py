@@ -1,8 +1,9 @@
 """A watch as a stream of lines: what is there, what changes, and how far one has seen.
 
-It begins with the state (for whoever names no version), or behind a version that is still kept; one that is not kept is
-told so by an ERROR event, and begins anew. It ends without an error: after its time, when the server stops, or when its
-reader is so slow that the store cut it off. Whoever closes the generator ends the watch. Must not change anything.
+It begins with the state (for whoever names no version), or behind a version that is still kept. One that is not kept,
+or does not come within three seconds (the server may have begun anew, with lower numbers), is told so by an ERROR
+event, and begins anew. It ends without an error: after its time, when the server stops, or when its reader is so slow
+that the store cut it off. Whoever closes the generator ends the watch. Must not change anything.
 """
 
 from __future__ import annotations
@@ -109,13 +110,11 @@ class WatchStreams:
     async def _state(self, request: WatchRequest, end: Deadline) -> tuple[Sequence[Stored] | None, int]:
         """What is there, if that is asked for, and the revision behind which changes follow."""
         version = read_version(request.options.version)
-        if request.wants_state:
+        async with self._tools.clock.timeout(end.remaining()):
             await self._reader.wait_for(version)
+        if request.wants_state:
             items, metadata = await self._reader.list(request.selection, ListOptions())
             return items, metadata.revision
-        if version > self._tools.store.revision:
-            async with self._tools.clock.timeout(end.remaining()):
-                await self._tools.store.reached(version)
         return None, version or self._tools.store.revision
 
 

@@ -80,7 +80,8 @@ def with_claim_volumes(given: Mapping[str, Any]) -> dict[str, Any]:
     spec = given.get("spec", {})
     inner = without(spec.get("template", {}).get("spec", {}), ["hostname", "subdomain"])
     claims = [each.get("metadata", {}).get("name", "") for each in spec.get("volumeClaimTemplates", [])]
-    volumes = [each for each in inner.get("volumes", []) if each.get("name") not in claims]
+    claimed = frozenset(claims)
+    volumes = [each for each in inner.get("volumes", []) if each.get("name") not in claimed]
     from_claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
     template = {**spec.get("template", {}), "spec": {**inner, "volumes": [*volumes, *from_claims]}}
     return {**given, "spec": {**spec, "template": template}}

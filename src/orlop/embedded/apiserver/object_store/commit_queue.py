@@ -66,6 +66,8 @@ class CommitQueue:
         self._busy = False
         self._flush_asked_for = False
         self._idle_waiters: list[asyncio.Future[None]] = []
+        self.failure: BaseException | None = None
+        """Why the last commit failed, until one succeeds."""
 
     def newest(self, key: Key) -> Write | None:
         """The last write of this key that is not durable yet."""
@@ -79,7 +81,7 @@ class CommitQueue:
         return write
 
     def flush(self) -> None:
-        """Garbage leaves with the next writes; this makes it leave though nobody writes."""
+        """A commit though nobody writes: garbage leaves with it, and it shows whether the journal can be written."""
         self._flush_asked_for = True
         self._start_soon()
 
@@ -122,6 +124,7 @@ class CommitQueue:
         asyncio.get_running_loop().call_soon(self._start)
 
     def _succeed(self, writes: Sequence[Write], batch: Batch) -> None:
+        self.failure = None
         for write in writes:
             if self._newest[write.change.key] is write:
                 del self._newest[write.change.key]
@@ -130,6 +133,7 @@ class CommitQueue:
             write.succeed()
 
     def _fail(self, writes: Sequence[Write], reason: BaseException) -> None:
+        self.failure = reason
         failed_keys = {write.change.key for write in writes}
         built_upon = [write for write in self._queued if write.change.key in failed_keys]
         self._queued = deque(write for write in self._queued if write.change.key not in failed_keys)

@@ -150,6 +150,18 @@ class ObjectStore:
 
     # ---- housekeeping ------------------------------------------------------------------------------------------------
 
+    def why_not_writable(self) -> str | None:
+        """Why the last commit failed, if it did.
+
+        Whoever asks makes it try one that changes nothing, and is told when he asks again: without that, nobody would
+        find out that all is well as long as nobody writes.
+        """
+        if (failure := self._queue.failure) is None:
+            return None
+        if not self._closed:
+            self._queue.flush()
+        return f"the last change could not be made durable: {failure}"
+
     def compact(self, before: int) -> None:
         """Forgets the history up to this revision; the database follows soon."""
         self._refuse_if_closed()
