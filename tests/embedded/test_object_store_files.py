@@ -237,6 +237,14 @@ def make_newer(database: Path) -> None:
     overwrite(database, 60, (7).to_bytes(4))
 
 
+def make_older(database: Path) -> None:
+    overwrite(database, 60, (0).to_bytes(4))
+
+
+def begin_behind_the_end(database: Path) -> None:
+    execute(database, "UPDATE store SET oldest = 99999")
+
+
 def give_to_another_program(database: Path) -> None:
     execute(database, "PRAGMA application_id = 1")
 
@@ -295,6 +303,8 @@ REFUSED = [
         r"is damaged: revision \d+ of pods default/p0\d\d does not have the bytes that were written",
     ),
     (make_newer, "schema version 7, this program knows 1: it was written by a newer one"),
+    (make_older, "schema version 0, this program knows 1: it was written by an older one"),
+    (begin_behind_the_end, "is damaged: its history begins at revision 99999, behind its newest revision 51"),
     (give_to_another_program, "database of another program"),
     (drop_a_table, "no such table: store"),
     (lose_the_counter, "is damaged"),

@@ -114,12 +114,16 @@ class TokenSigner:
 
 def ensure_signer(path: Path) -> TokenSigner:
     """The signer whose key is in the file; made when there is none."""
-    if not path.exists():
-        made = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-        pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-        write_private(path, made.private_bytes(pem, form, serialization.NoEncryption()))
     try:
+        if not path.exists():
+            made = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+            pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+            write_private(path, made.private_bytes(pem, form, serialization.NoEncryption()))
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise UnusableCertificate(
+            f"{path} cannot be read or made: {error.strerror}. Mend that and start again."
+        ) from None
     except (ValueError, TypeError) as error:
         raise UnusableCertificate(f"{path} holds no key: {error}; remove it, and every token ends") from None
     if not isinstance(key, rsa.RSAPrivateKey):

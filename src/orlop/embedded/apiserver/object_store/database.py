@@ -13,6 +13,7 @@ damaged, of another program or of a newer version is refused and left as it is. 
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 import sys
 import zlib
@@ -29,7 +30,9 @@ from orlop.embedded.apiserver.object_store.versions import FIRST_REVISION, Chang
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 Row: TypeAlias = tuple[int, str, str, str, int, bytes, int]
 
+# Made without a write-ahead log, which could be left behind by a disk that fills while it is closed.
 SCHEMA: Final = f"""
+PRAGMA synchronous = FULL;
 PRAGMA application_id = {files.APPLICATION_ID};
 PRAGMA user_version = {files.SCHEMA_VERSION};
 CREATE TABLE versions (
@@ -39,6 +42,7 @@ CREATE TABLE versions (
 );
 CREATE TABLE store (revision INTEGER NOT NULL, oldest INTEGER NOT NULL);
 INSERT INTO store VALUES ({FIRST_REVISION}, {FIRST_REVISION});
+PRAGMA journal_mode = WAL;
 """  # noqa: S608 - numbers of our own
 # An exclusive lock needs no memory shared with other processes, so there is no file for it.
 SETTINGS: Final = """
@@ -50,6 +54,8 @@ PRAGMA trusted_schema = OFF;
 """
 INSERT: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?)"
 SELECT: Final = "SELECT revision, resource, namespace, name, kind, json, checksum FROM versions ORDER BY revision"
+
+NO_SPACE: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 
 
 def connect(address: str) -> sqlite3.Connection:
@@ -120,17 +126,23 @@ def _open_locked(lock: files.FolderLock, path: Path, connect: Connect) -> Opened
         files.restrict(path)
         return Opened(Database(lock, _open_for_writing(path, connect), kept.revision), kept)
     except (OSError, sqlite3.OperationalError) as error:
-        raise StoreUnusable(f"The database {path} cannot be opened: {error}. Mend that and start again.") from error
+        raise StoreUnusable(f"The database {path} cannot be opened: {_reason(error)} and start again.") from error
     except sqlite3.Error as error:
         raise _damaged(path, str(error)) from error
 
 
 def _make(path: Path, connect: Connect) -> None:
     new = path.with_name(path.name + ".new")
-    files.make_empty(new)
-    with contextlib.closing(connect(_address(new, "rw"))) as connection:
-        connection.executescript(SETTINGS + SCHEMA)
-    files.put_in_place(new, path)
+    try:
+        files.make_empty(new)
+        with contextlib.closing(connect(_address(new, "rw"))) as connection:
+            connection.executescript(SCHEMA)
+        _read(new, connect)
+        files.put_in_place(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.remove(new)
+        raise
 
 
 def _read(path: Path, connect: Connect) -> Kept:
@@ -161,6 +173,14 @@ def _address(path: Path, mode: str) -> str:
     return f"{path.absolute().as_uri()}?mode={mode}"
 
 
+def _reason(error: Exception) -> str:
+    """With what to do about it. SQLite says "disk I/O error" also where there is no space for a file beside."""
+    full = isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) in NO_SPACE
+    if full or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+        return f"{error}: no space is left on its disk. Make room there"
+    return f"{error}. Mend that"
+
+
 def _damaged(path: Path, how: str) -> StoreUnusable:
     return StoreUnusable(f"The database {path} is damaged: {how}. {files.LEFT_AS_IT_IS}.")
 
@@ -189,6 +209,8 @@ def _checked(rows: Iterable[Row], path: Path) -> Iterator[tuple[ChangeKind, Stor
 def _replayed(versions: Iterable[tuple[ChangeKind, Stored]], revision: int, oldest: int, path: Path) -> Kept:
     objects: dict[Key, Stored] = {}
     changes: list[Change] = []
+    if oldest > revision:
+        raise _damaged(path, f"its history begins at revision {oldest}, behind its newest revision {revision}")
     for kind, after in versions:
         before = objects.pop(after.key, None)
         if after.revision > oldest:
