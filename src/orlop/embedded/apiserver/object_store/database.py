@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from orlop.embedded.apiserver.object_store import database_files as files
+from orlop.embedded.apiserver.object_store import log_rules
+from orlop.embedded.apiserver.object_store.database_mark import Mark, MarkFile, Tally
 from orlop.embedded.apiserver.object_store.errors import StoreUnusable
 from orlop.embedded.apiserver.object_store.journal import Batch, Kept
 from orlop.embedded.apiserver.object_store.versions import FIRST_REVISION, Change, ChangeKind, Key, Stored
@@ -63,8 +65,9 @@ def connect(address: str) -> sqlite3.Connection:
 
 
 class Database:
-    def __init__(self, lock: files.FolderLock, connection: sqlite3.Connection, revision: int) -> None:
+    def __init__(self, lock: files.FolderLock, connection: sqlite3.Connection, mark: MarkFile, revision: int) -> None:
         self._lock = lock
+        self._mark = mark
         self._connection = connection
         self._durable = revision
 
@@ -77,12 +80,28 @@ class Database:
                 self._roll_back()
             raise
         self._durable = revision
+        if batch.changes:  # others may leave the log as it was, and have none at all
+            self._mark.committed(revision)
 
     def close(self) -> None:
         try:
+            self._mark_as_closed()
             self._connection.close()
         finally:
             self._lock.close()
+
+    def _mark_as_closed(self) -> None:
+        """Before the log goes, which closing removes when it could be brought into the database."""
+        try:
+            self._roll_back()
+            busy, in_log, brought_in = self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            if busy or in_log != brought_in:
+                raise sqlite3.OperationalError("the log could not be brought into the database")
+            ((revision,),) = self._connection.execute("SELECT revision FROM store").fetchall()
+            self._mark.closed(revision, _tally(self._connection))
+        except (OSError, sqlite3.Error):
+            with contextlib.suppress(OSError):
+                self._mark.forget()
 
     def _write(self, batch: Batch, revision: int) -> None:
         self._roll_back()
@@ -119,12 +138,16 @@ def open_database(folder: Path, connect: Connect = connect) -> Opened:
 
 def _open_locked(lock: files.FolderLock, path: Path, connect: Connect) -> Opened:
     try:
+        mark_file = MarkFile(path)
         if not files.is_there(path):
+            mark_file.forget()
             _make(path, connect)
         files.refuse_unfit_header(path)
-        kept = _read(path, connect)
+        mark = mark_file.read()
+        _refuse_damaged_log(path, mark)
+        kept = _read(path, connect, mark)
         files.restrict(path)
-        return Opened(Database(lock, _open_for_writing(path, connect), kept.revision), kept)
+        return Opened(Database(lock, _open_for_writing(path, connect), mark_file, kept.revision), kept)
     except (OSError, sqlite3.OperationalError) as error:
         raise StoreUnusable(f"The database {path} cannot be opened: {_reason(error)} and start again.") from error
     except sqlite3.Error as error:
@@ -145,14 +168,47 @@ def _make(path: Path, connect: Connect) -> None:
         raise
 
 
-def _read(path: Path, connect: Connect) -> Kept:
+def _refuse_damaged_log(path: Path, mark: Mark | None) -> None:
+    """SQLite would go on without what is in it, and give its revisions to others."""
+    log = files.log_of(path)
+    content = log.read_bytes() if log.exists() else b""
+    if mark is not None and mark.closed_with is None and not log_rules.has_sound_header(content):
+        how = "damaged" if content else "empty" if log.exists() else "missing"
+        raise _lost(path, f"its log {log} is {how}, with writes that were acknowledged")
+    if log_rules.is_damaged_inside(content):
+        raise _damaged(path, f"in its log {log}, writes that were acknowledged cannot be read")
+
+
+def _refuse_loss(path: Path, kept: Kept, tally: Tally, mark: Mark) -> None:
+    if kept.revision < mark.revision:
+        raise _lost(path, f"it ends at revision {kept.revision}, but {mark.revision} had been acknowledged")
+    if kept.revision == mark.revision and mark.closed_with not in {None, tally}:
+        raise _lost(path, "it does not have the versions of objects that it had when it was closed")
+
+
+def _lost(path: Path, how: str) -> StoreUnusable:
+    return StoreUnusable(
+        f"The database {path} is damaged: {how}. {files.LEFT_AS_IT_IS}. To go on with what is there all the same, "
+        f"remove {MarkFile(path).path}."
+    )
+
+
+def _tally(connection: sqlite3.Connection) -> Tally:
+    ((rows, total),) = connection.execute("SELECT count(*), ifnull(sum(revision), 0) FROM versions").fetchall()
+    return Tally(rows, total)
+
+
+def _read(path: Path, connect: Connect, mark: Mark | None = None) -> Kept:
     try:
         with contextlib.closing(connect(_address(path, "ro"))) as connection:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(path, found)
             ((revision, oldest),) = connection.execute("SELECT revision, oldest FROM store").fetchall()
-            return _replayed(_checked(connection.execute(SELECT), path), revision, oldest, path)
+            kept = _replayed(_checked(connection.execute(SELECT), path), revision, oldest, path)
+            if mark is not None:
+                _refuse_loss(path, kept, _tally(connection), mark)
+            return kept
     except (TypeError, ValueError) as error:  # SQLite lets any value stand in any column
         raise _damaged(path, str(error)) from error
     finally:

@@ -1,6 +1,7 @@
 """The files of the object store in its state folder: names, modes, the lock, and what is refused by its first bytes.
 
     objects.db          the database; objects.db-wal beside it belongs to it as long as it is there
+    objects.db-mark     what is known to be in it (`database_mark`)
     objects.lock        locked by the process that uses the database; the kernel's lock ends with the process
     objects.db.new      a database being made; it is renamed when it is complete, so objects.db is never half of one
 
@@ -124,6 +125,10 @@ def restrict(database: Path) -> None:
     for path in (database, *_beside(database)):
         if path.exists():
             path.chmod(OWNER_ONLY)
+
+
+def log_of(database: Path) -> Path:
+    return database.with_name(database.name + "-wal")
 
 
 def _beside(database: Path) -> list[Path]:
