@@ -103,6 +103,37 @@ async def test_a_bound_token_ends_with_what_it_is_bound_to(kind: str, resource: 
     assert them.authenticator.user_of(bearer(token)) is None
 
 
+@pytest.mark.parametrize(("resource", "namespace", "name", "uid"), [
+    ("serviceaccounts", "default", "web", "u-web"),
+    ("pods", "default", "web-0", "u-pod"),
+])  # fmt: skip
+async def test_a_token_ends_a_minute_after_its_account_or_pod_should_be_gone_though_a_finalizer_keeps_it(
+    resource: str, namespace: str, name: str, uid: str
+):
+    them = people()
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": "web-0"}
+    token = await them.token("default", "web", boundObjectRef=bound)
+    metadata = {"deletionTimestamp": them.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"), "finalizers": ["a.b/c"]}
+    them.put(resource, namespace, name, uid, metadata=metadata)
+    them.clock.pass_by(seconds=60)
+    before = them.authenticator.user_of(bearer(token))
+    them.clock.pass_by(seconds=1)
+
+    assert before is not None
+    assert them.authenticator.user_of(bearer(token)) is None
+
+
+async def test_a_clock_set_back_by_up_to_a_minute_makes_no_fresh_token_invalid():
+    them = people()
+    token = await them.token("default", "web")
+    them.clock.pass_by(seconds=-60)
+    a_minute_early = [them.authenticator.user_of(bearer(token)) for _ in range(2)]
+    them.clock.pass_by(seconds=-1)
+
+    assert None not in a_minute_early
+    assert them.authenticator.user_of(bearer(token)) is None
+
+
 async def test_a_token_for_somebody_else_is_nobodys_here():
     them = people()
     token = await them.token("default", "web", audiences=["vault"])

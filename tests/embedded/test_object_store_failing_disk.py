@@ -206,3 +206,47 @@ async def test_a_disk_too_full_to_begin_is_told_in_a_sentence_and_leaves_no_data
             pass
     async with durable_store(tmp_path) as store:
         await store.create(pod("a"), made(1))
+
+
+class CannotCheckpoint:
+    """A connection whose log cannot be brought into the database when it is closed; SQLite does not tell."""
+
+    def __init__(self, connection: sqlite3.Connection, database: Path) -> None:
+        self._connection = connection
+        self._database = database
+
+    def close(self) -> None:
+        log = self._database.with_name(self._database.name + "-wal")
+        before = {path: path.read_bytes() for path in (self._database, log) if path.exists()}
+        self._connection.close()
+        for path, content in before.items():
+            path.write_bytes(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+async def test_a_disk_that_fills_while_the_database_is_made_leaves_no_half_of_one(tmp_path: Path):
+    def connect_on_a_full_disk(address: str) -> Any:
+        connection = sqlite3.connect(address, uri=True, isolation_level=None)
+        return CannotCheckpoint(connection, Path(address.removeprefix("file://").partition("?")[0]))
+
+    async with durable_store(tmp_path, connect=connect_on_a_full_disk) as store:
+        await store.create(pod("a"), made(1))
+    async with durable_store(tmp_path) as store:
+        assert values(store.list(PODS).items) == {"a": 1}
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE])
+async def test_no_space_is_told_as_that_with_what_to_do(tmp_path: Path, code: int):
+    async with durable_store(tmp_path):
+        pass
+
+    def connect_without_space(address: str) -> Any:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = code
+        raise error
+
+    with pytest.raises(StoreUnusable, match=r"no space is left on its disk\. Make room there and start again"):
+        async with durable_store(tmp_path, connect=connect_without_space):
+            pass

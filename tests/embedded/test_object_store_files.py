@@ -128,7 +128,7 @@ async def test_only_the_owner_can_read_any_file(tmp_path: Path):
     finally:
         os.umask(before)
 
-    assert modes == dict.fromkeys(["objects.db", "objects.db-wal", "objects.lock"], 0o600)
+    assert modes == dict.fromkeys(["objects.db", "objects.db-mark", "objects.db-wal", "objects.lock"], 0o600)
 
 
 async def test_a_database_that_others_could_read_is_closed_to_them(tmp_path: Path):
@@ -162,7 +162,7 @@ async def test_a_database_that_was_being_made_when_the_process_died_is_made_anew
     (tmp_path / "objects.db.new").write_bytes(b"half of it")
     (tmp_path / "objects.db.new-wal").write_bytes(b"and more")
     await some_objects(tmp_path, 3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["objects.db", "objects.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["objects.db", "objects.db-mark", "objects.lock"]
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path):
@@ -237,6 +237,22 @@ def make_newer(database: Path) -> None:
     overwrite(database, 60, (7).to_bytes(4))
 
 
+def make_older(database: Path) -> None:
+    overwrite(database, 60, (0).to_bytes(4))
+
+
+def begin_behind_the_end(database: Path) -> None:
+    execute(database, "UPDATE store SET oldest = 99999")
+
+
+def lose_a_row(database: Path) -> None:
+    execute(database, "DELETE FROM versions WHERE revision = 9")
+
+
+def restore_an_old_one(database: Path) -> None:
+    execute(database, "DELETE FROM versions WHERE revision > 5", "UPDATE store SET revision = 5")
+
+
 def give_to_another_program(database: Path) -> None:
     execute(database, "PRAGMA application_id = 1")
 
@@ -295,6 +311,10 @@ REFUSED = [
         r"is damaged: revision \d+ of pods default/p0\d\d does not have the bytes that were written",
     ),
     (make_newer, "schema version 7, this program knows 1: it was written by a newer one"),
+    (make_older, "schema version 0, this program knows 1: it was written by an older one"),
+    (begin_behind_the_end, "is damaged: its history begins at revision 99999, behind its newest revision 51"),
+    (lose_a_row, "is damaged: it does not have the versions of objects that it had when it was closed"),
+    (restore_an_old_one, "it ends at revision 5, but 51 had been acknowledged.*remove .*objects.db-mark"),
     (give_to_another_program, "database of another program"),
     (drop_a_table, "no such table: store"),
     (lose_the_counter, "is damaged"),

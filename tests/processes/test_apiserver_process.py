@@ -133,6 +133,43 @@ async def test_a_spoiled_key_is_named_with_what_to_do(name: str, sentence: str, 
     assert sentence in ended.stderr
 
 
+FOLDERS = ["kubeconfig", "tokens.key", "admin.token", "ca.key", "server.crt", "objects.db", "objects.lock"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+async def test_a_folder_in_the_place_of_a_file_is_named_in_a_sentence(name: str, short_folder: Path):
+    async with apiserver(short_folder):
+        pass
+    (short_folder / "state" / name).unlink()
+    (short_folder / "state" / name).mkdir()
+
+    ended = run("apiserver", "--state", str(short_folder / "state"))
+
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
+    assert name in ended.stderr
+
+
+@pytest.mark.parametrize("largest_file", [0, 300, 1_000, 5_000, 20_000, 30_000, 60_000])
+async def test_a_disk_with_too_little_room_is_told_in_a_sentence_and_harms_nothing(
+    largest_file: int, short_folder: Path
+):
+    (short_folder / "state").mkdir()
+    code = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file}, {largest_file})); "
+        f"from orlop.__main__ import main; sys.argv = ['orlop', 'apiserver', '--state', '{short_folder}/state']; main()"
+    )
+    with running(
+        short_folder, program=["/bin/sh", "-c", 'exec "$@" 2>&1 | cat', "sh", sys.executable, "-c", code]
+    ) as it:
+        await it.exit_code()
+
+    assert "start again" in it.logged()
+    assert "Traceback" not in it.logged()
+    assert list((short_folder / "state").glob("*.new*")) == []
+    async with apiserver(short_folder) as (_, kubectl):
+        assert kubectl.ok("get", "ns", "default", "-o", "name") == "namespace/default\n"
+
+
 async def test_a_folder_that_is_there_keeps_its_mode(short_folder: Path):
     (short_folder / "state").mkdir(mode=0o755)
     (short_folder / "state").chmod(0o755)

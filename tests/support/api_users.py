@@ -56,7 +56,8 @@ class People:
 
     def put(self, resource: str, namespace: str, name: str, uid: str, **more: Any) -> None:
         key = Key(resource, namespace, name)
-        value = {"metadata": {"namespace": namespace, "name": name, "uid": uid}, **more}
+        metadata = {"namespace": namespace, "name": name, "uid": uid, **more.pop("metadata", {})}
+        value = {"metadata": metadata, **more}
         self.objects[key] = Stored(key, 1, json.dumps(value).encode())
 
     def remove(self, resource: str, namespace: str, name: str) -> None:

@@ -27,7 +27,7 @@ from orlop.embedded.apiserver.http_listener import BACKLOG, Given, ListenerSetti
 from orlop.embedded.apiserver.in_process import InProcessTransport
 from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
-from orlop.embedded.apiserver.object_store.errors import StoreUnusable
+from orlop.embedded.apiserver.object_store.errors import StoreUnusable, WriteFailed
 from orlop.embedded.apiserver.object_store.store import ObjectStore
 from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.request_handler import ApiServer
@@ -92,9 +92,15 @@ async def api_side(settings: ApiSettings, given: Surroundings) -> AsyncIterator[
     """Raises `CannotGoOn` with the reason."""
     async with AsyncExitStack() as stack:
         try:
-            yield await _begin(settings, given, stack)
+            begun = await _begin(settings, given, stack)
         except (UnusableFolder, UnusableCertificate, StoreUnusable) as error:
             raise CannotGoOn(str(error)) from None
+        except WriteFailed as error:  # of what every API server has from its beginning
+            raise CannotGoOn(
+                f"The state folder {settings.state} cannot be written to: {error}. "
+                "Make room on its disk, or mend it, and start again."
+            ) from None
+        yield begun
 
 
 async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitStack) -> RunningApi:

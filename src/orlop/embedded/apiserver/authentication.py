@@ -2,7 +2,8 @@
 
 The admin's token is the one in the state folder. A service account's is read by `token_claims`, and good only while
 the account, and the pod, secret or node it was bound to, are the same that they were: each is looked up, by its uid, at
-every request. What the signature proved is remembered, since that never changes.
+every request. One that a finalizer keeps from going is gone a minute after its deletion was due. What the signature
+proved is remembered, since that never changes.
 
 Must not log a token, nor say why one was refused to who sent it.
 """
@@ -14,7 +15,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -31,6 +32,7 @@ ADMIN: Final = User("admin", (MASTERS, AUTHENTICATED))
 BOUND_KINDS: Final[Mapping[str, Kind]] = {"Pod": POD, "Secret": SECRET, "Node": NODE}
 EXTRA: Final = "authentication.kubernetes.io/"
 MOST_REMEMBERED: Final = 4096
+DYING_FOR: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,9 @@ class Recognised:
     """Those that were asked for and that the token is for."""
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
+    deletion_timestamp: datetime | None = None
 
 
 class _Object(msgspec.Struct):
@@ -96,7 +99,7 @@ class Authenticator:
         if claims is None:
             claims = self._first_read(token, audiences, now)
             self._remember(known, claims)
-        if not claims.issued <= now < claims.expires:
+        if not claims.good_at(now):
             raise InvalidToken("the token is not valid now: its time has not begun, or is over")
         if not set(audiences) & set(claims.audiences):
             raise InvalidToken("the token is for somebody else")
@@ -118,14 +121,22 @@ class Authenticator:
 
     def _refuse_if_ended(self, claims: TokenClaims) -> None:
         account = Key(SERVICE_ACCOUNT.resource, claims.namespace, claims.account)
-        if stored_uid(self._stored(account)) != claims.account_uid:
+        if not self._lives(account, claims.account_uid):
             raise InvalidToken("the service account of the token is not there any more")
         if claims.bound is None:
             return
         kind = BOUND_KINDS[claims.bound.kind]
         key = Key(kind.resource, claims.namespace if kind.namespaced else "", claims.bound.name)
-        if stored_uid(self._stored(key)) != claims.bound.uid:
+        if not self._lives(key, claims.bound.uid):
             raise InvalidToken(f"the {claims.bound.kind.lower()} of the token is not there any more")
+
+    def _lives(self, key: Key, uid: str) -> bool:
+        stored = self._stored(key)
+        if stored is None:
+            return False
+        found = _OBJECT.decode(stored.json).metadata
+        deleted = found.deletion_timestamp
+        return found.uid == uid and (deleted is None or deleted >= self._now() - DYING_FOR)
 
 
 def _user(claims: TokenClaims) -> User:

@@ -9,6 +9,7 @@ Must not be asked for secrets by anybody but the server: keys leave this module 
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 from dataclasses import dataclass
@@ -54,6 +55,16 @@ class _Signed:
 
 def ensure_certificates(folder: Path, now: datetime) -> ServerCertificates:
     """Makes what is missing or ends soon; the folder must be there."""
+    try:
+        return _ensure(folder, now)
+    except OSError as error:
+        reason = f"{error.filename or folder}: {error.strerror}"
+        raise UnusableCertificate(
+            f"The certificates in {folder} cannot be read or made: {reason}. Mend that and start again."
+        ) from None
+
+
+def _ensure(folder: Path, now: datetime) -> ServerCertificates:
     files = ServerCertificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
     ca = _load(files.ca_certificate, folder / "ca.key")
     if ca is None:
@@ -155,9 +166,18 @@ def _store(signed: _Signed, certificate: Path, key: Path) -> None:
 def write_private(path: Path, content: bytes) -> None:
     """Whole or not at all, and for root's eyes from the first byte."""
     beside = path.with_name(f".{path.name}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        _write_synced(beside, content)
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # half a file on a full disk is in everybody's way
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)

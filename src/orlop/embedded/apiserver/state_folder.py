@@ -89,7 +89,10 @@ def last_port(folder: Path) -> int:
 
 def write_kubeconfig(folder: Path, server: str, ca_certificate: Path, token: Secret[str]) -> Path:
     """For kubectl, and for every client of this project."""
-    ca = base64.b64encode(ca_certificate.read_bytes()).decode()
     path = folder / KUBECONFIG
-    write_private(path, TEMPLATE.format(server=server, ca=ca, token=token.reveal()).encode())
+    try:
+        ca = base64.b64encode(ca_certificate.read_bytes()).decode()
+        write_private(path, TEMPLATE.format(server=server, ca=ca, token=token.reveal()).encode())
+    except OSError as error:
+        raise UnusableFolder(f"{path} cannot be written: {error.strerror}. Mend that and start again.") from None
     return path

@@ -1,7 +1,7 @@
 """Service-account tokens: what they claim, and how they are signed and read. RS256, as Kubernetes' own.
 
 `TokenSigner` holds the key, which is made once and kept in the state folder. Reading a token proves that this server
-signed it and that its time has not come; whether the account and the pod it names are still the same is the server's
+signed it and that this is its time; whether the account and the pod it names are still the same is the server's
 question, since only the server has the objects.
 
 Must not log a token, nor put one into an error.
@@ -13,7 +13,7 @@ import base64
 import binascii
 import hashlib
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ ALGORITHM: Final = "RS256"
 KEY_BITS: Final = 2048
 LONGEST_TOKEN: Final = 16 * 1024
 PARTS: Final = 3
+# Clocks that are set back a little must not make a fresh token invalid; one that is over gets no such favour.
+LEEWAY: Final = timedelta(minutes=1)
 
 
 class InvalidToken(Exception):
@@ -55,6 +57,9 @@ class TokenClaims:
     expires: datetime
     id: str
     bound: BoundObject | None = None
+
+    def good_at(self, now: datetime) -> bool:
+        return self.issued - LEEWAY <= now < self.expires
 
     @property
     def user_name(self) -> str:
@@ -84,7 +89,7 @@ class TokenSigner:
     def read(self, token: str, audience: str, now: datetime) -> TokenClaims:
         """The claims of a token of ours that is good now and for this audience."""
         claims = _claims(self._verified(token))
-        if not claims.issued <= now < claims.expires:
+        if not claims.good_at(now):
             raise InvalidToken("the token is not valid now: its time has not begun, or is over")
         if audience not in claims.audiences:
             raise InvalidToken(f"the token is for {', '.join(claims.audiences)} and not for {audience}")
@@ -109,12 +114,16 @@ class TokenSigner:
 
 def ensure_signer(path: Path) -> TokenSigner:
     """The signer whose key is in the file; made when there is none."""
-    if not path.exists():
-        made = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-        pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-        write_private(path, made.private_bytes(pem, form, serialization.NoEncryption()))
     try:
+        if not path.exists():
+            made = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+            pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+            write_private(path, made.private_bytes(pem, form, serialization.NoEncryption()))
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise UnusableCertificate(
+            f"{path} cannot be read or made: {error.strerror}. Mend that and start again."
+        ) from None
     except (ValueError, TypeError) as error:
         raise UnusableCertificate(f"{path} holds no key: {error}; remove it, and every token ends") from None
     if not isinstance(key, rsa.RSAPrivateKey):

@@ -11,6 +11,8 @@ commit_queue      many writers, one commit
 journal           the seam to what makes changes durable, and the one that does not
 database_journal  the one that does, in a thread of its own; the store that lasts
 database          SQLite
+database_mark     what is known to be in the database, so that a loss is noticed
+log_rules         whether SQLite's log was damaged (pure)
 database_files    the files, their modes and their lock
 decoded_objects   the last objects that were looked into, as Python values
 """

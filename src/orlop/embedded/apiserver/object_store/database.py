@@ -13,6 +13,7 @@ damaged, of another program or of a newer version is refused and left as it is. 
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 import sys
 import zlib
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from orlop.embedded.apiserver.object_store import database_files as files
+from orlop.embedded.apiserver.object_store import log_rules
+from orlop.embedded.apiserver.object_store.database_mark import Mark, MarkFile, Tally
 from orlop.embedded.apiserver.object_store.errors import StoreUnusable
 from orlop.embedded.apiserver.object_store.journal import Batch, Kept
 from orlop.embedded.apiserver.object_store.versions import FIRST_REVISION, Change, ChangeKind, Key, Stored
@@ -29,7 +32,9 @@ from orlop.embedded.apiserver.object_store.versions import FIRST_REVISION, Chang
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 Row: TypeAlias = tuple[int, str, str, str, int, bytes, int]
 
+# Made without a write-ahead log, which could be left behind by a disk that fills while it is closed.
 SCHEMA: Final = f"""
+PRAGMA synchronous = FULL;
 PRAGMA application_id = {files.APPLICATION_ID};
 PRAGMA user_version = {files.SCHEMA_VERSION};
 CREATE TABLE versions (
@@ -39,6 +44,7 @@ CREATE TABLE versions (
 );
 CREATE TABLE store (revision INTEGER NOT NULL, oldest INTEGER NOT NULL);
 INSERT INTO store VALUES ({FIRST_REVISION}, {FIRST_REVISION});
+PRAGMA journal_mode = WAL;
 """  # noqa: S608 - numbers of our own
 # An exclusive lock needs no memory shared with other processes, so there is no file for it.
 SETTINGS: Final = """
@@ -51,14 +57,17 @@ PRAGMA trusted_schema = OFF;
 INSERT: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?)"
 SELECT: Final = "SELECT revision, resource, namespace, name, kind, json, checksum FROM versions ORDER BY revision"
 
+NO_SPACE: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+
 
 def connect(address: str) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, isolation_level=None)
 
 
 class Database:
-    def __init__(self, lock: files.FolderLock, connection: sqlite3.Connection, revision: int) -> None:
+    def __init__(self, lock: files.FolderLock, connection: sqlite3.Connection, mark: MarkFile, revision: int) -> None:
         self._lock = lock
+        self._mark = mark
         self._connection = connection
         self._durable = revision
 
@@ -71,12 +80,28 @@ class Database:
                 self._roll_back()
             raise
         self._durable = revision
+        if batch.changes:  # others may leave the log as it was, and have none at all
+            self._mark.committed(revision)
 
     def close(self) -> None:
         try:
+            self._mark_as_closed()
             self._connection.close()
         finally:
             self._lock.close()
+
+    def _mark_as_closed(self) -> None:
+        """Before the log goes, which closing removes when it could be brought into the database."""
+        try:
+            self._roll_back()
+            busy, in_log, brought_in = self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            if busy or in_log != brought_in:
+                raise sqlite3.OperationalError("the log could not be brought into the database")
+            ((revision,),) = self._connection.execute("SELECT revision FROM store").fetchall()
+            self._mark.closed(revision, _tally(self._connection))
+        except (OSError, sqlite3.Error):
+            with contextlib.suppress(OSError):
+                self._mark.forget()
 
     def _write(self, batch: Batch, revision: int) -> None:
         self._roll_back()
@@ -113,34 +138,77 @@ def open_database(folder: Path, connect: Connect = connect) -> Opened:
 
 def _open_locked(lock: files.FolderLock, path: Path, connect: Connect) -> Opened:
     try:
+        mark_file = MarkFile(path)
         if not files.is_there(path):
+            mark_file.forget()
             _make(path, connect)
         files.refuse_unfit_header(path)
-        kept = _read(path, connect)
+        mark = mark_file.read()
+        _refuse_damaged_log(path, mark)
+        kept = _read(path, connect, mark)
         files.restrict(path)
-        return Opened(Database(lock, _open_for_writing(path, connect), kept.revision), kept)
+        return Opened(Database(lock, _open_for_writing(path, connect), mark_file, kept.revision), kept)
     except (OSError, sqlite3.OperationalError) as error:
-        raise StoreUnusable(f"The database {path} cannot be opened: {error}. Mend that and start again.") from error
+        raise StoreUnusable(f"The database {path} cannot be opened: {_reason(error)} and start again.") from error
     except sqlite3.Error as error:
         raise _damaged(path, str(error)) from error
 
 
 def _make(path: Path, connect: Connect) -> None:
     new = path.with_name(path.name + ".new")
-    files.make_empty(new)
-    with contextlib.closing(connect(_address(new, "rw"))) as connection:
-        connection.executescript(SETTINGS + SCHEMA)
-    files.put_in_place(new, path)
+    try:
+        files.make_empty(new)
+        with contextlib.closing(connect(_address(new, "rw"))) as connection:
+            connection.executescript(SCHEMA)
+        _read(new, connect)
+        files.put_in_place(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.remove(new)
+        raise
 
 
-def _read(path: Path, connect: Connect) -> Kept:
+def _refuse_damaged_log(path: Path, mark: Mark | None) -> None:
+    """SQLite would go on without what is in it, and give its revisions to others."""
+    log = files.log_of(path)
+    content = log.read_bytes() if log.exists() else b""
+    if mark is not None and mark.closed_with is None and not log_rules.has_sound_header(content):
+        how = "damaged" if content else "empty" if log.exists() else "missing"
+        raise _lost(path, f"its log {log} is {how}, with writes that were acknowledged")
+    if log_rules.is_damaged_inside(content):
+        raise _damaged(path, f"in its log {log}, writes that were acknowledged cannot be read")
+
+
+def _refuse_loss(path: Path, kept: Kept, tally: Tally, mark: Mark) -> None:
+    if kept.revision < mark.revision:
+        raise _lost(path, f"it ends at revision {kept.revision}, but {mark.revision} had been acknowledged")
+    if kept.revision == mark.revision and mark.closed_with not in {None, tally}:
+        raise _lost(path, "it does not have the versions of objects that it had when it was closed")
+
+
+def _lost(path: Path, how: str) -> StoreUnusable:
+    return StoreUnusable(
+        f"The database {path} is damaged: {how}. {files.LEFT_AS_IT_IS}. To go on with what is there all the same, "
+        f"remove {MarkFile(path).path}."
+    )
+
+
+def _tally(connection: sqlite3.Connection) -> Tally:
+    ((rows, total),) = connection.execute("SELECT count(*), ifnull(sum(revision), 0) FROM versions").fetchall()
+    return Tally(rows, total)
+
+
+def _read(path: Path, connect: Connect, mark: Mark | None = None) -> Kept:
     try:
         with contextlib.closing(connect(_address(path, "ro"))) as connection:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(path, found)
             ((revision, oldest),) = connection.execute("SELECT revision, oldest FROM store").fetchall()
-            return _replayed(_checked(connection.execute(SELECT), path), revision, oldest, path)
+            kept = _replayed(_checked(connection.execute(SELECT), path), revision, oldest, path)
+            if mark is not None:
+                _refuse_loss(path, kept, _tally(connection), mark)
+            return kept
     except (TypeError, ValueError) as error:  # SQLite lets any value stand in any column
         raise _damaged(path, str(error)) from error
     finally:
@@ -159,6 +227,14 @@ def _open_for_writing(path: Path, connect: Connect) -> sqlite3.Connection:
 
 def _address(path: Path, mode: str) -> str:
     return f"{path.absolute().as_uri()}?mode={mode}"
+
+
+def _reason(error: Exception) -> str:
+    """With what to do about it. SQLite says "disk I/O error" also where there is no space for a file beside."""
+    full = isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) in NO_SPACE
+    if full or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+        return f"{error}: no space is left on its disk. Make room there"
+    return f"{error}. Mend that"
 
 
 def _damaged(path: Path, how: str) -> StoreUnusable:
@@ -189,6 +265,8 @@ def _checked(rows: Iterable[Row], path: Path) -> Iterator[tuple[ChangeKind, Stor
 def _replayed(versions: Iterable[tuple[ChangeKind, Stored]], revision: int, oldest: int, path: Path) -> Kept:
     objects: dict[Key, Stored] = {}
     changes: list[Change] = []
+    if oldest > revision:
+        raise _damaged(path, f"its history begins at revision {oldest}, behind its newest revision {revision}")
     for kind, after in versions:
         before = objects.pop(after.key, None)
         if after.revision > oldest:

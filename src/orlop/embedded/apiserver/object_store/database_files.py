@@ -1,6 +1,7 @@
 """The files of the object store in its state folder: names, modes, the lock, and what is refused by its first bytes.
 
     objects.db          the database; objects.db-wal beside it belongs to it as long as it is there
+    objects.db-mark     what is known to be in it (`database_mark`)
     objects.lock        locked by the process that uses the database; the kernel's lock ends with the process
     objects.db.new      a database being made; it is renamed when it is complete, so objects.db is never half of one
 
@@ -10,6 +11,7 @@ Must not open the database, and must never change or remove one that is in place
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -88,20 +90,31 @@ def refuse_unfit_header(database: Path) -> None:
         raise StoreUnusable(f"{database} is a database of another program. Move it away, or choose another folder.")
     version = int.from_bytes(header[USER_VERSION])
     if version != SCHEMA_VERSION:
+        kind = "a newer" if version > SCHEMA_VERSION else "an older"
         raise StoreUnusable(
-            f"{database} has schema version {version}, this program knows {SCHEMA_VERSION}: it was written by a newer "
-            "one. It was left as it is: start the newer program, or move it away to start with nothing."
+            f"{database} has schema version {version}, this program knows {SCHEMA_VERSION}: it was written by {kind} "
+            f"one. It was left as it is: start that program, or move it away to start with nothing."
         )
 
 
 def make_empty(path: Path) -> None:
     """A file only its owner can read: SQLite gives the files it makes beside it the same mode."""
-    for old in (path, *_beside(path)):
-        old.unlink(missing_ok=True)  # of a process that died while it made one
+    remove(path)  # of a process that died while it made one
     os.close(os.open(path, NEW_FLAGS, OWNER_ONLY))
 
 
+def remove(new: Path) -> None:
+    """One that was being made; never one that is in place."""
+    for path in (new, *_beside(new)):
+        path.unlink(missing_ok=True)
+
+
 def put_in_place(new: Path, database: Path) -> None:
+    """Only the database itself is renamed, so all of it must be in there."""
+    for path in _beside(new):
+        if path.exists() and path.stat().st_size:
+            raise OSError(errno.EIO, f"a part of it stayed in {path}")
+        path.unlink(missing_ok=True)
     _sync(new)
     new.rename(database)
     _sync(database.parent)
@@ -112,6 +125,10 @@ def restrict(database: Path) -> None:
     for path in (database, *_beside(database)):
         if path.exists():
             path.chmod(OWNER_ONLY)
+
+
+def log_of(database: Path) -> Path:
+    return database.with_name(database.name + "-wal")
 
 
 def _beside(database: Path) -> list[Path]:
