@@ -324,3 +324,19 @@ async def test_a_kind_that_is_not_served_is_told_as_that(short_folder: Path):
         ended = kubectl.run("apply", "-f", str(manifest))
 
     assert 'no matches for kind "Service" in version "v1"' in ended.stderr
+
+
+async def test_a_database_begun_anew_is_behind_every_version_of_the_one_before(short_folder: Path):
+    """So that whoever watched the old one is told that its version is gone, and lists anew."""
+    async with apiserver(short_folder) as (server, kubectl):
+        old = int(kubectl.ok("get", "ns", "default", "-o", "jsonpath={.metadata.resourceVersion}"))
+        server.signal(signal.SIGTERM)
+        await server.exit_code()
+    for file in (short_folder / "state").glob("objects.db*"):
+        file.unlink()
+    async with apiserver(short_folder) as (_, kubectl):
+        new = int(kubectl.ok("get", "ns", "default", "-o", "jsonpath={.metadata.resourceVersion}"))
+        watched = kubectl.run("get", "--raw", f"/api/v1/namespaces?watch=true&resourceVersion={old}&timeoutSeconds=2")
+
+    assert new > old
+    assert '"code":410' in watched.stdout

@@ -46,6 +46,7 @@ from orlop.embedded.apiserver.state_folder import (
 from orlop.embedded.apiserver.token_claims import TokenSigner, ensure_signer
 from orlop.embedded.controllers.storage_protection import Tools as ControllerTools
 from orlop.embedded.controllers.storage_protection import storage_protection
+from orlop.foundation.clock import Clock
 from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.structured_log import Secret
 from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_socket
@@ -106,7 +107,7 @@ async def api_side(settings: ApiSettings, given: Surroundings) -> AsyncIterator[
 async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitStack) -> RunningApi:
     listener = stack.enter_context(_bound_again(settings))
     make_folder(settings.state)
-    store = await stack.enter_async_context(durable_store(settings.state))
+    store = await stack.enter_async_context(durable_store(settings.state, first_revision=_milliseconds(given.clock)))
     keys = _ensure_keys(settings.state, given)
     claim = stack.enter_context(claim_socket(settings.state / SOCKET))
     openings = [
@@ -164,6 +165,11 @@ def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tup
         address=url.removeprefix("https://"),
     )
     return server, FrontDoor(server, authenticator, paths, server.policy.decide)
+
+
+def _milliseconds(clock: Clock) -> int:
+    """Behind every revision that an older database in this place has given, as none is written to so often."""
+    return int(clock.now().timestamp() * 1000)
 
 
 def _bound_again(settings: ApiSettings) -> socket.socket:

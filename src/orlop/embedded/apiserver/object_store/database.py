@@ -43,9 +43,7 @@ CREATE TABLE versions (
     kind INTEGER NOT NULL, json BLOB NOT NULL, checksum INTEGER NOT NULL
 );
 CREATE TABLE store (revision INTEGER NOT NULL, oldest INTEGER NOT NULL);
-INSERT INTO store VALUES ({FIRST_REVISION}, {FIRST_REVISION});
-PRAGMA journal_mode = WAL;
-"""  # noqa: S608 - numbers of our own
+"""
 # An exclusive lock needs no memory shared with other processes, so there is no file for it.
 SETTINGS: Final = """
 PRAGMA locking_mode = EXCLUSIVE;
@@ -127,21 +125,22 @@ class Opened:
     kept: Kept
 
 
-def open_database(folder: Path, connect: Connect = connect) -> Opened:
+def open_database(folder: Path, connect: Connect = connect, first_revision: int = FIRST_REVISION) -> Opened:
+    """`first_revision` is where a new database begins."""
     lock = files.FolderLock(folder)
     try:
-        return _open_locked(lock, folder / files.DATABASE, connect)
+        return _open_locked(lock, folder / files.DATABASE, connect, first_revision)
     except BaseException:
         lock.close()
         raise
 
 
-def _open_locked(lock: files.FolderLock, path: Path, connect: Connect) -> Opened:
+def _open_locked(lock: files.FolderLock, path: Path, connect: Connect, first_revision: int) -> Opened:
     try:
         mark_file = MarkFile(path)
         if not files.is_there(path):
             mark_file.forget()
-            _make(path, connect)
+            _make(path, connect, first_revision)
         files.refuse_unfit_header(path)
         mark = mark_file.read()
         _refuse_damaged_log(path, mark)
@@ -154,12 +153,14 @@ def _open_locked(lock: files.FolderLock, path: Path, connect: Connect) -> Opened
         raise _damaged(path, str(error)) from error
 
 
-def _make(path: Path, connect: Connect) -> None:
+def _make(path: Path, connect: Connect, first_revision: int) -> None:
     new = path.with_name(path.name + ".new")
     try:
         files.make_empty(new)
         with contextlib.closing(connect(_address(new, "rw"))) as connection:
             connection.executescript(SCHEMA)
+            connection.execute("INSERT INTO store VALUES (?, ?)", (first_revision, first_revision))
+            connection.execute("PRAGMA journal_mode = WAL")
         _read(new, connect)
         files.put_in_place(new, path)
     except BaseException:

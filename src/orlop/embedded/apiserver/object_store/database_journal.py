@@ -14,12 +14,13 @@ from pathlib import Path
 from orlop.embedded.apiserver.object_store.database import Connect, Database, connect, open_database
 from orlop.embedded.apiserver.object_store.journal import Batch, Kept
 from orlop.embedded.apiserver.object_store.store import ObjectStore
-from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, Limits
+from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, FIRST_REVISION, Limits
 
 
 class DatabaseJournal:
-    def __init__(self, folder: Path, connect: Connect = connect) -> None:
+    def __init__(self, folder: Path, connect: Connect = connect, first_revision: int = FIRST_REVISION) -> None:
         self._folder = folder
+        self._first_revision = first_revision
         self._connect = connect
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="object-store")
         self._database: Database | None = None
@@ -37,7 +38,7 @@ class DatabaseJournal:
         await closing
 
     def _open(self) -> Kept:
-        opened = open_database(self._folder, self._connect)
+        opened = open_database(self._folder, self._connect, self._first_revision)
         self._database = opened.database
         return opened.kept
 
@@ -54,10 +55,18 @@ class DatabaseJournal:
 
 @contextlib.asynccontextmanager
 async def durable_store(
-    folder: Path, limits: Limits = DEFAULT_LIMITS, *, connect: Connect = connect
+    folder: Path,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    connect: Connect = connect,
+    first_revision: int = FIRST_REVISION,
 ) -> AsyncIterator[ObjectStore]:
-    """What was acknowledged survives the process and a power loss; raises `StoreUnusable` with the reason."""
-    journal = DatabaseJournal(folder, connect)
+    """What was acknowledged survives the process and a power loss; raises `StoreUnusable` with the reason.
+
+    `first_revision` is where a new store begins; one made from the time makes whoever knew another store in this
+    place find out that its versions are gone, instead of taking new ones for them.
+    """
+    journal = DatabaseJournal(folder, connect, first_revision)
     try:
         kept = await journal.open()
     except BaseException:
