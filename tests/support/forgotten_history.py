@@ -15,7 +15,9 @@ NOT_YET = "this server still knows all it was ever told, and nobody can ask it t
 
 
 async def forgotten_version(api: Api) -> str:
-    """Ours is made to forget; of a foreign server, the first version is gone once it was compacted and restarted."""
+    """Ours is made to forget, in process; as a process of its own it never had the first version, as it begins with the
+    time. Of a foreign server, the first version is gone once it was compacted and restarted.
+    """
     version = await api.version()
     await api.make(kinds.CONFIG_MAP, {"metadata": {"name": "newer"}})
     if api.served.forget():
@@ -30,11 +32,12 @@ async def forgotten_token(api: Api, after: str) -> str:
     """Of leases, behind the one that is named."""
     names = await api.names(kinds.LEASE)
     page = (await api.list(kinds.LEASE, limit=str(names.index(after) + 1))).made
-    await forgotten_version(api)
-    return page["metadata"]["continue"] if api.can.is_orlops else kubernetes_token(f"{after}\0")
+    if await forgotten_version(api) != FIRST:
+        return page["metadata"]["continue"]
+    return token_of_the_first_version(f"{api.namespace}/{after}\0" if api.can.is_orlops else f"{after}\0")
 
 
-def kubernetes_token(start: str) -> str:
-    """Others keep theirs for themselves; Kubernetes' own has this form."""
+def token_of_the_first_version(start: str) -> str:
+    """Others keep theirs for themselves; Kubernetes' own, and ours, have this form."""
     content = json.dumps({"v": "meta.k8s.io/v1", "rv": int(FIRST), "start": start}, separators=(",", ":"))
     return base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
