@@ -10,14 +10,16 @@ Imported only by a process that was asked to serve: aiohttp, cryptography and th
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import resource
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, Policy, User
 from orlop.embedded.apiserver.authentication import Authenticator
@@ -44,16 +46,12 @@ from orlop.embedded.apiserver.state_folder import (
     write_kubeconfig,
 )
 from orlop.embedded.apiserver.token_claims import TokenSigner, ensure_signer
-from orlop.embedded.controllers.storage_protection import Tools as ControllerTools
-from orlop.embedded.controllers.storage_protection import storage_protection
 from orlop.foundation.clock import Clock
 from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.structured_log import Secret
+from orlop.foundation.task_group import TaskGroup
 from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_socket
-from orlop.kube.client import KubeClient
-from orlop.kube.informers import Informers
 from orlop.kube.kinds import BUILT_IN
-from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.processes.daemon import CannotGoOn, Surroundings
 
 VERSION: Final = "v1.37.0+orlop"
@@ -120,17 +118,35 @@ async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitSta
     ca = keys.certificates.ca_certificate.read_text()
     furnishing = NamespaceFurnishing(server, store, ca, clock=given.clock, random=given.random, log=given.log)
     await stack.enter_async_context(furnishing.running())
-    await stack.enter_async_context(_controllers(server, given))
     _allow_files(2 * settings.most_connections + OTHER_FILES, given)
     limits = ListenerSettings(most_connections=settings.most_connections)
     surroundings = Given(given.clock, given.log, given.metrics)
     await stack.enter_async_context(listening(openings, door, surroundings, limits))
     path = write_kubeconfig(settings.state, url, keys.certificates.ca_certificate, keys.admin_token)
+    await stack.enter_async_context(_soon(partial(_run_controllers, server, given)))
     return RunningApi(server, url, claim.path, path)
 
 
 @asynccontextmanager
-async def _controllers(server: ApiServer, given: Surroundings) -> AsyncIterator[None]:
+async def _soon(run: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Runs it beside what is inside; it begins when nobody waits for the server to be ready any more."""
+    async with TaskGroup() as tasks:
+        task = tasks.start(run(), name="controllers")
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+async def _run_controllers(server: ApiServer, given: Surroundings) -> None:
+    from orlop.embedded.controllers.storage_protection import (  # noqa: PLC0415 - the server is ready before it
+        Tools as ControllerTools,
+    )
+    from orlop.embedded.controllers.storage_protection import storage_protection  # noqa: PLC0415 - as above
+    from orlop.kube.client import KubeClient  # noqa: PLC0415 - as above
+    from orlop.kube.informers import Informers  # noqa: PLC0415 - as above
+    from orlop.kube.workqueue_metrics import WorkqueueMetrics  # noqa: PLC0415 - as above
+
     clock, random, log = given.clock, given.random, given.log
     transport = InProcessTransport(server, CONTROLLERS)
     client = KubeClient(transport, clock=clock, random=random, log=log, name="kube-controller-manager")
@@ -139,7 +155,7 @@ async def _controllers(server: ApiServer, given: Surroundings) -> AsyncIterator[
         Informers(client, clock=clock, random=random, log=log) as informers,
         storage_protection(client, informers, tools),
     ):
-        yield
+        await asyncio.Event().wait()
 
 
 def _ensure_keys(folder: Path, given: Surroundings) -> _Keys:

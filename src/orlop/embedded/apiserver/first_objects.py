@@ -5,6 +5,7 @@ Only what is missing is made: what an admin has changed stays changed.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, RBAC_GROUP, UNAUTHENTICATED
@@ -102,8 +103,11 @@ def _binding(role: str, groups: tuple[str, ...]) -> Object:
 
 
 async def make_first_objects(store: ObjectStore, schemas: Schemas, creator: Creator) -> None:
-    for kind, value in first_objects():
+    async def make(kind: Kind, value: Object) -> None:
         in_store = KindInStore(kind, kind)
         if store.get(in_store.key("", value["metadata"]["name"])) is None:
             decoded = decode_object(schemas, kind.api_version, kind.kind, value)
             await creator.create(in_store, "", decoded.object, dry_run=False)
+
+    # All at once, so that one commit serves many.
+    await asyncio.gather(*(make(kind, value) for kind, value in first_objects()))

@@ -96,8 +96,8 @@ class NamespaceFurnishing:
             await self._furnish(change.key.namespace)
 
     async def _furnish_all(self) -> None:
-        for stored in self._store.list(NAMESPACE.resource).items:
-            await self._furnish(stored.key.name)
+        """All at once, so that one commit serves many."""
+        await asyncio.gather(*(self._furnish(stored.key.name) for stored in self._store.list(NAMESPACE.resource).items))
 
     async def _furnish(self, namespace: str) -> None:
         if not await self._is_furnished(namespace) and namespace not in self._retrying:
