@@ -111,8 +111,13 @@ async def test_a_deadline_ends_the_waiting_and_never_the_work(workshop: Workshop
     async with workshop.ends(node) as ends:
         with pytest.raises(DeadlineExceeded):
             await ends.client.call(rpc.NODE_PUBLISH_VOLUME, publish("v1"), within=0.05)
+        # On a machine that is very busy the first one may not get as far as the service.
+        for within in (0.2, 1.0, 5.0):
+            if not node.begun:
+                with pytest.raises((DeadlineExceeded, Aborted)):
+                    await ends.client.call(rpc.NODE_PUBLISH_VOLUME, publish("v1"), within=within)
         assert (node.begun, node.finished) == (["v1"], [])
-        with pytest.raises(Aborted, match=r"Node\.NodePublishVolume \(request r-1\)"):
+        with pytest.raises(Aborted, match=r"Node\.NodePublishVolume \(request r-[1-4]\)"):
             await ends.client.call(rpc.NODE_PUBLISH_VOLUME, publish("v1"))
         node.go_on.set()
         assert await ends.interceptor.drain(5.0) == []
