@@ -15,20 +15,20 @@ from orlop.host.mount_table_rules import (
 
 TABLE = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
-90 27 254:0 /work/live/a /pods/one ro,nosuid,nodev shared:7 master:1 - ext4 /dev/vda rw,discard
-91 27 254:0 /work/live/b\040c/sub /pods/two\011tab rw master:3 propagate_from:1 - ext4 /dev/vda rw,discard
+90 27 254:0 /scratch/live/a /pods/one ro,nosuid,nodev shared:7 master:1 - ext4 /dev/vda rw,discard
+91 27 254:0 /scratch/live/b\040c/sub /pods/two\011tab rw master:3 propagate_from:1 - ext4 /dev/vda rw,discard
 92 27 0:4 mnt:[4026532500] /run/ns/x rw - nsfs nsfs rw
-93 27 254:0 /work/live/gone//deleted /pods/three rw - ext4 /dev/vda rw
+93 27 254:0 /scratch/live/gone//deleted /pods/three rw - ext4 /dev/vda rw
 94 27 0:55 / /empty rw -  tmpfs  rw,size=1k
 """
-WORK = FolderInFileSystem("254:0", "/work")
+WORK = FolderInFileSystem("254:0", "/scratch")
 
 
 def test_a_line_is_read_field_by_field():
     mount = parse_mount_lines(TABLE)[2]
 
     assert (mount.mount_id, mount.parent_id) == (90, 27)
-    assert mount.root == FolderInFileSystem("254:0", "/work/live/a")
+    assert mount.root == FolderInFileSystem("254:0", "/scratch/live/a")
     assert mount.mount_point == "/pods/one"
     assert mount.options == {"ro", "nosuid", "nodev"}
     assert (mount.is_shared, mount.peer_group) == (True, 7)
@@ -39,7 +39,7 @@ def test_a_line_is_read_field_by_field():
 def test_escaped_characters_are_given_back():
     mount = parse_mount_lines(TABLE)[3]
 
-    assert mount.root.path == "/work/live/b c/sub"
+    assert mount.root.path == "/scratch/live/b c/sub"
     assert mount.mount_point == "/pods/two\ttab"
     assert not mount.is_shared
 
@@ -73,14 +73,14 @@ def test_a_line_of_another_form_is_refused(line: bytes):
 @pytest.mark.parametrize(
     ("path", "mounted"),
     [
-        ("/work/live/a", True),
-        ("/work/live/b c", True),
-        ("/work/live/b c/sub", True),
-        ("/work/live/b c/sub/deeper", False),
-        ("/work/live/b", False),
-        ("/work/live", True),
-        ("/work/live/aa", False),
-        ("/work/live/gone", False),
+        ("/scratch/live/a", True),
+        ("/scratch/live/b c", True),
+        ("/scratch/live/b c/sub", True),
+        ("/scratch/live/b c/sub/deeper", False),
+        ("/scratch/live/b", False),
+        ("/scratch/live", True),
+        ("/scratch/live/aa", False),
+        ("/scratch/live/gone", False),
         ("/", True),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_folder_is_mounted_when_it_or_something_below_it_is_a_root(path: str, 
 
 
 def test_several_tables_are_asked_as_one():
-    other = b"5 1 254:0 /work/live/z/deep /x rw - ext4 /dev/vda rw\n"
+    other = b"5 1 254:0 /scratch/live/z/deep /x rw - ext4 /dev/vda rw\n"
 
     assert MountedFolders.from_tables([TABLE, other]).names_below(WORK, 2) == {
         ("live", "a"),
@@ -102,7 +102,7 @@ def test_several_tables_are_asked_as_one():
 
 
 def test_mounts_of_what_is_above_count_for_nothing_below():
-    table = b"5 1 254:0 /work /x rw - ext4 d rw\n6 1 254:0 /work/live /y rw - ext4 d rw\n"
+    table = b"5 1 254:0 /scratch /x rw - ext4 d rw\n6 1 254:0 /scratch/live /y rw - ext4 d rw\n"
 
     assert MountedFolders.from_tables([table]).names_below(WORK, 2) == frozenset()
 
@@ -110,7 +110,7 @@ def test_mounts_of_what_is_above_count_for_nothing_below():
 @pytest.mark.parametrize(
     ("root", "point", "path", "expected"),
     [
-        ("/", "/", "/work", "/work"),
+        ("/", "/", "/scratch", "/scratch"),
         ("/", "/", "/", "/"),
         ("/", "/mnt", "/mnt", "/"),
         ("/", "/mnt", "/mnt/a/b", "/a/b"),

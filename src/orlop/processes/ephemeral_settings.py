@@ -12,6 +12,7 @@ from orlop.driver.ephemeral.publish_request_rules import AdminLimits
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import flag, integer, text
 from orlop.foundation.quantity import Quantity
+from orlop.processes.daemon import is_not_negative
 
 LONGEST_HEADROOM: Final = 40
 
@@ -25,10 +26,6 @@ def share(value: str) -> Fraction:
 
 def is_share(value: Fraction) -> str | None:
     return None if 0 <= value <= 1 else "allowed is a number from 0 to 1, such as 0.1"
-
-
-def is_not_negative(duration: Duration) -> str | None:
-    return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
 
 
 def is_positive(duration: Duration) -> str | None:

@@ -79,7 +79,10 @@ class EphemeralNodeService(services.Node):
             capabilities=[csi_pb2.NodeServiceCapability(rpc=each) for each in rpcs]
         )
 
-    async def NodeGetInfo(self, request: csi_pb2.NodeGetInfoRequest) -> csi_pb2.NodeGetInfoResponse:  # noqa: ARG002
+    async def NodeGetInfo(
+        self,
+        request: csi_pb2.NodeGetInfoRequest,  # noqa: ARG002 - as above
+    ) -> csi_pb2.NodeGetInfoResponse:
         identity = self._identity
         return csi_pb2.NodeGetInfoResponse(
             node_id=identity.node_id,
