@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from orlop.host import erase_work, folder_erase
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder, names_in_trash
+from orlop.host.insistence import Insistence
 from support.deep_trees import dig
 from support.descriptors import folder_descriptor, opened
 from support.file_systems import MOUNTS
@@ -241,7 +243,6 @@ def with_flags(place: Path, *flags: str) -> None:
     subprocess.run(["chattr", *flags, place], check=True)
 
 
-@pytest.mark.xfail(strict=False, reason="a race: rarely one folder is left to the next attempt, which erases it")
 @MOUNTS
 @pytest.mark.parametrize("flag", ["+i", "+a", "+ia"])
 def test_immutable_and_append_only_files_and_folders_go(disk: Path, flag: str):
@@ -257,6 +258,31 @@ def test_immutable_and_append_only_files_and_folders_go(disk: Path, flag: str):
 
     assert erasure.is_complete, erasure.left
     assert names(disk) == set()
+
+
+def test_an_obstacle_that_another_thread_has_removed_in_between_is_none(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    tries = iter([PermissionError(errno.EPERM, "as if the folder were append-only"), None])
+
+    def remove() -> None:
+        if (error := next(tries)) is not None:
+            raise error
+        (tmp_path / "folder").rmdir()
+
+    with folder_descriptor(tmp_path) as folder:
+        Insistence().insist(folder, "folder", remove)
+
+    assert names(tmp_path) == set()
+
+
+def test_what_the_kernel_refuses_for_good_is_raised(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+
+    def remove() -> None:
+        raise PermissionError(errno.EPERM, "always")
+
+    with folder_descriptor(tmp_path) as folder, pytest.raises(PermissionError, match="always"):
+        Insistence().insist(folder, "folder", remove)
 
 
 @MOUNTS

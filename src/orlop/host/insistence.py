@@ -26,6 +26,7 @@ T = TypeVar("T")
 MOST_TRIES: Final = 8
 MOST_MOUNTS_ON_ONE_PLACE: Final = 10_000
 OWNER_ONLY: Final = 0o700
+OBSTACLES: Final = frozenset({errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES})
 
 
 class Insistence:
@@ -40,20 +41,21 @@ class Insistence:
             try:
                 return act()
             except OSError as error:
-                if not self._remove_obstacle(folder, name, error):
+                if error.errno not in OBSTACLES:
                     raise
+                if not self._remove_obstacle(folder, name, error):
+                    break  # nothing stands there now: another thread may have removed it since
         return act()
 
     def _remove_obstacle(self, folder: int, name: str, error: OSError) -> bool:
-        """Whether it is worth trying again."""
+        """Whether there was one that could be removed."""
         match error.errno:
             case errno.EBUSY | errno.EXDEV:
                 return self._detach_mounts(folder, name)
             case errno.EPERM:
                 return _take_flags_off(folder, name)
-            case errno.EACCES:
+            case _:
                 return _permit_ourselves(folder, name)
-        return False
 
     def _detach_mounts(self, folder: int, name: str) -> bool:
         # Of what is mounted on what, the upper goes first; each one that goes uncovers the next.
