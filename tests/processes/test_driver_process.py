@@ -17,13 +17,16 @@ import orlop.__main__ as orlop_program
 from support.orlop_process import ORLOP, run, running, tree
 from support.waiting import eventually
 
+NO_FOLDERS = "--workdir="
+"""These are about the process, its flags, socket and signals; volumes have files of their own."""
+
 
 def endpoint(folder: Path) -> str:
     return f"unix://{folder}/csi.sock"
 
 
 async def test_it_answers_on_its_socket_until_it_is_told_to_stop(short_folder: Path):
-    with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1") as driver:
+    with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS) as driver:
         await driver.says("listening")
         answer = run("csi", "Identity.GetPluginInfo", "--endpoint", endpoint(short_folder))
         driver.signal(signal.SIGTERM)
@@ -36,7 +39,7 @@ async def test_it_answers_on_its_socket_until_it_is_told_to_stop(short_folder: P
 
 async def test_a_driver_killed_at_once_is_replaced_by_the_next(short_folder: Path):
     for _ in range(2):
-        with running(short_folder, "driver", "-endpoint", endpoint(short_folder), "-nodeid=n1") as driver:
+        with running(short_folder, "driver", "-endpoint", endpoint(short_folder), "-nodeid=n1", NO_FOLDERS) as driver:
             await driver.says("listening")
             assert run("csi", "Probe", "-e", endpoint(short_folder)).returncode == 0
             driver.signal(signal.SIGKILL)
@@ -45,9 +48,9 @@ async def test_a_driver_killed_at_once_is_replaced_by_the_next(short_folder: Pat
 
 
 async def test_a_second_driver_on_a_live_socket_ends_with_its_name_and_harms_nothing(short_folder: Path):
-    with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1") as driver:
+    with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS) as driver:
         await driver.says("listening")
-        second = run("driver", "--endpoint", endpoint(short_folder), "--nodeid", "n2")
+        second = run("driver", "--endpoint", endpoint(short_folder), "--nodeid", "n2", NO_FOLDERS)
         answer = run("csi", "Probe", "-e", endpoint(short_folder))
 
     assert second.returncode == 1
@@ -57,7 +60,7 @@ async def test_a_second_driver_on_a_live_socket_ends_with_its_name_and_harms_not
 
 
 async def test_the_log_is_json_when_asked(short_folder: Path):
-    flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", "--log-format=json", "--v=5"]
+    flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS, "--log-format=json", "--v=5"]
     with running(short_folder, "driver", *flags) as driver:
         await driver.says("listening")
         run("csi", "Probe", "-e", endpoint(short_folder))
@@ -70,7 +73,7 @@ async def test_the_log_is_json_when_asked(short_folder: Path):
 
 
 async def test_metrics_and_health_are_served_where_asked(short_folder: Path):
-    flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", "--http-endpoint=127.0.0.1:0"]
+    flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS, "--http-endpoint=127.0.0.1:0"]
     with running(short_folder, "driver", *flags) as driver:
         await driver.says("serving HTTP")
         run("csi", "Probe", "-e", endpoint(short_folder))
@@ -112,7 +115,7 @@ def test_a_wrong_flag_is_named_with_its_value_before_anything_starts(
     if not any("--endpoint" in flag for flag in flags):
         flags = ["--endpoint", endpoint(short_folder), *flags]
 
-    ended = run("driver", *flags)
+    ended = run("driver", NO_FOLDERS, *flags)
 
     assert ended.returncode == 2
     assert [text for text in named if text not in ended.stderr] == []
@@ -173,7 +176,7 @@ def test_an_interrupt_while_a_role_is_imported_shows_no_traceback(
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 async def test_a_driver_needs_no_open_stream(short_folder: Path, closed: str):
-    flags = ["driver", "--nodeid=n1", "--endpoint", endpoint(short_folder)]
+    flags = ["driver", NO_FOLDERS, "--nodeid=n1", "--endpoint", endpoint(short_folder)]
     with subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *ORLOP, *flags]) as process:  # noqa: ASYNC220 - it returns at once
         try:
             await eventually(lambda: (short_folder / "csi.sock").exists() or process.poll() is not None, within=20)

@@ -65,6 +65,11 @@ def parse_http_address(text: str) -> TcpEndpoint:
     return TcpEndpoint(match["host"] or "0.0.0.0", int(match["port"]))
 
 
+def parse_optional_http_address(text: str) -> TcpEndpoint | None:
+    """An empty one is the sidecars' default, and stands in many manifests."""
+    return parse_http_address(text) if text else None
+
+
 def _with_scheme(text: str, scheme: str, rest: str) -> Endpoint:
     match scheme:
         case "unix":

@@ -84,6 +84,14 @@ class LinuxWorkdir:
     def room(self) -> DiskRoom:
         return disk_usage.room_on(self._root)
 
+    def why_not_writable(self) -> str | None:
+        """Found out by a change that changes nothing: what a disk promises and what it does are two things."""
+        try:
+            os.utime(self._shelves[FolderState.TRASH])
+        except OSError as error:
+            return f"the working directory cannot be written: {error.strerror}"
+        return None
+
     def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
         return disk_usage.measure_tree(self._shelves[place.state], place.name, should_stop)
 

@@ -183,9 +183,17 @@ def _warn(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
 
 
+def is_folder(path: Path) -> bool:
+    """Also False where we may not look: `Path.is_dir` raises there."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def folder_exists(endpoint: Endpoint) -> str | None:
     """A check for the flag of an endpoint to listen on."""
-    if isinstance(endpoint, UnixEndpoint) and not (folder := Path(endpoint.path).parent).is_dir():
+    if isinstance(endpoint, UnixEndpoint) and not is_folder(folder := Path(endpoint.path).parent):
         return f"there is no folder {folder}; make it first, or name another"
     return None
 

@@ -12,7 +12,7 @@ from orlop.driver.ephemeral.publish_request_rules import AdminLimits
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import flag, integer, text
 from orlop.foundation.quantity import Quantity
-from orlop.processes.daemon import is_not_negative
+from orlop.processes.daemon import is_folder, is_not_negative
 
 LONGEST_HEADROOM: Final = 40
 
@@ -40,6 +40,10 @@ def is_absolute(path: str) -> str | None:
     return None if Path(path).is_absolute() else "it has to begin with '/'"
 
 
+def is_absolute_or_none(path: str) -> str | None:
+    return is_absolute(path) if path else None
+
+
 def is_size(quantity: Quantity) -> str | None:
     return None if quantity.value() >= 0 else "allowed is 0 (no limit) or more"
 
@@ -50,8 +54,8 @@ class EphemeralSettings:
         text,
         default="/var/lib/orlop/ephemeral",
         metavar="DIR",
-        check=is_absolute,
-        help="Where scratch folders are kept, live and in their afterlife.",
+        check=is_absolute_or_none,
+        help="Where scratch folders are kept, live and in their afterlife; empty: none are served.",
     )
     kubelet_dir: str = flag(
         text,
@@ -120,8 +124,9 @@ class EphemeralSettings:
     )
 
     def cross_check(self) -> Iterator[str]:
-        for name, path in (("workdir", self.workdir), ("kubelet-dir", self.kubelet_dir)):
-            if not Path(path).is_dir():
+        folders = (("workdir", self.workdir), ("kubelet-dir", self.kubelet_dir)) if self.workdir else ()
+        for name, path in folders:
+            if not is_folder(Path(path)):
                 yield f"--{name} cannot be {path!r}: there is no such folder; make it first, or name another."
         if self.max_size.value() and self.default_size.value() > self.max_size.value():
             yield f"--default-size cannot be {self.default_size}: --max-size allows {self.max_size}."

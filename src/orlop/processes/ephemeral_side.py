@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
 from orlop.driver.ephemeral.folder_book import FolderBook, read_book
-from orlop.driver.ephemeral.folders import Folders
+from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Threads
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
 from orlop.driver.ephemeral.orphan_watch import OrphanWatch
 from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
@@ -45,8 +45,8 @@ TOPOLOGY_SUFFIX: Final = "/node"
 @dataclass(frozen=True, slots=True)
 class EphemeralSide:
     node_service: EphemeralNodeService
-    why_not_ready: Callable[[], str | None]
-    """Blocks; None when pods can be served."""
+    readiness: Mapping[str, Callable[[], Awaitable[str | None]]]
+    """By name: None when all is well, else the reason."""
 
 
 @asynccontextmanager
@@ -54,6 +54,8 @@ async def ephemeral_side(
     settings: EphemeralSettings, given: Surroundings, driver_name: str, node_id: str
 ) -> AsyncIterator[EphemeralSide]:
     """Raises `CannotGoOn` with the reason."""
+    if os.geteuid() != 0:
+        raise CannotGoOn("scratch folders are mounts, and need root: run it as root, or with --workdir= to serve none")
     loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
 
     async def threads(work: Callable[[], T], /) -> T:
@@ -87,7 +89,7 @@ async def ephemeral_side(
                 async with TaskGroup() as tasks:
                     running = [tasks.start(each.run(), name=type(each).__name__) for each in (reaper, orphans)]
                     try:
-                        yield EphemeralSide(service, lambda: _why_not_ready(host))
+                        yield EphemeralSide(service, _readiness(host, threads))
                     finally:
                         for task in running:
                             task.cancel()
@@ -160,11 +162,11 @@ def _lock(folder: int, workdir: str) -> None:
         ) from None
 
 
-def _why_not_ready(host: LinuxNodeHost) -> str | None:
-    try:
-        if not host.kubelet_dir.is_shared():
-            return "kubelet's folder is no shared mount: no pod would see its volume (mount it with Bidirectional)"
-        host.workdir.room()
-    except HostError as error:
-        return str(error)
-    return None
+def _readiness(host: LinuxNodeHost, threads: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
+    async def workdir() -> str | None:
+        return await threads(host.workdir.why_not_writable)
+
+    async def kubelet_dir() -> str | None:
+        return None if await threads(host.kubelet_dir.is_shared) else KUBELET_DIR_NOT_SHARED
+
+    return {"workdir": workdir, "kubelet-dir": kubelet_dir}

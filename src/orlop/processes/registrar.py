@@ -5,67 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from orlop import __version__
-from orlop.csi.client import CsiClient
-from orlop.csi.endpoint import HIGHEST_PORT, Endpoint, TcpEndpoint, parse_endpoint, parse_http_address
+from orlop.csi.endpoint import HIGHEST_PORT, Endpoint, TcpEndpoint, parse_endpoint, parse_optional_http_address
 from orlop.csi.grpc_transport import GrpcConnection
-from orlop.csi.server import serving
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import between, boolean, flag, group, integer, one_of, text
-from orlop.foundation.task_group import TaskGroup
-from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, request_ids, run_daemon
-from orlop.sidecars.registrar.registrar import Registrar, RegistrationRefused, Sockets
-from orlop.sidecars.registrar.tools import Tools
-
-if TYPE_CHECKING:
-    from orlop.sidecars.registrar.node_annotation import NodeAnnotation
+from orlop.processes.daemon import Daemon, LogSettings, Surroundings, is_folder, run_daemon
+from orlop.processes.registrar_side import NodeSettings, RegistrarOrder, make_registrar, register_until_stopped
+from orlop.sidecars.registrar.registrar import Registrar
 
 REGISTERING: Final = "registration"
 PROBE: Final = "kubelet-registration-probe"
-GRACE_SECONDS: Final = 2.0
-"""For kubelet's questions under way; each takes milliseconds."""
-
-
-def optional_http_address(written: str) -> TcpEndpoint | None:
-    """An empty one is upstream's default, and stands in many manifests."""
-    return parse_http_address(written) if written else None
 
 
 def is_some_time(duration: Duration) -> str | None:
     return None if duration.nanoseconds > 0 else "allowed is more than 0s"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
-    """What is written on the Node object, which kubelet of today does by itself."""
-
-    annotate_node: bool = flag(
-        boolean,
-        default="false",
-        help="Write the driver's node id into the Node's annotation csi.volume.kubernetes.io/nodeid.",
-    )
-    label_topology: bool = flag(
-        boolean, default="false", help="Write the driver's topology as labels of the Node; none is ever changed."
-    )
-    node_name: str = flag(text, default="", metavar="NAME", help="The Node to write on.")
-    kubeconfig: str = flag(
-        text,
-        default="",
-        metavar="FILE",
-        help="How to reach the API server; not given: as kubectl finds it, else with the pod's own credentials.",
-    )
-
-    @property
-    def wanted(self) -> bool:
-        return self.annotate_node or self.label_topology
-
-    def cross_check(self) -> Iterator[str]:
-        if self.wanted and not self.node_name:
-            yield "--annotate-node and --label-topology need --node-name: which Node is to be written on."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +44,7 @@ class RegistrarSettings:
         help="How long the driver may take to say its name; it is asked again until it does.",
     )
     http_endpoint: TcpEndpoint | None = flag(
-        optional_http_address,
+        parse_optional_http_address,
         metavar="HOST:PORT",
         help="Where to serve /healthz (does the registration socket answer?), /readyz (has kubelet registered the "
         "driver?) and /metrics; not given: nowhere.",
@@ -130,7 +87,7 @@ class RegistrarSettings:
             yield "The flag --kubelet-registration-path is required: the path of the driver's socket on the host."
         if self.health_port and self.http_endpoint is not None:
             yield "Only one of --health-port and --http-endpoint can be set."
-        if not self.plugin_registration_path.is_dir():
+        if not is_folder(self.plugin_registration_path):
             yield (
                 f"--plugin-registration-path cannot be '{self.plugin_registration_path}': there is no such folder; "
                 "mount kubelet's plugins_registry there."
@@ -155,44 +112,15 @@ async def run(settings: RegistrarSettings, given: Surroundings) -> None:
         registrar = await _registrar(settings, given, stack)
         if settings.http_address is not None:
             await _serve_http(settings, given, registrar, stack, settings.http_address)
-        try:
-            async with TaskGroup() as tasks:
-                task = tasks.start(registrar.run(), name="registrar")
-                await given.stop.wait()
-                task.cancel()
-        except RegistrationRefused as error:
-            raise CannotGoOn(str(error)) from None
+        await register_until_stopped(registrar, given)
 
 
 async def _registrar(settings: RegistrarSettings, given: Surroundings, stack: AsyncExitStack) -> Registrar:
-    connection = GrpcConnection(settings.csi_address)
-    stack.push_async_callback(connection.close)
-    driver = CsiClient(
-        connection,
-        log=given.log,
-        metrics=given.metrics,
-        clock=given.clock,
-        random=given.random,
-        timeout=settings.timeout.seconds,
-    )
     given.log.info("waiting for the driver", address=str(settings.csi_address))
-    sockets = Sockets(
-        settings.plugin_registration_path,
-        settings.kubelet_registration_path,
-        partial(serving, grace=GRACE_SECONDS, log=given.log),
-        GrpcConnection,
+    order = RegistrarOrder(
+        settings.plugin_registration_path, settings.kubelet_registration_path, settings.timeout, settings.node
     )
-    tools = Tools(given.clock, given.random, given.log, given.metrics, request_ids(given.random))
-    node = await _node(settings.node, given, tools, stack) if settings.node.wanted else None
-    return Registrar(driver, sockets, tools, node=node)
-
-
-async def _node(settings: NodeSettings, given: Surroundings, tools: Tools, stack: AsyncExitStack) -> NodeAnnotation:
-    from orlop.processes.kube_side import kube_side  # noqa: PLC0415 - only who asks for it pays for it
-    from orlop.sidecars.registrar.node_annotation import NodeAnnotation, NodeMarks  # noqa: PLC0415 - as above
-
-    kube = await stack.enter_async_context(kube_side(settings.kubeconfig, given, name="orlop-registrar"))
-    return NodeAnnotation(kube, settings.node_name, NodeMarks(settings.annotate_node, settings.label_topology), tools)
+    return await make_registrar(order, GrpcConnection(settings.csi_address), given, stack)
 
 
 async def _serve_http(

@@ -206,7 +206,7 @@ async def test_a_target_that_leads_elsewhere_by_a_link_is_refused(node: Node, tm
 
 async def test_it_is_ready_while_kubelets_folder_is_shared(node: Node):
     async with node.running() as side:
-        assert await asyncio.to_thread(side.why_not_ready) is None
+        assert [await check() for check in side.readiness.values()] == [None, None]
 
 
 async def test_what_is_none_of_ours_is_reported_and_left(node: Node):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from orlop.csi.error_codes import ResourceExhausted
+from orlop.csi.error_codes import FailedPrecondition, ResourceExhausted
 from orlop.driver.ephemeral.folder_book import FolderBook
 from orlop.driver.ephemeral.folder_work import FolderWork, live_place
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder
@@ -24,6 +24,10 @@ from orlop.host.node_host import NodeHost
 from orlop.records.ephemeral_folder import FolderRecord
 
 T = TypeVar("T")
+KUBELET_DIR_NOT_SHARED: Final = (
+    "kubelet's folder is no shared mount: no pod would see its volume. Give the container mountPropagation: "
+    "Bidirectional; on the host itself: mount --make-rshared on the mount that holds it"
+)
 
 
 class Threads(Protocol):
@@ -50,6 +54,8 @@ class Folders:
         """Set whenever a folder is buried; who waits for it clears it."""
         self._work = FolderWork(host)
         self._workdir = host.workdir
+        self._kubelet_dir = host.kubelet_dir
+        self._pods_see_mounts = False
         self._threads = threads
         self._clock = clock
         self._log = log
@@ -58,6 +64,7 @@ class Folders:
 
     async def publish(self, order: PublishOrder) -> None:
         async with self.keys.hold(order.volume_id, why="NodePublishVolume"):
+            await self._refuse_unless_pods_see_mounts()
             known = self.book.record_of(order.volume_id)
             burial = self.book.burial_of(order.volume_id)
             if order.volume_id not in self.book.live:
@@ -71,6 +78,12 @@ class Folders:
                 self._being_made.discard(order.volume_id)
             if burial is not None:
                 self._log.info("taken out of the afterlife", volume=order.volume_id, pod=order.owner.pod_name)
+
+    async def _refuse_unless_pods_see_mounts(self) -> None:
+        """Looked at until it is so: a folder that was a shared mount stays one."""
+        self._pods_see_mounts = self._pods_see_mounts or await self._threads(self._kubelet_dir.is_shared)
+        if not self._pods_see_mounts:
+            raise FailedPrecondition(KUBELET_DIR_NOT_SHARED)
 
     def _refuse_too_many(self, volume_id: str) -> None:
         count = len(self.book.live.keys() | self._being_made)
