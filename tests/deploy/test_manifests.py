@@ -1,0 +1,118 @@
+"""deploy/manifests: an API server takes them as they are, and what they say is true of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orlop.foundation.go_flags import describe
+from orlop.processes.node import NodeProcessSettings
+from support.kubectl_commands import Kubectl
+from support.orlop_process import running
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "manifests"
+FILES = sorted(MANIFESTS.rglob("*.yaml"))
+
+
+def objects() -> dict[str, dict[str, Any]]:
+    found = [each for file in FILES for each in yaml.safe_load_all(file.read_text())]
+    return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Iterator[Kubectl]:
+    folder = Path(tempfile.mkdtemp(prefix="o-", dir="/tmp"))
+    with running(folder, "apiserver", "--state", str(folder / "state")) as process:
+        asyncio.run(process.says("use it with"))
+        yield Kubectl(folder / "state" / "kubeconfig", folder / "home")
+    shutil.rmtree(folder)
+
+
+def test_they_are_applied_as_the_documentation_says_and_a_second_time_change_nothing(kubectl: Kubectl):
+    kubectl.ok("apply", "-f", str(MANIFESTS / "namespace.yaml"))
+    kubectl.ok("apply", "-f", str(MANIFESTS))
+    kubectl.ok("apply", "-f", str(MANIFESTS / "example"), "-f", str(MANIFESTS / "optional"))
+
+    version = kubectl.ok("get", "pod", "scratch-example", "-o", "jsonpath={.metadata.resourceVersion}")
+
+    again = kubectl.ok("apply", "-R", "-f", str(MANIFESTS))
+
+    # A pod got a volume for its token; kubectl then sends a patch that changes nothing, here as everywhere.
+    assert [line for line in again.splitlines() if not line.endswith("unchanged")] == ["pod/scratch-example configured"]
+    assert kubectl.ok("get", "pod", "scratch-example", "-o", "jsonpath={.metadata.resourceVersion}") == version
+    assert len(again.splitlines()) == len(objects())
+
+
+def test_no_field_of_them_is_unknown_to_kubernetes(kubectl: Kubectl):
+    kubectl.ok("apply", "-f", str(MANIFESTS / "namespace.yaml"))
+
+    told = kubectl.run("apply", "--validate=strict", "--dry-run=server", "-R", "-f", str(MANIFESTS))
+
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_what_cannot_be_changed_of_the_csi_driver_is_right_from_the_first_day():
+    assert objects()["CSIDriver/csi.orlop.dev"]["spec"] == {
+        "volumeLifecycleModes": ["Ephemeral", "Persistent"],
+        "attachRequired": False,
+        "podInfoOnMount": True,
+        "fsGroupPolicy": "File",
+        "seLinuxMount": False,
+    }
+
+
+def pod_spec() -> dict[str, Any]:
+    spec: dict[str, Any] = objects()["DaemonSet/orlop-node"]["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_node_process_sees_every_mount_namespace_and_its_mounts_are_seen():
+    (container,) = pod_spec()["containers"]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+
+    assert pod_spec()["hostPID"] is True
+    assert mounts["/var/lib/kubelet"]["mountPropagation"] == "Bidirectional"
+    assert container["securityContext"]["privileged"] is True
+
+
+def test_every_path_is_the_same_inside_and_outside():
+    (container,) = pod_spec()["containers"]
+    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod_spec()["volumes"]}
+
+    assert {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]} == hosts
+
+
+def test_every_flag_is_one_of_the_program():
+    (container,) = pod_spec()["containers"]
+    role, *flags = container["args"]
+    table = describe(NodeProcessSettings)
+
+    assert role == "node"
+    assert [flag for flag in flags if table.find(flag.removeprefix("--").partition("=")[0]) is None] == []
+
+
+def test_the_process_has_no_credentials():
+    bindings = [name for name in objects() if "Role" in name and "annotation" not in name]
+
+    assert pod_spec()["automountServiceAccountToken"] is False
+    assert bindings == []
+
+
+def test_its_namespace_allows_what_it_needs():
+    labels = objects()["Namespace/orlop-system"]["metadata"]["labels"]
+
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_there_is_time_to_finish_calls_under_way():
+    (grace,) = [row.default for row in describe(NodeProcessSettings).rows if row.name == "grace-period"]
+
+    assert grace == "20s"
+    assert pod_spec()["terminationGracePeriodSeconds"] > 20
