@@ -17,6 +17,7 @@ from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.host.path_rules import UnsafePath, names_below
+from orlop.host.peer_folders import PeerFolders
 from orlop.host.shared_answer import SharedAnswer
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class LinuxWorkdir:
     def shelf(self, state: FolderState) -> int:
         """Its descriptor, for what works on descriptors: it is ours, and closed by us."""
         return self._shelves[state]
+
+    def peer_folders(self) -> PeerFolders:
+        """Those of the driver that used the same working directory before."""
+        return PeerFolders(self._root, frozenset(state.value for state in FolderState))
 
     def create(self, place: FolderPlace, record: bytes, mode: int) -> None:
         folder_records.create(self._shelves[place.state], place.name, record, mode)

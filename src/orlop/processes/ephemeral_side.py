@@ -1,8 +1,8 @@
 """Scratch folders as a part of a process: built from its flags, alive while it is entered.
 
-Order: the working directory is locked, so that no other process changes its folders → what a process that died left
-half made is removed → the book is read → the reaper runs. Leaving: the reaper stops between two steps; what it left in
-the trash the next process erases.
+Order: the working directory is locked, so that no other process changes its folders → the folders of the driver that
+came before are taken over → what a process that died left half made is removed → the book is read → the reaper runs.
+Leaving: the reaper stops between two steps; what it left in the trash the next process erases.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Thre
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
 from orlop.driver.ephemeral.orphan_watch import OrphanWatch
 from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
+from orlop.driver.ephemeral.takeover import PEER_DRIVER, PeerStillRuns, take_over
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
@@ -63,6 +64,9 @@ async def ephemeral_side(
 
     try:
         with _locked(settings.workdir), LinuxNodeHost(settings.workdir, settings.kubelet_dir) as host:
+            if driver_name == PEER_DRIVER:
+                now, lifespan = given.clock.now().timestamp(), settings.afterlifespan.seconds
+                await threads(lambda: take_over(host, now, lifespan, given.log))
             book = await threads(lambda: _start_book(host, given))
             folders = Folders(
                 host, book, threads=threads, clock=given.clock, log=given.log, max_volumes=settings.max_volumes_per_node
@@ -93,7 +97,7 @@ async def ephemeral_side(
                     finally:
                         for task in running:
                             task.cancel()
-    except HostError as error:
+    except (HostError, PeerStillRuns) as error:
         raise CannotGoOn(str(error)) from None
     finally:
         pool.shutdown(wait=False)
