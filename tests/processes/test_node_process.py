@@ -232,3 +232,14 @@ def test_the_defaults_are_the_documented_ones():
     assert settings.limits.max_afterlifespan == 12 * 3600
     assert (settings.max_volumes_per_node, settings.headroom, str(settings.orphan_grace)) == (0, None, "1h0m0s")
     assert (csi.driver_name, csi.http_endpoint) == (DRIVER, None)
+
+
+@pytest.mark.parametrize("role", ["driver", "node", "registrar"])
+def test_the_flags_of_go_loggers_in_old_manifests_are_taken_with_a_word_of_advice(role: str):
+    asked = ["--logtostderr", "--alsologtostderr=true", "--stderrthreshold=INFO", "--vmodule=a=1", "--log_dir=/tmp"]
+
+    ended = run(role, *asked, "--help")
+    wrong = run(role, *asked, "--wrong")
+
+    assert ended.returncode == 0
+    assert [flag for flag in asked if flag.partition("=")[0] in wrong.stderr] == []

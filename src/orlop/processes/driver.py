@@ -11,6 +11,7 @@ from orlop.foundation.go_flags import flag, group, text
 from orlop.processes.csi_side import CsiSettings, csi_side
 from orlop.processes.daemon import Daemon, LogSettings, Surroundings, folder_exists, run_daemon
 from orlop.processes.ephemeral_settings import EphemeralSettings
+from orlop.processes.klog_flags import KlogSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class DriverSettings:
         help="Not needed by anything that is served today: what a node does takes no credentials.",
     )
     log: LogSettings = group(LogSettings)
+    klog: KlogSettings = group(KlogSettings)
 
     def cross_check(self) -> Iterator[str]:
         # Not a check of the flag itself: its default cannot know whether this machine has the folder.

@@ -15,6 +15,7 @@ from orlop.foundation.go_flags import flag, group, text
 from orlop.processes.csi_side import CsiSettings, csi_side
 from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, folder_exists, is_folder, run_daemon
 from orlop.processes.ephemeral_settings import EphemeralSettings
+from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.registrar_side import NodeSettings, RegistrarOrder, make_registrar, register_until_stopped
 from orlop.sidecars.registrar.registrar import Registrar
 
@@ -49,6 +50,7 @@ class NodeProcessSettings:
     )
     node: NodeSettings = group(NodeSettings)
     log: LogSettings = group(LogSettings)
+    klog: KlogSettings = group(KlogSettings)
 
     @property
     def endpoint(self) -> Endpoint:

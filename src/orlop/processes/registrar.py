@@ -14,6 +14,7 @@ from orlop.csi.grpc_transport import GrpcConnection
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import between, boolean, flag, group, integer, one_of, text
 from orlop.processes.daemon import Daemon, LogSettings, Surroundings, is_folder, run_daemon
+from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.registrar_side import NodeSettings, RegistrarOrder, make_registrar, register_until_stopped
 from orlop.sidecars.registrar.registrar import Registrar
 
@@ -75,6 +76,7 @@ class RegistrarSettings:
     version: bool = flag(boolean, default="false", help="Print the version and exit.")
     node: NodeSettings = group(NodeSettings)
     log: LogSettings = group(LogSettings)
+    klog: KlogSettings = group(KlogSettings)
 
     @property
     def http_address(self) -> TcpEndpoint | None:
