@@ -1,0 +1,274 @@
+"""How fast pods get their scratch folders and give them back, beside the floor, all measured in one run.
+
+The floor is what one publish (or unpublish) cannot do without, as bare system calls in a tight loop of one thread:
+mkdir, the record, fsync, the target, the bind; and umount, rmdir, rename, fsync. Ours is `orlop driver`, a process of
+its own, called over its socket with 1, 10 and 50 calls in flight; every call is durable when it is answered. Both work
+on one disk, in a mount namespace of their own, one round after the other; figures are of all rounds together.
+
+Then the same with 10,000 folders retained, and what an idle driver costs that retains them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orlop.csi.endpoint import UnixEndpoint
+from orlop.csi.grpc_transport import GrpcConnection
+from orlop.csi.proto import csi_pb2, rpc
+from orlop.host import system_calls
+
+IN_NAMESPACE = "ORLOP_BENCHMARK_NAMESPACE"
+RECORD = b"x" * 300
+IN_FLIGHT = (1, 10, 50)
+WITHIN = 60.0
+WRITER = csi_pb2.VolumeCapability.AccessMode.Mode.SINGLE_NODE_WRITER
+
+
+@dataclass
+class Figures:
+    """What calls of one kind took, and how long all of them took together."""
+
+    calls: list[float]
+    whole: float
+
+    @property
+    def rate(self) -> float:
+        return len(self.calls) / self.whole
+
+    def quantile(self, share: float) -> float:
+        return sorted(self.calls)[min(len(self.calls) - 1, int(len(self.calls) * share))] * 1000
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(self.calls + other.calls, self.whole + other.whole)
+
+
+NOTHING = Figures([], 0.0)
+
+
+# ---- the floor -------------------------------------------------------------------------------------------------------
+
+
+class Floor:
+    def __init__(self, folder: Path) -> None:
+        self.paths = {name: folder / "floor" / name for name in ("live", "retained", "targets")}
+        for path in self.paths.values():
+            path.mkdir(parents=True, exist_ok=True)
+        self.live, self.retained, self.targets = (os.open(path, os.O_RDONLY) for path in self.paths.values())
+
+    def publish(self, name: str) -> None:
+        os.mkdir(name, 0o777, dir_fd=self.live)
+        source = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.live)
+        os.setxattr(source, "trusted.orlop.benchmark", RECORD)
+        os.fsync(self.live)
+        os.mkdir(name, dir_fd=self.targets)
+        target = os.open(name, os.O_PATH, dir_fd=self.targets)
+        tree = system_calls.clone_tree(source)
+        system_calls.attach_tree(tree, target)
+        for descriptor in (tree, target, source):
+            os.close(descriptor)
+
+    def unpublish(self, name: str) -> None:
+        system_calls.umount2(str(self.paths["targets"] / name), 0)
+        os.rmdir(name, dir_fd=self.targets)
+        os.rename(name, name, src_dir_fd=self.live, dst_dir_fd=self.retained)
+        os.fsync(self.retained)
+
+
+def floor_round(floor: Floor, names: Sequence[str]) -> tuple[Figures, Figures]:
+    return timed(floor.publish, names), timed(floor.unpublish, names)
+
+
+def timed(act: Callable[[str], None], names: Sequence[str]) -> Figures:
+    calls, began = [], time.perf_counter()
+    for name in names:
+        start = time.perf_counter()
+        act(name)
+        calls.append(time.perf_counter() - start)
+    return Figures(calls, time.perf_counter() - began)
+
+
+# ---- ours ------------------------------------------------------------------------------------------------------------
+
+
+class Ours:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kubelet, self.workdir, self.socket = folder / "kubelet", folder / "work", folder / "csi.sock"
+        for path in (self.kubelet, self.workdir):
+            path.mkdir(exist_ok=True)
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        flags = [f"--endpoint=unix://{self.socket}", f"--workdir={self.workdir}", f"--kubelet-dir={self.kubelet}"]
+        more = ["--nodeid=n", "--headroom=0", "--log-level=warning"]
+        process = subprocess.Popen([sys.executable, "-m", "orlop", "driver", *flags, *more])
+        try:
+            while not self.socket.exists():
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+
+    def target(self, name: str) -> Path:
+        return self.kubelet / f"pods/{name}/volumes/kubernetes.io~csi/scratch/mount"
+
+    def publish_request(self, name: str) -> bytes:
+        return csi_pb2.NodePublishVolumeRequest(
+            volume_id=name,
+            target_path=str(self.target(name)),
+            volume_capability=csi_pb2.VolumeCapability(
+                mount=csi_pb2.VolumeCapability.MountVolume(),
+                access_mode=csi_pb2.VolumeCapability.AccessMode(mode=WRITER),
+            ),
+            volume_context={"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.uid": name},
+        ).SerializeToString()
+
+    def unpublish_request(self, name: str) -> bytes:
+        return csi_pb2.NodeUnpublishVolumeRequest(
+            volume_id=name, target_path=str(self.target(name))
+        ).SerializeToString()
+
+
+async def our_round(ours: Ours, names: Sequence[str], in_flight: int) -> tuple[Figures, Figures]:
+    for name in names:
+        ours.target(name).parent.mkdir(parents=True)
+    connection = GrpcConnection(UnixEndpoint(str(ours.socket)))
+    await connection.connected()
+    publish = [ours.publish_request(name) for name in names]
+    unpublish = [ours.unpublish_request(name) for name in names]
+    try:
+        return (
+            await flown(lambda one: connection.call(rpc.NODE_PUBLISH_VOLUME.path, one, WITHIN), publish, in_flight),
+            await flown(lambda one: connection.call(rpc.NODE_UNPUBLISH_VOLUME.path, one, WITHIN), unpublish, in_flight),
+        )
+    finally:
+        await connection.close()
+
+
+async def flown(call: Callable[[bytes], Awaitable[bytes]], requests: Sequence[bytes], in_flight: int) -> Figures:
+    calls: list[float] = []
+    waiting = iter(requests)
+
+    async def one_after_the_other() -> None:
+        for request in waiting:
+            start = time.perf_counter()
+            await call(request)
+            calls.append(time.perf_counter() - start)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one_after_the_other() for _ in range(in_flight)))
+    return Figures(calls, time.perf_counter() - began)
+
+
+# ---- the tables ------------------------------------------------------------------------------------------------------
+
+
+def line(what: str, figures: Figures, floor: Figures) -> str:
+    return (
+        f"{what:24} {figures.rate:8.0f} /s {figures.quantile(0.5):8.2f} ms {figures.quantile(0.99):8.2f} ms "
+        f"{figures.rate / floor.rate:8.2f}  {figures.quantile(0.5) - floor.quantile(0.5):+8.2f} ms"
+    )
+
+
+async def compare(ours: Ours, floor: Floor, options: argparse.Namespace, label: str) -> dict[int, list[Figures]]:
+    floors, figures = [NOTHING, NOTHING], {count: [NOTHING, NOTHING] for count in IN_FLIGHT}
+    for number in range(options.rounds):
+        names = [f"{label.split()[0].replace(',', '')}-{number}-{each}" for each in range(options.volumes)]
+        floors = [old + new for old, new in zip(floors, floor_round(floor, names), strict=True)]
+        for count in IN_FLIGHT:
+            measured = await our_round(ours, [f"{name}-{count}" for name in names], count)
+            figures[count] = [old + new for old, new in zip(figures[count], measured, strict=True)]
+    for place, what in enumerate(("publish", "unpublish")):
+        print(f"{what + ', ' + label:24} {'rate':>11} {'p50':>11} {'p99':>11} {'of floor':>9} {'p50 above':>11}")
+        print(line("  the floor", floors[place], floors[place]))
+        for count in IN_FLIGHT:
+            print(line(f"  ours, {count} in flight", figures[count][place], floors[place]))
+    return figures
+
+
+def fill(ours: Ours, count: int) -> None:
+    """Retained folders as a driver leaves them: made by the driver itself, from a first one, by copying its record."""
+    retained = ours.workdir / "retained"
+    record = os.getxattr(next(retained.iterdir()), "trusted.orlop.record").decode()
+    known = next(retained.iterdir()).name.split("_", 2)
+    for number in range(count):
+        volume = f"filled-{number}"
+        folder = retained / f"{int(time.time() * 1000)}_{12 * 3600 * 1000}_{volume}"
+        folder.mkdir()
+        os.setxattr(folder, "trusted.orlop.record", record.replace(known[2], volume).encode())
+    os.sync()
+
+
+def empty(ours: Ours) -> None:
+    for folder in (ours.workdir / "retained").iterdir():
+        folder.rmdir()
+
+
+def idle(process: subprocess.Popen[bytes], seconds: float) -> tuple[float, float]:
+    """The share of a core, and megabytes."""
+
+    def used() -> int:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = used()
+    time.sleep(seconds)
+    share = (used() - before) / os.sysconf("SC_CLK_TCK") / seconds
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    resident = next(int(row.split()[1]) for row in status.splitlines() if row.startswith("VmRSS"))
+    return share, resident / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--volumes", type=int, default=200, help="in each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--retained", type=int, default=10_000)
+    parser.add_argument("--idle-seconds", type=float, default=30.0)
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("publishing is mounting, and needs root")
+    with tempfile.TemporaryDirectory(prefix="orlop-publish-") as name:
+        folder = Path(name)
+        subprocess.run(["mount", "--bind", folder, folder], check=True)
+        subprocess.run(["mount", "--make-shared", folder], check=True)
+        try:
+            measure(Ours(folder), Floor(folder), options)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def measure(ours: Ours, floor: Floor, options: argparse.Namespace) -> None:
+    with ours.running():
+        few = asyncio.run(compare(ours, floor, options, "few retained"))
+    fill(ours, options.retained)
+    began = time.perf_counter()
+    with ours.running() as process:
+        print(f"started with {options.retained:,} retained in {time.perf_counter() - began:.2f} s")
+        share, megabytes = idle(process, options.idle_seconds)
+        print(f"idle with {options.retained:,} retained: {share:.2%} of a core, {megabytes:.0f} MB")
+        many = asyncio.run(compare(ours, floor, options, f"{options.retained:,} retained"))
+    for place, what in enumerate(("publish", "unpublish")):
+        ratios = [statistics.median(many[n][place].calls) / statistics.median(few[n][place].calls) for n in IN_FLIGHT]
+        told = ", ".join(f"{ratio:.2f} ({count} in flight)" for count, ratio in zip(IN_FLIGHT, ratios, strict=True))
+        print(f"p50 of {what} with {options.retained:,} retained, as a multiple of that with few: {told}")
+    empty(ours)
+
+
+if __name__ == "__main__":
+    if IN_NAMESPACE not in os.environ:
+        command = ["unshare", "--mount", "--propagation", "private", sys.executable, *sys.argv]
+        os.execvpe(command[0], command, {**os.environ, IN_NAMESPACE: "1"})  # noqa: S606 - the same program again
+    main()
