@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREADS: Final = 16
+PURGE_THREADS: Final = 2
+"""For a folder that is purged while no other is; a second one beside it has one."""
 TOPOLOGY_SUFFIX: Final = "/node"
 
 
@@ -127,12 +129,17 @@ def _reaper_settings(settings: EphemeralSettings, given: Surroundings) -> Reaper
 
 @contextmanager
 def _purge(host: LinuxNodeHost, given: Surroundings) -> Iterator[Callable[[str], None]]:
-    stop, pressure = threading.Event(), IoPressure(given.clock)
+    stop, pressure, alone = threading.Event(), IoPressure(given.clock), threading.Lock()
 
     def purge(name: str) -> None:
-        erasure = erase_folder(
-            host.workdir.shelf(FolderState.TRASH), name, stop, pause_seconds=pressure.pause_seconds, threads=1
-        )
+        trash = host.workdir.shelf(FolderState.TRASH)
+        is_alone = alone.acquire(blocking=False)
+        try:
+            threads = PURGE_THREADS if is_alone else 1
+            erasure = erase_folder(trash, name, stop, pause_seconds=pressure.pause_seconds, threads=threads)
+        finally:
+            if is_alone:
+                alone.release()
         if not erasure.is_complete:
             why = str(erasure.left[0]) if erasure.left else "it was stopped"
             raise HostError(errno.EIO, f"The folder trash/{name} is not erased yet: {why}.")
