@@ -129,10 +129,14 @@ class DiskImage:
 
     def cut_power(self) -> None:
         """What was not made durable is lost; the rest is there again."""
-        with descriptor(self.folder) as opened:
-            fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
+        self.lose_power()
         self.switch_off()
         self.switch_on()
+
+    def lose_power(self) -> None:
+        """From now on nothing reaches the disk, and everybody who tries is told; it can be switched off."""
+        with descriptor(self.folder) as opened:
+            fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
 
     def switch_off(self) -> None:
         run("umount", self.folder)

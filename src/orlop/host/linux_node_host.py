@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from orlop.host import confined_paths, disk_usage, folder_records, mount_table, mounts
 from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
+from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.host.path_rules import UnsafePath, names_below
 from orlop.host.shared_answer import SharedAnswer
@@ -65,7 +66,8 @@ class LinuxWorkdir:
         return folder_records.list_shelf(self._shelves[state])
 
     def names_in_trash(self) -> frozenset[str]:
-        return frozenset(confined_paths.names_in(self._shelves[FolderState.TRASH]))
+        # What an erasure moved aside belongs to its folder, and is not a second one to erase beside it.
+        return frozenset(map(_erased_under, confined_paths.names_in(self._shelves[FolderState.TRASH])))
 
     def strangers(self) -> frozenset[str]:
         return frozenset(confined_paths.names_in(self._root)) - {state.value for state in FolderState}
@@ -94,7 +96,7 @@ class LinuxWorkdir:
         seen = mount_table.read_all_namespaces()
         mounted = seen.mounted_folders().names_below(seen.folder_of(self._root), SHELF_DEPTH)
         shelves = {state.value: state for state in FolderState}
-        return frozenset(FolderPlace(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
+        return frozenset(_place(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
 
 
 class LinuxKubeletDir:
@@ -198,6 +200,14 @@ class LinuxNodeHost:
 def as_node_host(host: LinuxNodeHost) -> NodeHost:
     """The type checker's proof that the seam is kept."""
     return host
+
+
+def _place(state: FolderState, name: str) -> FolderPlace:
+    return FolderPlace(state, _erased_under(name) if state is FolderState.TRASH else name)
+
+
+def _erased_under(name: str) -> str:
+    return name.removeprefix(REST_PREFIX) or name
 
 
 def _held(opened: ExitStack, descriptor: int) -> int:

@@ -133,6 +133,32 @@ async def test_publishing_a_buried_volume_brings_it_back_with_its_files(machine:
 
 
 @pytest.mark.virtual_time
+async def test_a_volume_brought_back_at_another_target_has_that_one_alone(machine: FakeMachine):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    await folders.unpublish(ID, order().target)
+    await folders.publish(order(volume="other"))
+    assert folders.book.live[ID].targets == (order(volume="other").target,)
+    assert_book_is_true(folders, machine)
+    await folders.unpublish(ID, order(volume="other").target)
+    assert folder_ids(machine, FolderState.LIVE) == []
+    assert folder_ids(machine, FolderState.RETAINED) == [ID]
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
+async def test_a_volume_brought_back_at_another_target_in_vain_is_recorded_as_it_was(machine: FakeMachine):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    await folders.unpublish(ID, order().target)
+    machine.faults.fail("bind", errno.EIO)
+    with pytest.raises(Internal):
+        await folders.publish(order(volume="other"))
+    assert folders.book.retained[ID].record.targets == (order().target,)
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
 async def test_a_volume_with_two_targets_is_buried_when_the_last_one_goes(machine: FakeMachine):
     folders = folders_on(machine)
     first, second = order(), order(volume="other")
