@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TARGET_MODE = 0o750
-SHELF_DEPTH = 2  # shelf and folder: the names from the working directory to a folder
 
 
 class LinuxWorkdir:
@@ -93,10 +92,14 @@ class LinuxWorkdir:
         self._opened.close()
 
     def _look_for_mounted_folders(self) -> frozenset[FolderPlace]:
+        # Each shelf is asked where it is: somebody may have renamed it since it was opened.
         seen = mount_table.read_all_namespaces()
-        mounted = seen.mounted_folders().names_below(seen.folder_of(self._root), SHELF_DEPTH)
-        shelves = {state.value: state for state in FolderState}
-        return frozenset(_place(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
+        mounted = seen.mounted_folders()
+        return frozenset(
+            _place(state, name)
+            for state, shelf in self._shelves.items()
+            for (name,) in mounted.names_below(seen.folder_of(shelf), 1)
+        )
 
 
 class LinuxKubeletDir:

@@ -314,8 +314,29 @@ async def test_where_undoing_fails_kubelet_is_told_to_come_again(machine: FakeMa
     with pytest.raises(Unavailable, match="could not be undone"):
         await folders.publish(order())
     machine.faults.forget()
-    await folders_on(machine).publish(order())
+    await folders.publish(order())
     assert mounted(machine) == [names_of(UID)]
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("undoing", ["unmount", "remove_target", "move"])
+async def test_where_undoing_a_resurrection_fails_the_next_try_finds_what_there_is(machine: FakeMachine, undoing: str):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    machine.folders[FolderPlace(FolderState.LIVE, ID)].files["result.csv"] = b"1,2,3"
+    await folders.unpublish(ID, order().target)
+    machine.faults.fail("bind", errno.EIO, moment=KillMoment.AFTER)
+    machine.faults.fail(undoing, errno.EIO, times=2)
+    with pytest.raises((Unavailable, Internal)):
+        await folders.publish(order())
+    machine.faults.forget()
+    await folders.publish(order())
+    assert machine.folders[FolderPlace(FolderState.LIVE, ID)].files == {"result.csv": b"1,2,3"}
+    assert_book_is_true(folders, machine)
+    await folders.unpublish(ID, order().target)
+    assert folder_ids(machine, FolderState.RETAINED) == [ID]
+    assert mounted(machine) == []
 
 
 @pytest.mark.virtual_time

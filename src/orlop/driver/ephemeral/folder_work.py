@@ -34,7 +34,7 @@ from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import MountOptions, parse_mount_options
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
-from orlop.records.ephemeral_folder import Burial, FolderRecord, encode_record
+from orlop.records.ephemeral_folder import Burial, FolderRecord, UnreadableRecord, decode_record, encode_record
 
 Undo = list[Callable[[], object]]
 GONE: Final = frozenset({errno.ENOENT})
@@ -129,6 +129,13 @@ class FolderWork:
         except HostError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, *LEADS_ASTRAY}:
                 raise
+
+    def live_record(self, volume_id: str) -> FolderRecord | None:
+        """As it is on disk; None where there is none, or none that can be read."""
+        try:
+            return decode_record(self._workdir.read_record(live_place(volume_id)))
+        except (HostError, UnreadableRecord):
+            return None
 
     # ---- unpublish ---------------------------------------------------------------------------------------------------
 
