@@ -231,10 +231,10 @@ async def test_an_unknown_volume_and_a_missing_target_are_unpublished_already(no
 async def test_a_volume_published_again_is_out_of_the_queue_with_all_its_files(node: KernelNode):
     # There the candidate went on ticking, and the folder was erased under the running pod.
     async with node.running(**SOON) as service:
-        await service.NodePublishVolume(publish(node.pod(), afterlifespan="200ms"))
+        await service.NodePublishVolume(publish(node.pod(), afterlifespan="1s"))
         (node.target() / "file").write_text("kept")
         await service.NodeUnpublishVolume(unpublish(node.target()))
-        await service.NodePublishVolume(publish(node.target(), afterlifespan="200ms"))
+        await service.NodePublishVolume(publish(node.target(), afterlifespan="1s"))
         await _live_through_a_lifespan(node, service)
 
         assert (node.target() / "file").read_text() == "kept"
@@ -243,7 +243,7 @@ async def test_a_volume_published_again_is_out_of_the_queue_with_all_its_files(n
 
 async def _live_through_a_lifespan(node: KernelNode, service: Any) -> None:
     """Another folder is buried now, for as long, and erased when that is over."""
-    await service.NodePublishVolume(publish(node.pod("later"), "later", afterlifespan="200ms"))
+    await service.NodePublishVolume(publish(node.pod("later"), "later", afterlifespan="1s"))
     await service.NodeUnpublishVolume(unpublish(node.target("later"), "later"))
     await eventually(lambda: "later" not in node.volumes("retained") + node.volumes("trash"))
 
@@ -276,7 +276,7 @@ async def test_the_queue_survives_a_restart_with_time_and_lifespan(node: KernelN
 async def test_a_folder_knows_its_pod_after_a_restart_and_is_erased_where_it_is(node: KernelNode):
     # There a failed record left the pod in memory alone: after a restart the path was wrong, and the entry dropped.
     async with node.running() as service:
-        await service.NodePublishVolume(publish(node.pod(), afterlifespan="300ms", told={"pod.name": "web-0"}))
+        await service.NodePublishVolume(publish(node.pod(), afterlifespan="1s", told={"pod.name": "web-0"}))
     async with node.running(**SOON) as service:
         await service.NodeUnpublishVolume(unpublish(node.target()))
         assert [node.record(folder).owner.pod_name for folder in (node.workdir / "retained").iterdir()] == ["web-0"]
@@ -298,7 +298,7 @@ async def test_a_folder_that_somebody_removed_is_forgotten_once_and_holds_up_nob
     # There it was dropped, and for want of a `continue` erased all the same.
     async with node.running(**SOON) as service:
         for volume_id in ("a", "b"):
-            await service.NodePublishVolume(publish(node.pod(volume_id), volume_id, afterlifespan="200ms"))
+            await service.NodePublishVolume(publish(node.pod(volume_id), volume_id, afterlifespan="1s"))
             await service.NodeUnpublishVolume(unpublish(node.target(volume_id), volume_id))
         node.buried("a").rmdir()
         await eventually(lambda: 'erased_total{reason="age"} 2' in node.counted())
