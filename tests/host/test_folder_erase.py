@@ -22,6 +22,7 @@ from orlop.host.insistence import Insistence
 from support.deep_trees import dig
 from support.descriptors import folder_descriptor, opened
 from support.file_systems import MOUNTS
+from support.kernel_rooms import disk_image
 from support.random_tests import FEW
 from support.trees import TREES, Folder, plant, seen
 
@@ -460,6 +461,26 @@ def test_a_thousand_refusals_are_counted_and_a_hundred_told(tmp_path: Path, monk
 
     assert erasure.left_count == 1_000
     assert len(erasure.left) == 100
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_a_disk_that_fails_is_told_as_a_sentence(tmp_path: Path, file_system: str):
+    with disk_image(tmp_path / "room", file_system) as disk:
+        some_tree(disk.folder / "gone")
+        with folder_descriptor(disk.folder) as trash:
+            disk.lose_power()
+            told = what_is_told(trash)
+        disk.switch_off()
+        disk.switch_on()
+
+        assert "Input/output error" in told
+
+
+def what_is_told(trash: int) -> str:
+    try:
+        return str(erase_folder(trash, "gone", threading.Event()).left)
+    except HostError as error:
+        return str(error)
 
 
 def test_an_error_of_ours_ends_every_worker_and_reaches_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

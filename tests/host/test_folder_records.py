@@ -297,6 +297,37 @@ def test_what_a_killed_process_could_not_synchronise_is_durable_once_another_has
         assert book.found() == book.expected
 
 
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+@pytest.mark.parametrize("change", ["create", "write_record", "move"])
+def test_a_change_that_a_failing_disk_has_lost_is_not_acknowledged(
+    tmp_path: Path, file_system: str, change: str, monkeypatch: pytest.MonkeyPatch
+):
+    with disk_image(tmp_path / "room", file_system) as disk:
+        shelf = next(shelves := opened_shelf(disk.folder, "live"))
+        create(shelf, "old", b"record", 0o777)
+        changes = {
+            "create": lambda: create(shelf, "new", b"record", 0o777),
+            "write_record": lambda: folder_records.write_record(shelf, "old", b"changed"),
+            "move": lambda: move(shelf, "old", shelf, "new"),
+        }
+        synchronise = os.fsync
+
+        def after_the_disk_has_failed(opened: int) -> None:
+            disk.lose_power()
+            synchronise(opened)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "fsync", after_the_disk_has_failed)
+            with pytest.raises(HostError, match="power loss"):
+                changes[change]()
+        shelves.close()
+        disk.switch_off()
+        disk.switch_on()
+
+        for again in opened_shelf(disk.folder, "live"):
+            assert list_shelf(again).folders == (RecordedFolder("old", b"record"),)
+
+
 class PowerFails(Exception):
     """At a chosen step."""
 

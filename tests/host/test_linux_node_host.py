@@ -14,7 +14,7 @@ from orlop.host.errors import HostError
 from orlop.host.linux_node_host import LinuxKubeletDir, LinuxNodeHost, LinuxWorkdir
 from orlop.host.mount_option_rules import MountOptions
 from support.kernel_rooms import mount_points_of, other_namespace, run, swapped_again_and_again
-from support.node_worlds import live, retained
+from support.node_worlds import live, retained, trashed
 
 ENOUGH = 2_000 if SOAK else 30
 PLAIN = MountOptions()
@@ -126,6 +126,16 @@ def test_a_process_behind_a_bind_of_the_working_directory_sees_the_same(host: Li
     with LinuxNodeHost(str(room / "view"), str(room / "kubelet")) as inside:
         inside.bind(live("a"), TARGET, PLAIN)
         assert inside.workdir.mounted_folders() == host.workdir.mounted_folders() == {live("a")}
+
+
+def test_what_an_erasure_moved_aside_belongs_to_its_folder(host: LinuxNodeHost, room: Path):
+    rest = room / "work/trash/.rest-gone/0"
+    rest.mkdir(parents=True)
+    (room / "spot").mkdir()
+    run("mount", "--bind", rest, room / "spot")
+
+    assert host.workdir.names_in_trash() == {"gone"}
+    assert host.workdir.mounted_folders() == {trashed("gone")}
 
 
 def test_what_another_namespace_mounts_after_us_is_seen(host: LinuxNodeHost, room: Path):

@@ -21,9 +21,9 @@ import pytest
 SWAP = """
 import ctypes, os, sys
 swap = ctypes.CDLL(None, use_errno=True).renameat2
-one, other = map(os.fsencode, sys.argv[1:])
+one, other = map(os.fsencode, sys.argv[1:3])
 print("ready", flush=True)
-while swap(-100, one, -100, other, 2) == 0:
+while swap(-100, one, -100, other, 2) == 0 or "--stubborn" in sys.argv:
     pass
 """
 SHUT_DOWN = 0x8004587D  # XFS_IOC_GOINGDOWN, and ext4's of the same number
@@ -104,9 +104,12 @@ def descriptor(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterato
 
 
 @contextmanager
-def swapped_again_and_again(one: Path, other: Path) -> Iterator[None]:
-    """Somebody, in a process of their own, who exchanges two names as fast as the kernel does it."""
-    words = [sys.executable, "-S", "-c", SWAP, str(one), str(other)]
+def swapped_again_and_again(one: Path, other: Path, *, stubborn: bool = False) -> Iterator[None]:
+    """Somebody, in a process of their own, who exchanges two names as fast as the kernel does it.
+
+    A stubborn one goes on when that fails: when a name is gone, or mounted on.
+    """
+    words = [sys.executable, "-S", "-c", SWAP, str(one), str(other), *(["--stubborn"] if stubborn else [])]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as attacker:
         assert attacker.stdout is not None
         assert attacker.stdout.readline() == b"ready\n"
@@ -129,10 +132,14 @@ class DiskImage:
 
     def cut_power(self) -> None:
         """What was not made durable is lost; the rest is there again."""
-        with descriptor(self.folder) as opened:
-            fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
+        self.lose_power()
         self.switch_off()
         self.switch_on()
+
+    def lose_power(self) -> None:
+        """From now on nothing reaches the disk, and everybody who tries is told; it can be switched off."""
+        with descriptor(self.folder) as opened:
+            fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
 
     def switch_off(self) -> None:
         run("umount", self.folder)

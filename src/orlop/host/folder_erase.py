@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from orlop.host.confined_open import refuse_unfit_name
 from orlop.host.erase_report import Erasure
 from orlop.host.erase_work import EraseWork
+from orlop.host.errors import HostError
 from orlop.host.folder_entries import entries_in_batches
 from orlop.host.system_calls import IO_CLASS_IDLE, set_io_priority
 
@@ -49,7 +50,7 @@ def erase_folder(
     """Erases what is called `name` in the folder `trash`; one that is gone already is erased.
 
     `pause_seconds` is asked every few hundred steps how long to pause (`IoPressure.pause_seconds`). HostError when the
-    name is none, or too long for `.rest-` before it.
+    name is none, or too long for `.rest-` before it, or the trash cannot be looked into.
     """
     rest = REST_PREFIX + name
     refuse_unfit_name(name)
@@ -78,6 +79,8 @@ def _exists(folder: int, name: str) -> bool:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise HostError.because(error, f"Whether {name} is in the trash cannot be found out") from error
     return True
 
 

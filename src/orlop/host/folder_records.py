@@ -170,6 +170,8 @@ def _rename(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
 def _synchronise(descriptor: int, name: str) -> None:
     try:
         os.fsync(descriptor)
+        # XFS that has shut itself down says yes to the fsync of a folder, whatever was lost; but not to this.
+        os.fstat(descriptor)
     except OSError as error:
         raise HostError.because(error, f"The change of {name} may not survive power loss. {_SYNC_ADVICE}") from error
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from orlop.host import confined_paths, disk_usage, folder_records, mount_table, mounts
 from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
+from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.host.path_rules import UnsafePath, names_below
 from orlop.host.peer_folders import PeerFolders
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TARGET_MODE = 0o750
-SHELF_DEPTH = 2  # shelf and folder: the names from the working directory to a folder
 
 
 class LinuxWorkdir:
@@ -70,7 +70,8 @@ class LinuxWorkdir:
         return folder_records.list_shelf(self._shelves[state])
 
     def names_in_trash(self) -> frozenset[str]:
-        return frozenset(confined_paths.names_in(self._shelves[FolderState.TRASH]))
+        # What an erasure moved aside belongs to its folder, and is not a second one to erase beside it.
+        return frozenset(map(_erased_under, confined_paths.names_in(self._shelves[FolderState.TRASH])))
 
     def strangers(self) -> frozenset[str]:
         return frozenset(confined_paths.names_in(self._root)) - {state.value for state in FolderState}
@@ -104,10 +105,14 @@ class LinuxWorkdir:
         self._opened.close()
 
     def _look_for_mounted_folders(self) -> frozenset[FolderPlace]:
+        # Each shelf is asked where it is: somebody may have renamed it since it was opened.
         seen = mount_table.read_all_namespaces()
-        mounted = seen.mounted_folders().names_below(seen.folder_of(self._root), SHELF_DEPTH)
-        shelves = {state.value: state for state in FolderState}
-        return frozenset(FolderPlace(shelves[shelf], name) for shelf, name in mounted if shelf in shelves)
+        mounted = seen.mounted_folders()
+        return frozenset(
+            _place(state, name)
+            for state, shelf in self._shelves.items()
+            for (name,) in mounted.names_below(seen.folder_of(shelf), 1)
+        )
 
 
 class LinuxKubeletDir:
@@ -211,6 +216,14 @@ class LinuxNodeHost:
 def as_node_host(host: LinuxNodeHost) -> NodeHost:
     """The type checker's proof that the seam is kept."""
     return host
+
+
+def _place(state: FolderState, name: str) -> FolderPlace:
+    return FolderPlace(state, _erased_under(name) if state is FolderState.TRASH else name)
+
+
+def _erased_under(name: str) -> str:
+    return name.removeprefix(REST_PREFIX) or name
 
 
 def _held(opened: ExitStack, descriptor: int) -> int:

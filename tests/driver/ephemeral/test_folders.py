@@ -133,6 +133,32 @@ async def test_publishing_a_buried_volume_brings_it_back_with_its_files(machine:
 
 
 @pytest.mark.virtual_time
+async def test_a_volume_brought_back_at_another_target_has_that_one_alone(machine: FakeMachine):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    await folders.unpublish(ID, order().target)
+    await folders.publish(order(volume="other"))
+    assert folders.book.live[ID].targets == (order(volume="other").target,)
+    assert_book_is_true(folders, machine)
+    await folders.unpublish(ID, order(volume="other").target)
+    assert folder_ids(machine, FolderState.LIVE) == []
+    assert folder_ids(machine, FolderState.RETAINED) == [ID]
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
+async def test_a_volume_brought_back_at_another_target_in_vain_is_recorded_as_it_was(machine: FakeMachine):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    await folders.unpublish(ID, order().target)
+    machine.faults.fail("bind", errno.EIO)
+    with pytest.raises(Internal):
+        await folders.publish(order(volume="other"))
+    assert folders.book.retained[ID].record.targets == (order().target,)
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
 async def test_a_volume_with_two_targets_is_buried_when_the_last_one_goes(machine: FakeMachine):
     folders = folders_on(machine)
     first, second = order(), order(volume="other")
@@ -288,8 +314,29 @@ async def test_where_undoing_fails_kubelet_is_told_to_come_again(machine: FakeMa
     with pytest.raises(Unavailable, match="could not be undone"):
         await folders.publish(order())
     machine.faults.forget()
-    await folders_on(machine).publish(order())
+    await folders.publish(order())
     assert mounted(machine) == [names_of(UID)]
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("undoing", ["unmount", "remove_target", "move"])
+async def test_where_undoing_a_resurrection_fails_the_next_try_finds_what_there_is(machine: FakeMachine, undoing: str):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    machine.folders[FolderPlace(FolderState.LIVE, ID)].files["result.csv"] = b"1,2,3"
+    await folders.unpublish(ID, order().target)
+    machine.faults.fail("bind", errno.EIO, moment=KillMoment.AFTER)
+    machine.faults.fail(undoing, errno.EIO, times=2)
+    with pytest.raises((Unavailable, Internal)):
+        await folders.publish(order())
+    machine.faults.forget()
+    await folders.publish(order())
+    assert machine.folders[FolderPlace(FolderState.LIVE, ID)].files == {"result.csv": b"1,2,3"}
+    assert_book_is_true(folders, machine)
+    await folders.unpublish(ID, order().target)
+    assert folder_ids(machine, FolderState.RETAINED) == [ID]
+    assert mounted(machine) == []
 
 
 @pytest.mark.virtual_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pytest
 from orlop.driver.ephemeral.folders import Folders
 from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import Entry, Level, collecting_log
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.kill_points import KillPoints, explore_kills
@@ -203,6 +204,18 @@ async def test_a_purge_that_fails_is_tried_again_and_holds_up_no_other(machine: 
         assert node.left() == ["csi-bad"]
         await node.clock.sleep(100)
         assert node.left() == []
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("look", ["names_in_trash", "room", "mounted_folders"])
+async def test_a_disk_that_does_not_answer_is_told_and_asked_again(machine: FakeMachine, look: str):
+    async with running(machine) as node:
+        await node.pod_comes_and_goes(lifespan_seconds=10.0)
+        await node.clock.sleep(1)
+        machine.faults.fail(look, errno.EIO, times=3)
+        await node.clock.sleep(200)
+        assert node.left() == []
+        assert [entry.message for entry in node.log if entry.level is Level.WARNING] != []
 
 
 @pytest.mark.virtual_time

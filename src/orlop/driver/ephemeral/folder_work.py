@@ -1,9 +1,9 @@
 """What publishing, unpublishing and burying do to the machine. Every function blocks; none knows of any other volume.
 
 Order of effects:
-- publish: the folder is live, with its record durable → the target is there → the folder is bound to it. Whatever
-  fails is undone, last effect first, before the caller hears of it: after a final code kubelet removes the target and
-  never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and kubelet comes again.
+- publish: the record is durable and names the target → the folder is live → the target is there → the folder is bound
+  to it. Whatever fails is undone, last effect first, before the caller hears of it: after a final code kubelet removes
+  the target and never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and kubelet comes again.
 - unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
 - bury: one rename, whose new name says when it was and for how long the folder is kept.
 
@@ -34,7 +34,7 @@ from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import MountOptions, parse_mount_options
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
-from orlop.records.ephemeral_folder import Burial, FolderRecord, encode_record
+from orlop.records.ephemeral_folder import Burial, FolderRecord, UnreadableRecord, decode_record, encode_record
 
 Undo = list[Callable[[], object]]
 GONE: Final = frozenset({errno.ENOENT})
@@ -66,13 +66,14 @@ class FolderWork:
         self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
     ) -> FolderRecord:
         """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
-        record = _with_target(known or new_record(order, now), order.target)
+        record = _with_target(_known_at_its_targets(known, burial) or new_record(order, now), order.target)
         with _told(), _undone_on_failure() as undo:
             if known is None:
                 self._make(record, now, undo)
             else:
+                place = live_place(order.volume_id) if burial is None else retained_place(burial)
+                self._record(place, known, record, undo)
                 self._resurrect(burial, undo)
-                self._record(known, record, undo)
             self._bind(order, undo)
         return record
 
@@ -102,10 +103,9 @@ class FolderWork:
         undo.append(partial(self._move, place, retained_place(burial)))
         self._workdir.move(retained_place(burial), place)
 
-    def _record(self, before: FolderRecord, after: FolderRecord, undo: Undo) -> None:
+    def _record(self, place: FolderPlace, before: FolderRecord, after: FolderRecord, undo: Undo) -> None:
         if before == after:
             return
-        place = live_place(after.volume_id)
         undo.append(partial(self._workdir.write_record, place, encode_record(before)))
         self._workdir.write_record(place, encode_record(after))
 
@@ -129,6 +129,13 @@ class FolderWork:
         except HostError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, *LEADS_ASTRAY}:
                 raise
+
+    def live_record(self, volume_id: str) -> FolderRecord | None:
+        """As it is on disk; None where there is none, or none that can be read."""
+        try:
+            return decode_record(self._workdir.read_record(live_place(volume_id)))
+        except (HostError, UnreadableRecord):
+            return None
 
     # ---- unpublish ---------------------------------------------------------------------------------------------------
 
@@ -195,6 +202,11 @@ def new_record(order: PublishOrder, now: float) -> FolderRecord:
 def mount_options(order: PublishOrder) -> MountOptions:
     words = (*order.options.mount_options, *(("ro",) if order.options.read_only else ()))
     return parse_mount_options(words)
+
+
+def _known_at_its_targets(known: FolderRecord | None, burial: Burial | None) -> FolderRecord | None:
+    """The record of a buried folder still names the target that it had last, and is mounted nowhere."""
+    return msgspec.structs.replace(known, targets=()) if known is not None and burial is not None else known
 
 
 def _with_target(record: FolderRecord, target: str) -> FolderRecord:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from orlop.csi.error_codes import FailedPrecondition, ResourceExhausted
+from orlop.csi.error_codes import FailedPrecondition, ResourceExhausted, Unavailable
 from orlop.driver.ephemeral.folder_book import FolderBook
 from orlop.driver.ephemeral.folder_work import FolderWork, live_place
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder
@@ -74,6 +74,10 @@ class Folders:
                 now = self._clock.now().timestamp()
                 record = await self._threads(lambda: self._work.publish(order, known, burial, now))
                 self.book.lives(record)
+            except Unavailable:  # not all of it could be undone: the next try must find what there is
+                if left := await self._threads(lambda: self._work.live_record(order.volume_id)):
+                    self.book.lives(left)
+                raise
             finally:
                 self._being_made.discard(order.volume_id)
             if burial is not None:

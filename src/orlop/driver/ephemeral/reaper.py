@@ -111,7 +111,16 @@ class Reaper:
         async with TaskGroup() as tasks:
             while True:
                 self._folders.buried.clear()
-                await self._wait(await self.step(tasks))
+                await self._wait(await self._try_step(tasks))
+
+    async def _try_step(self, tasks: TaskGroup) -> float | None:
+        """A disk that does not answer keeps nobody from being served, and is asked again."""
+        try:
+            return await self.step(tasks)
+        except HostError as error:
+            self._failed.inc()
+            self._log.warning("nothing can be erased now", error=error)
+            return self._settings.prune_interval
 
     async def step(self, tasks: TaskGroup) -> float | None:
         """Decides and does one thing; how long there is nothing to do then, or None for: until something is buried."""

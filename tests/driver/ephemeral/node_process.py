@@ -1,0 +1,46 @@
+"""A node's scratch folders as a process of their own, served on a socket: to be stopped, and to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+
+from orlop.csi.endpoint import parse_endpoint
+from orlop.csi.interceptor import CallInterceptor, methods_of
+from orlop.csi.server import serving
+from orlop.driver.identity_service import DriverIdentity, IdentityService
+from orlop.foundation.go_flags import flag, group, text
+from orlop.processes.daemon import Daemon, LogSettings, Surroundings, request_ids, run_daemon
+from orlop.processes.ephemeral_settings import EphemeralSettings
+from orlop.processes.ephemeral_side import ephemeral_side
+
+NAME = "csi.orlop.dev"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    endpoint: str = flag(text, required=True, help="Where to listen.")
+    ephemeral: EphemeralSettings = group(EphemeralSettings)
+    log: LogSettings = group(LogSettings)
+
+
+async def run(settings: Settings, given: Surroundings) -> None:
+    async with ephemeral_side(settings.ephemeral, given, NAME, "n1") as side:
+
+        async def ready() -> bool:
+            return await asyncio.to_thread(side.why_not_ready) is None
+
+        interceptor = CallInterceptor(
+            methods_of(IdentityService(DriverIdentity(NAME, "1"), ready), side.node_service),
+            driver_name=NAME,
+            log=given.log,
+            metrics=given.metrics,
+            clock=given.clock,
+            new_id=request_ids(given.random),
+        )
+        async with serving(parse_endpoint(settings.endpoint), interceptor, grace=5, log=given.log):
+            await given.stop.wait()
+
+
+sys.exit(run_daemon(Daemon("node", "Serves scratch folders.", Settings), sys.argv[1:], run))
