@@ -28,8 +28,8 @@ def number() -> int:
 
 @pytest.fixture
 def limited(host: NodeHost, number: int) -> int:
-    """The number of the folder `live/a`, which may have 8 MiB and 20 inodes."""
-    host.workdir.create(live("a"), b"record", 0o777, FolderQuota(number, ProjectLimits(8 * MIB, 20)))
+    """The number of the folder `live/a`, which may have 8 MiB and 5 inodes."""
+    host.workdir.create(live("a"), b"record", 0o777, FolderQuota(number, ProjectLimits(8 * MIB, 5)))
     return number
 
 
@@ -45,12 +45,12 @@ class QuotaContract:
         assert host.workdir.quota_usage(limited).bytes <= 8 * MIB
 
     def test_a_folder_is_held_to_its_inodes(self, world: NodeWorld, limited: int, host: NodeHost):
-        refused = [world.tenant_is_refused(live("a"), f"file-{file}", 0) for file in range(21)]
+        refused = [world.tenant_is_refused(live("a"), f"file-{file}", 0) for file in range(6)]
 
-        assert refused == [False] * 19 + [True] * 2  # the folder itself is one
-        assert host.workdir.quota_usage(limited).inodes == 20
+        assert refused == [False] * 4 + [True] * 2  # the folder itself is one
+        assert host.workdir.quota_usage(limited).inodes == 5
 
-    @pytest.mark.parametrize("limits", [ProjectLimits(8 * MIB, None), ProjectLimits(None, 20), NO_LIMITS])
+    @pytest.mark.parametrize("limits", [ProjectLimits(8 * MIB, None), ProjectLimits(None, 5), NO_LIMITS])
     def test_what_is_not_limited_is_only_counted(self, host: NodeHost, number: int, limits: ProjectLimits):
         host.workdir.create(live("a"), b"record", 0o777, FolderQuota(number, limits))
 
@@ -65,7 +65,7 @@ class QuotaContract:
     def test_every_number_in_use_is_listed(self, host: NodeHost, limited: int):
         found = {usage.project: usage for usage in host.workdir.projects()}
 
-        assert found[limited].limits == ProjectLimits(8 * MIB, 20)
+        assert found[limited].limits == ProjectLimits(8 * MIB, 5)
         assert found[limited].inodes == 1
         assert 0 in found
 

@@ -25,7 +25,7 @@ from support.file_systems import MAKERS, WHY_NOT, make_image
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = "linux.uml"
 FILE_SYSTEMS = "ORLOP_QUOTA_FILE_SYSTEMS"
-SECONDS = 55.0
+SECONDS = 100.0
 IMAGE_BYTES = 400 * 2**20
 QUOTA_EXT4 = ("mkfs.ext4", "-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota,lazy_itable_init=1")
 CASES = ("tests/host/quota_cases.py", "tests/contracts/host/quota_cases.py")
