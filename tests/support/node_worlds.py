@@ -173,7 +173,11 @@ class LinuxWorld:
             fcntl.ioctl(file, 0x401C5820, struct.pack("=IIIII8x", flags, *sizes, project, copied))
 
     def erase(self, name: str) -> None:
-        with folder_descriptor(self._work / "trash") as trash:
+        self.erase_below(self._work, name)
+
+    @staticmethod
+    def erase_below(workdir: Path, name: str) -> None:
+        with folder_descriptor(workdir / "trash") as trash:
             assert erase_folder(trash, name, threading.Event()).is_complete
         os.sync()
 

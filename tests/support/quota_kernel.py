@@ -28,7 +28,11 @@ FILE_SYSTEMS = "ORLOP_QUOTA_FILE_SYSTEMS"
 SECONDS = 100.0
 IMAGE_BYTES = 400 * 2**20
 QUOTA_EXT4 = ("mkfs.ext4", "-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota,lazy_itable_init=1")
-CASES = ("tests/host/quota_cases.py", "tests/contracts/host/quota_cases.py")
+CASES = (
+    "tests/host/quota_cases.py",
+    "tests/contracts/host/quota_cases.py",
+    "tests/driver/ephemeral/quota_cases.py",
+)
 ENDED = "ORLOP TESTS ENDED"
 LOAD_MODULES = (  # Debian's kmod may not be there
     "import ctypes, os, sys; [ctypes.CDLL(None).syscall(313, os.open(path, 0), b'', 0) for path in sys.argv[1:]]"
