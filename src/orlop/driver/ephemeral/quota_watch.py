@@ -126,10 +126,10 @@ class QuotaWatch:
         return frozenset(self._owed)
 
     async def _look_through(self, limited: Mapping[str, _Limited], chosen: frozenset[str]) -> None:
-        pause = LOOK_SECONDS * SPREAD_OVER / max(1, len(chosen))
-        for volume_id in sorted(chosen):
+        began, apart = self._clock.elapsed(), LOOK_SECONDS * SPREAD_OVER / max(1, len(chosen))
+        for count, volume_id in enumerate(sorted(chosen)):
+            await self._clock.sleep_until(began + count * apart)
             await self._look_at(volume_id, limited[volume_id])
-            await self._clock.sleep(pause)
 
     async def _look_at(self, volume_id: str, folder: _Limited) -> None:
         def is_over() -> bool:
