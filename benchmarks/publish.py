@@ -185,7 +185,7 @@ def line(what: str, figures: Figures, floor: Figures) -> str:
 async def compare(ours: Ours, floor: Floor, options: argparse.Namespace, label: str) -> dict[int, list[Figures]]:
     floors, figures = [NOTHING, NOTHING], {count: [NOTHING, NOTHING] for count in IN_FLIGHT}
     for number in range(options.rounds):
-        names = [f"{label.split()[0].replace(',', '')}-{number}-{each}" for each in range(options.volumes)]
+        names = [f"{label.split(maxsplit=1)[0].replace(',', '')}-{number}-{each}" for each in range(options.volumes)]
         floors = [old + new for old, new in zip(floors, floor_round(floor, names), strict=True)]
         for count in IN_FLIGHT:
             measured = await our_round(ours, [f"{name}-{count}" for name in names], count)

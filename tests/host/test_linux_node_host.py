@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,16 @@ from conftest import SOAK
 from orlop.host.errors import HostError
 from orlop.host.linux_node_host import LinuxKubeletDir, LinuxNodeHost, LinuxWorkdir
 from orlop.host.mount_option_rules import MountOptions
-from support.kernel_rooms import mount_points_of, other_namespace, run, swapped_again_and_again
+from support.kernel_rooms import (
+    SHUT_DOWN,
+    WITHOUT_FLUSHING_THE_LOG,
+    descriptor,
+    disk_image,
+    mount_points_of,
+    other_namespace,
+    run,
+    swapped_again_and_again,
+)
 from support.node_worlds import live, retained, trashed
 
 ENOUGH = 2_000 if SOAK else 30
@@ -232,3 +243,23 @@ def test_a_folder_swapped_for_a_link_on_its_shelf_is_never_followed(host: LinuxN
                 refused += 1
 
     assert os.listxattr(room / "victim") == []
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_a_disk_that_takes_no_changes_is_said_to_take_none(tmp_path: Path, file_system: str):
+    with disk_image(tmp_path / "room", file_system) as disk:
+        (disk.folder / "work").mkdir()
+        workdir = LinuxWorkdir(str(disk.folder / "work"))
+        before = workdir.why_not_writable()
+        run("mount", "-o", "remount,ro", disk.folder)
+        read_only = workdir.why_not_writable()
+        run("mount", "-o", "remount,rw", disk.folder)
+        after = workdir.why_not_writable()
+        with descriptor(disk.folder) as opened:
+            fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
+        dead = workdir.why_not_writable()
+        workdir.close()
+
+    assert (before, after) == (None, None)
+    assert read_only == "The disk of the working directory is read-only."
+    assert dead == "The disk of the working directory takes no changes: Input/output error."

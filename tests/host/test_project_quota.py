@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
-from orlop.host import project_quota
+from orlop.host import project_quota, project_strays, system_calls
 from orlop.host.errors import HostError
 from orlop.host.project_quota import ProjectLimits, ProjectTag, assign_project, project_of
-from orlop.host.project_strays import strays
+from orlop.host.project_strays import count_strays, strays
 from orlop.host.remarks import Remarks
 from support.descriptors import folder_descriptor
+from support.kernel_rooms import run
 from support.quota_kernel import Console, cases_in
 
 CASES = cases_in(Path(__file__).with_name("quota_cases.py"), ("xfs", "ext4"))
@@ -58,6 +61,106 @@ def test_files_that_left_their_project_are_found_wherever_they_are(xfs: Path):
 
     assert found == {("left", 99), ("left/file", 99)}
     assert remarks.count == 0
+
+
+@pytest.fixture(params=["quick", "by opening"])
+def way_of_looking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels before 6.17 cannot tell a number by a name."""
+    if request.param == "by opening":
+        monkeypatch.setattr(project_strays, "_can_tell_by_name", lambda _folder: False)
+
+
+@pytest.mark.usefixtures("way_of_looking")
+def test_strays_are_counted_however_deep_they_lie_and_whatever_they_are_called(xfs: Path):
+    with folder_descriptor(xfs) as volume:
+        assign_project(volume, 77)
+        (xfs / "link").symlink_to("/")
+        os.mkfifo(xfs / "fifo")
+        deep = xfs
+        for level in range(60):
+            (deep / f"beside-{level}").write_text("x")
+            deep /= "d"
+            deep.mkdir()
+        good = count_strays(volume, 77, lambda: False)
+        name = os.fsdecode(b"odd\xffname")
+        (deep / name).write_bytes(bytes(10_000))
+        give_away(deep / name, 0)
+        (xfs / "left").mkdir()
+        give_away(xfs / "left", 99)
+        (xfs / "left" / "file").write_text("x")
+        found = count_strays(volume, 77, lambda: False)
+        specials = special_files_that_left(volume)
+        with_specials = count_strays(volume, 77, lambda: False)
+
+    assert good is None
+    assert found is not None
+    assert with_specials is not None
+    assert (found.count, found.bytes >= 10_000) == (3, True)
+    assert with_specials.count == 3 + specials
+    assert found.first in {"left", "left/file", "/".join(["d"] * 60 + [name])}
+
+
+@pytest.mark.usefixtures("way_of_looking")
+def test_a_folder_that_was_given_another_number_itself_is_a_stray(xfs: Path):
+    with folder_descriptor(xfs) as volume:
+        assign_project(volume, 77)
+        give_away(xfs, 0)
+        found = count_strays(volume, 77, lambda: False)
+
+    assert found is not None
+    assert (found.count, found.first) == (1, ".")
+
+
+@pytest.mark.usefixtures("way_of_looking")
+def test_what_is_mounted_in_a_folder_is_no_stray_of_it(xfs: Path):
+    (xfs / "elsewhere").mkdir()
+    (xfs / "elsewhere" / "file").write_text("x")
+    (xfs / "volume").mkdir()
+    with folder_descriptor(xfs / "volume") as volume:
+        assign_project(volume, 77)
+        (xfs / "volume" / "folder").mkdir()
+        (xfs / "volume" / "file").touch()
+        run("mount", "--bind", xfs / "elsewhere", xfs / "volume" / "folder")
+        run("mount", "--bind", xfs / "elsewhere" / "file", xfs / "volume" / "file")
+        try:
+            found = count_strays(volume, 77, lambda: False)
+        finally:
+            run("umount", xfs / "volume" / "folder")
+            run("umount", xfs / "volume" / "file")
+
+    assert found is None
+
+
+@pytest.mark.usefixtures("way_of_looking")
+def test_counting_that_is_stopped_tells_what_it_has_found(xfs: Path):
+    with folder_descriptor(xfs) as volume:
+        assign_project(volume, 77)
+        (xfs / "file").touch()
+        with pytest.raises(HostError) as caught:
+            count_strays(volume, 77, lambda: True)
+        give_away(xfs / "file", 0)
+        found = count_strays(volume, 77, lambda: True)
+
+    assert caught.value.errno == errno.ECANCELED
+    assert found is not None
+    assert found.count == 1
+
+
+def special_files_that_left(folder: int) -> int:
+    """A link and a fifo, where this kernel lets them."""
+    try:
+        for name in ("link", "fifo"):
+            system_calls.set_file_attributes(folder, name, system_calls.FileAttributes(0, 0, 0, 55, 0))
+    except OSError:
+        return 0
+    return 2
+
+
+def give_away(path: Path, project: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    flags, *sizes, _project, copied = struct.unpack("=IIIII8x", fcntl.ioctl(descriptor, 0x801C581F, bytes(28)))
+    fcntl.ioctl(descriptor, 0x401C5820, struct.pack("=IIIII8x", flags, *sizes, project, copied))
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize("project", [0, -1, 2**32 - 1, 2**32])

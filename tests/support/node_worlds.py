@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
+from orlop.host.folder_erase import erase_folder
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.testing.fake_host import FakeMachine, FakeMount, FakeNodeHost
 from orlop.testing.kill_points import KillPoints
+from support.descriptors import folder_descriptor
 from support.kernel_rooms import descriptor, other_namespace, run
 
 
@@ -29,6 +38,15 @@ class NodeWorld(Protocol):
     def tenant_writes(self, place: FolderPlace, path: str, content: bytes) -> None: ...
 
     def tenant_reads(self, place: FolderPlace, path: str) -> bytes: ...
+
+    def tenant_is_refused(self, place: FolderPlace, path: str, size: int) -> bool:
+        """Whether a user without rights may not write a file of so many bytes, since the folder has a limit."""
+
+    def tenant_leaves(self, place: FolderPlace, path: str, project: int) -> None:
+        """Gives its file another number."""
+
+    def erase(self, name: str) -> None:
+        """From the trash."""
 
     def tenant_reads_at(self, target: Names, path: str) -> bytes: ...
 
@@ -69,6 +87,19 @@ class FakeWorld:
 
     def tenant_reads(self, place: FolderPlace, path: str) -> bytes:
         return self.machine.folders[place].files[path]
+
+    def tenant_is_refused(self, place: FolderPlace, path: str, size: int) -> bool:
+        try:
+            self.machine.tenant_writes(place, path, bytes(size))
+        except OSError as error:
+            return error.errno in {errno.ENOSPC, errno.EDQUOT}
+        return False
+
+    def tenant_leaves(self, place: FolderPlace, path: str, project: int) -> None:
+        self.machine.folders[place].left[path] = project
+
+    def erase(self, name: str) -> None:
+        del self.machine.folders[trashed(name)]
 
     def tenant_reads_at(self, target: Names, path: str) -> bytes:
         folder = self.machine.mounts[target][-1].folder
@@ -130,6 +161,26 @@ class LinuxWorld:
     def tenant_reads(self, place: FolderPlace, path: str) -> bytes:
         return (self._folder(place) / path).read_bytes()
 
+    def tenant_is_refused(self, place: FolderPlace, path: str, size: int) -> bool:
+        with folder_descriptor(self._folder(place)) as folder:
+            command = [sys.executable, "-S", "-c", WRITE_AS_TENANT, str(folder), path, str(size)]
+            ended = subprocess.run(command, pass_fds=[folder], capture_output=True, text=True, check=True)
+        return int(ended.stdout) in {errno.ENOSPC, errno.EDQUOT}
+
+    def tenant_leaves(self, place: FolderPlace, path: str, project: int) -> None:
+        with (self._folder(place) / path).open() as file:
+            flags, *sizes, _project, copied = struct.unpack("=IIIII8x", fcntl.ioctl(file, 0x801C581F, bytes(28)))
+            fcntl.ioctl(file, 0x401C5820, struct.pack("=IIIII8x", flags, *sizes, project, copied))
+
+    def erase(self, name: str) -> None:
+        self.erase_below(self._work, name)
+
+    @staticmethod
+    def erase_below(workdir: Path, name: str) -> None:
+        with folder_descriptor(workdir / "trash") as trash:
+            assert erase_folder(trash, name, threading.Event()).is_complete
+        os.sync()
+
     def tenant_reads_at(self, target: Names, path: str) -> bytes:
         return self._kubelet.joinpath(*target, path).read_bytes()
 
@@ -169,7 +220,21 @@ class LinuxWorld:
         return self._work / place.state.value / place.name
 
 
-WORKDIR_EFFECTS = ("create", "remove_half_made", "write_record", "move")
+WRITE_AS_TENANT = """
+import os, sys
+os.setgroups([]); os.setresgid(1000, 1000, 1000); os.setresuid(1000, 1000, 1000)
+try:
+    file = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY, dir_fd=int(sys.argv[1]))
+    left = int(sys.argv[3])
+    while left > 0:
+        left -= os.write(file, bytes(min(left, 65536)))
+    os.fsync(file)
+except OSError as error:
+    print(error.errno)
+else:
+    print(0)
+"""
+WORKDIR_EFFECTS = ("create", "remove_half_made", "write_record", "move", "lift_limits")
 KUBELET_EFFECTS = ("make_target", "remove_target", "unmount")
 
 

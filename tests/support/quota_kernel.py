@@ -25,9 +25,14 @@ from support.file_systems import MAKERS, WHY_NOT, make_image
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = "linux.uml"
 FILE_SYSTEMS = "ORLOP_QUOTA_FILE_SYSTEMS"
-SECONDS = 55.0
+SECONDS = 100.0
 IMAGE_BYTES = 400 * 2**20
 QUOTA_EXT4 = ("mkfs.ext4", "-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota,lazy_itable_init=1")
+CASES = (
+    "tests/host/quota_cases.py",
+    "tests/contracts/host/quota_cases.py",
+    "tests/driver/ephemeral/quota_cases.py",
+)
 ENDED = "ORLOP TESTS ENDED"
 LOAD_MODULES = (  # Debian's kmod may not be there
     "import ctypes, os, sys; [ctypes.CDLL(None).syscall(313, os.open(path, 0), b'', 0) for path in sys.argv[1:]]"
@@ -59,11 +64,17 @@ class Console:
         said = re.findall(rf"^(PASSED|FAILED|ERROR|SKIPPED) \S*::{re.escape(case)}(?: |$)", self.text, re.MULTILINE)
         return " and ".join(said) or "MISSING"
 
+    def outcomes_of(self, case: str) -> set[str]:
+        """Of a case of a contract, whatever else it is made for beside the file system."""
+        name, kind = case.rstrip("]").split("[")
+        pattern = rf"^(PASSED|FAILED|ERROR|SKIPPED) \S*::{re.escape(name)}\[(?:\S*-)?{kind}(?:-\S*)?\](?: |$)"
+        return set(re.findall(pattern, self.text, re.MULTILINE)) or {"MISSING"}
+
 
 def cases_in(file: Path, kinds: tuple[str, ...]) -> list[str]:
     """The names pytest will give them: each test is made once for each kind of file system."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef
-    names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, functions)]
+    names = [node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, functions)]
     names = [name for name in names if name.startswith("test_")]
     return [f"{name}[{kind}]" for name in names for kind in kinds]
 
@@ -77,7 +88,7 @@ def why_it_cannot_run() -> str | None:
     return f"needs {', '.join(missing)}, which this machine does not have: run make test" if missing else None
 
 
-def console_of(cases: Path, folder: Path) -> Console:
+def console_of(cases: tuple[str, ...], folder: Path) -> Console:
     """What the kernel said when it ran these tests; asked once by all who share the folder."""
     with (folder / "quota-kernel.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -87,7 +98,7 @@ def console_of(cases: Path, folder: Path) -> Console:
         return Console(json.loads(said.read_text()))
 
 
-def _run(cases: Path, folder: Path) -> str:
+def _run(cases: tuple[str, ...], folder: Path) -> str:
     disks = folder / "quota-kernel"
     disks.mkdir()
     make_image("xfs", disks / "xfs.img", IMAGE_BYTES)
@@ -95,7 +106,7 @@ def _run(cases: Path, folder: Path) -> str:
         image.truncate(IMAGE_BYTES)
     subprocess.run([*QUOTA_EXT4, disks / "ext4.img"], check=True)
     init = disks / "init.sh"
-    init.write_text(INIT.format(root=ROOT, python=sys.executable, cases=cases.relative_to(ROOT)))
+    init.write_text(INIT.format(root=ROOT, python=sys.executable, cases=" ".join(cases)))
     init.chmod(0o755)
     return _console(disks, init)
 
@@ -119,11 +130,11 @@ def _console(disks: Path, init: Path) -> str:
 
 @pytest.fixture(scope="session")
 def quota_kernel(tmp_path_factory: pytest.TempPathFactory) -> Console:
-    """Of the cases in tests/host/quota_cases.py."""
+    """Of all cases that need one."""
     reason = why_it_cannot_run()
     if reason is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.getbasetemp()
     # With several workers each has a folder of its own in the one they share.
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    return console_of(ROOT / "tests" / "host" / "quota_cases.py", shared)
+    return console_of(CASES, shared)

@@ -10,15 +10,17 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from orlop.host import confined_paths, disk_usage, folder_records, mount_table, mounts
+from orlop.host import confined_paths, disk_usage, folder_records, mount_table, mounts, project_quota
 from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.host.path_rules import UnsafePath, names_below
 from orlop.host.peer_folders import PeerFolders
+from orlop.host.project_strays import count_strays
 from orlop.host.shared_answer import SharedAnswer
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from orlop.host.folder_records import ShelfListing
     from orlop.host.mount_option_rules import MountOptions
     from orlop.host.mounts import FileIdentity, MountedAt
+    from orlop.host.project_quota import FolderQuota, ProjectUsage
+    from orlop.host.project_strays import StrayCount
 
 T = TypeVar("T")
 TARGET_MODE = 0o750
@@ -51,8 +55,9 @@ class LinuxWorkdir:
         """Those of the driver that used the same working directory before."""
         return PeerFolders(self._root, frozenset(state.value for state in FolderState))
 
-    def create(self, place: FolderPlace, record: bytes, mode: int) -> None:
-        folder_records.create(self._shelves[place.state], place.name, record, mode)
+    def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
+        prepare = partial(project_quota.hold_to, quota=quota) if quota is not None else None
+        folder_records.create(self._shelves[place.state], place.name, record, mode, prepare)
 
     def remove_half_made(self, place: FolderPlace) -> bool:
         return folder_records.remove_half_made(self._shelves[place.state], place.name)
@@ -90,16 +95,34 @@ class LinuxWorkdir:
     def room(self) -> DiskRoom:
         return disk_usage.room_on(self._root)
 
-    def why_not_writable(self) -> str | None:
-        """Found out by a change that changes nothing: what a disk promises and what it does are two things."""
-        try:
-            os.utime(self._shelves[FolderState.TRASH])
-        except OSError as error:
-            return f"the working directory cannot be written: {error.strerror}"
-        return None
-
     def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
         return disk_usage.measure_tree(self._shelves[place.state], place.name, should_stop)
+
+    def why_not_writable(self) -> str | None:
+        try:
+            if os.fstatvfs(self._root).f_flag & os.ST_RDONLY:
+                return "The disk of the working directory is read-only."
+            # A disk can refuse changes and not say so before one is tried.
+            os.utime(self._shelves[FolderState.TRASH])
+        except OSError as error:
+            return f"The disk of the working directory takes no changes: {error.strerror}."
+        return None
+
+    def why_no_quota(self) -> str | None:
+        return project_quota.why_not_enforced(self._root)
+
+    def quota_usage(self, project: int) -> ProjectUsage:
+        return project_quota.usage_of(self._root, project)
+
+    def projects(self) -> tuple[ProjectUsage, ...]:
+        return tuple(project_quota.projects(self._root))
+
+    def lift_limits(self, project: int) -> None:
+        project_quota.set_limits(self._root, project, project_quota.NO_LIMITS)
+
+    def strays(self, place: FolderPlace, project: int, should_stop: Callable[[], bool]) -> StrayCount | None:
+        with self.opened(place) as folder:
+            return count_strays(folder, project, should_stop)
 
     def close(self) -> None:
         self._opened.close()

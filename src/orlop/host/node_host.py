@@ -16,6 +16,8 @@ from orlop.host.disk_usage import DiskRoom, TreeUsage
 from orlop.host.folder_records import ShelfListing
 from orlop.host.mount_option_rules import MountOptions
 from orlop.host.mounts import FileIdentity, MountedAt
+from orlop.host.project_quota import FolderQuota, ProjectUsage
+from orlop.host.project_strays import StrayCount
 
 Names = tuple[str, ...]
 """Names that lead from a root to something below it."""
@@ -41,8 +43,11 @@ class FolderPlace:
 class Workdir(Protocol):
     """Folders with their records. What a function changed survives power loss when it returns."""
 
-    def create(self, place: FolderPlace, record: bytes, mode: int) -> None:
-        """A new, empty folder. EEXIST: the name is taken, and nothing was changed."""
+    def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
+        """A new, empty folder, held to its limits before it has its name.
+
+        EEXIST: the name is taken, and no folder was changed. EOPNOTSUPP: its limits would not be enforced.
+        """
 
     def remove_half_made(self, place: FolderPlace) -> bool:
         """What a `create` that died has left; whether there was any."""
@@ -75,6 +80,27 @@ class Workdir(Protocol):
 
     def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
         """ENOENT: no such folder. ECANCELED: stopped. ESTALE: it changed under our feet; measure again."""
+
+    def why_not_writable(self) -> str | None:
+        """A sentence when the disk takes no changes, or does not answer."""
+
+    def why_no_quota(self) -> str | None:
+        """A sentence when limits of folders would not be enforced; None when they are."""
+
+    def quota_usage(self, project: int) -> ProjectUsage:
+        """What counts by the number, and its limits; a number that was never used has neither."""
+
+    def projects(self) -> tuple[ProjectUsage, ...]:
+        """Every number that has usage or limits, also those that are not ours."""
+
+    def lift_limits(self, project: int) -> None:
+        """Of a number that nothing counts by any more."""
+
+    def strays(self, place: FolderPlace, project: int, should_stop: Callable[[], bool]) -> StrayCount | None:
+        """Files in the folder that count by another number; fewer when stopped.
+
+        ENOENT: no such folder. ECANCELED: stopped before any was found.
+        """
 
 
 class KubeletDir(Protocol):

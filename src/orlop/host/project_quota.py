@@ -64,12 +64,28 @@ class ProjectLimits:
             raise ValueError("a limit of a project is above zero, or None for no limit")
 
 
+NO_LIMITS: Final = ProjectLimits(None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderQuota:
+    """The number a folder is counted by, and what it is held to."""
+
+    project: int
+    limits: ProjectLimits
+
+
 @dataclass(frozen=True, slots=True)
 class ProjectUsage:
     project: int
     bytes: int
     inodes: int
     limits: ProjectLimits
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no file has the number: it can be given to a folder."""
+        return not self.bytes and not self.inodes
 
 
 def why_not_enforced(folder: int) -> str | None:
@@ -109,6 +125,15 @@ def assign_project(folder: int, project: int) -> None:
         raise HostError.because(error, f"The folder cannot get the project {project}") from error
 
 
+def hold_to(folder: int, quota: FolderQuota) -> None:
+    """An empty folder, whose number is limited before anything counts by it. EOPNOTSUPP: nothing would be enforced."""
+    reason = why_not_enforced(folder)
+    if reason is not None:
+        raise HostError(errno.EOPNOTSUPP, reason)
+    set_limits(folder, quota.project, quota.limits)
+    assign_project(folder, quota.project)
+
+
 def set_limits(folder: int, project: int, limits: ProjectLimits) -> None:
     """For the file system this folder is on. Growing takes effect at once; shrinking below the usage stops writes."""
     blocks = -(-(limits.bytes or 0) // _QUOTA_BLOCK)
@@ -125,7 +150,7 @@ def set_limits(folder: int, project: int, limits: ProjectLimits) -> None:
 def usage_of(folder: int, project: int) -> ProjectUsage:
     """Zero and without limits for a number that was never used."""
     usage = _read_quota(folder, _GET_QUOTA, project)
-    return usage or ProjectUsage(project, 0, 0, ProjectLimits(None, None))
+    return usage or ProjectUsage(project, 0, 0, NO_LIMITS)
 
 
 def projects(folder: int) -> Iterator[ProjectUsage]:

@@ -145,14 +145,22 @@ def quotactl_fd(folder: int, command: int, project: int, record: ctypes.Array[ct
     _quotactl_fd(folder, command, project, record)
 
 
-def file_attributes(folder: int, name: str) -> FileAttributes:
+def file_attributes(folder: int, name: str | bytes) -> FileAttributes:
     """Of anything, also of links and fifos, without opening it; an empty name is the descriptor's own file.
 
-    Linux 6.17 or newer; ENOSYS before.
+    That must be open for reading then. Linux 6.17 or newer; ENOSYS before.
     """
-    flags = AT_SYMLINK_NO_FOLLOW | (0 if name else AT_EMPTY_PATH)
+    return _attributes_at(folder, os.fsencode(name), AT_SYMLINK_NO_FOLLOW | (0 if name else AT_EMPTY_PATH))
+
+
+def attributes_of_place(place: int) -> FileAttributes:
+    """The same of what an O_PATH descriptor stands for; this call does not take one, so it is followed to."""
+    return _attributes_at(-1, f"/proc/self/fd/{place}".encode(), 0)
+
+
+def _attributes_at(folder: int, name: bytes, flags: int) -> FileAttributes:
     answer = ctypes.create_string_buffer(_FILE_ATTRIBUTES.size)
-    _file_getattr(folder, os.fsencode(name), answer, _FILE_ATTRIBUTES.size, flags)
+    _file_getattr(folder, name, answer, _FILE_ATTRIBUTES.size, flags)
     return FileAttributes(*_FILE_ATTRIBUTES.unpack_from(answer))
 
 

@@ -14,17 +14,19 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
 from orlop.driver.ephemeral.folder_book import FolderBook, read_book
 from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Threads
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
 from orlop.driver.ephemeral.orphan_watch import OrphanWatch
-from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
+from orlop.driver.ephemeral.quota_watch import QuotaWatch, why_limits_cannot_be_held
+from orlop.driver.ephemeral.reaper import Purge, Reaper, ReaperSettings, ReaperTools
 from orlop.driver.ephemeral.takeover import PEER_DRIVER, PeerStillRuns, take_over
+from orlop.driver.ephemeral.volume_health import VolumeHealth
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
@@ -64,48 +66,76 @@ async def ephemeral_side(
     async def threads(work: Callable[[], T], /) -> T:
         return await loop.run_in_executor(pool, work)
 
-    try:
-        with _locked(settings.workdir), LinuxNodeHost(settings.workdir, settings.kubelet_dir) as host:
-            if driver_name == PEER_DRIVER:
-                now, lifespan = given.clock.now().timestamp(), settings.afterlifespan.seconds
-                await threads(lambda: take_over(host, now, lifespan, given.log))
-            book = await threads(lambda: _start_book(host, given))
-            folders = Folders(
-                host, book, threads=threads, clock=given.clock, log=given.log, max_volumes=settings.max_volumes_per_node
-            )
-            tools = ReaperTools(threads, given.clock, given.random, given.log, given.metrics)
-            with _purge(host, given) as purge:
-                reaper = Reaper(folders, host, purge, _reaper_settings(settings, given), tools)
-                service = EphemeralNodeService(
-                    folders,
-                    host.workdir,
-                    NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node),
-                    NodeRules(settings.kubelet_dir, settings.limits),
-                    threads=threads,
-                    clock=given.clock,
-                )
-                orphans = OrphanWatch(
-                    folders,
-                    host,
-                    grace=settings.orphan_grace.seconds,
-                    threads=threads,
-                    clock=given.clock,
-                    log=given.log,
-                )
-                async with TaskGroup() as tasks:
-                    running = [tasks.start(each.run(), name=type(each).__name__) for each in (reaper, orphans)]
-                    try:
-                        yield EphemeralSide(service, _readiness(host, threads))
-                    finally:
-                        for task in running:
-                            task.cancel()
-    except (HostError, PeerStillRuns) as error:
-        raise CannotGoOn(str(error)) from None
-    finally:
-        pool.shutdown(wait=False)
+    async with AsyncExitStack() as stack:
+        stack.callback(pool.shutdown, wait=False)
+        try:
+            stack.enter_context(_locked(settings.workdir))
+            host = stack.enter_context(LinuxNodeHost(settings.workdir, settings.kubelet_dir))
+            book = await threads(lambda: _start_book(host, settings, given, driver_name))
+        except (HostError, PeerStillRuns) as error:
+            raise CannotGoOn(str(error)) from None
+        parts = _Parts(settings, given, host, book, threads, stack.enter_context(_purge(host, given)))
+        await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota))
+        identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
+        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads))
 
 
-def _start_book(host: LinuxNodeHost, given: Surroundings) -> FolderBook:
+class _Parts:
+    """All that works on the folders of one working directory."""
+
+    def __init__(
+        self,
+        settings: EphemeralSettings,
+        given: Surroundings,
+        host: LinuxNodeHost,
+        book: FolderBook,
+        threads: Threads,
+        purge: Purge,
+    ) -> None:
+        clock, log = given.clock, given.log
+        self._settings, self._host, self._threads, self._clock = settings, host, threads, clock
+        most = settings.max_volumes_per_node
+        self.folders = Folders(host, book, threads=threads, clock=clock, log=log, max_volumes=most)
+        tools = ReaperTools(threads, clock, given.random, log, given.metrics)
+        self.reaper = Reaper(self.folders, host, purge, _reaper_settings(settings, given), tools)
+        grace = settings.orphan_grace.seconds
+        self.orphans = OrphanWatch(self.folders, host, grace=grace, threads=threads, clock=clock, log=log)
+        self.quota = QuotaWatch(
+            self.folders, host.workdir, threads=threads, clock=clock, log=log, metrics=given.metrics
+        )
+
+    def node_service(self, identity: NodeIdentity) -> EphemeralNodeService:
+        return EphemeralNodeService(
+            self.folders,
+            self._host.workdir,
+            identity,
+            NodeRules(self._settings.kubelet_dir, self._settings.limits),
+            threads=self._threads,
+            clock=self._clock,
+            health=VolumeHealth(self._host, self.quota.escapes),
+        )
+
+
+class _RunsForEver(Protocol):
+    async def run(self) -> None: ...
+
+
+@asynccontextmanager
+async def _running(*parts: _RunsForEver) -> AsyncIterator[None]:
+    async with TaskGroup() as tasks:
+        running = [tasks.start(part.run(), name=type(part).__name__) for part in parts]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+
+
+def _start_book(host: LinuxNodeHost, settings: EphemeralSettings, given: Surroundings, driver_name: str) -> FolderBook:
+    if objection := why_limits_cannot_be_held(host.workdir, settings.limits):
+        raise CannotGoOn(objection)
+    if driver_name == PEER_DRIVER:
+        take_over(host, given.clock.now().timestamp(), settings.afterlifespan.seconds, given.log)
     for state in (FolderState.LIVE, FolderState.RETAINED):
         for name in host.workdir.listing(state).half_made:
             host.workdir.remove_half_made(FolderPlace(state, name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from dataclasses import dataclass
 
@@ -29,7 +28,7 @@ async def run(settings: Settings, given: Surroundings) -> None:
     async with ephemeral_side(settings.ephemeral, given, NAME, "n1") as side:
 
         async def ready() -> bool:
-            return await asyncio.to_thread(side.why_not_ready) is None
+            return all([await check() is None for check in side.readiness.values()])
 
         interceptor = CallInterceptor(
             methods_of(IdentityService(DriverIdentity(NAME, "1"), ready), side.node_service),

@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
-from orlop.csi.error_codes import InvalidArgument, NotFound
+from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, NotFound
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.duration import Duration
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.host.project_quota import why_not_enforced
 from orlop.processes.daemon import CannotGoOn, Surroundings
 from orlop.processes.ephemeral_settings import EphemeralSettings
 from orlop.processes.ephemeral_side import EphemeralSide, ephemeral_side
+from support.descriptors import folder_descriptor
 from support.kernel_rooms import room
 from support.waiting import eventually
 
@@ -183,6 +185,19 @@ async def test_statistics_are_those_of_the_volume(node: Node):
         assert usage[csi_pb2.VolumeUsage.Unit.INODES].used == 2
         with pytest.raises(NotFound):
             await side.node_service.NodeGetVolumeStats(stats(node.target("another-pod")))
+
+
+@pytest.mark.parametrize("limit", [{"size": "1Gi"}, {"inodes": "100"}], ids=str)
+async def test_a_limit_that_the_disk_cannot_hold_is_refused_by_name_and_nothing_is_left(node: Node, limit):
+    async with node.running() as side:
+        target = node.pod()
+        with folder_descriptor(node.workdir) as workdir:
+            if why_not_enforced(workdir) is None:
+                pytest.skip("this machine's own file system has project quotas")
+        with pytest.raises(FailedPrecondition, match=f"orlop.dev/{next(iter(limit))} cannot be held here.*prjquota"):
+            await side.node_service.NodePublishVolume(publish(target, **limit))
+        assert node.left() == []
+        assert not target.exists()
 
 
 async def test_a_second_process_on_the_same_working_directory_is_refused(node: Node):

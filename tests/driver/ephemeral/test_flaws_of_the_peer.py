@@ -441,9 +441,9 @@ async def _is_ready() -> bool:
 async def test_readiness_is_looked_for_and_not_assumed(node: KernelNode):
     # There a probe was answered with OK, whatever had become of the database.
     async with node.side() as side:
-        assert await asyncio.to_thread(side.why_not_ready) is None
+        assert await side.readiness["kubelet-dir"]() is None
         run("mount", "--make-private", node.kubelet.parent)
-        assert "shared" in str(await asyncio.to_thread(side.why_not_ready))
+        assert "shared" in str(await side.readiness["kubelet-dir"]())
 
 
 # ---- flags and the process -------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ def test_what_kubelet_usually_sends_is_served():
         target=f"pods/{UID}/volumes/kubernetes.io~csi/scratch/mount",
         owner=Owner(UID, "web-0", "shop", "default", verified=True),
         options=FolderOptions(lifespan_seconds=12 * HOUR, size_bytes=10 * 2**30, mount_options=("nosuid", "nodev")),
+        limited_by=("--max-size",),
     )
 
 
@@ -98,6 +99,23 @@ def test_mount_options_of_the_request_and_of_the_attribute_are_joined():
 def test_read_only_can_be_asked_for_in_each_place(changes: dict[str, Any]):
     assert order(**changes).options.read_only
     assert "ro" not in order(**changes).options.mount_options
+
+
+@pytest.mark.parametrize(
+    ("limits", "context", "source"),
+    [
+        ((0, 0), {}, ()),
+        ((2**30, 2**40), {}, ("--default-size",)),
+        ((0, 2**40), {}, ("--max-size",)),
+        ((2**30, 2**40), {SIZE: "1Gi"}, (SIZE,)),
+        ((0, 0), {SIZE: "1Gi", INODES: "5"}, (SIZE, INODES)),
+        ((2**30, 0), {INODES: "5"}, ("--default-size", INODES)),
+    ],
+)
+def test_an_order_says_where_its_limits_come_from(limits, context: dict[str, str], source: tuple[str, ...]):
+    served = publish_order(request(context=context), KUBELET, AdminLimits(HOUR, HOUR, *limits))
+    assert served.limited_by == source
+    assert bool(served.limited_by) == bool(served.options.size_bytes or served.options.inodes)
 
 
 def test_the_default_size_of_the_admin_is_given_to_who_asks_for_none():

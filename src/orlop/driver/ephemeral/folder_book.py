@@ -53,6 +53,11 @@ class FolderBook:
     def burial_of(self, volume_id: str) -> Burial | None:
         return self.retained[volume_id].burial if volume_id in self.retained else None
 
+    def projects(self) -> set[int]:
+        """The numbers of all folders that have limits; may be asked by any thread."""
+        live, retained = list(self.live.values()), list(self.retained.values())
+        return {record.project for record in (*live, *(each.record for each in retained)) if record.project}
+
     def lives(self, record: FolderRecord) -> None:
         self.retained.pop(record.volume_id, None)
         self.live[record.volume_id] = record

@@ -1,9 +1,10 @@
 """What publishing, unpublishing and burying do to the machine. Every function blocks; none knows of any other volume.
 
 Order of effects:
-- publish: the record is durable and names the target → the folder is live → the target is there → the folder is bound
-  to it. Whatever fails is undone, last effect first, before the caller hears of it: after a final code kubelet removes
-  the target and never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and kubelet comes again.
+- publish: the record is durable and names the target → the folder is live, held to its limits → the target is there →
+  the folder is bound to it. Whatever fails is undone, last effect first, before the caller hears of it: after a final
+  code kubelet removes the target and never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and
+  kubelet comes again.
 - unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
 - bury: one rename, whose new name says when it was and for how long the folder is kept.
 
@@ -29,17 +30,32 @@ from orlop.csi.error_codes import (
     Unavailable,
     error_of,
 )
+from orlop.driver.ephemeral.project_numbers import ProjectNumbers
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder
+from orlop.driver.ephemeral.quota_rules import why_refused
 from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import MountOptions, parse_mount_options
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
-from orlop.records.ephemeral_folder import Burial, FolderRecord, UnreadableRecord, decode_record, encode_record
+from orlop.host.project_quota import FolderQuota, ProjectLimits
+from orlop.records.ephemeral_folder import (
+    Burial,
+    FolderOptions,
+    FolderRecord,
+    UnreadableRecord,
+    decode_record,
+    encode_record,
+)
 
 Undo = list[Callable[[], object]]
 GONE: Final = frozenset({errno.ENOENT})
 LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
 """What a path gives that leads over a link or a file: nothing of ours is there."""
+CODES: Final = {
+    **CODE_OF_ERRNO,
+    **dict.fromkeys(LEADS_ASTRAY, Code.INVALID_ARGUMENT),
+    errno.EOPNOTSUPP: Code.FAILED_PRECONDITION,
+}
 
 
 def live_place(volume_id: str) -> FolderPlace:
@@ -55,8 +71,9 @@ def trash_place(burial: Burial) -> FolderPlace:
 
 
 class FolderWork:
-    def __init__(self, host: NodeHost) -> None:
+    def __init__(self, host: NodeHost, numbers: ProjectNumbers) -> None:
         self._host = host
+        self._numbers = numbers
         self._workdir = host.workdir
         self._kubelet_dir = host.kubelet_dir
 
@@ -68,8 +85,10 @@ class FolderWork:
         """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
         record = _with_target(_known_at_its_targets(known, burial) or new_record(order, now), order.target)
         with _told(), _undone_on_failure() as undo:
+            if record != known or burial is not None:
+                self._refuse_unlimited(order, record)
             if known is None:
-                self._make(record, now, undo)
+                record = self._make_with_quota(record, now, undo)
             else:
                 place = live_place(order.volume_id) if burial is None else retained_place(burial)
                 self._record(place, known, record, undo)
@@ -77,10 +96,26 @@ class FolderWork:
             self._bind(order, undo)
         return record
 
-    def _make(self, record: FolderRecord, now: float, undo: Undo) -> None:
+    def _refuse_unlimited(self, order: PublishOrder, record: FolderRecord) -> None:
+        """Of a folder that was made without limits the record says so: it stays as it is."""
+        reason = self._workdir.why_no_quota() if limits_of(record.options) is not None else None
+        if reason is not None:
+            raise FailedPrecondition(why_refused(order.limited_by, reason))
+
+    def _make_with_quota(self, record: FolderRecord, now: float, undo: Undo) -> FolderRecord:
+        limits = limits_of(record.options)
+        if limits is None:
+            self._make(record, None, now, undo)
+            return record
+        with self._numbers.in_hand() as project:
+            numbered = msgspec.structs.replace(record, project=project)
+            self._make(numbered, FolderQuota(project, limits), now, undo)
+            return numbered
+
+    def _make(self, record: FolderRecord, quota: FolderQuota | None, now: float, undo: Undo) -> None:
         place = live_place(record.volume_id)
         try:
-            self._workdir.create(place, encode_record(record), record.options.mode)
+            self._workdir.create(place, encode_record(record), record.options.mode, quota)
         except HostError as error:
             if error.errno == errno.EEXIST:
                 raise FailedPrecondition(
@@ -199,6 +234,13 @@ def new_record(order: PublishOrder, now: float) -> FolderRecord:
     return FolderRecord(order.volume_id, order.owner, order.options, created_at=round(now, 3))
 
 
+def limits_of(options: FolderOptions) -> ProjectLimits | None:
+    """None: it may grow as it likes."""
+    if not options.size_bytes and not options.inodes:
+        return None
+    return ProjectLimits(options.size_bytes or None, options.inodes or None)
+
+
 def mount_options(order: PublishOrder) -> MountOptions:
     words = (*order.options.mount_options, *(("ro",) if order.options.read_only else ()))
     return parse_mount_options(words)
@@ -250,5 +292,4 @@ def _told() -> Iterator[None]:
 
 
 def _raise_told(error: HostError) -> NoReturn:
-    code = Code.INVALID_ARGUMENT if error.errno in LEADS_ASTRAY else CODE_OF_ERRNO.get(error.errno or 0)
-    raise error_of(code or Code.INTERNAL, str(error)) from error
+    raise error_of(CODES.get(error.errno or 0, Code.INTERNAL), str(error)) from error

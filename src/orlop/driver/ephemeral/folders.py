@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 from orlop.csi.error_codes import FailedPrecondition, ResourceExhausted, Unavailable
 from orlop.driver.ephemeral.folder_book import FolderBook
 from orlop.driver.ephemeral.folder_work import FolderWork, live_place
+from orlop.driver.ephemeral.project_numbers import ProjectNumbers
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock
@@ -52,7 +53,8 @@ class Folders:
         """By volume id: held by whoever changes a volume's folder."""
         self.buried = asyncio.Event()
         """Set whenever a folder is buried; who waits for it clears it."""
-        self._work = FolderWork(host)
+        self.numbers = ProjectNumbers(host.workdir, book.projects)
+        self._work = FolderWork(host, self.numbers)
         self._workdir = host.workdir
         self._kubelet_dir = host.kubelet_dir
         self._pods_see_mounts = False

@@ -1,7 +1,8 @@
 """The node's half of the interface for scratch folders: checks the request, asks `folders`, answers.
 
 Serves what it lists as capabilities, and nothing else. Statistics are the volume's own: what its files take, and what
-is left to it. A tree so large that it cannot be measured within kubelet's patience is told by its disk alone.
+is left to it. A volume with limits has them counted; else its tree is measured, and one so large that this is beyond
+kubelet's patience is told by its disk alone.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from orlop.csi.proto import csi_pb2, services
 from orlop.driver.ephemeral.folder_work import live_place
 from orlop.driver.ephemeral.folders import Folders, Threads
 from orlop.driver.ephemeral.publish_request_rules import AdminLimits, checked_volume_id, publish_order, target_below
+from orlop.driver.ephemeral.volume_health import VolumeHealth
+from orlop.driver.ephemeral.volume_stats_rules import Filling, volume_usage
 from orlop.foundation.clock import Clock
-from orlop.host.disk_usage import DiskRoom, TreeUsage
+from orlop.host.disk_usage import TreeUsage
 from orlop.host.errors import HostError
 from orlop.host.node_host import Workdir
+from orlop.host.project_quota import NO_LIMITS, ProjectUsage
+from orlop.records.ephemeral_folder import FolderRecord
 
-Usage = csi_pb2.VolumeUsage
 RpcType = csi_pb2.NodeServiceCapability.RPC.Type
-CAPABILITIES: Final = (RpcType.GET_VOLUME_STATS,)
 LONGEST_MEASUREMENT_SECONDS: Final = 1.0
 
 
@@ -42,7 +45,7 @@ class NodeRules:
 
 
 class EphemeralNodeService(services.Node):
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is given
         self,
         folders: Folders,
         workdir: Workdir,
@@ -51,13 +54,16 @@ class EphemeralNodeService(services.Node):
         *,
         threads: Threads,
         clock: Clock,
+        health: VolumeHealth | None = None,
     ) -> None:
+        """Without `health`, volumes are not asked for theirs."""
         self._folders = folders
         self._workdir = workdir
         self._identity = identity
         self._rules = rules
         self._threads = threads
         self._clock = clock
+        self._health = health
 
     async def NodePublishVolume(self, request: csi_pb2.NodePublishVolumeRequest) -> csi_pb2.NodePublishVolumeResponse:
         await self._folders.publish(publish_order(request, self._rules.kubelet_dir, self._rules.limits))
@@ -74,7 +80,8 @@ class EphemeralNodeService(services.Node):
         self,
         request: csi_pb2.NodeGetCapabilitiesRequest,  # noqa: ARG002 - it asks nothing
     ) -> csi_pb2.NodeGetCapabilitiesResponse:
-        rpcs = [csi_pb2.NodeServiceCapability.RPC(type=kind) for kind in CAPABILITIES]
+        kinds = [RpcType.GET_VOLUME_STATS, *([RpcType.GET_VOLUME_HEALTH] if self._health is not None else [])]
+        rpcs = [csi_pb2.NodeServiceCapability.RPC(type=kind) for kind in kinds]
         return csi_pb2.NodeGetCapabilitiesResponse(
             capabilities=[csi_pb2.NodeServiceCapability(rpc=each) for each in rpcs]
         )
@@ -99,8 +106,24 @@ class EphemeralNodeService(services.Node):
         if record is None or target not in record.targets:
             raise NotFound(f"the volume {volume_id} is not published at {request.volume_path}")
         room = await self._threads(self._workdir.room)
-        tree = await self._threads(lambda: self._measured(volume_id))
-        return csi_pb2.NodeGetVolumeStatsResponse(usage=_usage(room, tree))
+        used = await self._threads(lambda: self._counted(record) or self._measured(volume_id))
+        limits = used.limits if isinstance(used, ProjectUsage) else NO_LIMITS
+        bytes_used, inodes_used = (used.bytes, used.inodes) if used is not None else (None, None)
+        return csi_pb2.NodeGetVolumeStatsResponse(
+            usage=volume_usage(
+                Filling(bytes_used, limits.bytes, room.total_bytes, room.free_bytes),
+                Filling(inodes_used, limits.inodes, room.total_inodes, room.free_inodes),
+            )
+        )
+
+    def _counted(self, record: FolderRecord) -> ProjectUsage | None:
+        """None for a volume that has no limits, and where nothing is counted any more."""
+        if not record.project or self._workdir.why_no_quota() is not None:
+            return None
+        try:
+            return self._workdir.quota_usage(record.project)
+        except HostError:
+            return None
 
     def _measured(self, volume_id: str) -> TreeUsage | None:
         try:
@@ -111,16 +134,19 @@ class EphemeralNodeService(services.Node):
     def _patience(self) -> Callable[[], bool]:
         return self._clock.deadline(LONGEST_MEASUREMENT_SECONDS).passed
 
-
-def _usage(room: DiskRoom, tree: TreeUsage | None) -> list[csi_pb2.VolumeUsage]:
-    """Of the volume: what it takes, and as available what the disk has left. Without that: the disk's."""
-    if tree is None:
-        bytes_used, inodes_used = room.total_bytes - room.free_bytes, room.total_inodes - room.free_inodes
-    else:
-        bytes_used, inodes_used = tree.bytes, tree.inodes
-    return [
-        Usage(unit=Usage.Unit.BYTES, used=bytes_used, available=room.free_bytes, total=bytes_used + room.free_bytes),
-        Usage(
-            unit=Usage.Unit.INODES, used=inodes_used, available=room.free_inodes, total=inodes_used + room.free_inodes
-        ),
-    ]
+    async def NodeGetVolumeHealth(
+        self, request: csi_pb2.NodeGetVolumeHealthRequest
+    ) -> csi_pb2.NodeGetVolumeHealthResponse:
+        health = self._health
+        if health is None:
+            return await super().NodeGetVolumeHealth(request)
+        volume_id = checked_volume_id(request.volume_id)
+        record = self._folders.book.live.get(volume_id)
+        if record is None:
+            raise NotFound(f"the volume {volume_id} is not published on this node")
+        path = request.volume_publish_path
+        targets = (target_below(path, self._rules.kubelet_dir),) if path else record.targets
+        found = await self._threads(lambda: health.troubles(record, targets))
+        return csi_pb2.NodeGetVolumeHealthResponse(
+            volume_health=csi_pb2.VolumeHealth(volume_id=volume_id, health_statuses=found)
+        )

@@ -64,6 +64,8 @@ class PublishOrder:
     """Below kubelet's folder, without a slash at either end."""
     owner: Owner
     options: FolderOptions
+    limited_by: tuple[str, ...] = ()
+    """The attributes and flags that its limits come from."""
 
 
 def publish_order(request: csi_pb2.NodePublishVolumeRequest, kubelet_dir: str, limits: AdminLimits) -> PublishOrder:
@@ -76,7 +78,8 @@ def publish_order(request: csi_pb2.NodePublishVolumeRequest, kubelet_dir: str, l
         given = f"{context[EPHEMERAL]!r}" if EPHEMERAL in context else "nothing"
         raise InvalidArgument(f"only inline volumes are served here: {EPHEMERAL} has to be 'true' and is {given}")
     _refuse_unknown_attributes(context)
-    return PublishOrder(volume_id, target, _owner(target, context), _options(request.readonly, context, flags, limits))
+    options = _options(request.readonly, context, flags, limits)
+    return PublishOrder(volume_id, target, _owner(target, context), options, _limited_by(context, limits))
 
 
 def checked_volume_id(volume_id: str) -> str:
@@ -180,6 +183,13 @@ def _size(text: str | None, limits: AdminLimits) -> int:
     if asked > LARGEST_COUNT:
         raise InvalidArgument(f"{SIZE} cannot be {text!r}: that is more than any disk holds")
     return asked
+
+
+def _limited_by(context: Mapping[str, str], limits: AdminLimits) -> tuple[str, ...]:
+    asked = tuple(attribute for attribute in (SIZE, INODES) if attribute in context)
+    if SIZE in asked or not (limits.default_size or limits.max_size):
+        return asked
+    return ("--default-size" if limits.default_size else "--max-size", *asked)
 
 
 def _inodes(text: str | None) -> int:

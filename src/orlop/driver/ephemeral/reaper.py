@@ -86,7 +86,7 @@ class Reaper:
         self._folders = folders
         self._book = folders.book
         self._host = host
-        self._work = FolderWork(host)
+        self._work = FolderWork(host, folders.numbers)
         self._purge = purge
         self._settings = settings
         self._threads = tools.threads

@@ -5,20 +5,33 @@ Its functions are what others do there: kubelet, tenants, containers, the admin.
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from orlop.host.mount_option_rules import MountOptions
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names
+from orlop.host.project_quota import NO_LIMITS, ProjectLimits, ProjectUsage
 from orlop.testing.fake_host.faults import Faults
 
 BLOCK: Final = 4096
 DEVICE: Final = 1
 OTHER_DEVICE: Final = 2
 KUBELET_DIR: Final = "/var/lib/kubelet"
+
+
+@dataclass(frozen=True, slots=True)
+class FakeShare:
+    """What one inode takes, and the number it counts by."""
+
+    path: str
+    project: int
+    bytes: int
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +43,9 @@ class FakeFolder:
     record: bytes | None
     files: dict[str, bytes] = field(default_factory=dict)
     """By their path in the folder."""
+    project: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+    """Files that have another number, by their path."""
 
     @property
     def identity(self) -> FileIdentity:
@@ -37,11 +53,17 @@ class FakeFolder:
 
     @property
     def bytes(self) -> int:
-        return BLOCK + sum(-(-len(content) // BLOCK) * BLOCK for content in self.files.values())
+        return BLOCK + sum(_in_blocks(content) for content in self.files.values())
 
     @property
     def inodes(self) -> int:
         return 1 + len(self.files)
+
+    def shares(self) -> Iterator[FakeShare]:
+        """Of each inode, the folder's own first."""
+        yield FakeShare(".", self.project, BLOCK)
+        for path, content in sorted(self.files.items()):
+            yield FakeShare(path, self.left.get(path, self.project), _in_blocks(content))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -74,6 +96,10 @@ class FakeMachine:
         self.total_inodes = total_inodes
         self.used_by_others = 0
         """Bytes on the same disk that are not in our folders."""
+        self.why_no_quota: str | None = "The fake disk has no project quota. Give it one."
+        self.why_not_writable: str | None = None
+        self.limits: dict[int, ProjectLimits] = {}
+        """By number; on a disk that has quota, tenants are held to them."""
         self._inodes = itertools.count(100)
 
     def new_folder(self, mode: int, record: bytes | None) -> FakeFolder:
@@ -111,5 +137,33 @@ class FakeMachine:
     def free_inodes(self) -> int:
         return max(0, self.total_inodes - sum(folder.inodes for folder in self._all_folders()))
 
+    def tenant_writes(self, place: FolderPlace, path: str, content: bytes) -> None:
+        """ENOSPC: more than the limits of its number allow; nothing is written then."""
+        folder = self.folders[place]
+        number = folder.left.get(path, folder.project)
+        used, limits = self.usage(number), self.limits.get(number, NO_LIMITS)
+        more = _in_blocks(content) - _in_blocks(folder.files.get(path, b""))
+        too_large = limits.bytes is not None and used.bytes + more > limits.bytes
+        too_many = limits.inodes is not None and path not in folder.files and used.inodes >= limits.inodes
+        if self.why_no_quota is None and (too_large or too_many):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        folder.files[path] = content
+
+    def usage(self, project: int) -> ProjectUsage:
+        sizes = [share.bytes for share in self._shares() if share.project == project]
+        return ProjectUsage(project, sum(sizes), len(sizes), self.limits.get(project, NO_LIMITS))
+
+    def projects(self) -> list[ProjectUsage]:
+        numbers = {0, *self.limits, *(share.project for share in self._shares())}
+        return [self.usage(number) for number in sorted(numbers)]
+
+    def _shares(self) -> Iterator[FakeShare]:
+        for folder in self._all_folders():
+            yield from folder.shares()
+
     def _all_folders(self) -> list[FakeFolder]:
         return [*self.folders.values(), *self.half_made.values()]
+
+
+def _in_blocks(content: bytes) -> int:
+    return -(-len(content) // BLOCK) * BLOCK

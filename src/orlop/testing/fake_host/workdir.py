@@ -10,9 +10,12 @@ from collections.abc import Callable
 from itertools import chain
 
 from orlop.host.disk_usage import DiskRoom, TreeUsage
+from orlop.host.errors import HostError
 from orlop.host.folder_records import RecordedFolder, ShelfListing, Stranger
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState
+from orlop.host.project_quota import FolderQuota, ProjectUsage
+from orlop.host.project_strays import StrayCount
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import FakeFolder
 
@@ -22,18 +25,33 @@ class FakeWorkdir:
         self._acts = acts
         self._machine = acts.machine
 
-    def create(self, place: FolderPlace, record: bytes, mode: int) -> None:
+    def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
         _refuse_unfit(place.name)
         machine = self._machine
         with machine.faults.around("create"):
             with self._acts.effect(f"make {place} half"):
                 machine.half_made[place] = machine.new_folder(mode, record)
+            if quota is not None:
+                self._hold_to(place, quota)
             if place in machine.folders:
-                with self._acts.effect(f"remove half-made {place}"):
-                    del machine.half_made[place]
+                self._unmake_half(place)
                 refuse(errno.EEXIST, f"The folder {place} cannot be made")
             with self._acts.effect(f"name {place}"):
                 machine.folders[place] = machine.half_made.pop(place)
+
+    def _hold_to(self, place: FolderPlace, quota: FolderQuota) -> None:
+        machine = self._machine
+        if machine.why_no_quota is not None:
+            self._unmake_half(place)
+            raise HostError(errno.EOPNOTSUPP, machine.why_no_quota)
+        with self._acts.effect(f"limit the project {quota.project}"):
+            machine.limits[quota.project] = quota.limits
+        with self._acts.effect(f"give {place} the project {quota.project}"):
+            machine.half_made[place].project = quota.project
+
+    def _unmake_half(self, place: FolderPlace) -> None:
+        with self._acts.effect(f"remove half-made {place}"):
+            del self._machine.half_made[place]
 
     def remove_half_made(self, place: FolderPlace) -> bool:
         with self._acts.change("remove_half_made", f"remove half-made {place}"):
@@ -102,6 +120,41 @@ class FakeWorkdir:
             if should_stop():
                 refuse(errno.ECANCELED, f"The folder {place} is not measured, as it was asked to stop")
             return TreeUsage(folder.bytes, folder.inodes)
+
+    def why_not_writable(self) -> str | None:
+        with self._acts.look("why_not_writable"):
+            return self._machine.why_not_writable
+
+    def why_no_quota(self) -> str | None:
+        with self._acts.look("why_no_quota"):
+            return self._machine.why_no_quota
+
+    def quota_usage(self, project: int) -> ProjectUsage:
+        with self._acts.look("quota_usage"):
+            self._refuse_without_quota()
+            return self._machine.usage(project)
+
+    def projects(self) -> tuple[ProjectUsage, ...]:
+        with self._acts.look("projects"):
+            self._refuse_without_quota()
+            return tuple(self._machine.projects())
+
+    def lift_limits(self, project: int) -> None:
+        with self._acts.change("lift_limits", f"lift the limits of the project {project}"):
+            self._refuse_without_quota()
+            self._machine.limits.pop(project, None)
+
+    def strays(self, place: FolderPlace, project: int, should_stop: Callable[[], bool]) -> StrayCount | None:
+        with self._acts.look("strays"):
+            folder = self._folder(place)
+            if should_stop():
+                refuse(errno.ECANCELED, f"The folder {place} is not looked through, as it was asked to stop")
+            found = [share for share in folder.shares() if share.project != project]
+            return StrayCount(len(found), sum(share.bytes for share in found), found[0].path) if found else None
+
+    def _refuse_without_quota(self) -> None:
+        if self._machine.why_no_quota is not None:
+            raise HostError(errno.ENOSYS, self._machine.why_no_quota)
 
     def _folder(self, place: FolderPlace) -> FakeFolder:
         _refuse_unfit(place.name)

@@ -1,0 +1,230 @@
+"""Tenants that leave their quota are found within a minute, on virtual time and on a model of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orlop.driver.ephemeral.folders import Folders
+from orlop.driver.ephemeral.quota_rules import ALL_EVERY_LOOKS, LOOK_SECONDS, Counted, grown_numbers, suspects
+from orlop.driver.ephemeral.quota_watch import QuotaWatch
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Entry, Level, collecting_log
+from orlop.host.node_host import FolderPlace, FolderState
+from orlop.testing.fake_host import FakeFolder, FakeMachine, FakeNodeHost
+from orlop.testing.virtual_clock import VirtualClock
+from support.ephemeral_node import ID, folders_on, machine_with_pods, order, right_here
+
+MINUTE = 60.0
+MIB = 1 << 20
+
+
+# ---- the rule --------------------------------------------------------------------------------------------------------
+
+
+def test_at_the_first_look_everybody_is_suspected():
+    assert suspects({"a": 1, "b": 2}, None, {}) == {"a", "b"}
+
+
+def test_while_nothing_grows_nobody_is_suspected():
+    before = {0: Counted(100, 10), 1: Counted(5, 1)}
+    assert suspects({"a": 1}, before, {0: Counted(50, 10), 1: Counted(5, 0)}) == frozenset()
+
+
+def test_who_grows_alone_has_not_left():
+    before = {0: Counted(100, 10), 1: Counted(5, 1), 2: Counted(5, 1)}
+    assert suspects({"a": 1, "b": 2}, before, {**before, 1: Counted(9, 2)}) == {"b"}
+
+
+@pytest.mark.parametrize("into", [0, 2, 77])
+def test_a_file_given_to_any_other_number_raises_suspicion(into: int):
+    before = {0: Counted(100, 10), 1: Counted(8, 2), 2: Counted(5, 1)}
+    had = before.get(into, Counted(0, 0))
+    now = {**before, 1: Counted(8, 1), into: Counted(had.bytes, had.inodes + 1)}
+    assert "a" in suspects({"a": 1, "b": 2}, before, now)
+
+
+counts = st.dictionaries(st.integers(0, 5), st.builds(Counted, st.integers(0, 9), st.integers(0, 9)), max_size=6)
+
+
+@given(counts, counts, st.integers(1, 5), st.integers(0, 5), st.integers(0, 9))
+def test_whoever_leaves_is_suspected_unless_another_shrinks_as_much(before, others, own: int, into: int, size: int):
+    now = {number: counted for number, counted in others.items() if number != into}
+    had = before.get(into, Counted(0, 0))
+    now[into] = Counted(had.bytes + size, had.inodes + 1)
+    assert ("v" in suspects({"v": own}, before, now)) or into == own
+
+
+@given(counts)
+def test_nothing_has_grown_beside_itself(before):
+    assert grown_numbers(before, before) == frozenset()
+
+
+# ---- the watch -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Node:
+    machine: FakeMachine
+    folders: Folders
+    watch: QuotaWatch
+    clock: VirtualClock
+    log: list[Entry]
+    metrics: Metrics
+
+    async def publish(self, volume_id: str = ID, **options: object) -> FakeFolder:
+        asked = order(volume_id, volume_id, **{"size_bytes": MIB, **options})
+        self.machine.kubelet_makes(tuple(asked.target.split("/"))[:-1])
+        await self.folders.publish(asked)
+        return self.machine.folders[FolderPlace(FolderState.LIVE, volume_id)]
+
+    async def unpublish(self, volume_id: str = ID) -> None:
+        await self.folders.unpublish(volume_id, order(volume_id, volume_id).target)
+
+    def counted_escapes(self) -> int:
+        (line,) = [
+            line for line in self.metrics.render()[0].decode().splitlines() if line.startswith("orlop_ephemeral_quota_")
+        ]
+        return int(float(line.split()[1]))
+
+    def warnings(self) -> list[str]:
+        return [entry.message for entry in self.log if entry.level is Level.WARNING]
+
+
+@asynccontextmanager
+async def running(machine: FakeMachine | None = None) -> AsyncIterator[Node]:
+    machine = machine or machine_with_pods()
+    machine.why_no_quota = None
+    folders, clock, log, metrics = folders_on(machine), VirtualClock(), list[Entry](), Metrics("t", of_process=False)
+    folders._clock = clock
+    host = FakeNodeHost(machine)
+    tools = {"threads": right_here, "clock": clock, "log": collecting_log(log), "metrics": metrics}
+    watch = QuotaWatch(folders, host.workdir, **tools)
+    task = asyncio.get_running_loop().create_task(watch.run())
+    try:
+        yield Node(machine, folders, watch, clock, log, metrics)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def leave(folder: FakeFolder, into: int = 0, path: str = "left") -> None:
+    folder.files[path] = bytes(10_000)
+    folder.left[path] = into
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("begins", [0.1, 10.0, 24.9, 25.1, 40.0])
+@pytest.mark.parametrize("volumes", [1, 50])
+async def test_a_tenant_that_leaves_its_quota_is_found_within_a_minute(begins: float, volumes: int):
+    async with running() as node:
+        folders = [await node.publish(f"v{number:02}") for number in range(volumes)]
+        await node.clock.sleep(begins)
+        leave(folders[volumes // 2])
+        await node.clock.sleep(MINUTE)
+        assert node.watch.escapes.keys() == {f"v{volumes // 2:02}"}
+        assert node.watch.escapes[f"v{volumes // 2:02}"].first == "left"
+        assert node.counted_escapes() == 1
+
+
+@pytest.mark.virtual_time
+async def test_one_that_takes_the_number_of_another_volume_is_found_and_the_other_is_not_blamed():
+    async with running() as node:
+        thief, victim = await node.publish("thief"), await node.publish("victim")
+        await node.clock.sleep(MINUTE)
+        leave(thief, victim.project)
+        await node.clock.sleep(MINUTE)
+        assert node.watch.escapes.keys() == {"thief"}
+
+
+@pytest.mark.virtual_time
+async def test_it_is_told_once_and_counted_while_it_lasts():
+    async with running() as node:
+        folder = await node.publish()
+        leave(folder)
+        await node.clock.sleep(10 * MINUTE)
+        assert len(node.warnings()) == 1
+        (entry,) = [entry for entry in node.log if entry.level is Level.WARNING]
+        assert (entry.fields["volume"], entry.fields["pod"], entry.fields["such_as"]) == (ID, "web-0", "left")
+        folder.left.clear()
+        await node.clock.sleep(MINUTE)
+        assert node.counted_escapes() == 0
+
+
+@pytest.mark.virtual_time
+async def test_what_hides_behind_another_that_shrinks_is_found_later():
+    async with running() as node:
+        other, folder = await node.publish("other", size_bytes=0), await node.publish()
+        other.files["data"] = bytes(100_000)
+        other.files["more"] = b""
+        await node.clock.sleep(MINUTE)
+        del other.files["data"]
+        leave(folder)
+        await node.clock.sleep((ALL_EVERY_LOOKS + 1) * LOOK_SECONDS)
+        assert node.watch.escapes.keys() == {ID}
+
+
+@pytest.mark.virtual_time
+async def test_one_that_was_buried_before_anybody_looked_is_found_and_forgotten_when_it_is_erased():
+    async with running() as node:
+        await node.clock.sleep(MINUTE)
+        leave(await node.publish())
+        await node.unpublish()
+        await node.clock.sleep(MINUTE)
+        assert node.counted_escapes() == 1
+        node.machine.folders.clear()
+        node.folders.book.was_discarded(ID)
+        await node.clock.sleep(MINUTE)
+        assert node.counted_escapes() == 0
+        assert node.machine.limits == {}
+
+
+@pytest.mark.virtual_time
+async def test_on_a_quiet_node_no_folder_is_looked_through():
+    async with running() as node:
+        await node.publish()
+        await node.clock.sleep(MINUTE)
+        node.machine.faults.fail("strays", errno.EIO, times=1_000)  # would be told
+        await node.clock.sleep(2 * MINUTE)
+        assert node.warnings() == []
+
+
+@pytest.mark.virtual_time
+async def test_folders_without_limits_and_disks_without_quota_are_left_alone():
+    async with running() as node:
+        leave(await node.publish(size_bytes=0), 77)
+        await node.clock.sleep(2 * MINUTE)
+        node.machine.why_no_quota = "None here."
+        await node.clock.sleep(2 * MINUTE)
+        assert (node.counted_escapes(), node.warnings()) == (0, [])
+
+
+@pytest.mark.virtual_time
+async def test_a_disk_that_does_not_answer_is_told_and_looked_at_again():
+    async with running() as node:
+        leave(await node.publish())
+        node.machine.faults.fail("projects", errno.EIO)
+        node.machine.faults.fail("strays", errno.EIO)
+        await node.clock.sleep(2 * MINUTE)
+        assert node.counted_escapes() == 1
+        assert len(node.warnings()) == 3
+
+
+@pytest.mark.virtual_time
+async def test_numbers_of_erased_folders_are_let_go():
+    async with running() as node:
+        await node.publish(lifespan_seconds=0.0)
+        await node.unpublish()
+        await node.clock.sleep(MINUTE)
+        assert len(node.machine.limits) == 1
+        node.machine.folders.clear()
+        await node.clock.sleep(MINUTE)
+        assert node.machine.limits == {}
