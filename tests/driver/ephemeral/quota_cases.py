@@ -82,6 +82,7 @@ def room(drive: Path) -> Iterator[Path]:
     room = drive / f"node-{next(ROOMS)}"
     room.joinpath("kubelet", *names_of(UID)[:-1]).mkdir(parents=True)
     (room / "work").mkdir()
+    subprocess.run(["mount", "--make-shared", drive], check=True, capture_output=True)  # as kubelet's folder is
     yield room
     subprocess.run(["umount", room.joinpath("kubelet", *names_of(UID))], check=False, capture_output=True)
 

@@ -181,7 +181,6 @@ async def test_publishes_and_unpublishes_of_one_volume_at_once_end_in_one_state(
             assert node.volumes("retained") == [ID]
 
 
-@pytest.mark.xfail(reason="project quotas are not joined to publishing yet: a size is recorded, and not enforced")
 async def test_a_size_is_held_or_refused_and_never_passed_over(node: KernelNode):
     async with node.running() as service:
         try:
@@ -416,7 +415,10 @@ async def test_what_is_served_is_told_and_what_is_not_is_unimplemented(node: Ker
     kinds = csi_pb2.NodeServiceCapability.RPC.Type
     async with node.running() as service:
         answer = await service.NodeGetCapabilities(csi_pb2.NodeGetCapabilitiesRequest())
-        assert [each.rpc.type for each in answer.capabilities] == [kinds.GET_VOLUME_STATS]
+        assert [each.rpc.type for each in answer.capabilities] == [
+            kinds.GET_VOLUME_STATS,
+            kinds.GET_VOLUME_HEALTH,
+        ]
         with pytest.raises(Unimplemented):
             await service.NodeStageVolume(csi_pb2.NodeStageVolumeRequest(volume_id=ID))
         with pytest.raises(Unimplemented):
