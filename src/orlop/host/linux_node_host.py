@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from orlop.host import confined_paths, disk_usage, folder_records, mount_table, mounts
 from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
+from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.host.path_rules import UnsafePath, names_below
 from orlop.host.shared_answer import SharedAnswer
@@ -65,7 +66,8 @@ class LinuxWorkdir:
         return folder_records.list_shelf(self._shelves[state])
 
     def names_in_trash(self) -> frozenset[str]:
-        return frozenset(confined_paths.names_in(self._shelves[FolderState.TRASH]))
+        names = confined_paths.names_in(self._shelves[FolderState.TRASH])
+        return frozenset(name.removeprefix(REST_PREFIX) or name for name in names)
 
     def strangers(self) -> frozenset[str]:
         return frozenset(confined_paths.names_in(self._root)) - {state.value for state in FolderState}

@@ -1,9 +1,10 @@
 """What publishing, unpublishing and burying do to the machine. Every function blocks; none knows of any other volume.
 
 Order of effects:
-- publish: the folder is live, with its record durable → the target is there → the folder is bound to it. Whatever
+- publish: the record is durable → the folder is live → the target is there → the folder is bound to it. Whatever
   fails is undone, last effect first, before the caller hears of it: after a final code kubelet removes the target and
-  never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and kubelet comes again.
+  never unpublishes. Where undoing fails as well, or an earlier call may have left something at the target, the answer
+  is UNAVAILABLE, and kubelet comes again.
 - unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
 - bury: one rename, whose new name says when it was and for how long the folder is kept.
 
@@ -17,7 +18,7 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -34,8 +35,16 @@ from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import MountOptions, parse_mount_options
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
-from orlop.records.ephemeral_folder import Burial, FolderRecord, encode_record
+from orlop.records.ephemeral_folder import (
+    Burial,
+    FolderRecord,
+    UnreadableRecord,
+    burial_of,
+    decode_record,
+    encode_record,
+)
 
+T = TypeVar("T")
 Undo = list[Callable[[], object]]
 GONE: Final = frozenset({errno.ENOENT})
 LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
@@ -66,13 +75,14 @@ class FolderWork:
         self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
     ) -> FolderRecord:
         """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
-        record = _with_target(known or new_record(order, now), order.target)
-        with _told(), _undone_on_failure() as undo:
+        record = _with_target(_wanted(known, burial) or new_record(order, now), order.target)
+        with _told(final=not _may_be_there(order, known, burial)), _undone_on_failure() as undo:
             if known is None:
                 self._make(record, now, undo)
             else:
+                place = live_place(order.volume_id) if burial is None else retained_place(burial)
+                self._record(place, known, record, undo)
                 self._resurrect(burial, undo)
-                self._record(known, record, undo)
             self._bind(order, undo)
         return record
 
@@ -102,10 +112,9 @@ class FolderWork:
         undo.append(partial(self._move, place, retained_place(burial)))
         self._workdir.move(retained_place(burial), place)
 
-    def _record(self, before: FolderRecord, after: FolderRecord, undo: Undo) -> None:
+    def _record(self, place: FolderPlace, before: FolderRecord, after: FolderRecord, undo: Undo) -> None:
         if before == after:
             return
-        place = live_place(after.volume_id)
         undo.append(partial(self._workdir.write_record, place, encode_record(before)))
         self._workdir.write_record(place, encode_record(after))
 
@@ -179,6 +188,36 @@ class FolderWork:
         with _told():
             self._move(retained_place(burial), trash_place(burial))
 
+    # ---- where it is -------------------------------------------------------------------------------------------------
+
+    def find(self, volume_id: str, known: Burial | None) -> tuple[FolderRecord | None, Burial | None]:
+        """The record of a volume's folder, and its burial where it is retained; (None, None) if it is neither."""
+        with _told():
+            live = self._record_at(live_place(volume_id))
+            if live is not None:
+                return live, None
+            for burial in self._burials(volume_id, known):
+                record = self._record_at(retained_place(burial))
+                if record is not None:
+                    return record, burial
+            return None, None
+
+    def _burials(self, volume_id: str, known: Burial | None) -> Iterator[Burial]:
+        if known is not None:
+            yield known
+        found = [burial_of(folder.name) for folder in self._workdir.listing(FolderState.RETAINED).folders]
+        yield from (burial for burial in found if burial is not None and burial.volume_id == volume_id)
+
+    def _record_at(self, place: FolderPlace) -> FolderRecord | None:
+        try:
+            return decode_record(self._workdir.read_record(place))
+        except UnreadableRecord:
+            return None
+        except HostError as error:
+            if error.errno not in {errno.ENOENT, errno.ENODATA}:
+                raise
+            return None
+
     def _move(self, place: FolderPlace, to: FolderPlace) -> None:
         """What has gone meanwhile need not be moved."""
         try:
@@ -195,6 +234,17 @@ def new_record(order: PublishOrder, now: float) -> FolderRecord:
 def mount_options(order: PublishOrder) -> MountOptions:
     words = (*order.options.mount_options, *(("ro",) if order.options.read_only else ()))
     return parse_mount_options(words)
+
+
+def _wanted(known: FolderRecord | None, burial: Burial | None) -> FolderRecord | None:
+    """Buried is what has been taken from all its targets, also from those that its record still names."""
+    if known is None or burial is None:
+        return known
+    return msgspec.structs.replace(known, targets=())
+
+
+def _may_be_there(order: PublishOrder, known: FolderRecord | None, burial: Burial | None) -> bool:
+    return known is not None and burial is None and order.target in known.targets
 
 
 def _with_target(record: FolderRecord, target: str) -> FolderRecord:
@@ -229,14 +279,19 @@ def _undo(act: Callable[[], object], cause: Exception) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(*, final: bool = True) -> Iterator[None]:
     """The machine's errors in the interface's terms: its sentences are meant for the caller."""
     try:
         yield
     except HostError as error:
-        _raise_told(error)
+        _raise_told(error, Code.INTERNAL if final else Code.UNAVAILABLE)
 
 
-def _raise_told(error: HostError) -> NoReturn:
+def told(look: Callable[[], T]) -> T:
+    with _told():
+        return look()
+
+
+def _raise_told(error: HostError, otherwise: Code) -> NoReturn:
     code = Code.INVALID_ARGUMENT if error.errno in LEADS_ASTRAY else CODE_OF_ERRNO.get(error.errno or 0)
-    raise error_of(code or Code.INTERNAL, str(error)) from error
+    raise error_of(code or otherwise, str(error)) from error

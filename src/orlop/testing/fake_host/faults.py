@@ -21,6 +21,11 @@ class Faults:
         """AFTER: the world has changed and the caller learns of an error, as when making it durable failed."""
         self._due[function, moment].extend([number] * times)
 
+    def next(self, function: str, moment: Moment = Moment.BEFORE) -> int | None:
+        """With which error its next call fails; None: it does not."""
+        due = self._due.get((function, moment))
+        return due[0] if due else None
+
     def forget(self) -> None:
         """Nothing fails any more."""
         self._due.clear()

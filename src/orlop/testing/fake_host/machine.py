@@ -74,6 +74,7 @@ class FakeMachine:
         self.total_inodes = total_inodes
         self.used_by_others = 0
         """Bytes on the same disk that are not in our folders."""
+        self.inodes_used_by_others = 0
         self._inodes = itertools.count(100)
 
     def new_folder(self, mode: int, record: bytes | None) -> FakeFolder:
@@ -109,7 +110,8 @@ class FakeMachine:
         return max(0, self.total_bytes - used)
 
     def free_inodes(self) -> int:
-        return max(0, self.total_inodes - sum(folder.inodes for folder in self._all_folders()))
+        used = self.inodes_used_by_others + sum(folder.inodes for folder in self._all_folders())
+        return max(0, self.total_inodes - used)
 
     def _all_folders(self) -> list[FakeFolder]:
         return [*self.folders.values(), *self.half_made.values()]
