@@ -222,6 +222,7 @@ class Reaper:
             await self._folders.make_sure(volume_id)
             retained = self._book.retained.get(volume_id)
             if retained is None:
+                self._failures.pop(volume_id, None)
                 return None
             place = retained_place(retained.burial)
             if place in mounted:
