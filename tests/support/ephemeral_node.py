@@ -65,18 +65,24 @@ def mounted(machine: FakeMachine) -> list[Names]:
 class FakePurge:
     """Erases in one effect; fails as often as it is told to. I1: what is mounted must never get here."""
 
-    def __init__(self, machine: FakeMachine, points: KillPoints | None = None) -> None:
+    def __init__(
+        self, machine: FakeMachine, points: KillPoints | None = None, fails: dict[str, int] | None = None
+    ) -> None:
         self._machine = machine
         self._points = points or KillPoints()
-        self.fails: dict[str, int] = {}
+        self.fails = {} if fails is None else fails
         """By a part of the name: how often."""
+        self.failed: set[str] = set()
 
     def __call__(self, name: str) -> None:
-        folder = self._machine.folders[FolderPlace(FolderState.TRASH, name)]
+        folder = self._machine.folders.get(FolderPlace(FolderState.TRASH, name))
+        if folder is None:
+            return
         everywhere = [*self._machine.elsewhere, *(mount for stack in self._machine.mounts.values() for mount in stack)]
         assert folder not in [mount.folder for mount in everywhere], f"{name} is erased while it is mounted"
         with self._points.effect(f"purge {name}"):
             for part in [part for part, times in self.fails.items() if part in name and times > 0]:
                 self.fails[part] -= 1
+                self.failed.add(name)
                 raise HostError(errno.EIO, "The disk does not answer.")
             del self._machine.folders[FolderPlace(FolderState.TRASH, name)]

@@ -65,7 +65,7 @@ class Workdir(Protocol):
         """All folders of a shelf with their records, and what is there without one."""
 
     def names_in_trash(self) -> frozenset[str]:
-        """Whatever is there: all of it is to be erased."""
+        """Whatever is there: all of it is to be erased. What is left of a folder has the folder's name."""
 
     def strangers(self) -> frozenset[str]:
         """What stands beside the shelves and is none of ours."""

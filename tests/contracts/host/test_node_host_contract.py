@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from orlop.host.errors import HostError
+from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.folder_records import RecordedFolder, Stranger
 from orlop.host.mount_option_rules import AccessTimes, MountOptions
 from orlop.host.node_host import FolderState, NodeHost
@@ -160,6 +161,13 @@ def test_everything_in_the_trash_is_trash(world: NodeWorld, host: NodeHost):
     world.stand_on_shelf_without_record(trashed("odd"))
 
     assert host.workdir.names_in_trash() == {"a", "odd"}
+
+
+def test_what_is_left_of_an_erased_folder_has_the_folders_name(world: NodeWorld, host: NodeHost):
+    world.stand_on_shelf_without_record(trashed(REST_PREFIX + "a"))
+    world.stand_on_shelf_without_record(trashed("b"))
+    world.stand_on_shelf_without_record(trashed(REST_PREFIX + "b"))
+    assert host.workdir.names_in_trash() == {"a", "b"}
 
 
 def test_what_died_half_made_is_listed_can_be_removed_and_is_in_nobodys_way(world: NodeWorld, host: NodeHost):

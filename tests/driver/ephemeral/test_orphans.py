@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orlop.csi.error_codes import Unavailable
 from orlop.driver.ephemeral.folders import Folders
 from orlop.driver.ephemeral.orphan_rules import LiveFolder, Verdict, folders_to_look_for, judge
 from orlop.driver.ephemeral.orphan_watch import OrphanWatch
@@ -126,3 +128,34 @@ async def test_after_a_restart_the_grace_begins_anew():
         assert folder_ids(machine, FolderState.LIVE) == [ID]
         await clock.sleep(120)
         assert folder_ids(machine, FolderState.RETAINED) == [ID]
+
+
+@pytest.mark.virtual_time
+async def test_an_orphan_that_cannot_be_buried_holds_up_no_other_and_begins_no_new_grace():
+    machine = machine_with_pods("u1", "u2")
+    async with watching(machine) as (folders, clock):
+        await folders.publish(order("csi-1", "u1"))
+        await folders.publish(order("csi-2", "u2"))
+        for pod in ("u1", "u2"):
+            machine.kubelet_removes(("pods", pod))
+        await clock.sleep(GRACE - 60)
+        machine.faults.fail("move", errno.EIO, times=1)
+        await clock.sleep(90)
+        assert folder_ids(machine, FolderState.RETAINED) == ["csi-2"]
+        await clock.sleep(60)
+        assert folder_ids(machine, FolderState.RETAINED) == ["csi-1", "csi-2"]
+
+
+@pytest.mark.virtual_time
+async def test_what_a_failure_left_is_found_out_when_nobody_asks_for_it_any_more():
+    machine = machine_with_pods()
+    async with watching(machine) as (folders, clock):
+        machine.faults.fail("bind", errno.EIO)
+        machine.faults.fail("remove_target", errno.EIO)
+        with pytest.raises(Unavailable):
+            await folders.publish(order())
+        machine.kubelet_removes(("pods", UID))
+        await clock.sleep(GRACE + 120)
+        assert folder_ids(machine, FolderState.LIVE) == []
+        assert folder_ids(machine, FolderState.RETAINED) == [ID]
+        assert folders.book.retained.keys() == {ID}

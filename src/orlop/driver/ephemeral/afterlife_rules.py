@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -60,6 +60,8 @@ class Wait:
 
 
 Step = Erase | Wait
+Weight = tuple[int, int]
+"""Bytes and folders."""
 
 
 def pressure_factor(space: DiskSpace, headroom: Fraction) -> Fraction:
@@ -77,16 +79,18 @@ def _share(total: int, free: int, headroom: Fraction) -> Fraction:
     return Fraction(max(free, 0), wanted)
 
 
-def next_step(folders: Iterable[RetainedFolder], factor: Fraction) -> Step:
+def next_step(folders: Iterable[RetainedFolder], factor: Fraction, weights: Mapping[str, Weight] | None = None) -> Step:
     """Of what is beyond its time: from the namespace that retains most, the folder that is furthest beyond.
 
     `folders` are all that are retained. Those that must not be erased now (something has them mounted, somebody reads
-    them, the last attempt failed a moment ago) are left out by the caller, and with them what they weigh.
+    them, the last attempt failed a moment ago) are left out by the caller, and with them what they weigh. Who knows
+    the `weights` of all may leave out every folder that cannot be the first: of two of a namespace with the same
+    lifespan, the younger.
     """
     everything = list(folders)
     overdue = [folder for folder in everything if _time_left(folder, factor) < 0]
     if overdue:
-        first = _first_to_go(overdue, everything, factor)
+        first = _first_to_go(overdue, namespace_weights(everything) if weights is None else weights, factor)
         return Erase(first.name, Reason.AGE if first.age > first.lifespan else Reason.PRESSURE)
     return Wait(min((_time_left(folder, factor) for folder in everything), default=None))
 
@@ -96,10 +100,7 @@ def _time_left(folder: RetainedFolder, factor: Fraction) -> float:
     return folder.lifespan * float(factor) - folder.age
 
 
-def _first_to_go(
-    overdue: Sequence[RetainedFolder], everything: Sequence[RetainedFolder], factor: Fraction
-) -> RetainedFolder:
-    weights = namespace_weights(everything)
+def _first_to_go(overdue: Sequence[RetainedFolder], weights: Mapping[str, Weight], factor: Fraction) -> RetainedFolder:
     return min(
         overdue,
         key=lambda folder: (
@@ -111,9 +112,9 @@ def _first_to_go(
     )
 
 
-def namespace_weights(folders: Iterable[RetainedFolder]) -> dict[str, tuple[int, int]]:
-    """Bytes and folders by namespace. What has not been measured yet weighs nothing but itself."""
-    weights: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+def namespace_weights(folders: Iterable[RetainedFolder]) -> dict[str, Weight]:
+    """By namespace. What has not been measured yet weighs nothing but itself."""
+    weights: dict[str, Weight] = defaultdict(lambda: (0, 0))
     for folder in folders:
         size, count = weights[folder.namespace]
         weights[folder.namespace] = size + (folder.bytes_used or 0), count + 1
@@ -167,6 +168,11 @@ def age_of(buried_at_wall: float, started: Moment, now: Moment, buried_at_elapse
     if buried_at_elapsed is not None:
         return max(0.0, now.elapsed - buried_at_elapsed)
     return max(0.0, started.wall - buried_at_wall) + (now.elapsed - started.elapsed)
+
+
+def buried_at_elapsed(buried_at_wall: float, started: Moment) -> float:
+    """The elapsed time of a burial before the start: `age_of` is the time since."""
+    return started.elapsed - max(0.0, started.wall - buried_at_wall)
 
 
 def wall_clock_jump(last: Moment, now: Moment) -> float:

@@ -1,7 +1,8 @@
 """Every folder that is known, in memory: what is live, what is retained, and why something is left alone.
 
 Read from the working directory once, at the start; from then on whoever changed a folder notes it here. Nothing else is
-remembered: what is not on disk is not in the book after a restart.
+remembered: what is not on disk is not in the book after a restart. `retained` is changed by the book alone, which keeps
+the queue of the afterlife beside it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from orlop.driver.ephemeral.afterlife_rules import Moment, RetainedFolder, age_of
+from orlop.driver.ephemeral.afterlife_queue import AfterlifeQueue, Queued
+from orlop.driver.ephemeral.afterlife_rules import Moment, RetainedFolder, age_of, buried_at_elapsed
 from orlop.host.folder_records import RecordedFolder, Stranger
-from orlop.host.node_host import FolderState, Workdir
+from orlop.host.node_host import FolderPlace, FolderState, Workdir
 from orlop.records.ephemeral_folder import Burial, FolderRecord, UnreadableRecord, burial_of, decode_record
 
 
@@ -44,6 +46,8 @@ class FolderBook:
     live: dict[str, FolderRecord] = field(default_factory=dict)
     retained: dict[str, Retained] = field(default_factory=dict)
     left_alone: list[LeftAlone] = field(default_factory=list)
+    queue: AfterlifeQueue = field(default_factory=AfterlifeQueue)
+    """The same folders as in `retained`."""
 
     def record_of(self, volume_id: str) -> FolderRecord | None:
         if volume_id in self.live:
@@ -59,20 +63,50 @@ class FolderBook:
         return {record.project for record in (*live, *(each.record for each in retained)) if record.project}
 
     def lives(self, record: FolderRecord) -> None:
-        self.retained.pop(record.volume_id, None)
+        self.was_discarded(record.volume_id)
         self.live[record.volume_id] = record
 
     def was_buried(self, burial: Burial, elapsed: float) -> None:
         record = self.live.pop(burial.volume_id)
         if burial.lifespan_seconds > 0:
-            self.retained[burial.volume_id] = Retained(record, burial, buried_at_elapsed=elapsed)
+            self.retain(Retained(record, burial, buried_at_elapsed=elapsed))
+
+    def retain(self, retained: Retained) -> None:
+        self.retained[retained.volume_id] = retained
+        self.queue.put(
+            Queued(
+                name=retained.volume_id,
+                namespace=retained.record.owner.namespace,
+                buried_at=self._buried_at(retained),
+                lifespan=retained.burial.lifespan_seconds,
+                bytes_used=retained.bytes_used,
+            )
+        )
+
+    def _buried_at(self, retained: Retained) -> float:
+        if retained.buried_at_elapsed is not None:
+            return retained.buried_at_elapsed
+        return buried_at_elapsed(retained.burial.buried_at, self.started)
 
     def was_discarded(self, volume_id: str) -> None:
         self.retained.pop(volume_id, None)
+        self.queue.remove(volume_id)
+
+    def was_found(self, volume_id: str, record: FolderRecord | None, burial: Burial | None, elapsed: float) -> None:
+        """What a look at the machine showed, after a change whose end is not known; a burial we do not know is new."""
+        if record is not None and burial is None:
+            self.lives(record)
+            return
+        self.live.pop(volume_id, None)
+        if record is None or burial is None:
+            self.was_discarded(volume_id)
+        elif self.burial_of(volume_id) != burial:
+            self.retain(Retained(record, burial, buried_at_elapsed=elapsed))
 
     def was_measured(self, volume_id: str, bytes_used: int) -> None:
         if volume_id in self.retained:
             self.retained[volume_id] = replace(self.retained[volume_id], bytes_used=bytes_used)
+            self.queue.measured(volume_id, bytes_used)
 
     def age(self, retained: Retained, now: Moment) -> float:
         return age_of(retained.burial.buried_at, self.started, now, retained.buried_at_elapsed)
@@ -93,8 +127,15 @@ class FolderBook:
         ]
 
 
+def clear_half_made(workdir: Workdir) -> None:
+    """What a process that died was making when it did; before the book is read."""
+    for state in (FolderState.LIVE, FolderState.RETAINED):
+        for name in workdir.listing(state).half_made:
+            workdir.remove_half_made(FolderPlace(state, name))
+
+
 def read_book(workdir: Workdir, started: Moment) -> FolderBook:
-    """Everything in the working directory; what is half made, and what is twice, is for the caller to clear."""
+    """Everything in the working directory."""
     book = FolderBook(started)
     live, retained = workdir.listing(FolderState.LIVE), workdir.listing(FolderState.RETAINED)
     for folder in live.folders:
@@ -130,7 +171,7 @@ def _read_retained(book: FolderBook, folder: RecordedFolder) -> None:
         why = f"there is another folder of the volume {burial.volume_id}"
         book.left_alone.append(LeftAlone(f"{FolderState.RETAINED.value}/{folder.name}", why))
     else:
-        book.retained[burial.volume_id] = Retained(record, burial)
+        book.retain(Retained(record, burial))
 
 
 def _record_in(book: FolderBook, state: FolderState, folder: RecordedFolder) -> FolderRecord | None:

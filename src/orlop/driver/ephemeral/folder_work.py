@@ -3,8 +3,8 @@
 Order of effects:
 - publish: the record is durable and names the target → the folder is live, held to its limits → the target is there →
   the folder is bound to it. Whatever fails is undone, last effect first, before the caller hears of it: after a final
-  code kubelet removes the target and never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and
-  kubelet comes again.
+  code kubelet removes the target and never unpublishes. Where undoing fails as well, or an earlier call may have left
+  something at the target, the answer is UNAVAILABLE, and kubelet comes again.
 - unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
 - bury: one rename, whose new name says when it was and for how long the folder is kept.
 
@@ -18,7 +18,7 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -43,10 +43,12 @@ from orlop.records.ephemeral_folder import (
     FolderOptions,
     FolderRecord,
     UnreadableRecord,
+    burial_of,
     decode_record,
     encode_record,
 )
 
+T = TypeVar("T")
 Undo = list[Callable[[], object]]
 GONE: Final = frozenset({errno.ENOENT})
 LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
@@ -83,8 +85,8 @@ class FolderWork:
         self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
     ) -> FolderRecord:
         """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
-        record = _with_target(_known_at_its_targets(known, burial) or new_record(order, now), order.target)
-        with _told(), _undone_on_failure() as undo:
+        record = _with_target(_wanted(known, burial) or new_record(order, now), order.target)
+        with _told(final=not _may_be_there(order, known, burial)), _undone_on_failure() as undo:
             if record != known or burial is not None:
                 self._refuse_unlimited(order, record)
             if known is None:
@@ -165,13 +167,6 @@ class FolderWork:
             if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, *LEADS_ASTRAY}:
                 raise
 
-    def live_record(self, volume_id: str) -> FolderRecord | None:
-        """As it is on disk; None where there is none, or none that can be read."""
-        try:
-            return decode_record(self._workdir.read_record(live_place(volume_id)))
-        except (HostError, UnreadableRecord):
-            return None
-
     # ---- unpublish ---------------------------------------------------------------------------------------------------
 
     def take_from_target(self, target: str, record: FolderRecord | None) -> None:
@@ -221,6 +216,36 @@ class FolderWork:
         with _told():
             self._move(retained_place(burial), trash_place(burial))
 
+    # ---- where it is -------------------------------------------------------------------------------------------------
+
+    def find(self, volume_id: str, known: Burial | None) -> tuple[FolderRecord | None, Burial | None]:
+        """The record of a volume's folder, and its burial where it is retained; (None, None) if it is neither."""
+        with _told():
+            live = self._record_at(live_place(volume_id))
+            if live is not None:
+                return live, None
+            for burial in self._burials(volume_id, known):
+                record = self._record_at(retained_place(burial))
+                if record is not None:
+                    return record, burial
+            return None, None
+
+    def _burials(self, volume_id: str, known: Burial | None) -> Iterator[Burial]:
+        if known is not None:
+            yield known
+        found = [burial_of(folder.name) for folder in self._workdir.listing(FolderState.RETAINED).folders]
+        yield from (burial for burial in found if burial is not None and burial.volume_id == volume_id)
+
+    def _record_at(self, place: FolderPlace) -> FolderRecord | None:
+        try:
+            return decode_record(self._workdir.read_record(place))
+        except UnreadableRecord:
+            return None
+        except HostError as error:
+            if error.errno not in {errno.ENOENT, errno.ENODATA}:
+                raise
+            return None
+
     def _move(self, place: FolderPlace, to: FolderPlace) -> None:
         """What has gone meanwhile need not be moved."""
         try:
@@ -246,9 +271,15 @@ def mount_options(order: PublishOrder) -> MountOptions:
     return parse_mount_options(words)
 
 
-def _known_at_its_targets(known: FolderRecord | None, burial: Burial | None) -> FolderRecord | None:
-    """The record of a buried folder still names the target that it had last, and is mounted nowhere."""
-    return msgspec.structs.replace(known, targets=()) if known is not None and burial is not None else known
+def _wanted(known: FolderRecord | None, burial: Burial | None) -> FolderRecord | None:
+    """Buried is what has been taken from all its targets, also from those that its record still names."""
+    if known is None or burial is None:
+        return known
+    return msgspec.structs.replace(known, targets=())
+
+
+def _may_be_there(order: PublishOrder, known: FolderRecord | None, burial: Burial | None) -> bool:
+    return known is not None and burial is None and order.target in known.targets
 
 
 def _with_target(record: FolderRecord, target: str) -> FolderRecord:
@@ -283,13 +314,18 @@ def _undo(act: Callable[[], object], cause: Exception) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(*, final: bool = True) -> Iterator[None]:
     """The machine's errors in the interface's terms: its sentences are meant for the caller."""
     try:
         yield
     except HostError as error:
-        _raise_told(error)
+        _raise_told(error, Code.INTERNAL if final else Code.UNAVAILABLE)
 
 
-def _raise_told(error: HostError) -> NoReturn:
-    raise error_of(CODES.get(error.errno or 0, Code.INTERNAL), str(error)) from error
+def told(look: Callable[[], T]) -> T:
+    with _told():
+        return look()
+
+
+def _raise_told(error: HostError, otherwise: Code) -> NoReturn:
+    raise error_of(CODES.get(error.errno or 0, otherwise), str(error)) from error

@@ -2,7 +2,8 @@
 
 `folder_work` says what is done to the machine and in which order; this module says when, and keeps the book. Order: the
 volume's key is held → the machine is changed, in a thread → the book is changed → the key is let go. So whoever holds a
-key finds the book as the machine is.
+key finds the book as the machine is. After a change that failed, and may have been made all the same, the volume is in
+doubt: the next who holds its key looks at the machine first.
 
 Nothing is erased here.
 """
@@ -10,12 +11,13 @@ Nothing is erased here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol, TypeVar
 
-from orlop.csi.error_codes import FailedPrecondition, ResourceExhausted, Unavailable
+from orlop.csi.error_codes import CsiError, FailedPrecondition, ResourceExhausted, Unavailable
 from orlop.driver.ephemeral.folder_book import FolderBook
-from orlop.driver.ephemeral.folder_work import FolderWork, live_place
+from orlop.driver.ephemeral.folder_work import FolderWork, live_place, told
 from orlop.driver.ephemeral.project_numbers import ProjectNumbers
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder
 from orlop.foundation.clock import Clock
@@ -52,7 +54,10 @@ class Folders:
         self.keys = KeyedLock()
         """By volume id: held by whoever changes a volume's folder."""
         self.buried = asyncio.Event()
-        """Set whenever a folder is buried; who waits for it clears it."""
+        """Set whenever there may be something to erase sooner than before; who waits for it clears it."""
+        self.trashed: list[str] = []
+        """Names in the trash that nobody purges yet; who does takes them out."""
+        self.in_doubt: set[str] = set()
         self.numbers = ProjectNumbers(host.workdir, book.projects)
         self._work = FolderWork(host, self.numbers)
         self._workdir = host.workdir
@@ -67,6 +72,7 @@ class Folders:
     async def publish(self, order: PublishOrder) -> None:
         async with self.keys.hold(order.volume_id, why="NodePublishVolume"):
             await self._refuse_unless_pods_see_mounts()
+            await self.make_sure(order.volume_id)
             known = self.book.record_of(order.volume_id)
             burial = self.book.burial_of(order.volume_id)
             if order.volume_id not in self.book.live:
@@ -76,9 +82,8 @@ class Folders:
                 now = self._clock.now().timestamp()
                 record = await self._threads(lambda: self._work.publish(order, known, burial, now))
                 self.book.lives(record)
-            except Unavailable:  # not all of it could be undone: the next try must find what there is
-                if left := await self._threads(lambda: self._work.live_record(order.volume_id)):
-                    self.book.lives(left)
+            except Exception as error:
+                self._publish_failed(order.volume_id, error)
                 raise
             finally:
                 self._being_made.discard(order.volume_id)
@@ -87,9 +92,14 @@ class Folders:
 
     async def _refuse_unless_pods_see_mounts(self) -> None:
         """Looked at until it is so: a folder that was a shared mount stays one."""
-        self._pods_see_mounts = self._pods_see_mounts or await self._threads(self._kubelet_dir.is_shared)
+        self._pods_see_mounts = self._pods_see_mounts or await self._threads(lambda: told(self._kubelet_dir.is_shared))
         if not self._pods_see_mounts:
             raise FailedPrecondition(KUBELET_DIR_NOT_SHARED)
+
+    def _publish_failed(self, volume_id: str, error: Exception) -> None:
+        """Undone, unless it says so; a new folder is in the trash then."""
+        if isinstance(error, Unavailable) or not isinstance(error, CsiError):
+            self.in_doubt.add(volume_id)
 
     def _refuse_too_many(self, volume_id: str) -> None:
         count = len(self.book.live.keys() | self._being_made)
@@ -100,6 +110,7 @@ class Folders:
 
     async def unpublish(self, volume_id: str, target: str) -> None:
         async with self.keys.hold(volume_id, why="NodeUnpublishVolume"):
+            await self.make_sure(volume_id)
             record = self.book.live.get(volume_id)
             await self._threads(lambda: self._work.take_from_target(target, record))
             if record is not None:
@@ -108,8 +119,9 @@ class Folders:
     async def _end_of_target(self, record: FolderRecord, target: str) -> None:
         """Buried when the last target has gone; while anything has it mounted all the same, it stays for now."""
         others = any(other != target for other in record.targets)
-        if others or live_place(record.volume_id) in await self._threads(self._workdir.mounted_folders):
-            self.book.lives(await self._threads(lambda: self._work.forget_target(record, target)))
+        if others or await self._is_mounted(record.volume_id):
+            with self._doubted_on_failure(record.volume_id):
+                self.book.lives(await self._threads(lambda: self._work.forget_target(record, target)))
             if not others:
                 self._log.warning("not buried yet: something still has it mounted", volume=record.volume_id)
             return
@@ -118,8 +130,9 @@ class Folders:
     async def bury_if_unused(self, volume_id: str, why: str) -> bool:
         """For folders whose pod will not ask for it any more: buried unless something has it mounted."""
         async with self.keys.hold(volume_id, why=why):
+            await self.make_sure(volume_id)
             record = self.book.live.get(volume_id)
-            if record is None or live_place(volume_id) in await self._threads(self._workdir.mounted_folders):
+            if record is None or await self._is_mounted(volume_id):
                 return False
             await self._bury(record)
             self._log.info("buried", volume=volume_id, why=why, pod=record.owner.pod_name)
@@ -127,6 +140,43 @@ class Folders:
 
     async def _bury(self, record: FolderRecord) -> None:
         now, lifespan = self._clock.now().timestamp(), record.options.lifespan_seconds
-        burial = await self._threads(lambda: self._work.bury(record.volume_id, now, lifespan))
+        with self._doubted_on_failure(record.volume_id):
+            burial = await self._threads(lambda: self._work.bury(record.volume_id, now, lifespan))
         self.book.was_buried(burial, self._clock.elapsed())
+        if burial.lifespan_seconds <= 0:
+            self.trashed.append(burial.folder_name)
         self.buried.set()
+
+    async def _is_mounted(self, volume_id: str) -> bool:
+        return live_place(volume_id) in await self._threads(lambda: told(self._workdir.mounted_folders))
+
+    # ---- doubt -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _doubted_on_failure(self, volume_id: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.in_doubt.add(volume_id)
+            raise
+
+    async def make_sure(self, volume_id: str) -> None:
+        """For the holder of the key: the book says of the volume what is true. UNAVAILABLE: nobody can know it now."""
+        if volume_id not in self.in_doubt:
+            return
+        known = self.book.burial_of(volume_id)
+        try:
+            record, burial = await self._threads(lambda: self._work.find(volume_id, known))
+        except CsiError as error:
+            raise Unavailable(f"what a failure before this has left cannot be found out: {error}") from error
+        self.book.was_found(volume_id, record, burial, self._clock.elapsed())
+        self.in_doubt.discard(volume_id)
+        self._log.info("looked at again after a failure", volume=volume_id, live=volume_id in self.book.live)
+        self.buried.set()
+
+    async def end_doubts(self) -> None:
+        """For volumes that nobody asks for any more; what cannot be found out now stays in doubt."""
+        for volume_id in sorted(self.in_doubt):
+            async with self.keys.hold(volume_id, why="looking again after a failure"):
+                with suppress(Unavailable):
+                    await self.make_sure(volume_id)

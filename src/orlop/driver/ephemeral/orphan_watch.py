@@ -1,7 +1,8 @@
 """Looks again and again for live folders that nobody will ask for any more, and has them buried.
 
-Order: which folders are mounted → which pods kubelet still knows → `orphan_rules` judges → `folders` buries, which
-looks again under the volume's key whether something has it mounted. Must not erase anything.
+Order: what is in doubt is made sure of → which folders are mounted → which pods kubelet still knows → `orphan_rules`
+judges → `folders` buries, which looks again under the volume's key whether something has it mounted. One that cannot be
+buried now holds up no other. Must not erase anything.
 """
 
 from __future__ import annotations
@@ -43,11 +44,21 @@ class OrphanWatch:
             await self._clock.sleep(min(LOOK_SECONDS, max(1.0, self._grace)))
 
     async def look(self) -> None:
+        await self._folders.end_doubts()
         live = await self._threads(self._live_folders)
-        verdict = judge(live, self._since, self._clock.elapsed(), self._grace)
+        before = self._since
+        verdict = judge(live, before, self._clock.elapsed(), self._grace)
         self._since = verdict.orphans_since
         for volume_id in verdict.bury:
-            await self._folders.bury_if_unused(volume_id, why="its pod is gone")
+            if not await self._buried(volume_id) and volume_id in before:
+                self._since = {**self._since, volume_id: before[volume_id]}
+
+    async def _buried(self, volume_id: str) -> bool:
+        try:
+            return await self._folders.bury_if_unused(volume_id, why="its pod is gone")
+        except CsiError as error:
+            self._log.warning("an orphan could not be buried", volume=volume_id, error=error)
+            return False
 
     def _live_folders(self) -> list[LiveFolder]:
         """The book first: what is published meanwhile is then found mounted, or not judged at all."""

@@ -1,21 +1,23 @@
 """Erases what is beyond its time: one decision at a time, each on what the disk is then.
 
 Order for one folder: its key is held → nothing has it mounted → it is moved to the trash, which is durable and frees
-its name → the book forgets it → nothing has it mounted still → it is purged. What a process that died left in the
-trash is purged by the next one. Under pressure nothing more is decided before the purge is through and the disk has
-been measured again; else two are purged side by side.
+its name → the book forgets it → `trash_purge` erases it for good, if still nothing has it mounted.
 
-A folder that cannot be erased (something has it mounted, a purge failed) is tried again later, each time later, and
-holds up no other. Must not decide by itself: `afterlife_rules` does.
+What is beyond its own lifespan goes whatever the disk says: first, and several at a time for one look at the mounts.
+What only pressure asks for goes one by one, and only when nothing is being purged: the room that a purge gives is
+measured before more is decided. A folder that cannot be erased (something has it mounted, its purge failed) is tried
+again later, each time later, and holds up no other. A disk that cannot be looked at ends nothing: it is told, and
+looked at again later. Must not decide by itself: `afterlife_rules` does.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+import errno
+import heapq
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
-from random import Random
 from typing import Final
 
 from orlop.csi.error_codes import CsiError
@@ -24,57 +26,36 @@ from orlop.driver.ephemeral.afterlife_rules import (
     DiskSpace,
     Erase,
     Moment,
-    Reason,
     Wait,
     next_look,
-    next_step,
     pressure_factor,
     wall_clock_jump,
 )
-from orlop.driver.ephemeral.folder_book import Retained
+from orlop.driver.ephemeral.complaints import Complaints
 from orlop.driver.ephemeral.folder_work import FolderWork, retained_place
-from orlop.driver.ephemeral.folders import Folders, Threads
+from orlop.driver.ephemeral.folders import Folders
+from orlop.driver.ephemeral.mount_look import MountLook
+from orlop.driver.ephemeral.trash_purge import LATER, PURGES_AT_ONCE, Purge, ReaperTools, TrashPurge
 from orlop.foundation.backoff import Backoff
-from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyHeld
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
-from orlop.host.node_host import FolderPlace, FolderState, NodeHost
+from orlop.host.node_host import FolderPlace, NodeHost
 
-PURGES_AT_ONCE: Final = 2
-LATER: Final = Backoff(initial=5.0, factor=2.0, cap=600.0, jitter=0.2)
+__all__ = ["Purge", "Reaper", "ReaperSettings", "ReaperTools"]
+
+MOST_AT_ONCE: Final = 32
+"""Folders whose keys are held for one look at the mounts."""
+BLIND: Final = Backoff(initial=1.0, factor=2.0, cap=60.0, jitter=0.2)
 JUMP_WORTH_TELLING_SECONDS: Final = 5.0
 SHORTLY_AFTER: Final = 0.001
 """A folder goes strictly after its time."""
-
-Purge = Callable[[str], object]
-"""Erases what has this name in the trash, for good; blocks, and raises HostError with what could not be erased."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaperSettings:
     prune_interval: float
     headroom: Fraction
-
-
-@dataclass(frozen=True, slots=True)
-class ReaperTools:
-    threads: Threads
-    clock: Clock
-    random: Random
-    log: Log
-    metrics: Metrics
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """Why something was not erased, and when it is tried again."""
-
-    failures: int
-    again_at: float
-    why: str
 
 
 class Reaper:
@@ -85,134 +66,197 @@ class Reaper:
     ) -> None:
         self._folders = folders
         self._book = folders.book
-        self._host = host
+        self._queue = folders.book.queue
+        self._workdir = host.workdir
         self._work = FolderWork(host, folders.numbers)
-        self._purge = purge
         self._settings = settings
         self._threads = tools.threads
         self._clock = tools.clock
         self._random = tools.random
         self._log = tools.log
-        self._turns = asyncio.Semaphore(PURGES_AT_ONCE)
-        self._purging: dict[str, asyncio.Task[None]] = {}
-        self._troubles: dict[str, _Trouble] = {}
+        self._complaints = Complaints(tools.log, tools.clock)
+        self._mounts = MountLook(host.workdir, tools.threads, tools.clock)
+        self._trash = TrashPurge(host.workdir, purge, self._mounts, tools, settled=folders.buried)
+        self._trash_seen_at: float | None = None
+        self._failures: dict[str, int] = {}
+        """How often a volume's folder could not be erased."""
+        self._set_aside: list[tuple[float, str]] = []
+        """When they are taken back."""
         self._last: Moment | None = None
         self.factor = NO_PRESSURE
-        self._erased = tools.metrics.counter(
-            "orlop_ephemeral_erased_total", "Folders erased, by the reason.", ("reason",)
-        )
+        self.why_stuck: str | None = None
+        """Why nothing can be erased now; None while it can."""
         self._failed = tools.metrics.counter("orlop_ephemeral_erase_failures_total", "Attempts to erase that failed.")
+        self._blind = tools.metrics.counter(
+            "orlop_ephemeral_disk_failures_total", "Looks at the disk, the trash or the mounts that failed."
+        )
         tools.metrics.gauge_from(
             "orlop_ephemeral_pressure_factor", "What lifespans are multiplied by.", lambda: float(self.factor)
         )
 
     async def run(self) -> None:
-        """For ever."""
+        """For ever, whatever the disk answers."""
         async with TaskGroup() as tasks:
+            for number in range(PURGES_AT_ONCE):
+                tasks.start(self._trash.work(), name=f"purge {number + 1}")
+            failures = 0
             while True:
                 self._folders.buried.clear()
-                await self._wait(await self._try_step(tasks))
+                try:
+                    seconds = await self.step()
+                except OSError as error:
+                    failures += 1
+                    self._tell_stuck(error)
+                    await self._clock.sleep(BLIND.delay(failures, self._random))
+                else:
+                    failures = 0
+                    self.why_stuck = None
+                    await self._wait(seconds)
 
-    async def _try_step(self, tasks: TaskGroup) -> float | None:
-        """A disk that does not answer keeps nobody from being served, and is asked again."""
-        try:
-            return await self.step(tasks)
-        except HostError as error:
-            self._failed.inc()
-            self._log.warning("nothing can be erased now", error=error)
-            return self._settings.prune_interval
-
-    async def step(self, tasks: TaskGroup) -> float | None:
-        """Decides and does one thing; how long there is nothing to do then, or None for: until something is buried."""
+    async def step(self) -> float:
+        """Decides and does one thing; how long there is nothing to do then."""
         now = self._now()
         self._tell_jump(now)
-        for name in await self._threads(self._host.workdir.names_in_trash):
-            self._begin_purge(name, None, tasks)
+        self._take_back(now)
+        await self._look_for_trash(now)
         self.factor = await self._measured_factor()
-        folders = self._book.in_afterlife(now, but=self._in_trouble(now))
-        match next_step(folders, self.factor):
-            case Erase(volume_id, reason):
-                await self._erase(volume_id, reason, tasks)
+        if overdue := self._overdue(now):
+            await self._erase(overdue)
+            return 0.0
+        match self._queue.next_step(now.elapsed, NO_PRESSURE if self._trash.busy else self.factor):
+            case Erase() as erase:
+                self._queue.set_aside(erase.name)
+                await self._erase([erase])
                 return 0.0
             case Wait(seconds):
-                looks = next_look(len(self._book.retained), self.factor, self._settings.prune_interval)
-                return looks if seconds is None or looks is None else min(looks, seconds + SHORTLY_AFTER)
+                return self._next_look(seconds)
+
+    def _next_look(self, seconds: float | None) -> float:
+        looks = next_look(len(self._book.retained), self.factor, self._settings.prune_interval)
+        waits = [self._settings.prune_interval if looks is None else looks]
+        if seconds is not None:
+            waits.append(seconds + SHORTLY_AFTER)
+        return min(waits)
+
+    def _overdue(self, now: Moment) -> list[Erase]:
+        """Beyond their own lifespan; each is set aside, so that the next is chosen as if it had gone already."""
+        overdue: list[Erase] = []
+        while len(overdue) < MOST_AT_ONCE:
+            step = self._queue.next_step(now.elapsed, NO_PRESSURE)
+            if not isinstance(step, Erase):
+                break
+            self._queue.set_aside(step.name)
+            overdue.append(step)
+        return overdue
+
+    async def _look_for_trash(self, now: Moment) -> None:
+        """Not at every step, since there may be very much; but before pressure takes more, all of it is on its way."""
+        self._hand_over_trash()
+        seen_at = self._trash_seen_at
+        due = seen_at is None or now.elapsed - seen_at >= self._settings.prune_interval
+        if due or (self.factor != NO_PRESSURE and not self._trash.busy):
+            await self._trash.look()
+            self._trash_seen_at = now.elapsed
+
+    def _hand_over_trash(self) -> None:
+        while self._folders.trashed:
+            self._trash.add(self._folders.trashed.pop())
 
     async def _measured_factor(self) -> Fraction:
-        room = await self._threads(self._host.workdir.room)
+        room = await self._threads(self._workdir.room)
         space = DiskSpace(room.total_bytes, room.free_bytes, room.total_inodes, room.free_inodes)
         return pressure_factor(space, self._settings.headroom)
 
-    async def _wait(self, seconds: float | None) -> None:
+    async def _wait(self, seconds: float) -> None:
+        """Until then, or until something has happened that makes it too long."""
+        end = self._clock.elapsed() + seconds
+        while (left := end - self._clock.elapsed()) > 0:
+            try:
+                async with self._clock.timeout(left):
+                    await self._folders.buried.wait()
+            except TimeoutError:
+                return
+            self._folders.buried.clear()
+            self._hand_over_trash()
+            if self.factor != NO_PRESSURE or self._something_due_before(end):
+                return
+
+    def _something_due_before(self, end: float) -> bool:
+        now = self._clock.elapsed()
+        match self._queue.next_step(now, NO_PRESSURE):
+            case Wait(seconds):
+                return seconds is not None and now + seconds + SHORTLY_AFTER < end
+            case Erase():
+                return True
+
+    # ---- some folders ------------------------------------------------------------------------------------------------
+
+    async def _erase(self, chosen: Sequence[Erase]) -> None:
+        """They have been set aside. HostError: nobody knows what is mounted, and nothing was done."""
+        with ExitStack() as keys:
+            held = [erase for erase in chosen if self._holds(erase.name, keys)]
+            ticket = self._mounts.ticket()
+            try:
+                mounted = await self._mounts.after(ticket)
+            except OSError:
+                for erase in held:
+                    self._queue.take_back(erase.name)
+                raise
+            for erase in held:
+                name = await self._moved_to_trash(erase.name, mounted)
+                if name is not None:
+                    self._log.info("erasing", volume=erase.name, reason=erase.reason.value)
+                    self._trash.add(name, erase.reason, ticket)
+
+    def _holds(self, volume_id: str, keys: ExitStack) -> bool:
         try:
-            async with self._clock.timeout(seconds if seconds is not None else self._settings.prune_interval):
-                await self._folders.buried.wait()
-        except TimeoutError:
-            return
-
-    # ---- one folder --------------------------------------------------------------------------------------------------
-
-    async def _erase(self, volume_id: str, reason: Reason, tasks: TaskGroup) -> None:
-        try:
-            name = await self._move_to_trash(volume_id)
-        except (CsiError, HostError, KeyHeld) as error:
-            self._note_trouble(volume_id, str(error))
-            return
-        self._log.info("erasing", volume=volume_id, reason=reason.value)
-        purge = self._begin_purge(name, reason, tasks)
-        if reason is Reason.PRESSURE:
-            await asyncio.wait([purge])
-
-    async def _move_to_trash(self, volume_id: str) -> str:
-        with self._folders.keys.try_hold(volume_id, why="erasing"):
-            retained: Retained = self._book.retained[volume_id]
-            place = retained_place(retained.burial)
-            if place in await self._threads(self._host.workdir.mounted_folders):
-                raise HostError(0, f"The folder {place} is mounted somewhere; it is left alone until it is not.")
-            await self._threads(lambda: self._work.discard(retained.burial))
-            self._book.was_discarded(volume_id)
-            self._troubles.pop(volume_id, None)
-            return retained.burial.folder_name
-
-    def _begin_purge(self, name: str, reason: Reason | None, tasks: TaskGroup) -> asyncio.Task[None]:
-        """What lies in the trash for another reason was never used, has no afterlife, or another process left it."""
-        if name not in self._purging:
-            self._purging[name] = tasks.start(self._purge_until_gone(name, reason), name=f"purge {name}")
-        return self._purging[name]
-
-    async def _purge_until_gone(self, name: str, reason: Reason | None) -> None:
-        failures = 0
-        while not await self._purged(name):
-            failures += 1
-            await self._clock.sleep(LATER.delay(failures, self._random))
-        del self._purging[name]
-        self._erased.inc(reason.value if reason is not None else "trash")
-
-    async def _purged(self, name: str) -> bool:
-        place = FolderPlace(FolderState.TRASH, name)
-        try:
-            if place in await self._threads(self._host.workdir.mounted_folders):
-                self._log.warning("not erased yet: something has it mounted", folder=str(place))
-                return False
-            async with self._turns:
-                await self._threads(lambda: self._purge(name))
-        except HostError as error:
-            self._failed.inc()
-            self._log.warning("not erased yet", folder=str(place), error=error)
+            keys.enter_context(self._folders.keys.try_hold(volume_id, why="erasing"))
+        except KeyHeld as error:
+            self._put_off(volume_id, error)
             return False
         return True
 
+    async def _moved_to_trash(self, volume_id: str, mounted: frozenset[FolderPlace]) -> str | None:
+        """Its name there; None if it is not to be erased, or not now."""
+        try:
+            await self._folders.make_sure(volume_id)
+            retained = self._book.retained.get(volume_id)
+            if retained is None:
+                self._failures.pop(volume_id, None)
+                return None
+            place = retained_place(retained.burial)
+            if place in mounted:
+                raise HostError(errno.EBUSY, f"The folder {place} is mounted somewhere.")
+            await self._threads(lambda: self._work.discard(retained.burial))
+        except (CsiError, OSError) as error:
+            if not isinstance(error, OSError):
+                self._folders.in_doubt.add(volume_id)
+            self._put_off(volume_id, error)
+            return None
+        self._book.was_discarded(volume_id)
+        self._failures.pop(volume_id, None)
+        return retained.burial.folder_name
+
     # ---- trouble -----------------------------------------------------------------------------------------------------
 
-    def _in_trouble(self, now: Moment) -> list[str]:
-        return [volume_id for volume_id, trouble in self._troubles.items() if trouble.again_at > now.elapsed]
-
-    def _note_trouble(self, volume_id: str, why: str) -> None:
-        failures = self._troubles[volume_id].failures + 1 if volume_id in self._troubles else 1
-        again_at = self._clock.elapsed() + LATER.delay(failures, self._random)
-        self._troubles[volume_id] = _Trouble(failures, again_at, why)
+    def _put_off(self, volume_id: str, why: Exception) -> None:
+        self._failures[volume_id] = self._failures.get(volume_id, 0) + 1
+        again_at = self._clock.elapsed() + LATER.delay(self._failures[volume_id], self._random)
+        heapq.heappush(self._set_aside, (again_at, volume_id))
         self._failed.inc()
-        self._log.warning("not erased yet", volume=volume_id, error=why)
+        self._complaints.tell("not erased yet", volume=volume_id, error=why)
+
+    def _take_back(self, now: Moment) -> None:
+        while self._set_aside and self._set_aside[0][0] <= now.elapsed:
+            _, volume_id = heapq.heappop(self._set_aside)
+            self._queue.take_back(volume_id)
+            if volume_id not in self._book.retained:
+                self._failures.pop(volume_id, None)
+
+    def _tell_stuck(self, error: OSError) -> None:
+        self.why_stuck = f"nothing is erased: {error}"
+        self._blind.inc()
+        self._complaints.tell("nothing is erased, as the disk cannot be looked at", error=error)
 
     def _now(self) -> Moment:
         return Moment(self._clock.now().timestamp(), self._clock.elapsed())

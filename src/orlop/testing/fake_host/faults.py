@@ -1,9 +1,12 @@
-"""Errors that were asked for: the next so many calls of a function fail, before or after they did their work."""
+"""Errors that were asked for: the next so many calls of a function fail, before or after they did their work.
+
+Counts the calls as well: what a program asks of a machine that fails is a part of how it behaves.
+"""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,17 +19,27 @@ class Faults:
 
     def __init__(self) -> None:
         self._due: defaultdict[tuple[str, Moment], deque[int]] = defaultdict(deque)
+        self._calls: Counter[str] = Counter()
 
     def fail(self, function: str, number: int, *, times: int = 1, moment: Moment = Moment.BEFORE) -> None:
         """AFTER: the world has changed and the caller learns of an error, as when making it durable failed."""
         self._due[function, moment].extend([number] * times)
 
+    def next(self, function: str, moment: Moment = Moment.BEFORE) -> int | None:
+        """With which error its next call fails; None: it does not."""
+        due = self._due.get((function, moment))
+        return due[0] if due else None
+
     def forget(self) -> None:
         """Nothing fails any more."""
         self._due.clear()
 
+    def calls(self, function: str) -> int:
+        return self._calls[function]
+
     @contextmanager
     def around(self, function: str) -> Iterator[None]:
+        self._calls[function] += 1
         self._raise_if_due(function, Moment.BEFORE)
         yield
         self._raise_if_due(function, Moment.AFTER)

@@ -100,6 +100,7 @@ class FakeMachine:
         self.why_not_writable: str | None = None
         self.limits: dict[int, ProjectLimits] = {}
         """By number; on a disk that has quota, tenants are held to them."""
+        self.inodes_used_by_others = 0
         self._inodes = itertools.count(100)
 
     def new_folder(self, mode: int, record: bytes | None) -> FakeFolder:
@@ -135,7 +136,8 @@ class FakeMachine:
         return max(0, self.total_bytes - used)
 
     def free_inodes(self) -> int:
-        return max(0, self.total_inodes - sum(folder.inodes for folder in self._all_folders()))
+        used = self.inodes_used_by_others + sum(folder.inodes for folder in self._all_folders())
+        return max(0, self.total_inodes - used)
 
     def tenant_writes(self, place: FolderPlace, path: str, content: bytes) -> None:
         """ENOSPC: more than the limits of its number allow; nothing is written then."""

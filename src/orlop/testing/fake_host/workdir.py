@@ -11,6 +11,7 @@ from itertools import chain
 
 from orlop.host.disk_usage import DiskRoom, TreeUsage
 from orlop.host.errors import HostError
+from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.folder_records import RecordedFolder, ShelfListing, Stranger
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState
@@ -92,7 +93,8 @@ class FakeWorkdir:
     def names_in_trash(self) -> frozenset[str]:
         with self._acts.look("names_in_trash"):
             listing = self.listing(FolderState.TRASH)
-            return frozenset(each.name for each in listing.folders) | {each.name for each in listing.strangers}
+            names = [*(each.name for each in listing.folders), *(each.name for each in listing.strangers)]
+            return frozenset(name.removeprefix(REST_PREFIX) for name in names)
 
     def strangers(self) -> frozenset[str]:
         with self._acts.look("strangers"):

@@ -1,0 +1,89 @@
+"""Random histories of a whole node, on virtual time, against a simple model of what must be.
+
+A failure shows its history and seed: `run_virtual(lambda clock: History(seed).play([...]))` repeats it.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.virtual_clock import run_virtual
+from support.afterlife_history import (
+    TARGETS,
+    VOLUMES,
+    Fail,
+    FailPurges,
+    Fill,
+    ForcePodAway,
+    History,
+    JumpWall,
+    KillSoon,
+    LetGo,
+    MountElsewhere,
+    Pass,
+    Publish,
+    Reboot,
+    Restart,
+    Step,
+    Together,
+    Unpublish,
+    Use,
+    Write,
+)
+
+YEAR = 365 * 24 * 3600.0
+HOUR = 3600.0
+LOOKS = ("read_record", "listing", "names_in_trash", "strangers", "identity", "mounted_folders", "room")
+CHANGES = ("create", "remove_half_made", "write_record", "move", "bind")
+AT_TARGETS = ("make_target", "remove_target", "mounted_at", "unmount", "names_in")
+
+volumes = st.integers(0, len(VOLUMES) - 1)
+targets = st.integers(0, len(TARGETS) - 1)
+moments = st.sampled_from(KillMoment)
+publishes = st.builds(Publish, volumes, targets)
+unpublishes = st.builds(Unpublish, volumes, targets)
+asked = publishes | unpublishes
+
+steps = st.one_of(
+    publishes,
+    publishes,
+    unpublishes,
+    unpublishes,
+    st.builds(Together, st.lists(asked, min_size=2, max_size=5).map(tuple)),
+    st.builds(Write, volumes, st.integers(0, 60)),
+    st.builds(ForcePodAway, volumes),
+    st.builds(MountElsewhere, volumes),
+    st.builds(LetGo, st.integers(0, 3)),
+    st.builds(Fill, st.sampled_from([0, 850, 920, 970, 1000]), st.sampled_from([0, 0, 0, 920, 1000])),
+    st.builds(Pass, st.sampled_from([0.5, 6.0, 16.0, 31.0, 70.0, 700.0])),
+    st.builds(Pass, st.sampled_from([0.5, 6.0, 16.0, 31.0, 70.0, 700.0])),
+    st.builds(JumpWall, st.sampled_from([YEAR, -HOUR])),
+    st.builds(
+        Fail,
+        st.sampled_from(LOOKS + CHANGES + AT_TARGETS),
+        st.sampled_from([errno.EIO, errno.EIO, errno.ENOSPC]),
+        st.integers(1, 3),
+        moments,
+    ),
+    st.builds(FailPurges, volumes, st.integers(1, 4)),
+    st.builds(Use, volumes, targets, st.booleans()),
+    st.builds(Restart),
+    st.builds(Reboot),
+    st.builds(KillSoon, st.integers(1, 8), moments, st.booleans()),
+)
+
+# Long ones; what a failure does not need shrinks to None.
+histories = st.lists(st.none() | steps, min_size=25, max_size=40).map(
+    lambda several: [step for step in several if step is not None]
+)
+
+
+@settings(max_examples=settings.default.max_examples // 2, print_blob=True)  # type: ignore[union-attr]
+@given(histories, st.integers(0, 2**16))
+def test_whatever_happens_nothing_is_lost_erased_early_or_left_over(history: list[Step], seed: int):
+    note(f"run_virtual(lambda clock: History({seed}).play({history!r}))")
+    run_virtual(lambda clock: History(seed).play(history))
