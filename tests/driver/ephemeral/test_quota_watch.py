@@ -227,6 +227,18 @@ async def test_a_disk_that_does_not_answer_is_told_and_looked_at_again():
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("failing", ["projects", "quota_usage", "room", "strays"])
+async def test_no_error_makes_it_forget_one_that_was_buried_meanwhile(failing: str):
+    async with running() as node:
+        await node.clock.sleep(MINUTE)
+        leave(await node.publish())
+        await node.unpublish()
+        node.machine.faults.fail(failing, errno.EIO)
+        await node.clock.sleep(2 * MINUTE)
+        assert node.counted_escapes() == 1
+
+
+@pytest.mark.virtual_time
 async def test_numbers_of_erased_folders_are_let_go():
     async with running() as node:
         await node.publish(lifespan_seconds=0.0)

@@ -101,12 +101,17 @@ class QuotaWatch:
         if await self._threads(self._workdir.why_no_quota) is not None:
             return
         self._forget_what_is_gone()
-        limited = self._limited_folders()
-        await self._threads(self._numbers.release_unused)
-        if limited:
-            await self._look_through(limited, await self._suspects(limited))
-        else:
-            self._before = None
+        await self._release_numbers()
+        began, limited = self._clock.elapsed(), self._limited_folders()
+        chosen = await self._suspects(limited) if limited else frozenset()
+        self._last_began = began
+        await self._look_through(limited, chosen)
+
+    async def _release_numbers(self) -> None:
+        try:
+            await self._threads(self._numbers.release_unused)
+        except HostError as error:
+            self._log.warning("limits of erased folders could not be lifted", error=error)
 
     def _forget_what_is_gone(self) -> None:
         for volume_id in [key for key in self._escapes if self._book.record_of(key) is None]:
@@ -119,7 +124,6 @@ class QuotaWatch:
             is_new = retained.buried_at_elapsed is not None and retained.buried_at_elapsed >= self._last_began
             if retained.record.project and (is_new or key in self._owed):
                 found[key] = _Limited(retained_place(retained.burial), retained.record)
-        self._last_began = self._clock.elapsed()
         return found
 
     async def _suspects(self, limited: Mapping[str, _Limited]) -> frozenset[str]:
