@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
@@ -187,6 +188,15 @@ def test_limits_that_a_dead_process_left_behind_are_lifted(machine: FakeMachine)
     assert machine.limits.keys() == {KUBELETS_FIRST}
 
 
+def test_a_number_that_was_let_go_ahead_of_its_turn_is_given_to_one_alone(machine: FakeMachine):
+    machine.limits[FIRST + 2] = ProjectLimits(MIB, None)
+    numbers = numbers_on(machine)
+    numbers.release_unused()
+    with ExitStack() as held:
+        given = [held.enter_context(numbers.in_hand()) for _ in range(6)]
+    assert given == [FIRST + count for count in range(6)]
+
+
 def test_a_number_in_hand_and_one_of_a_known_folder_are_not_let_go(machine: FakeMachine):
     machine.limits[FIRST] = ProjectLimits(MIB, None)
     numbers = numbers_on(machine, lambda: {FIRST})
@@ -234,7 +244,7 @@ def test_no_two_folders_ever_share_a_number_and_all_are_limited(acts: list[str],
         elif act == "sweep":
             numbers.release_unused()
         elif act == "restart":
-            numbers = numbers_on(machine)
+            numbers = numbers_on(machine, lambda: {folder.project for folder in machine.folders.values()})
         elif act == "steal" and folders:
             thief = machine.folders[random.choice(folders)]
             thief.files["left"] = b"x"

@@ -34,18 +34,20 @@ class ProjectNumbers:
         self._workdir = workdir
         self._in_records = in_records
         self._lock = threading.Lock()
-        self._taken: set[int] | None = None
-        """None until it was read from the file system."""
+        self._taken = set(in_records())
+        """All that we know of; the file system is asked before one is given."""
         self._in_hand: set[int] = set()
         self._freed: list[int] = []
         self._next = FIRST
+        """All below it are taken or freed."""
+        self._has_looked = False
 
     @contextmanager
     def in_hand(self) -> Iterator[int]:
         """A number that nothing counts by, kept for a folder that is being made; afterwards the folder keeps it."""
         with self._lock:
-            taken, number = self._known(), self._free_number()
-            taken.add(number)
+            number = self._free_number()
+            self._taken.add(number)
             self._in_hand.add(number)
         try:
             yield number
@@ -55,26 +57,30 @@ class ProjectNumbers:
 
     def release_unused(self) -> int:
         """Lifts the limits of numbers whose folder was erased; how many are free again."""
+        left = self._numbers_left_by_others()
         with self._lock:
-            taken = self._known()
-            unused = [number for number in taken - self._in_hand - set(self._in_records()) if self._is_free(number)]
+            self._taken |= left
+            self._has_looked = True
+            unknown = self._taken - self._in_hand - set(self._in_records())
+            unused = [number for number in unknown if self._is_free(number)]
             for number in unused:
                 self._workdir.lift_limits(number)
-                taken.discard(number)
-                heapq.heappush(self._freed, number)
+                self._taken.discard(number)
+                if number < self._next:
+                    heapq.heappush(self._freed, number)
             return len(unused)
 
-    def _known(self) -> set[int]:
-        if self._taken is None:
-            counted = {usage.project for usage in self._workdir.projects() if FIRST <= usage.project <= LAST}
-            self._taken = counted | set(self._in_records())
-        return self._taken
+    def _numbers_left_by_others(self) -> set[int]:
+        """By processes before this one; looked up once, since it takes a moment where numbers are many."""
+        if self._has_looked:
+            return set()
+        return {usage.project for usage in self._workdir.projects() if FIRST <= usage.project <= LAST}
 
     def _free_number(self) -> int:
         for number in self._candidates():
             if self._is_free(number):
                 return number
-            self._known().add(number)  # somebody gave it to files of his own
+            self._taken.add(number)  # somebody gave it to files of his own
         raise HostError(errno.ENOSPC, f"All project numbers from {FIRST} to {LAST} are in use on this file system.")
 
     def _candidates(self) -> Iterator[int]:
@@ -82,7 +88,7 @@ class ProjectNumbers:
             yield heapq.heappop(self._freed)
         while self._next <= LAST:
             self._next += 1
-            if self._next - 1 not in self._known():
+            if self._next - 1 not in self._taken:
                 yield self._next - 1
 
     def _is_free(self, number: int) -> bool:

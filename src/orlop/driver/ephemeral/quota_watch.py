@@ -1,6 +1,6 @@
 """Looks again and again whether tenants have left their quota, and lets numbers go that no folder has any more.
 
-Order of a look: limits of numbers whose folders were erased are lifted → what counts by each number is read →
+Order of a look: limits of numbers whose folders were erased are lifted → what each volume counts is read →
 `quota_rules` says whose files are worth looking at → those folders are looked through, one after the other, spread over
 the time until the next look. Also those that were buried since the last one. A volume that left is told once, counted
 while it is there, and part of its health.
@@ -19,7 +19,15 @@ from orlop.driver.ephemeral.folder_book import FolderBook
 from orlop.driver.ephemeral.folder_work import live_place, retained_place
 from orlop.driver.ephemeral.folders import Folders, Threads
 from orlop.driver.ephemeral.publish_request_rules import AdminLimits
-from orlop.driver.ephemeral.quota_rules import ALL_EVERY_LOOKS, LOOK_SECONDS, Counted, Counts, suspects, why_refused
+from orlop.driver.ephemeral.quota_rules import (
+    ALL_EVERY_LOOKS,
+    LOOK_SECONDS,
+    Counted,
+    Counts,
+    counts_of,
+    suspects,
+    why_refused,
+)
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Log
@@ -93,12 +101,17 @@ class QuotaWatch:
         if await self._threads(self._workdir.why_no_quota) is not None:
             return
         self._forget_what_is_gone()
-        limited = self._limited_folders()
-        await self._threads(self._numbers.release_unused)
-        if limited:
-            await self._look_through(limited, await self._suspects(limited))
-        else:
-            self._before = None
+        await self._release_numbers()
+        began, limited = self._clock.elapsed(), self._limited_folders()
+        chosen = await self._suspects(limited) if limited else frozenset()
+        self._last_began = began
+        await self._look_through(limited, chosen)
+
+    async def _release_numbers(self) -> None:
+        try:
+            await self._threads(self._numbers.release_unused)
+        except HostError as error:
+            self._log.warning("limits of erased folders could not be lifted", error=error)
 
     def _forget_what_is_gone(self) -> None:
         for volume_id in [key for key in self._escapes if self._book.record_of(key) is None]:
@@ -111,19 +124,22 @@ class QuotaWatch:
             is_new = retained.buried_at_elapsed is not None and retained.buried_at_elapsed >= self._last_began
             if retained.record.project and (is_new or key in self._owed):
                 found[key] = _Limited(retained_place(retained.burial), retained.record)
-        self._last_began = self._clock.elapsed()
         return found
 
     async def _suspects(self, limited: Mapping[str, _Limited]) -> frozenset[str]:
-        usages = await self._threads(self._workdir.projects)
-        now = {usage.project: Counted(usage.bytes, usage.inodes) for usage in usages}
+        now = await self._threads(lambda: self._counts(limited))
         before = self._before if self._looks % ALL_EVERY_LOOKS else None
         self._looks += 1
         self._before = now
-        numbers = {volume_id: folder.record.project for volume_id, folder in limited.items()}
-        self._owed |= suspects(numbers, before, now) | self._escapes.keys()
-        self._owed &= numbers.keys()
+        self._owed |= suspects(before, now) | self._escapes.keys()
+        self._owed &= limited.keys()
         return frozenset(self._owed)
+
+    def _counts(self, limited: Mapping[str, _Limited]) -> Counts:
+        usages = {key: self._workdir.quota_usage(folder.record.project) for key, folder in limited.items()}
+        room = self._workdir.room()
+        disk = Counted(room.total_bytes - room.free_bytes, room.total_inodes - room.free_inodes)
+        return counts_of({key: Counted(usage.bytes, usage.inodes) for key, usage in usages.items()}, disk)
 
     async def _look_through(self, limited: Mapping[str, _Limited], chosen: frozenset[str]) -> None:
         began, apart = self._clock.elapsed(), LOOK_SECONDS * SPREAD_OVER / max(1, len(chosen))
