@@ -5,7 +5,7 @@ Order of effects:
   to it. Whatever fails is undone, last effect first, before the caller hears of it: after a final code kubelet removes
   the target and never unpublishes. Where undoing fails as well the answer is UNAVAILABLE, and kubelet comes again.
 - unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
-- bury: one rename, whose new name says when it was and for how long the folder is kept.
+- bury: one rename, whose new name says when it was and for how long the folder is kept; undone where it fails.
 
 Each step looks first whether it was done already, so every function can be repeated after a kill at any point. The
 caller sees to it that no two of them work on the same volume.
@@ -66,12 +66,14 @@ class FolderWork:
         self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
     ) -> FolderRecord:
         """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
+        place = live_place(order.volume_id) if burial is None else retained_place(burial)
+        if known is not None and not self._is_there(place):
+            known = burial = None  # somebody removed it by hand
         record = _with_target(_known_at_its_targets(known, burial) or new_record(order, now), order.target)
         with _told(), _undone_on_failure() as undo:
             if known is None:
                 self._make(record, now, undo)
             else:
-                place = live_place(order.volume_id) if burial is None else retained_place(burial)
                 self._record(place, known, record, undo)
                 self._resurrect(burial, undo)
             self._bind(order, undo)
@@ -157,6 +159,13 @@ class FolderWork:
         names = [*(folder.name for folder in listing.folders), *(stranger.name for stranger in listing.strangers)]
         return any(self._identity(name) == root for name in names)
 
+    def _is_there(self, place: FolderPlace) -> bool:
+        try:
+            self._workdir.identity(place)
+        except HostError as error:
+            return error.errno not in GONE
+        return True
+
     def _identity(self, name: str) -> FileIdentity | None:
         try:
             return self._workdir.identity(live_place(name))
@@ -177,8 +186,13 @@ class FolderWork:
     def bury(self, volume_id: str, now: float, lifespan: float) -> Burial:
         """Into the afterlife; without one, straight to the trash."""
         burial = Burial(volume_id, round(now, 3), round(lifespan, 3))
-        with _told():
-            self._move(live_place(volume_id), retained_place(burial) if lifespan > 0 else trash_place(burial))
+        place, retained = live_place(volume_id), retained_place(burial)
+        with _told(), _undone_on_failure() as undo:
+            if lifespan > 0:
+                undo.append(partial(self._move, retained, place))
+                self._move(place, retained)
+            else:  # never undone: somebody may be erasing it already
+                self._move(place, trash_place(burial))
         return burial
 
     def discard(self, burial: Burial) -> None:
