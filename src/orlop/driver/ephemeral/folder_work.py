@@ -146,7 +146,7 @@ class FolderWork:
         names = _names(target)
         with _told():
             mounted = self._kubelet_dir.mounted_at(names)
-            if mounted is not None and not self._is_ours(mounted.root, record):
+            if mounted is not None and not mounted.is_removed and not self._is_ours(mounted.root, record):
                 raise FailedPrecondition(f"what is mounted at the target {target} is no folder of this driver")
             self._kubelet_dir.unmount(names)
             self._kubelet_dir.remove_target(names)
