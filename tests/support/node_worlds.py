@@ -60,6 +60,9 @@ class NodeWorld(Protocol):
     def use(self, target: Names) -> Callable[[], None]:
         """Keeps a mount in use; what it gives ends that."""
 
+    def remove_by_hand(self, place: FolderPlace) -> None:
+        """An empty one."""
+
     def stand_on_shelf_without_record(self, place: FolderPlace) -> None: ...
 
     def stand_beside_the_shelves(self, name: str) -> None: ...
@@ -119,6 +122,9 @@ class FakeWorld:
     def use(self, target: Names) -> Callable[[], None]:
         self.machine.busy.add(target)
         return lambda: self.machine.busy.remove(target)
+
+    def remove_by_hand(self, place: FolderPlace) -> None:
+        del self.machine.folders[place]
 
     def stand_on_shelf_without_record(self, place: FolderPlace) -> None:
         self.machine.folders[place] = self.machine.new_folder(0o755, None)
@@ -206,6 +212,9 @@ class LinuxWorld:
         using.enter_context(descriptor(self._kubelet.joinpath(*target)))
         self._clean_up.callback(using.close)
         return using.close
+
+    def remove_by_hand(self, place: FolderPlace) -> None:
+        self._folder(place).rmdir()
 
     def stand_on_shelf_without_record(self, place: FolderPlace) -> None:
         self._folder(place).mkdir()

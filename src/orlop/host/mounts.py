@@ -40,6 +40,8 @@ class MountedAt:
 
     root: FileIdentity
     options: MountOptions
+    is_removed: bool = False
+    """The folder was removed since: it is empty for ever, and has no name but the mount."""
 
 
 def bind(source: int, target: int, options: MountOptions) -> None:
@@ -61,7 +63,8 @@ def mounted_at(parent: int, name: str) -> MountedAt | None:
         return None
     try:
         with opened_below(parent, (name,), Use.HANDLE, Mounts.CROSSED) as root:
-            return MountedAt(identity_of(root), MountOptions.found(os.statvfs(root).f_flag))
+            options, is_removed = MountOptions.found(os.statvfs(root).f_flag), os.fstat(root).st_nlink == 0
+            return MountedAt(identity_of(root), options, is_removed)
     except HostError as error:
         if error.errno == errno.ENOENT:
             return None

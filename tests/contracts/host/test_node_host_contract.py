@@ -297,6 +297,20 @@ def test_a_bound_folder_is_seen_at_its_target(world: NodeWorld, host: NodeHost, 
     assert mounted is not None
     assert mounted.root == host.workdir.identity(live("a"))
     assert mounted.options.fulfil(PLAIN)
+    assert not mounted.is_removed
+
+
+def test_a_folder_removed_while_it_is_mounted_is_told_so_and_can_be_unmounted(
+    world: NodeWorld, host: NodeHost, target: tuple[str, ...]
+):
+    host.bind(live("a"), target, PLAIN)
+    world.remove_by_hand(live("a"))
+
+    mounted = host.kubelet_dir.mounted_at(target)
+    assert mounted is not None
+    assert mounted.is_removed
+    assert host.kubelet_dir.unmount(target) == 1
+    assert host.workdir.mounted_folders() == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,17 @@ async def test_a_burial_that_fails_is_an_error_and_succeeds_when_it_is_asked_aga
         assert node.volumes("retained") == [ID]
 
 
+async def test_a_volume_whose_folder_somebody_removed_is_unpublished_and_published_anew(node: KernelNode):
+    async with node.running() as service:
+        await service.NodePublishVolume(publish(node.pod()))
+        node.live().rmdir()
+        await service.NodeUnpublishVolume(unpublish(node.target()))
+        assert not node.target().exists()
+        await service.NodePublishVolume(publish(node.target()))
+        (node.target() / "file").touch()
+        assert node.left() == [f"live/{ID}"]
+
+
 async def test_an_unknown_volume_and_a_missing_target_are_unpublished_already(node: KernelNode):
     async with node.running() as service:
         await service.NodeUnpublishVolume(unpublish(node.target(), "csi-unknown"))

@@ -211,6 +211,57 @@ async def test_an_unmount_that_fails_is_an_error_and_buries_nothing(machine: Fak
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("moment", list(KillMoment), ids=lambda moment: moment.value)
+async def test_a_burial_that_fails_is_undone_and_succeeds_when_it_is_asked_again(machine, moment: KillMoment):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    machine.faults.fail("move", errno.EIO, moment=moment)
+    with pytest.raises(Internal):
+        await folders.unpublish(ID, order().target)
+    assert folder_ids(machine, FolderState.LIVE) == [ID]
+    assert_book_is_true(folders, machine)
+    await folders.unpublish(ID, order().target)
+    assert folder_ids(machine, FolderState.RETAINED) == [ID]
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("moment", list(KillMoment), ids=lambda moment: moment.value)
+@pytest.mark.parametrize("again", ["publish", "unpublish"])
+async def test_a_folder_whose_way_to_the_trash_failed_is_asked_for_again_with_success(
+    machine: FakeMachine, again: str, moment: KillMoment
+):
+    folders = folders_on(machine)
+    asked = order(lifespan_seconds=0.0)
+    await folders.publish(asked)
+    machine.faults.fail("move", errno.EIO, moment=moment)
+    with pytest.raises(Internal):
+        await folders.unpublish(ID, asked.target)
+    await folders._clock.sleep(1)
+    if again == "publish":
+        await folders.publish(asked)
+        assert mounted(machine) == [names_of(UID)]
+        assert_book_is_true(folders, machine)
+    await folders.unpublish(ID, asked.target)
+    assert folder_ids(machine, FolderState.LIVE) == []
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("shelf", [FolderState.LIVE, FolderState.RETAINED])
+async def test_a_folder_that_somebody_removed_by_hand_is_made_anew(machine: FakeMachine, shelf: FolderState):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    if shelf is FolderState.RETAINED:
+        await folders.unpublish(ID, order().target)
+    machine.mounts.clear()  # as after a reboot
+    machine.folders.clear()
+    await folders.publish(order())
+    assert mounted(machine) == [names_of(UID)]
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
 async def test_what_is_not_ours_is_not_unmounted(machine: FakeMachine):
     secret = ("pods", UID, "volumes", "kubernetes.io~secret")
     machine.kubelet_makes(secret)

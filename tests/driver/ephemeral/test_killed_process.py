@@ -106,7 +106,7 @@ class Kubelet:
     async def work_until_it_is_killed(self) -> None:
         async with self.process() as (process, client):
             await asyncio.gather(*(pod.ask(client) for pod in self.pods))
-            self._answers_left = self.random.randint(1, 150)
+            self._answers_left = self.random.randint(1, 60)
             await asyncio.gather(*(self._drive(pod, process, client) for pod in self.pods))
             await process.exit_code()
             assert "Traceback" not in process.logged()

@@ -6,7 +6,7 @@ Order of effects:
   code kubelet removes the target and never unpublishes. Where undoing fails as well, or an earlier call may have left
   something at the target, the answer is UNAVAILABLE, and kubelet comes again.
 - unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
-- bury: one rename, whose new name says when it was and for how long the folder is kept.
+- bury: one rename, whose new name says when it was and for how long the folder is kept; undone where it fails.
 
 Each step looks first whether it was done already, so every function can be repeated after a kill at any point. The
 caller sees to it that no two of them work on the same volume.
@@ -85,6 +85,9 @@ class FolderWork:
         self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
     ) -> FolderRecord:
         """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
+        place = live_place(order.volume_id) if burial is None else retained_place(burial)
+        if known is not None and not told(partial(self._is_there, place)):
+            known = burial = None  # somebody removed it by hand
         record = _with_target(_wanted(known, burial) or new_record(order, now), order.target)
         with _told(final=not _may_be_there(order, known, burial)), _undone_on_failure() as undo:
             if record != known or burial is not None:
@@ -92,7 +95,6 @@ class FolderWork:
             if known is None:
                 record = self._make_with_quota(record, now, undo)
             else:
-                place = live_place(order.volume_id) if burial is None else retained_place(burial)
                 self._record(place, known, record, undo)
                 self._resurrect(burial, undo)
             self._bind(order, undo)
@@ -174,7 +176,7 @@ class FolderWork:
         names = _names(target)
         with _told():
             mounted = self._kubelet_dir.mounted_at(names)
-            if mounted is not None and not self._is_ours(mounted.root, record):
+            if mounted is not None and not mounted.is_removed and not self._is_ours(mounted.root, record):
                 raise FailedPrecondition(f"what is mounted at the target {target} is no folder of this driver")
             self._kubelet_dir.unmount(names)
             self._kubelet_dir.remove_target(names)
@@ -186,6 +188,13 @@ class FolderWork:
         listing = self._workdir.listing(FolderState.LIVE)
         names = [*(folder.name for folder in listing.folders), *(stranger.name for stranger in listing.strangers)]
         return any(self._identity(name) == root for name in names)
+
+    def _is_there(self, place: FolderPlace) -> bool:
+        try:
+            self._workdir.identity(place)
+        except HostError as error:
+            return error.errno not in GONE
+        return True
 
     def _identity(self, name: str) -> FileIdentity | None:
         try:
@@ -207,8 +216,13 @@ class FolderWork:
     def bury(self, volume_id: str, now: float, lifespan: float) -> Burial:
         """Into the afterlife; without one, straight to the trash."""
         burial = Burial(volume_id, round(now, 3), round(lifespan, 3))
-        with _told():
-            self._move(live_place(volume_id), retained_place(burial) if lifespan > 0 else trash_place(burial))
+        place, retained = live_place(volume_id), retained_place(burial)
+        with _told(), _undone_on_failure() as undo:
+            if lifespan > 0:
+                undo.append(partial(self._move, retained, place))
+                self._move(place, retained)
+            else:  # never undone: somebody may be erasing it already
+                self._move(place, trash_place(burial))
         return burial
 
     def discard(self, burial: Burial) -> None:

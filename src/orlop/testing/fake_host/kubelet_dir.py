@@ -8,7 +8,7 @@ from orlop.host.mounts import MountedAt
 from orlop.host.node_host import Names
 from orlop.host.path_rules import names_below
 from orlop.testing.fake_host.acts import Acts, refuse
-from orlop.testing.fake_host.machine import KUBELET_DIR
+from orlop.testing.fake_host.machine import KUBELET_DIR, FakeMount
 
 
 class FakeKubeletDir:
@@ -49,7 +49,7 @@ class FakeKubeletDir:
     def mounted_at(self, target: Names) -> MountedAt | None:
         with self._acts.look("mounted_at"):
             stack = self._machine.mounts.get(target)
-            return MountedAt(stack[-1].root, stack[-1].options) if stack else None
+            return MountedAt(stack[-1].root, stack[-1].options, self._is_removed(stack[-1])) if stack else None
 
     def unmount(self, target: Names) -> int:
         count = 0
@@ -66,6 +66,9 @@ class FakeKubeletDir:
             if folder not in self._machine.kubelet_folders:
                 return None
             return self._names_in(folder)
+
+    def _is_removed(self, mount: FakeMount) -> bool:
+        return mount.folder is not None and mount.folder not in self._machine.folders.values()
 
     def _holds_something(self, target: Names) -> bool:
         return bool(self._names_in(target))
