@@ -60,6 +60,15 @@ class Write:
 
 
 @dataclass(frozen=True)
+class ComeAndGo:
+    """A pod's whole life: published at these targets, written to, unpublished from all of them."""
+
+    volume: int
+    targets: tuple[int, ...]
+    blocks: int
+
+
+@dataclass(frozen=True)
 class ForcePodAway:
     volume: int
 
@@ -141,6 +150,7 @@ Step = (
     | Unpublish
     | Together
     | Write
+    | ComeAndGo
     | ForcePodAway
     | MountElsewhere
     | LetGo
@@ -248,6 +258,11 @@ class History:
                 await asyncio.gather(*(self._do(each) for each in asked))
             case Write(volume, blocks):
                 self._write(volume, blocks)
+            case ComeAndGo(volume, targets, blocks):
+                for each in [*(Publish(volume, target) for target in targets), Write(volume, blocks)]:
+                    await self._do(each)
+                for target in targets:
+                    await self._unpublish(volume, target)
             case ForcePodAway(volume):
                 self._pod_goes(volume)
             case MountElsewhere(volume):

@@ -9,3 +9,5 @@ FEW = settings(max_examples=min(settings.default.max_examples, 500))  # type: ig
 """For those that write files, or begin a world of their own."""
 A_HANDFUL = settings(max_examples=min(settings.default.max_examples // 4, 200))  # type: ignore[union-attr]
 """For those that live through hours of several processes."""
+WHOLE_LIVES = settings(max_examples=settings.default.max_examples // 4, print_blob=True)  # type: ignore[union-attr]
+"""For histories of which each finds its own faults: a hundred times more in a soak."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from orlop.testing.kill_points import Moment as KillMoment
@@ -15,6 +15,7 @@ from orlop.testing.virtual_clock import run_virtual
 from support.afterlife_history import (
     TARGETS,
     VOLUMES,
+    ComeAndGo,
     Fail,
     FailPurges,
     Fill,
@@ -34,6 +35,7 @@ from support.afterlife_history import (
     Use,
     Write,
 )
+from support.random_tests import WHOLE_LIVES
 
 YEAR = 365 * 24 * 3600.0
 HOUR = 3600.0
@@ -47,6 +49,9 @@ moments = st.sampled_from(KillMoment)
 publishes = st.builds(Publish, volumes, targets)
 unpublishes = st.builds(Unpublish, volumes, targets)
 asked = publishes | unpublishes
+lives = st.builds(ComeAndGo, volumes, st.sampled_from([(0,), (1,), (0, 1)]), st.integers(0, 60))
+fills = st.builds(Fill, st.sampled_from([0, 850, 900, 920, 950, 970, 1000]), st.sampled_from([0, 0, 0, 920, 1000]))
+passes = st.builds(Pass, st.sampled_from([0.5, 6.0, 16.0, 31.0, 70.0, 700.0]))
 
 steps = st.one_of(
     publishes,
@@ -58,9 +63,13 @@ steps = st.one_of(
     st.builds(ForcePodAway, volumes),
     st.builds(MountElsewhere, volumes),
     st.builds(LetGo, st.integers(0, 3)),
-    st.builds(Fill, st.sampled_from([0, 850, 920, 970, 1000]), st.sampled_from([0, 0, 0, 920, 1000])),
-    st.builds(Pass, st.sampled_from([0.5, 6.0, 16.0, 31.0, 70.0, 700.0])),
-    st.builds(Pass, st.sampled_from([0.5, 6.0, 16.0, 31.0, 70.0, 700.0])),
+    lives,
+    lives,
+    lives,
+    fills,
+    fills,
+    passes,
+    passes,
     st.builds(JumpWall, st.sampled_from([YEAR, -HOUR])),
     st.builds(
         Fail,
@@ -82,7 +91,7 @@ histories = st.lists(st.none() | steps, min_size=25, max_size=40).map(
 )
 
 
-@settings(max_examples=settings.default.max_examples // 2, print_blob=True)  # type: ignore[union-attr]
+@WHOLE_LIVES
 @given(histories, st.integers(0, 2**16))
 def test_whatever_happens_nothing_is_lost_erased_early_or_left_over(history: list[Step], seed: int):
     note(f"run_virtual(lambda clock: History({seed}).play({history!r}))")
