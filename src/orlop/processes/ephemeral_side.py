@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -44,6 +44,7 @@ T = TypeVar("T")
 THREADS: Final = 16
 PURGE_THREADS: Final = 2
 """For a folder that is purged while no other is; a second one beside it has one."""
+LONGEST_END_SECONDS: Final = 5.0
 TOPOLOGY_SUFFIX: Final = "/node"
 
 
@@ -61,16 +62,11 @@ async def ephemeral_side(
     """Raises `CannotGoOn` with the reason."""
     if os.geteuid() != 0:
         raise CannotGoOn("scratch folders are mounts, and need root: run it as root, or with --workdir= to serve none")
-    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
-
-    async def threads(work: Callable[[], T], /) -> T:
-        return await loop.run_in_executor(pool, work)
-
     async with AsyncExitStack() as stack:
-        stack.callback(pool.shutdown, wait=False)
         try:
             stack.enter_context(_locked(settings.workdir))
-            host = stack.enter_context(LinuxNodeHost(settings.workdir, settings.kubelet_dir))
+            host = LinuxNodeHost(settings.workdir, settings.kubelet_dir)
+            threads = await stack.enter_async_context(_threads_of(host, given))
             book = await threads(lambda: _start_book(host, settings, given, driver_name))
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
@@ -78,6 +74,37 @@ async def ephemeral_side(
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
         yield EphemeralSide(parts.node_service(identity), _readiness(host, threads))
+
+
+@asynccontextmanager
+async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[Threads]:
+    """Threads to work on the host, which is closed behind the last of them.
+
+    One that hangs on a dead disk is left behind with all that it may use: a descriptor that is closed and made anew
+    would be another folder.
+    """
+    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
+
+    async def threads(work: Callable[[], T], /) -> T:
+        return await loop.run_in_executor(pool, work)
+
+    try:
+        yield threads
+    finally:
+        ended = loop.create_future()
+        threading.Thread(target=_end, args=(pool, loop, ended), name="end of folders", daemon=True).start()
+        try:
+            async with given.clock.timeout(LONGEST_END_SECONDS):
+                await asyncio.shield(ended)
+            host.close()
+        except TimeoutError:
+            given.log.warning("the disk does not answer: what waits for it is left behind")
+
+
+def _end(pool: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    pool.shutdown(wait=True, cancel_futures=True)
+    with suppress(RuntimeError):  # nobody waited for it, and the loop is closed
+        loop.call_soon_threadsafe(ended.set_result, None)
 
 
 class _Parts:
@@ -172,7 +199,7 @@ def _purge(host: LinuxNodeHost, given: Surroundings) -> Iterator[Callable[[str],
                 alone.release()
         if not erasure.is_complete:
             why = str(erasure.left[0]) if erasure.left else "it was stopped"
-            raise HostError(errno.EIO, f"The folder trash/{name} is not erased yet: {why}.")
+            raise HostError(errno.EIO, f"The folder trash/{name} is not erased yet: {why.rstrip('.')}.")
 
     try:
         yield purge
