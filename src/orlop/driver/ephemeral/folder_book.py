@@ -6,7 +6,9 @@ remembered: what is not on disk is not in the book after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from orlop.driver.ephemeral.afterlife_rules import Moment, RetainedFolder, age_of
@@ -44,6 +46,19 @@ class FolderBook:
     live: dict[str, FolderRecord] = field(default_factory=dict)
     retained: dict[str, Retained] = field(default_factory=dict)
     left_alone: list[LeftAlone] = field(default_factory=list)
+    readers: Counter[str] = field(default_factory=Counter)
+    """By volume id: how many read its folder right now. Nothing of it is erased meanwhile."""
+
+    @contextmanager
+    def being_read(self, volume_id: str) -> Iterator[None]:
+        """Begun by who holds the volume's key, so that whoever erases under that key sees it."""
+        self.readers[volume_id] += 1
+        try:
+            yield
+        finally:
+            self.readers[volume_id] -= 1
+            if not self.readers[volume_id]:
+                del self.readers[volume_id]
 
     def record_of(self, volume_id: str) -> FolderRecord | None:
         if volume_id in self.live:
@@ -64,6 +79,9 @@ class FolderBook:
 
     def was_discarded(self, volume_id: str) -> None:
         self.retained.pop(volume_id, None)
+
+    def was_kept(self, burial: Burial) -> None:
+        self.retained[burial.volume_id] = replace(self.retained[burial.volume_id], burial=burial)
 
     def was_measured(self, volume_id: str, bytes_used: int) -> None:
         if volume_id in self.retained:

@@ -48,6 +48,8 @@ class Folders:
         """By volume id: held by whoever changes a volume's folder."""
         self.buried = asyncio.Event()
         """Set whenever a folder is buried; who waits for it clears it."""
+        self.to_measure = asyncio.Event()
+        """Set whenever there is a folder whose size is not known yet; who waits for it clears it."""
         self._work = FolderWork(host)
         self._workdir = host.workdir
         self._threads = threads
@@ -111,3 +113,15 @@ class Folders:
         burial = await self._threads(lambda: self._work.bury(record.volume_id, now, lifespan))
         self.book.was_buried(burial, self._clock.elapsed())
         self.buried.set()
+        self.to_measure.set()
+
+    async def keep(self, volume_id: str, lifespan: float) -> bool:
+        """Gives a retained folder a longer lifespan, counted from its burial; whether it is retained still."""
+        async with self.keys.hold(volume_id, why="keeping it longer"):
+            retained = self.book.retained.get(volume_id)
+            if retained is None:
+                return False
+            if lifespan > retained.burial.lifespan_seconds:
+                self.book.was_kept(await self._threads(lambda: self._work.keep(retained.burial, lifespan)))
+                self._log.info("kept longer", volume=volume_id, lifespan_seconds=lifespan)
+            return True

@@ -12,6 +12,7 @@ holds up no other. Must not decide by itself: `afterlife_rules` does.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -42,6 +43,7 @@ from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState, NodeHost
+from orlop.records.ephemeral_folder import burial_of
 
 PURGES_AT_ONCE: Final = 2
 LATER: Final = Backoff(initial=5.0, factor=2.0, cap=600.0, jitter=0.2)
@@ -94,6 +96,8 @@ class Reaper:
         self._random = tools.random
         self._log = tools.log
         self._turns = asyncio.Semaphore(PURGES_AT_ONCE)
+        self._asked: set[str] = set()
+        """What lies in the trash because somebody asked for it."""
         self._purging: dict[str, asyncio.Task[None]] = {}
         self._troubles: dict[str, _Trouble] = {}
         self._last: Moment | None = None
@@ -118,9 +122,9 @@ class Reaper:
         now = self._now()
         self._tell_jump(now)
         for name in await self._threads(self._host.workdir.names_in_trash):
-            self._begin_purge(name, None, tasks)
+            self._begin_purge(name, Reason.ASKED if name in self._asked else None, tasks)
         self.factor = await self._measured_factor()
-        folders = self._book.in_afterlife(now, but=self._in_trouble(now))
+        folders = self._book.in_afterlife(now, but=(*self._in_trouble(now), *self._book.readers))
         match next_step(folders, self.factor):
             case Erase(volume_id, reason):
                 await self._erase(volume_id, reason, tasks)
@@ -141,6 +145,12 @@ class Reaper:
         except TimeoutError:
             return
 
+    async def erase_as_asked(self, volume_id: str) -> None:
+        """By the same way as those whose time is over; raises what stands against it. The purge comes afterwards."""
+        self._asked.add(await self._move_to_trash(volume_id))
+        self._log.info("erasing", volume=volume_id, reason=Reason.ASKED.value)
+        self._folders.buried.set()
+
     # ---- one folder --------------------------------------------------------------------------------------------------
 
     async def _erase(self, volume_id: str, reason: Reason, tasks: TaskGroup) -> None:
@@ -158,6 +168,8 @@ class Reaper:
         with self._folders.keys.try_hold(volume_id, why="erasing"):
             retained: Retained = self._book.retained[volume_id]
             place = retained_place(retained.burial)
+            if volume_id in self._book.readers:
+                raise HostError(errno.EBUSY, f"The folder {place} is being read; it is left alone until it is not.")
             if place in await self._threads(self._host.workdir.mounted_folders):
                 raise HostError(0, f"The folder {place} is mounted somewhere; it is left alone until it is not.")
             await self._threads(lambda: self._work.discard(retained.burial))
@@ -177,10 +189,13 @@ class Reaper:
             failures += 1
             await self._clock.sleep(LATER.delay(failures, self._random))
         del self._purging[name]
+        self._asked.discard(name)
         self._erased.inc(reason.value if reason is not None else "trash")
 
     async def _purged(self, name: str) -> bool:
-        place = FolderPlace(FolderState.TRASH, name)
+        place, burial = FolderPlace(FolderState.TRASH, name), burial_of(name)
+        if burial is not None and burial.volume_id in self._book.readers:
+            return False  # it was published again while it was read, and had no second afterlife
         try:
             if place in await self._threads(self._host.workdir.mounted_folders):
                 self._log.warning("not erased yet: something has it mounted", folder=str(place))
