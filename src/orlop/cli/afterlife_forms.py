@@ -7,6 +7,7 @@ command a terminal nor forge a line.
 from __future__ import annotations
 
 import base64
+import math
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -82,7 +83,7 @@ def time_text(seconds: float) -> str:
 
 
 def erased_text(row: FolderRow) -> str:
-    return f"in {span_text(row.erased_in_seconds)}" if row.erased_in_seconds > 0 else "overdue"
+    return f"in {span_text(math.ceil(row.erased_in_seconds))}" if row.erased_in_seconds > 0 else "overdue"
 
 
 def deleted_text(row: FolderRow) -> str:

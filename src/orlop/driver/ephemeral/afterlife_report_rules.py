@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from orlop.driver.ephemeral.afterlife_rules import Erase, Reason, RetainedFolder, next_step
-from orlop.records.afterlife_report import FolderRow, NamespaceUsage
+from orlop.records.afterlife_report import FolderRow, NamespaceUsage, Why
 from orlop.records.ephemeral_folder import Burial, FolderRecord
 
 CANDIDATES_NAMED: Final = 5
@@ -24,10 +24,8 @@ class Meant:
 
 @dataclass(frozen=True, slots=True)
 class NotMeant:
-    """No one folder; `is_known` where there are some, but several or living ones."""
-
+    why: Why
     sentence: str
-    is_known: bool = False
 
 
 def folder_meant(wanted: str, retained: Collection[str], live: Collection[str]) -> Meant | NotMeant:
@@ -38,17 +36,18 @@ def folder_meant(wanted: str, retained: Collection[str], live: Collection[str]) 
     if len(found) == 1:
         return Meant(found[0])
     if found:
-        return NotMeant(_several(wanted, found), is_known=True)
+        return NotMeant("wrong-use", _several(wanted, found))
     alive = sorted(each for each in live if wanted and each.startswith(wanted))
     if alive:
         return NotMeant(
+            "refused",
             f"The volume {alive[0]} belongs to a pod that lives: nothing can be done with its folder here. "
             "Look into it by the pod itself.",
-            is_known=True,
         )
     return NotMeant(
+        "not-found",
         f"No folder of a volume {wanted!r} is retained: it never was here, or it has been erased. "
-        "'orlop afterlife list' shows what is."
+        "'orlop afterlife list' shows what is.",
     )
 
 

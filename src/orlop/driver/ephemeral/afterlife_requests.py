@@ -7,7 +7,7 @@ and state their order of effects. Of a living pod's folder nothing is told or ch
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -18,6 +18,7 @@ from orlop.driver.ephemeral.afterlife_report_rules import (
     FolderFacts,
     KeepFor,
     Meant,
+    NotMeant,
     TooLong,
     folder_meant,
     keep_decision,
@@ -137,8 +138,8 @@ class AfterlifeRequests:
     async def _list(self, conversation: Conversation) -> None:
         factor, everything = await self._factor(), list(self._book.retained.values())
         for start in range(0, len(everything), ROWS_AT_ONCE):
-            page = everything[start : start + ROWS_AT_ONCE]
-            await conversation.answer(Rows(tuple(self._row(retained, factor) for retained in page)))
+            page, now = everything[start : start + ROWS_AT_ONCE], self._now()
+            await conversation.answer(Rows(tuple(row_of(self._facts(retained, now), factor) for retained in page)))
             await self._clock.sleep(0)  # pods are served between two pages, however fast the client takes them
         await conversation.answer(Done())
 
@@ -172,7 +173,7 @@ class AfterlifeRequests:
             case KeepFor(lifespan):
                 if keep.dry_run:
                     longer = Burial(retained.volume_id, retained.burial.buried_at, lifespan)
-                    return Kept(self._row(retained, await self._factor(), longer), changed=True)
+                    return Kept(self._row(replace(retained, burial=longer), await self._factor()), changed=True)
                 if not await self._folders.keep(retained.volume_id, lifespan):
                     raise Refusal.gone(retained.volume_id)
                 return Kept(self._row(self._retained(retained.volume_id), await self._factor()), changed=True)
@@ -201,23 +202,24 @@ class AfterlifeRequests:
         match folder_meant(wanted, self._book.retained, self._book.live):
             case Meant(volume_id):
                 return volume_id
-            case other:
-                raise Refusal("wrong-use" if other.is_known else "not-found", other.sentence)
+            case NotMeant(why, sentence):
+                raise Refusal(why, sentence)
 
     def _retained(self, wanted: str) -> Retained:
         return self._book.retained[self._meant(wanted)]
 
-    def _row(self, retained: Retained, factor: Fraction, burial: Burial | None = None) -> FolderRow:
-        now = self._now()
-        facts = FolderFacts(
+    def _row(self, retained: Retained, factor: Fraction) -> FolderRow:
+        return row_of(self._facts(retained, self._now()), factor)
+
+    def _facts(self, retained: Retained, now: Moment) -> FolderFacts:
+        return FolderFacts(
             retained.record,
-            burial or retained.burial,
+            retained.burial,
             self._book.age(retained, now),
             now.wall,
             retained.bytes_used,
             self._book.readers[retained.volume_id],
         )
-        return row_of(facts, factor)
 
     async def _factor(self) -> Fraction:
         room = await self._threads(self._workdir.room)
