@@ -8,8 +8,9 @@ import os
 import socket
 import stat
 import tarfile
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from orlop.records.afterlife_report import MESSAGE, Done, Restored
 from support.afterlife_node import DAY, HOUR, ID, OTHER, AfterlifeNode, asked
 from support.descriptors import opened
 from support.file_systems import MOUNTS
+from support.kernel_rooms import swapped_again_and_again
 from support.waiting import eventually
 
 pytestmark = MOUNTS
@@ -431,3 +433,66 @@ async def test_a_node_that_is_not_there_is_told_with_what_to_do(node: AfterlifeN
         pass
     with pytest.raises(NodeUnreachable, match="Is the node's process running"):
         running.afterlife.list_folders()
+
+
+async def test_a_folder_that_a_pod_takes_back_while_it_is_downloaded_is_read_on_and_told(node: AfterlifeNode):
+    """By its descriptor, wherever it is renamed to; the pod does not wait for the reader."""
+    folder = node.bury()
+    (folder / "large").write_bytes(bytes(20_000_000))
+    pieces: list[bytes] = []
+    begun, resurrected = threading.Event(), threading.Event()
+
+    def slowly(piece: bytes) -> None:
+        pieces.append(piece)
+        begun.set()
+        assert resurrected.wait(10)
+
+    async with node.running() as running:
+        downloading = asyncio.create_task(asked(lambda: running.afterlife.download(ID, b"", slowly)))
+        await asyncio.to_thread(begun.wait, 10)
+        async with running.folders.keys.hold(ID, why="NodePublishVolume"):
+            folder.rename(node.workdir / "live" / ID)
+            running.book.lives(running.book.retained[ID].record)
+        resurrected.set()
+        done = await downloading
+
+    assert sum(map(len, pieces)) > 20_000_000
+    assert [each.path for each in done.remarks] == [b"."]
+    assert "took the folder back" in done.remarks[0].sentence
+
+
+async def test_no_more_than_a_few_are_downloaded_or_restored_at_a_time(node: AfterlifeNode, target: int):
+    (node.bury() / "large").write_bytes(bytes(20_000_000))
+    question = b'{"version":1,"question":{"ask":"download","id":"csi-7"}}'
+    async with node.running() as running:
+        with ExitStack() as stack:
+            for _ in range(4):
+                connection = stack.enter_context(connected(node))
+                send_frame(connection, MESSAGE, question)
+                await asked(lambda connection=connection: connection.recv(10))
+            with pytest.raises(NodeRefused, match="Try again later"):
+                await asked(lambda: running.afterlife.restore(ID, target))
+            assert len(await asked(running.afterlife.list_folders)) == 1
+        await eventually(lambda: running.book.readers == {})
+        await asked(lambda: running.afterlife.restore(ID, target))
+
+
+async def test_a_symbolic_link_that_is_swapped_in_leads_nowhere(node: AfterlifeNode):
+    folder = node.bury()
+    (folder / "sub").mkdir()
+    (folder / "sub" / "secret").write_text("ours")
+    outside = node.folder / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("theirs")
+    (folder / "link").symlink_to(outside)
+
+    def read(running) -> set[bytes]:
+        found = set()
+        for _ in range(200):
+            with suppress(NodeRefused), running.afterlife.opened_file(ID, b"sub/secret") as file:
+                found.add(os.read(file, 10))
+        return found
+
+    async with node.running() as running:
+        with swapped_again_and_again(folder / "sub", folder / "link"):
+            assert await asked(lambda: read(running)) <= {b"ours"}
