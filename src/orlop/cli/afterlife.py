@@ -20,6 +20,7 @@ from orlop.admin.afterlife import Afterlife
 from orlop.admin.afterlife_list_rules import ORDERS, Wanted, chosen
 from orlop.admin.node_socket import NodeError, NodeRefused, find_socket
 from orlop.cli.afterlife_forms import (
+    content_text,
     details,
     erased_text,
     escaped,
@@ -211,9 +212,10 @@ def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) 
     if dry_run:
         click.echo(f"It would be restored to {place}.")
     elif restored.finished:
-        click.echo(f"Restored to {place}: {restored.entries} entries, {size_text(restored.bytes)}.")
+        click.echo(f"Restored to {place}: {content_text(restored.entries, restored.bytes)}.")
     else:
-        left = f"{place} holds the {restored.entries} entries that were copied: remove it, or repeat the command"
+        copied = content_text(restored.entries, restored.bytes)
+        left = f"{place} holds what was copied ({copied}): remove it, or repeat the command, which begins anew"
         click.echo(f"Stopped: {left if restored.entries else 'nothing was copied yet'}.", err=True)
         sys.exit(INTERRUPTED)
 

@@ -68,6 +68,12 @@ def size_text(count: int | None) -> str:
     return f"{size:.1f}{suffix}" if suffix and size < _FEW - 0.05 else f"{size:.0f}{suffix}"
 
 
+def content_text(entries: int, size: int) -> str:
+    """Such as `3 entries, 1.2Gi`."""
+    amount = size_text(size) if size >= 1024 else f"{size} bytes"  # noqa: PLR2004 - from there on it has a suffix
+    return f"{entries} {'entry' if entries == 1 else 'entries'}, {amount}"
+
+
 def span_text(seconds: float) -> str:
     """Such as `3h12m`: its two largest units."""
     left, parts = int(seconds), list[str]()

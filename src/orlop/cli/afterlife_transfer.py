@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from orlop.admin.afterlife import Afterlife
-from orlop.cli.afterlife_forms import escaped_bytes, harmless, size_text
+from orlop.cli.afterlife_forms import content_text, escaped_bytes, harmless
 from orlop.records.afterlife_report import PathRemark, Progress, Restored
 
 PIECE_BYTES: Final = 1 << 20
@@ -126,7 +126,7 @@ def _progress_bar() -> Iterator[Callable[[Progress], None]]:
         task = bar.add_task("", total=None)
 
         def tell(progress: Progress) -> None:
-            text = f"{progress.entries} entries, {size_text(progress.bytes)}"
+            text = content_text(progress.entries, progress.bytes)
             bar.update(task, description=text, completed=progress.bytes, total=progress.expected_bytes)
 
         yield tell
