@@ -79,3 +79,16 @@ def test_an_answer_that_is_none_is_a_sentence(short_folder: Path, said: bytes, t
             asking.usage()
         node.join()
         accepted[0].close()
+
+
+def test_who_may_not_even_look_is_told_to_be_root(short_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    path = find_socket(None, short_folder)
+
+    assert path == short_folder / "csi.orlop.dev" / "admin.sock"
+    with pytest.raises(NodeUnreachable, match="as root"):
+        Afterlife(path).usage()

@@ -18,7 +18,7 @@ import click
 
 from orlop.admin.afterlife import Afterlife
 from orlop.admin.afterlife_list_rules import ORDERS, Wanted, chosen
-from orlop.admin.node_socket import NodeError, NodeRefused, find_socket
+from orlop.admin.node_socket import NodeError, NodeRefused, NodeUnreachable, find_socket
 from orlop.cli.afterlife_forms import (
     content_text,
     details,
@@ -206,7 +206,10 @@ def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) 
     begins anew.
     """
     with node(socket) as asked:
-        restored = restore_into(asked, volume_id, folder, dry_run=dry_run)
+        try:
+            restored = restore_into(asked, volume_id, folder, dry_run=dry_run)
+        except NodeUnreachable as error:
+            raise NodeUnreachable(f"{error} What was copied is in {folder}/.orlop-unfinished-…, if anything.") from None
     place = folder / restored.name
     tell_remarks(restored.remarks, restored.remark_count)
     if dry_run:

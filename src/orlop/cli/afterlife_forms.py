@@ -167,6 +167,7 @@ def details(row: FolderRow) -> str:
         "Lifespan": span_text(row.lifespan_seconds),
         "Erased": f"{time_text(row.erased_at)} ({erased_text(row)})",
         "Being read by": str(row.readers or "nobody"),
+        **({"Not erased yet": harmless(row.trouble)} if row.trouble else {}),
     }
     return "\n".join(f"{name + ':':<17}{value}" for name, value in lines.items())
 
@@ -233,6 +234,7 @@ def folder_value(row: FolderRow) -> Mapping[str, Any]:
         "mode": f"{row.mode:04o}",
         "mountOptions": list(row.mount_options),
         "readers": row.readers,
+        "trouble": row.trouble,
     }
 
 

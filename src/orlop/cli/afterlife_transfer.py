@@ -18,6 +18,7 @@ from typing import Final
 import click
 
 from orlop.admin.afterlife import Afterlife
+from orlop.admin.node_socket import NodeError
 from orlop.cli.afterlife_forms import content_text, escaped_bytes, harmless
 from orlop.records.afterlife_report import PathRemark, Progress, Restored
 
@@ -29,9 +30,16 @@ STANDARD_OUTPUT: Final = "-"
 
 
 def copy_file_to_output(descriptor: int) -> None:
-    while piece := os.read(descriptor, PIECE_BYTES):
+    while piece := _read(descriptor):
         sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, PIECE_BYTES)
+    except OSError as error:
+        raise NodeError(f"The file cannot be read to its end: {error.strerror}. Look at the kernel's log.") from None
 
 
 @contextmanager

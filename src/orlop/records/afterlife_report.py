@@ -13,7 +13,9 @@ import msgspec
 
 VERSION: Final = 1
 LONGEST_QUESTION: Final = 64 * 1024
-LONGEST_ANSWER: Final = 4 * 1024 * 1024
+LONGEST_ANSWER: Final = 64 * 1024 * 1024
+"""Five hundred folders whose tenants made their records as long as attributes can be: 64 KiB each."""
+LONGEST_PATH_TOLD: Final = 4096
 MESSAGE: Final = ord("J")
 BYTES: Final = ord("D")
 """The kinds of frames."""
@@ -112,6 +114,8 @@ class FolderRow(msgspec.Struct, frozen=True, omit_defaults=True):
     mount_options: tuple[str, ...] = ()
     readers: int = 0
     """How many read it right now."""
+    trouble: str = ""
+    """Why it is still there though its time is over."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag_field="answer", tag="rows"):

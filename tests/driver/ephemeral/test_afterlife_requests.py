@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from orlop.admin.node_socket import NodeRefused, NodeUnreachable
+from orlop.driver.ephemeral.folder_book import Retained
 from orlop.foundation.message_socket import send_frame
 from orlop.records.afterlife_report import MESSAGE, Done, Restored
+from orlop.records.ephemeral_folder import Burial, Owner
 from support.afterlife_node import DAY, HOUR, ID, OTHER, AfterlifeNode, asked
+from support.deep_trees import dig
 from support.descriptors import opened
 from support.file_systems import MOUNTS
 from support.kernel_rooms import swapped_again_and_again
@@ -496,3 +500,39 @@ async def test_a_symbolic_link_that_is_swapped_in_leads_nowhere(node: AfterlifeN
     async with node.running() as running:
         with swapped_again_and_again(folder / "sub", folder / "link"):
             assert await asked(lambda: read(running)) <= {b"ours"}
+
+
+async def test_a_tree_of_any_depth_is_downloaded_told_in_bounds_and_erased(node: AfterlifeNode):
+    dig(node.bury() / "deep", 5000)
+    async with node.running(reaping=True) as running:
+        _, done = await asked(lambda: archived(running))
+        with pytest.raises(NodeRefused) as refusal:
+            await asked(lambda: list(running.afterlife.list_files(ID, b"/".join([b"x" * 200] * 200))))
+        await asked(lambda: running.afterlife.erase(ID))
+        await eventually(lambda: node.names("trash") == [])
+
+    assert done.remark_count == 1
+    assert len(done.remarks[0].path) < 5000
+    assert len(str(refusal.value)) < 5000
+
+
+async def test_why_a_folder_is_still_there_is_told(node: AfterlifeNode):
+    node.bury(age=DAY, lifespan=HOUR)
+    async with node.running() as running:
+        running.reaper._note_trouble(ID, "The folder is mounted somewhere.")
+        assert (await asked(lambda: running.afterlife.show(ID))).trouble == "The folder is mounted somewhere."
+
+
+async def test_names_that_fill_a_whole_page_fit_into_an_answer(node: AfterlifeNode):
+    """Records are at most as long as an attribute: 64 KiB."""
+    node.bury()
+    async with node.running() as running:
+        one = running.book.retained[ID]
+        for number in range(501):
+            record = msgspec.structs.replace(
+                one.record, volume_id=f"v{number}", owner=Owner("u", "\x01" * 10_000, "n" * 4000)
+            )
+            running.book.retained[f"v{number}"] = Retained(record, Burial(f"v{number}", 1.0, DAY))
+        rows = await asked(running.afterlife.list_folders)
+
+    assert len(rows) == 502

@@ -19,6 +19,7 @@ from orlop.foundation.structured_log import Entry, collecting_log
 from orlop.host.disk_usage import TreeUsage
 from orlop.host.idle_thread import idle_thread
 from orlop.host.node_host import FolderPlace, FolderState, Workdir
+from orlop.records.ephemeral_folder import burial_of
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.virtual_clock import VirtualClock
 from support.ephemeral_node import ID, LIFESPAN, folders_on, machine_with_pods, order, right_here
@@ -26,13 +27,33 @@ from support.ephemeral_node import ID, LIFESPAN, folders_on, machine_with_pods, 
 T = TypeVar("T")
 
 
+class Notes:
+    """What stands on the folders: they are the same ones, whatever they are called."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, tuple[int, str]] = {}
+
+    def noted(self, place: FolderPlace, true_of: str) -> int | None:
+        size, of = self._noted.get(burial_of(place.name).volume_id, (None, ""))  # type: ignore[union-attr]
+        return size if of == true_of else None
+
+    def note(self, place: FolderPlace, size: int, true_of: str) -> None:
+        self._noted[burial_of(place.name).volume_id] = (size, true_of)  # type: ignore[union-attr]
+
+
 @asynccontextmanager
 async def watching(
-    machine: FakeMachine, folders: Folders, *, workdir: Workdir | None = None, log: list[Entry] | None = None
+    machine: FakeMachine,
+    folders: Folders,
+    *,
+    workdir: Workdir | None = None,
+    notes: Notes | None = None,
+    log: list[Entry] | None = None,
 ) -> AsyncIterator[None]:
     entries = log if log is not None else []
+    host = FakeNodeHost(machine)
     watch = SizeWatch(
-        folders, workdir or FakeNodeHost(machine).workdir, right_here, VirtualClock(), collecting_log(entries)
+        folders, workdir or host.workdir, notes or Notes(), right_here, VirtualClock(), collecting_log(entries)
     )
     task = asyncio.get_running_loop().create_task(watch.run())
     try:
@@ -96,9 +117,24 @@ async def test_what_a_process_finds_at_its_start_is_measured(machine: FakeMachin
 
 
 @pytest.mark.virtual_time
+async def test_what_was_measured_before_a_restart_is_not_measured_again(machine: FakeMachine):
+    notes, folders = Notes(), folders_on(machine)
+    async with watching(machine, folders, notes=notes):
+        await bury(machine, folders)
+        await VirtualClock().sleep(1)
+        await folders.keep(ID, 2 * LIFESPAN)
+    folders, workdir = folders_on(machine), CountingWorkdir(machine)
+    async with watching(machine, folders, notes=notes, workdir=workdir):  # type: ignore[arg-type]
+        await VirtualClock().sleep(1)
+
+    assert folders.book.retained[ID].bytes_used == 4096 + 8192
+    assert workdir.measured == []
+
+
+@pytest.mark.virtual_time
 async def test_what_is_buried_again_is_measured_again(machine: FakeMachine):
     folders = folders_on(machine)
-    async with watching(machine, folders):
+    async with watching(machine, folders, notes=Notes()):
         await bury(machine, folders, size=1)
         await VirtualClock().sleep(1)
         await bury(machine, folders, size=100_000)

@@ -32,6 +32,7 @@ from orlop.host.node_host import FolderPlace
 from orlop.host.remarks import Remark
 from orlop.host.tar_stream import TarStream
 from orlop.records.afterlife_report import (
+    LONGEST_PATH_TOLD,
     Done,
     Download,
     FileRow,
@@ -114,7 +115,7 @@ class AfterlifeReading:
 
         volume_id = self._meant(question.id)
         with self._long_reading():
-            async with self._opened(question.id, pieces) as (retained, steps):
+            async with self._opened(volume_id, pieces) as (retained, steps):
                 self._log.info("downloading", volume=volume_id, by_process=conversation.peer.process)
                 while piece := await steps.next():
                     await conversation.send_bytes(piece)
@@ -131,7 +132,7 @@ class AfterlifeReading:
         volume_id, target = self._meant(question.id), conversation.descriptors[0]
         if question.dry_run:
             await self._threads(FolderRestore(target, target, volume_id).refuse_what_cannot_be)
-            await conversation.answer(Restored(volume_id, bytes=self._book.retained[volume_id].bytes_used or 0))
+            await conversation.answer(Restored(volume_id))
             return
         with self._long_reading(), self._only_one_into(target, volume_id):
             await self._restore(volume_id, target, conversation)
@@ -260,7 +261,10 @@ def _gathered(pieces: Iterator[bytes]) -> Generator[bytes]:
 
 
 def _remark(remark: Remark) -> PathRemark:
-    return PathRemark(os.fsencode(remark.path), os.fsencode(remark.sentence).decode(errors="replace"))
+    """Tenants can make paths of megabytes: of those the beginning and the end are told."""
+    path, half = os.fsencode(remark.path), LONGEST_PATH_TOLD // 2
+    told = path if len(path) <= LONGEST_PATH_TOLD else path[:half] + b"/.../" + path[-half:]
+    return PathRemark(told, os.fsencode(remark.sentence).decode(errors="replace"))
 
 
 def _restored(volume_id: str, copied: FolderCopy, *, taken_back: bool) -> Restored:

@@ -69,6 +69,7 @@ class FolderFacts:
     """The wall's time."""
     bytes_used: int | None = None
     readers: int = 0
+    trouble: str = ""
 
 
 def row_of(facts: FolderFacts, factor: Fraction) -> FolderRow:
@@ -93,6 +94,7 @@ def row_of(facts: FolderFacts, factor: Fraction) -> FolderRow:
         mode=options.mode,
         mount_options=options.mount_options,
         readers=facts.readers,
+        trouble=facts.trouble,
     )
 
 

@@ -31,7 +31,7 @@ from orlop.driver.ephemeral.folder_book import Retained
 from orlop.driver.ephemeral.folder_work import retained_place
 from orlop.driver.ephemeral.folders import Folders, Threads
 from orlop.driver.ephemeral.reaper import Reaper
-from orlop.driver.ephemeral.refusal import Refusal
+from orlop.driver.ephemeral.refusal import Refusal, in_bounds
 from orlop.foundation.clock import Clock
 from orlop.foundation.duration import Duration
 from orlop.foundation.keyed_lock import KeyHeld
@@ -108,7 +108,7 @@ class AfterlifeRequests:
             await conversation.answer(Refused(refusal.why, str(refusal)))
         except HostError as error:
             is_missing = error.errno == errno.ENOENT
-            await conversation.answer(Refused("not-found" if is_missing else "refused", str(error)))
+            await conversation.answer(Refused("not-found" if is_missing else "refused", in_bounds(str(error))))
         except (CsiError, KeyHeld) as error:
             await conversation.answer(Refused("refused", _sentence(error)))
 
@@ -219,6 +219,7 @@ class AfterlifeRequests:
             now.wall,
             retained.bytes_used,
             self._book.readers[retained.volume_id],
+            self._reaper.trouble_with(retained.volume_id) or "",
         )
 
     async def _factor(self) -> Fraction:

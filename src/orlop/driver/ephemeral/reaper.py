@@ -210,6 +210,10 @@ class Reaper:
 
     # ---- trouble -----------------------------------------------------------------------------------------------------
 
+    def trouble_with(self, volume_id: str) -> str | None:
+        """Why a folder whose time is over is still there."""
+        return self._troubles[volume_id].why if volume_id in self._troubles else None
+
     def _in_trouble(self, now: Moment) -> list[str]:
         return [volume_id for volume_id, trouble in self._troubles.items() if trouble.again_at > now.elapsed]
 

@@ -1,15 +1,17 @@
 """Measures folders after they were buried: one at a time, once each, by a thread that everybody else goes before.
 
-A size is for people, and for choosing among those whose time is over; nothing waits for it. It is kept in the book
-alone: after a restart what is retained is measured again. A folder that is published or erased meanwhile is let go at
-once. Must not change anything on disk, and must not hold a volume's key.
+A size is for people, and for choosing among those whose time is over; nothing waits for it. It stands in the book, and
+is noted on the folder with the burial it is true of, so that a restart has it without measuring. A folder that is
+published or erased meanwhile is let go at once. Must not hold a volume's key.
+
+Order: looked whether it is noted → measured → noted → the book has it.
 """
 
 from __future__ import annotations
 
 import errno
 from collections import Counter
-from typing import Final
+from typing import Final, Protocol
 
 from orlop.driver.ephemeral.folder_book import Retained
 from orlop.driver.ephemeral.folder_work import retained_place
@@ -17,7 +19,16 @@ from orlop.driver.ephemeral.folders import Folders, Threads
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.host.errors import HostError
-from orlop.host.node_host import Workdir
+from orlop.host.node_host import FolderPlace, Workdir
+
+
+class SizeNotes(Protocol):
+    """Where sizes are noted over restarts, with the burial they are true of; forgets rather than fails. Blocks."""
+
+    def noted(self, place: FolderPlace, true_of: str) -> int | None: ...
+
+    def note(self, place: FolderPlace, size: int, true_of: str) -> None: ...
+
 
 TRIES: Final = 3
 BEFORE_ANOTHER_TRY_SECONDS: Final = 60.0
@@ -27,10 +38,13 @@ NOT_WORTH_TELLING: Final = frozenset({errno.ENOENT, errno.ECANCELED})
 class SizeWatch:
     """`idle_threads` is one thread of idle I/O priority. Nothing is measured unless somebody keeps `run` running."""
 
-    def __init__(self, folders: Folders, workdir: Workdir, idle_threads: Threads, clock: Clock, log: Log) -> None:
+    def __init__(
+        self, folders: Folders, workdir: Workdir, notes: SizeNotes, idle_threads: Threads, clock: Clock, log: Log
+    ) -> None:
         self._folders = folders
         self._book = folders.book
         self._workdir = workdir
+        self._notes = notes
         self._threads = idle_threads
         self._clock = clock
         self._log = log
@@ -69,14 +83,21 @@ class SizeWatch:
         retained = self._book.retained.get(volume_id)
         if retained is None or not self._is_to_measure(retained):
             return
-        place = retained_place(retained.burial)
         try:
-            usage = await self._threads(lambda: self._workdir.measure(place, lambda: self._is_gone(retained)))
+            size = await self._threads(lambda: self._noted_or_measured(retained))
         except HostError as error:
             self._note_failure(retained, error)
             return
         if not self._is_gone(retained):
-            self._book.was_measured(volume_id, usage.bytes)
+            self._book.was_measured(volume_id, size)
+
+    def _noted_or_measured(self, retained: Retained) -> int:
+        place, true_of = retained_place(retained.burial), f"{retained.burial.buried_at:.3f}"
+        size = self._notes.noted(place, true_of)
+        if size is None:
+            size = self._workdir.measure(place, lambda: self._is_gone(retained)).bytes
+            self._notes.note(place, size, true_of)
+        return size
 
     def _is_gone(self, retained: Retained) -> bool:
         """Asked from the thread too: it only reads."""
