@@ -27,18 +27,20 @@ from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.ephemeral_node import FakePurge, machine_with_pods, order, right_here
 
 IDS = st.sampled_from(["csi-1", "csi-2"])
-LONGEST = 4000.0
+LIFESPAN, LONGEST = 1000.0, 4000.0
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), IDS),
         st.tuples(st.just("unpublish"), IDS),
+        st.tuples(st.just("come and go"), IDS),
         st.tuples(st.just("read"), IDS),
         st.tuples(st.just("stop reading"), IDS),
         st.tuples(st.just("erase"), IDS),
         st.tuples(st.just("keep"), IDS, st.floats(1, LONGEST)),
         st.tuples(st.just("sleep"), st.sampled_from([1.0, 500.0, 3000.0])),
     ),
-    max_size=25,
+    min_size=10,
+    max_size=30,
 )
 
 
@@ -67,10 +69,13 @@ class Life:
     async def take(self, step: str, *of: object) -> None:
         match step, of:
             case "publish", (str(volume_id),):
-                await self.folders.publish(order(volume_id, volume_id))
+                await self.folders.publish(order(volume_id, volume_id, lifespan_seconds=LIFESPAN))
                 self.kept_until.pop(volume_id, None)
             case "unpublish", (str(volume_id),):
                 await self.folders.unpublish(volume_id, order(volume_id, volume_id).target)
+            case "come and go", (str(volume_id),):
+                await self.take("publish", volume_id)
+                await self.take("unpublish", volume_id)
             case "read", (str(volume_id),) if volume_id in self.folders.book.retained:
                 self.readers[volume_id].append(ExitStack())
                 self.readers[volume_id][-1].enter_context(self.folders.book.being_read(volume_id))
@@ -126,11 +131,13 @@ def test_what_is_read_or_kept_is_never_erased_and_everything_else_goes_in_its_ti
             await life.take(*step)
             await clock.sleep(0)
             life.check()
+            assert not any(task.done() for task in tasks), "it failed"
         for readers in life.readers.values():
             while readers:
                 readers.pop().close()
         await clock.sleep(4 * LONGEST)
         life.check()
+        assert not any(task.done() for task in tasks), "it failed"
         assert life.folders.book.retained == {}
         assert {place.name for place in life.machine.folders} == set(life.folders.book.live)
         for task in tasks:

@@ -119,6 +119,15 @@ async def test_a_folder_that_is_kept_is_erased_at_its_new_time():
 
 
 @pytest.mark.virtual_time
+async def test_less_than_a_millisecond_more_changes_nothing():
+    machine = await buried()
+    folders = folders_on(machine)
+
+    assert await folders.keep(ID, LIFESPAN + 0.0004)
+    assert lifespans(machine) == [LIFESPAN]
+
+
+@pytest.mark.virtual_time
 async def test_what_was_published_again_is_not_kept():
     machine = await buried()
     folders = folders_on(machine)
