@@ -111,7 +111,7 @@ class Ours:
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
         flags = [f"--endpoint=unix://{self.socket}", f"--workdir={self.workdir}", f"--kubelet-dir={self.kubelet}"]
-        more = ["--nodeid=n", "--headroom=0", "--log-level=warning"]
+        more = ["--nodeid=n", f"--adminsocket={self.folder}/admin.sock", "--headroom=0", "--log-level=warning"]
         process = subprocess.Popen([sys.executable, "-m", "orlop", "driver", *flags, *more])
         try:
             while not self.socket.exists():

@@ -23,7 +23,8 @@ if ! findmnt -no PROPAGATION -T "$STATE/kubelet" | tail -1 | grep -q shared; the
         fail "$STATE/kubelet cannot be made a shared mount: see above."
     mounted=yes
 fi
-.venv/bin/orlop driver "${flags[@]}" --workdir "$STATE/ephemeral" --kubelet-dir "$STATE/kubelet" &
+.venv/bin/orlop driver "${flags[@]}" --workdir "$STATE/ephemeral" --kubelet-dir "$STATE/kubelet" \
+    --adminsocket "$STATE/admin.sock" &
 driver=$!
 trap 'kill -TERM $driver 2>/dev/null' TERM INT HUP
 # A signal ends the waiting, and the driver only when it is through.

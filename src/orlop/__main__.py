@@ -38,6 +38,7 @@ ROLES: Final[Mapping[str, Entry]] = {
     "testing mock-driver": Entry("orlop.processes.mock_driver", "a scripted CSI driver, to test controllers against"),
 }
 VERBS: Final[Mapping[str, Entry]] = {
+    "afterlife": Entry("orlop.cli.afterlife", "list, read, restore, keep and erase the folders that dead pods left"),
     "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),
 }
 

@@ -44,7 +44,13 @@ class Machine:
         self.socket = self.kubelet_dir / "plugins" / DRIVER / "csi.sock"
 
     def flags(self, *more: str) -> list[str]:
-        return ["--nodeid=n1", f"--kubelet-dir={self.kubelet_dir}", f"--workdir={self.workdir}", *more]
+        return [
+            "--nodeid=n1",
+            f"--kubelet-dir={self.kubelet_dir}",
+            f"--workdir={self.workdir}",
+            f"--adminsocket={self.room}/a/s",
+            *more,
+        ]
 
     @asynccontextmanager
     async def node(self, *more: str) -> AsyncIterator[Running]:

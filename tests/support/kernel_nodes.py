@@ -59,7 +59,14 @@ class KernelNode:
         return self.target(pod, volume)
 
     def settings(self, **flags: Any) -> EphemeralSettings:
-        return EphemeralSettings(**{"workdir": str(self.workdir), "kubelet_dir": str(self.kubelet), **flags})
+        return EphemeralSettings(
+            **{
+                "workdir": str(self.workdir),
+                "kubelet_dir": str(self.kubelet),
+                "admin_socket": str(self.kubelet.parent / "a"),
+                **flags,
+            }
+        )
 
     @asynccontextmanager
     async def running(self, **flags: Any) -> AsyncIterator[EphemeralNodeService]:

@@ -23,6 +23,8 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from orlop.cli.csi_forms import alternatives, fault_in, request_template, unknown_places
+from orlop.cli.durations import DurationType
+from orlop.cli.output import rendered, show
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import Endpoint, InvalidEndpoint, UnixEndpoint, parse_endpoint
 from orlop.csi.error_codes import CsiError, DeadlineExceeded, Internal, Unavailable
@@ -30,7 +32,6 @@ from orlop.csi.grpc_transport import GrpcConnection
 from orlop.csi.proto import rpc
 from orlop.csi.rpc_type import Rpc
 from orlop.foundation.clock import SystemClock
-from orlop.foundation.duration import Duration, InvalidDuration
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import hide, silent_log
 
@@ -48,19 +49,6 @@ class EndpointType(click.ParamType[Endpoint]):
             return parse_endpoint(value)
         except InvalidEndpoint as error:
             self.fail(str(error), param, ctx)
-
-
-class DurationType(click.ParamType[float]):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            seconds = Duration.parse(value).seconds
-        except InvalidDuration as error:
-            self.fail(str(error), param, ctx)
-        if seconds <= 0:
-            self.fail(f"{value!r} is no time to wait: write something like 15s", param, ctx)
-        return seconds
 
 
 @click.command(
@@ -243,23 +231,6 @@ async def answers(client: CsiClient, method: AnyRpc, request: Message) -> AsyncI
         return
     async for answer in client.stream(method, request):
         yield answer
-
-
-def show(value: Any, output: str) -> None:
-    if output == "json" and sys.stdout.isatty():
-        from rich.console import Console  # noqa: PLC0415 - only a person's terminal pays for colours
-
-        Console().print_json(data=value, ensure_ascii=False)
-    else:
-        click.echo(rendered(value, output))
-
-
-def rendered(value: Any, output: str) -> str:
-    if output == "yaml":
-        import yaml  # noqa: PLC0415 - only who asks for it pays for it
-
-        return str(yaml.safe_dump(value, sort_keys=False)).rstrip()
-    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def print_methods(output: str) -> None:

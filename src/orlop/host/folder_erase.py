@@ -15,7 +15,6 @@ This module must not move anything into the trash, and must not judge whether a 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -25,7 +24,7 @@ from orlop.host.erase_report import Erasure
 from orlop.host.erase_work import EraseWork
 from orlop.host.errors import HostError
 from orlop.host.folder_entries import entries_in_batches
-from orlop.host.system_calls import IO_CLASS_IDLE, set_io_priority
+from orlop.host.idle_thread import become_idle
 
 if TYPE_CHECKING:
     import threading
@@ -57,7 +56,7 @@ def erase_folder(
     refuse_unfit_name(rest)
     with (
         EraseWork(trash, rest, stop, pause_seconds) as work,
-        ThreadPoolExecutor(threads, thread_name_prefix="erase", initializer=_become_idle) as pool,
+        ThreadPoolExecutor(threads, thread_name_prefix="erase", initializer=become_idle) as pool,
     ):
         for entry in (name, rest):
             if _exists(trash, entry):
@@ -82,9 +81,3 @@ def _exists(folder: int, name: str) -> bool:
     except OSError as error:
         raise HostError.because(error, f"Whether {name} is in the trash cannot be found out") from error
     return True
-
-
-def _become_idle() -> None:
-    # A kernel or a sandbox that refuses it only makes us less polite.
-    with contextlib.suppress(OSError):
-        set_io_priority(IO_CLASS_IDLE)

@@ -49,13 +49,14 @@ IO_PRIORITY_OF_A_THREAD: Final = 1
 IO_CLASS_IDLE: Final = 3 << 13
 
 # From 424 on the numbers are the same on every architecture; before that x86-64 has its own.
-_OLD_NUMBERS: Final = {"x86_64": {"renameat2": 316, "statx": 332, "ioprio_set": 251, "getdents64": 217}}.get(
-    os.uname().machine, {"renameat2": 276, "statx": 291, "ioprio_set": 30, "getdents64": 61}
-)
+_OLD_NUMBERS: Final = {
+    "x86_64": {"renameat2": 316, "statx": 332, "ioprio_set": 251, "getdents64": 217, "syncfs": 306}
+}.get(os.uname().machine, {"renameat2": 276, "statx": 291, "ioprio_set": 30, "getdents64": 61, "syncfs": 267})
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 _QUOTACTL_FD, _FILE_GETATTR, _FILE_SETATTR = 443, 468, 469
 _RENAMEAT2, _STATX = _OLD_NUMBERS["renameat2"], _OLD_NUMBERS["statx"]
 _IOPRIO_SET, _GETDENTS64 = _OLD_NUMBERS["ioprio_set"], _OLD_NUMBERS["getdents64"]
+_SYNCFS = _OLD_NUMBERS["syncfs"]
 
 _OPEN_HOW: Final = struct.Struct("=QQQ")  # flags, mode, resolve
 _MOUNT_ATTRIBUTES: Final = struct.Struct("=QQQQ")  # set, clear, propagation, user namespace
@@ -140,6 +141,11 @@ def set_io_priority(priority: int) -> None:
     _ioprio_set(IO_PRIORITY_OF_A_THREAD, 0, priority)
 
 
+def syncfs(descriptor: int) -> None:
+    """Makes all that was written to the file system of the descriptor durable."""
+    _syncfs(descriptor)
+
+
 def quotactl_fd(folder: int, command: int, project: int, record: ctypes.Array[ctypes.c_char]) -> None:
     """The record is read or written, as the command has it; the file system is the one the descriptor is on."""
     _quotactl_fd(folder, command, project, record)
@@ -197,6 +203,7 @@ _renameat2 = _system_call(_RENAMEAT2, _Number, _Text, _Number, _Text, _Bits)
 _statx = _system_call(_STATX, _Number, _Text, _Bits, _Bits, ctypes.c_void_p)
 _getdents64 = _system_call(_GETDENTS64, _Number, ctypes.c_void_p, _Size)
 _ioprio_set = _system_call(_IOPRIO_SET, _Number, _Number, _Number)
+_syncfs = _system_call(_SYNCFS, _Number)
 _quotactl_fd = _system_call(_QUOTACTL_FD, _Number, _Bits, _Bits, ctypes.c_void_p)
 _file_getattr = _system_call(_FILE_GETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)
 _file_setattr = _system_call(_FILE_SETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)

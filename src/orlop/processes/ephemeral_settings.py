@@ -123,6 +123,15 @@ class EphemeralSettings:
         help="After how long a folder is buried whose pod kubelet has forgotten.",
     )
 
+    admin_socket: str = flag(
+        text,
+        name="adminsocket",
+        default="",
+        metavar="PATH",
+        check=is_absolute_or_none,
+        help="Where `orlop afterlife` is answered; not given: /run/orlop/<driver>/admin.sock.",
+    )
+
     def cross_check(self) -> Iterator[str]:
         folders = (("workdir", self.workdir), ("kubelet-dir", self.kubelet_dir)) if self.workdir else ()
         for name, path in folders:

@@ -16,20 +16,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from orlop.driver.ephemeral.admin_socket import SocketTools, admin_socket
+from orlop.driver.ephemeral.afterlife_requests import AfterlifeRequests, AfterlifeSettings, RequestTools
 from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
 from orlop.driver.ephemeral.folder_book import FolderBook, read_book
+from orlop.driver.ephemeral.folder_metrics import FolderMetrics
 from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Threads
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
 from orlop.driver.ephemeral.orphan_watch import OrphanWatch
 from orlop.driver.ephemeral.quota_watch import QuotaWatch, why_limits_cannot_be_held
 from orlop.driver.ephemeral.reaper import Purge, Reaper, ReaperSettings, ReaperTools
+from orlop.driver.ephemeral.size_watch import SizeWatch
 from orlop.driver.ephemeral.takeover import PEER_DRIVER, PeerStillRuns, take_over
 from orlop.driver.ephemeral.volume_health import VolumeHealth
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
+from orlop.host.folder_sizes import FolderSizes
+from orlop.host.idle_thread import idle_thread
 from orlop.host.io_pressure import IoPressure
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderPlace, FolderState
@@ -71,9 +78,40 @@ async def ephemeral_side(
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
         parts = _Parts(settings, given, host, book, threads, stack.enter_context(_purge(host, given)))
-        await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota))
+        sizes = stack.enter_context(_sizes(parts, given))
+        await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
+        await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
         yield EphemeralSide(parts.node_service(identity), _readiness(host, threads))
+
+
+@contextmanager
+def _sizes(parts: _Parts, given: Surroundings) -> Iterator[SizeWatch]:
+    loop, workdir = asyncio.get_running_loop(), parts.host.workdir
+    with idle_thread("sizes") as pool:
+
+        async def idle(work: Callable[[], T], /) -> T:
+            return await loop.run_in_executor(pool, work)
+
+        yield SizeWatch(parts.folders, workdir, FolderSizes(workdir.opened), idle, given.clock, given.log)
+
+
+@asynccontextmanager
+async def _answering_people(
+    parts: _Parts, settings: EphemeralSettings, given: Surroundings, driver_name: str
+) -> AsyncIterator[None]:
+    requests = AfterlifeRequests(
+        parts.folders,
+        parts.reaper,
+        parts.host.workdir,
+        parts.host.workdir.opened,
+        AfterlifeSettings(parts.headroom.share, parts.headroom.why, settings.limits.max_afterlifespan),
+        RequestTools(parts.threads, given.clock, given.log),
+    )
+    path = settings.admin_socket or default_admin_socket(driver_name)
+    async with admin_socket(path, requests, SocketTools(given.clock, given.log)):
+        given.log.info("answering orlop afterlife", socket=path)
+        yield
 
 
 @asynccontextmanager
@@ -120,11 +158,15 @@ class _Parts:
         purge: Purge,
     ) -> None:
         clock, log = given.clock, given.log
-        self._settings, self._host, self._threads, self._clock = settings, host, threads, clock
+        self.host, self.threads = host, threads
+        self._settings, self._clock = settings, clock
         most = settings.max_volumes_per_node
         self.folders = Folders(host, book, threads=threads, clock=clock, log=log, max_volumes=most)
         tools = ReaperTools(threads, clock, given.random, log, given.metrics)
-        self.reaper = Reaper(self.folders, host, purge, _reaper_settings(settings, given), tools)
+        self.headroom = _headroom(settings, given)
+        interval = settings.prune_interval.seconds
+        self.reaper = Reaper(self.folders, host, purge, ReaperSettings(interval, self.headroom.share), tools)
+        FolderMetrics(book, self.reaper, clock, given.metrics)
         grace = settings.orphan_grace.seconds
         self.orphans = OrphanWatch(self.folders, host, grace=grace, threads=threads, clock=clock, log=log)
         self.quota = QuotaWatch(
@@ -134,12 +176,12 @@ class _Parts:
     def node_service(self, identity: NodeIdentity) -> EphemeralNodeService:
         return EphemeralNodeService(
             self.folders,
-            self._host.workdir,
+            self.host.workdir,
             identity,
             NodeRules(self._settings.kubelet_dir, self._settings.limits),
-            threads=self._threads,
+            threads=self.threads,
             clock=self._clock,
-            health=VolumeHealth(self._host, self.quota.escapes),
+            health=VolumeHealth(self.host, self.quota.escapes),
         )
 
 
@@ -158,6 +200,10 @@ async def _running(*parts: _RunsForEver) -> AsyncIterator[None]:
                 task.cancel()
 
 
+def default_admin_socket(driver_name: str) -> str:
+    return f"/run/orlop/{driver_name}/admin.sock"
+
+
 def _start_book(host: LinuxNodeHost, settings: EphemeralSettings, given: Surroundings, driver_name: str) -> FolderBook:
     if objection := why_limits_cannot_be_held(host.workdir, settings.limits):
         raise CannotGoOn(objection)
@@ -173,15 +219,22 @@ def _start_book(host: LinuxNodeHost, settings: EphemeralSettings, given: Surroun
     return book
 
 
-def _reaper_settings(settings: EphemeralSettings, given: Surroundings) -> ReaperSettings:
+@dataclass(frozen=True, slots=True)
+class _Headroom:
+    share: Fraction
+    why: str
+
+
+def _headroom(settings: EphemeralSettings, given: Surroundings) -> _Headroom:
     shares = os.stat(settings.workdir).st_dev == os.stat(settings.kubelet_dir).st_dev  # noqa: PTH116 - plain paths
-    headroom = effective_headroom(settings.headroom, shares_disk_with_kubelet=shares)
-    if settings.headroom is None and shares:
-        given.log.info(
-            "the working directory is on kubelet's disk: folders go before kubelet would evict pods",
-            headroom=float(headroom),
-        )
-    return ReaperSettings(settings.prune_interval.seconds, headroom)
+    share = effective_headroom(settings.headroom, shares_disk_with_kubelet=shares)
+    if settings.headroom is not None:
+        return _Headroom(share, "as --headroom says")
+    if not shares:
+        return _Headroom(share, "the default")
+    why = "the folders are on kubelet's disk, and go before kubelet would evict pods"
+    given.log.info(why, headroom=float(share))
+    return _Headroom(share, why)
 
 
 @contextmanager

@@ -53,7 +53,12 @@ class Node:
     @asynccontextmanager
     async def running(self, **flags: Any) -> AsyncIterator[EphemeralSide]:
         settings = EphemeralSettings(
-            **{"workdir": str(self.workdir), "kubelet_dir": str(self.kubelet), **flags},
+            **{
+                "workdir": str(self.workdir),
+                "kubelet_dir": str(self.kubelet),
+                "admin_socket": str(self.kubelet.parent / "a"),
+                **flags,
+            },
         )
         given = Surroundings(
             collecting_log(self.log), Metrics("test", of_process=False), SystemClock(), Random(1), asyncio.Event()

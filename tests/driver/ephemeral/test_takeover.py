@@ -54,7 +54,9 @@ class Node:
 
     @asynccontextmanager
     async def running(self, driver: str = PEER_DRIVER) -> AsyncIterator[EphemeralSide]:
-        settings = EphemeralSettings(workdir=str(self.workdir), kubelet_dir=str(self.kubelet))
+        settings = EphemeralSettings(
+            workdir=str(self.workdir), kubelet_dir=str(self.kubelet), admin_socket=str(self.kubelet.parent / "a")
+        )
         given = Surroundings(
             collecting_log(self.log), Metrics("test", of_process=False), SystemClock(), Random(1), asyncio.Event()
         )

@@ -44,6 +44,7 @@ class Reason(Enum):
 
     AGE = "age"
     PRESSURE = "pressure"
+    ASKED = "asked"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ the queue of the afterlife beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from orlop.driver.ephemeral.afterlife_queue import AfterlifeQueue, Queued
@@ -48,6 +50,19 @@ class FolderBook:
     left_alone: list[LeftAlone] = field(default_factory=list)
     queue: AfterlifeQueue = field(default_factory=AfterlifeQueue)
     """The same folders as in `retained`."""
+    readers: Counter[str] = field(default_factory=Counter)
+    """By volume id: how many read its folder right now. Nothing of it is erased meanwhile."""
+
+    @contextmanager
+    def being_read(self, volume_id: str) -> Iterator[None]:
+        """Begun by who holds the volume's key, so that whoever erases under that key sees it."""
+        self.readers[volume_id] += 1
+        try:
+            yield
+        finally:
+            self.readers[volume_id] -= 1
+            if not self.readers[volume_id]:
+                del self.readers[volume_id]
 
     def record_of(self, volume_id: str) -> FolderRecord | None:
         if volume_id in self.live:
@@ -102,6 +117,9 @@ class FolderBook:
             self.was_discarded(volume_id)
         elif self.burial_of(volume_id) != burial:
             self.retain(Retained(record, burial, buried_at_elapsed=elapsed))
+
+    def was_kept(self, burial: Burial) -> None:
+        self.retain(replace(self.retained[burial.volume_id], burial=burial))
 
     def was_measured(self, volume_id: str, bytes_used: int) -> None:
         if volume_id in self.retained:

@@ -6,7 +6,8 @@ Order of effects:
   code kubelet removes the target and never unpublishes. Where undoing fails as well, or an earlier call may have left
   something at the target, the answer is UNAVAILABLE, and kubelet comes again.
 - unpublish: nothing is mounted at the target → the target is gone → the record no longer names it.
-- bury: one rename, whose new name says when it was and for how long the folder is kept; undone where it fails.
+- bury: one rename, whose new name says when it was and for how long the folder is kept; undone where it fails. keep:
+  another such rename.
 
 Each step looks first whether it was done already, so every function can be repeated after a kill at any point. The
 caller sees to it that no two of them work on the same volume.
@@ -224,6 +225,16 @@ class FolderWork:
             else:  # never undone: somebody may be erasing it already
                 self._move(place, trash_place(burial))
         return burial
+
+    def keep(self, burial: Burial, lifespan: float) -> Burial:
+        """In the afterlife for another while: one rename. Where that fails, its old name is its name."""
+        longer = Burial(burial.volume_id, burial.buried_at, round(lifespan, 3))
+        if longer.folder_name == burial.folder_name:
+            return burial  # less than a millisecond more
+        with _told(), _undone_on_failure() as undo:
+            undo.append(partial(self._move, retained_place(longer), retained_place(burial)))
+            self._workdir.move(retained_place(burial), retained_place(longer))
+        return longer
 
     def discard(self, burial: Burial) -> None:
         """From the afterlife into the trash."""

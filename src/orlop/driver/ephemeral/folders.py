@@ -58,6 +58,8 @@ class Folders:
         self.trashed: list[str] = []
         """Names in the trash that nobody purges yet; who does takes them out."""
         self.in_doubt: set[str] = set()
+        self.to_measure = asyncio.Event()
+        """Set whenever there is a folder whose size is not known yet; who waits for it clears it."""
         self.numbers = ProjectNumbers(host.workdir, book.projects)
         self._work = FolderWork(host, self.numbers)
         self._workdir = host.workdir
@@ -146,6 +148,21 @@ class Folders:
         if burial.lifespan_seconds <= 0:
             self.trashed.append(burial.folder_name)
         self.buried.set()
+        self.to_measure.set()
+
+    async def keep(self, volume_id: str, lifespan: float) -> bool:
+        """Gives a retained folder a longer lifespan, counted from its burial; whether it is retained still."""
+        async with self.keys.hold(volume_id, why="keeping it longer"):
+            await self.make_sure(volume_id)
+            retained = self.book.retained.get(volume_id)
+            if retained is None:
+                return False
+            if lifespan > retained.burial.lifespan_seconds:
+                with self._doubted_on_failure(volume_id):
+                    longer = await self._threads(lambda: self._work.keep(retained.burial, lifespan))
+                self.book.was_kept(longer)
+                self._log.info("kept longer", volume=volume_id, lifespan_seconds=lifespan)
+            return True
 
     async def _is_mounted(self, volume_id: str) -> bool:
         return live_place(volume_id) in await self._threads(lambda: told(self._workdir.mounted_folders))
@@ -173,6 +190,7 @@ class Folders:
         self.in_doubt.discard(volume_id)
         self._log.info("looked at again after a failure", volume=volume_id, live=volume_id in self.book.live)
         self.buried.set()
+        self.to_measure.set()
 
     async def end_doubts(self) -> None:
         """For volumes that nobody asks for any more; what cannot be found out now stays in doubt."""

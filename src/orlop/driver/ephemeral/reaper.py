@@ -26,6 +26,7 @@ from orlop.driver.ephemeral.afterlife_rules import (
     DiskSpace,
     Erase,
     Moment,
+    Reason,
     Wait,
     next_look,
     pressure_factor,
@@ -39,6 +40,7 @@ from orlop.driver.ephemeral.trash_purge import LATER, PURGES_AT_ONCE, Purge, Rea
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.keyed_lock import KeyHeld
 from orlop.foundation.task_group import TaskGroup
+from orlop.host.disk_usage import DiskRoom
 from orlop.host.errors import HostError
 from orlop.host.node_host import FolderPlace, NodeHost
 
@@ -56,6 +58,14 @@ SHORTLY_AFTER: Final = 0.001
 class ReaperSettings:
     prune_interval: float
     headroom: Fraction
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """How often a volume's folder could not be erased, and why not the last time."""
+
+    failures: int
+    why: str
 
 
 class Reaper:
@@ -76,14 +86,17 @@ class Reaper:
         self._log = tools.log
         self._complaints = Complaints(tools.log, tools.clock)
         self._mounts = MountLook(host.workdir, tools.threads, tools.clock)
-        self._trash = TrashPurge(host.workdir, purge, self._mounts, tools, settled=folders.buried)
+        self._trash = TrashPurge(
+            host.workdir, purge, self._mounts, tools, readers=folders.book.readers, settled=folders.buried
+        )
         self._trash_seen_at: float | None = None
-        self._failures: dict[str, int] = {}
-        """How often a volume's folder could not be erased."""
+        self._troubles: dict[str, _Trouble] = {}
         self._set_aside: list[tuple[float, str]] = []
         """When they are taken back."""
         self._last: Moment | None = None
         self.factor = NO_PRESSURE
+        self.room: DiskRoom | None = None
+        """The disk as it was seen last."""
         self.why_stuck: str | None = None
         """Why nothing can be erased now; None while it can."""
         self._failed = tools.metrics.counter("orlop_ephemeral_erase_failures_total", "Attempts to erase that failed.")
@@ -163,7 +176,7 @@ class Reaper:
             self._trash.add(self._folders.trashed.pop())
 
     async def _measured_factor(self) -> Fraction:
-        room = await self._threads(self._workdir.room)
+        self.room = room = await self._threads(self._workdir.room)
         space = DiskSpace(room.total_bytes, room.free_bytes, room.total_inodes, room.free_inodes)
         return pressure_factor(space, self._settings.headroom)
 
@@ -194,7 +207,8 @@ class Reaper:
     async def _erase(self, chosen: Sequence[Erase]) -> None:
         """They have been set aside. HostError: nobody knows what is mounted, and nothing was done."""
         with ExitStack() as keys:
-            held = [erase for erase in chosen if self._holds(erase.name, keys)]
+            unread = [erase for erase in chosen if not self._left_to_readers(erase.name)]
+            held = [erase for erase in unread if self._holds(erase.name, keys)]
             ticket = self._mounts.ticket()
             try:
                 mounted = await self._mounts.after(ticket)
@@ -216,32 +230,68 @@ class Reaper:
             return False
         return True
 
+    def _left_to_readers(self, volume_id: str) -> bool:
+        """For a while; it is nobody's failure."""
+        if volume_id not in self._book.readers:
+            return False
+        heapq.heappush(self._set_aside, (self._clock.elapsed() + LATER.initial, volume_id))
+        return True
+
     async def _moved_to_trash(self, volume_id: str, mounted: frozenset[FolderPlace]) -> str | None:
         """Its name there; None if it is not to be erased, or not now."""
         try:
-            await self._folders.make_sure(volume_id)
-            retained = self._book.retained.get(volume_id)
-            if retained is None:
-                self._failures.pop(volume_id, None)
-                return None
-            place = retained_place(retained.burial)
-            if place in mounted:
-                raise HostError(errno.EBUSY, f"The folder {place} is mounted somewhere.")
-            await self._threads(lambda: self._work.discard(retained.burial))
+            return await self._discard(volume_id, mounted)
         except (CsiError, OSError) as error:
-            if not isinstance(error, OSError):
-                self._folders.in_doubt.add(volume_id)
             self._put_off(volume_id, error)
             return None
+
+    async def _discard(self, volume_id: str, mounted: frozenset[FolderPlace]) -> str | None:
+        """Its name in the trash; None if it is not retained. Raises what stands against it."""
+        await self._folders.make_sure(volume_id)
+        retained = self._book.retained.get(volume_id)
+        if retained is None:
+            self._troubles.pop(volume_id, None)
+            return None
+        place = retained_place(retained.burial)
+        if volume_id in self._book.readers:
+            raise HostError(errno.EBUSY, f"The folder {place} is being read; it is left alone until it is not.")
+        if place in mounted:
+            raise HostError(errno.EBUSY, f"The folder {place} is mounted somewhere; it is left alone until it is not.")
+        try:
+            await self._threads(lambda: self._work.discard(retained.burial))
+        except CsiError:
+            self._folders.in_doubt.add(volume_id)
+            raise
         self._book.was_discarded(volume_id)
-        self._failures.pop(volume_id, None)
+        self._troubles.pop(volume_id, None)
         return retained.burial.folder_name
+
+    async def erase_as_asked(self, volume_id: str) -> None:
+        """By the same way as those whose time is over; raises what stands against it. The purge comes afterwards."""
+        with self._folders.keys.try_hold(volume_id, why="erasing"):
+            ticket = self._mounts.ticket()
+            name = await self._discard(volume_id, await self._mounts.after(ticket))
+            if name is None:
+                raise HostError(errno.ENOENT, f"The volume {volume_id} is not retained any more.")
+            self._log.info("erasing", volume=volume_id, reason=Reason.ASKED.value)
+            self._trash.add(name, Reason.ASKED, ticket)
+        self._folders.buried.set()
 
     # ---- trouble -----------------------------------------------------------------------------------------------------
 
+    @property
+    def in_trash(self) -> int:
+        """How many folders are on their way out, as far as is known."""
+        return len(self._trash)
+
+    def trouble_with(self, volume_id: str) -> str | None:
+        """Why a folder whose time is over is still there."""
+        return self._troubles[volume_id].why if volume_id in self._troubles else None
+
     def _put_off(self, volume_id: str, why: Exception) -> None:
-        self._failures[volume_id] = self._failures.get(volume_id, 0) + 1
-        again_at = self._clock.elapsed() + LATER.delay(self._failures[volume_id], self._random)
+        failures = self._troubles[volume_id].failures + 1 if volume_id in self._troubles else 1
+        self._troubles[volume_id] = _Trouble(failures, str(why))
+        again_at = self._clock.elapsed() + LATER.delay(failures, self._random)
         heapq.heappush(self._set_aside, (again_at, volume_id))
         self._failed.inc()
         self._complaints.tell("not erased yet", volume=volume_id, error=why)
@@ -251,7 +301,7 @@ class Reaper:
             _, volume_id = heapq.heappop(self._set_aside)
             self._queue.take_back(volume_id)
             if volume_id not in self._book.retained:
-                self._failures.pop(volume_id, None)
+                self._troubles.pop(volume_id, None)
 
     def _tell_stuck(self, error: OSError) -> None:
         self.why_stuck = f"nothing is erased: {error}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -25,6 +25,7 @@ from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Log
 from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.node_host import FolderPlace, FolderState, Workdir
+from orlop.records.ephemeral_folder import burial_of
 
 PURGES_AT_ONCE: Final = 2
 LATER: Final = Backoff(initial=5.0, factor=2.0, cap=600.0, jitter=0.2)
@@ -53,15 +54,24 @@ class _InTrash:
 class TrashPurge:
     """Nothing is purged unless somebody keeps `work` running, PURGES_AT_ONCE times.
 
-    `settled` is set whenever nothing is being purged any more.
+    `readers` are the volumes that somebody reads: one that was published again meanwhile and has no second afterlife
+    is left until they are through. `settled` is set whenever nothing is being purged any more.
     """
 
     def __init__(
-        self, workdir: Workdir, purge: Purge, look: MountLook, tools: ReaperTools, *, settled: asyncio.Event
+        self,
+        workdir: Workdir,
+        purge: Purge,
+        look: MountLook,
+        tools: ReaperTools,
+        *,
+        readers: Container[str],
+        settled: asyncio.Event,
     ) -> None:
         self._workdir = workdir
         self._purge = purge
         self._mounts = look
+        self._readers = readers
         self._threads = tools.threads
         self._clock = tools.clock
         self._random = tools.random
@@ -77,6 +87,10 @@ class TrashPurge:
             "orlop_ephemeral_erased_total", "Folders erased, by the reason.", ("reason",)
         )
         self._failed = tools.metrics.counter("orlop_ephemeral_erase_failures_total", "Attempts to erase that failed.")
+
+    def __len__(self) -> int:
+        """Of those that it knows; also those that cannot be purged now."""
+        return len(self._known)
 
     @property
     def busy(self) -> bool:
@@ -143,6 +157,9 @@ class TrashPurge:
             if not mounted.isdisjoint(_places(name)):
                 self._put_off(name, "something has it mounted")
                 return
+            if self._is_read(name):
+                self._put_off(name, "somebody reads it")
+                return
             await self._threads(lambda: self._purge(name))
             self._forget(name)
         except OSError as error:
@@ -151,6 +168,10 @@ class TrashPurge:
             self._under_way.discard(name)
             if not self.busy:
                 self._settled.set()
+
+    def _is_read(self, name: str) -> bool:
+        burial = burial_of(name)
+        return burial is not None and burial.volume_id in self._readers
 
     def _forget(self, name: str) -> None:
         reason = self._known.pop(name).reason

@@ -1,0 +1,1 @@
+"""What an operator asks: one file per thing, used by the command line and the web alike. Prints nothing."""

@@ -1,0 +1,142 @@
+"""The way to a node on this machine: which socket, and one question with its answers over it. Blocks.
+
+The socket is root's. Errors are sentences for the person who asked:
+
+    NodeError
+      NodeUnreachable    nobody answers there, or stopped answering
+      NodeRefused        the node says no; `why` tells what exit code that is
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
+from orlop.records.afterlife_report import (
+    LONGEST_ANSWER,
+    MESSAGE,
+    Answer,
+    Question,
+    Refused,
+    Unreadable,
+    Why,
+    decode_answer,
+    encode_question,
+)
+
+SOCKETS: Final = Path("/run/orlop")
+SOCKET_NAME: Final = "admin.sock"
+DEFAULT_DRIVER: Final = "csi.orlop.dev"
+CONNECT_SECONDS: Final = 5.0
+SHORT_ANSWER_SECONDS: Final = 60.0
+
+
+class NodeError(Exception):
+    pass
+
+
+class NodeUnreachable(NodeError):
+    pass
+
+
+class NodeRefused(NodeError):
+    def __init__(self, why: Why, sentence: str) -> None:
+        super().__init__(sentence)
+        self.why: Why = why
+
+
+def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
+    """What was given; else the default driver's; else the only one there is."""
+    if given:
+        return Path(given)
+    default = sockets / DEFAULT_DRIVER / SOCKET_NAME
+    if _may_exist(default):
+        return default
+    found = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(map(str, found))
+        raise NodeUnreachable(f"There are several nodes on this machine: {names}. Choose one with --socket.")
+    raise NodeUnreachable(
+        f"There is no socket at {default}. Run this on a node where orlop runs, as root; "
+        "if it has another --adminsocket, name that with --socket or $ORLOP_NODE_SOCKET."
+    )
+
+
+def _may_exist(path: Path) -> bool:
+    """Who may not look is told so when connecting."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
+
+
+class Conversation:
+    """One question over one connection; the answers come in the node's order."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def ask(self, question: Question, descriptors: Sequence[int] = ()) -> None:
+        try:
+            send_frame(self._connection, MESSAGE, encode_question(question), descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it has said no before it heard us: that is the answer
+
+    def frame(self) -> Frame:
+        """The next one, as it comes: bytes of a download, or a message for `message_in`."""
+        try:
+            return receive_frame(self._connection, LONGEST_ANSWER)
+        except TimeoutError:
+            raise NodeUnreachable("The node does not answer. Is its disk in trouble? Look at its log.") from None
+        except (ConnectionEnded, ConnectionError) as error:
+            raise NodeUnreachable(f"The node ended the conversation before its end: {error}") from None
+
+    def answer(self) -> Answer:
+        return message_in(self.frame())
+
+    def say_no_more(self) -> None:
+        """Tells the node to stop; it still has the last word."""
+        with suppress(OSError):  # it ended just now
+            self._connection.shutdown(socket.SHUT_WR)
+
+
+def message_in(frame: Frame) -> Answer:
+    try:
+        answer = decode_answer(frame.body)
+    except Unreadable as error:
+        raise NodeUnreachable(f"{error} Use the orlop command of the version that the node runs.") from None
+    if isinstance(answer, Refused):
+        raise NodeRefused(answer.why, answer.sentence)
+    return answer
+
+
+@contextmanager
+def conversation(path: Path, *, patience: float | None = SHORT_ANSWER_SECONDS) -> Iterator[Conversation]:
+    """`patience` is how many seconds each answer may take; None: as long as it takes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        try:
+            connection.connect(os.fspath(path))
+        except OSError as error:
+            raise NodeUnreachable(_why_unreachable(path, error)) from None
+        connection.settimeout(patience)
+        yield Conversation(connection)
+
+
+def _why_unreachable(path: Path, error: OSError) -> str:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return f"There is no socket at {path}. Is the node's process running, and was it given this --adminsocket?"
+        case errno.ECONNREFUSED:
+            return f"Nobody answers on {path}: the process that made it is gone, or it is no socket."
+        case errno.EACCES | errno.EPERM:
+            return f"You may not connect to {path}: only root may. Try again as root."
+    return f"The socket {path} cannot be reached: {error.strerror or 'the path is too long, or nobody answers'}."

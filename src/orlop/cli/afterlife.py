@@ -1,0 +1,266 @@
+"""`orlop afterlife …`: the folders that dead pods left on this node: found, read, brought back, kept, erased.
+
+Asks the node's process over its socket; as root, on the node. Exit codes: 0 done, 1 it failed or was refused, 2 wrong
+use, 3 there is no such folder or file, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from orlop.admin.afterlife import Afterlife
+from orlop.admin.afterlife_list_rules import ORDERS, Wanted, chosen
+from orlop.admin.node_socket import NodeError, NodeRefused, NodeUnreachable, find_socket
+from orlop.cli.afterlife_forms import (
+    content_text,
+    details,
+    erased_text,
+    escaped,
+    file_table,
+    file_value,
+    folder_table,
+    folder_value,
+    harmless,
+    size_text,
+    span_text,
+    time_text,
+    usage_text,
+    usage_value,
+)
+from orlop.cli.afterlife_transfer import archive_output, copy_file_to_output, restore_into, tell_remarks
+from orlop.cli.durations import DurationType
+from orlop.cli.output import show as show_value
+from orlop.records.afterlife_report import FolderRow
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+EXIT_CODES: Final = {"refused": FAILED, "wrong-use": 2, "not-found": 3}
+FILES_AT_ONCE: Final = 1000
+HELP_ON_CODES: Final = (
+    "Exit codes: 0 done, 1 it failed or was refused, 2 wrong use, 3 there is no such folder or file, 130 interrupted."
+)
+
+Command = Callable[..., None]
+
+
+def socket_option(command: Command) -> Command:
+    return click.option(
+        "--socket",
+        envvar="ORLOP_NODE_SOCKET",
+        metavar="PATH",
+        help="The node's admin socket (or $ORLOP_NODE_SOCKET); not given: the one in /run/orlop.",
+    )(command)
+
+
+def output_option(*more: str) -> Callable[[Command], Command]:
+    kinds = ["text", *more, "json", "yaml"]
+    return click.option("-o", "--output", type=click.Choice(kinds), default="text", help="How to print it.")
+
+
+def dry_run_option(command: Command) -> Command:
+    return click.option("--dry-run", is_flag=True, help="Only say what would be done.")(command)
+
+
+@contextmanager
+def node(socket: str | None) -> Iterator[Afterlife]:
+    """What it says no to is told on stderr, with the exit code that goes with it."""
+    try:
+        yield Afterlife(find_socket(socket))
+    except NodeError as error:
+        click.echo(harmless(str(error)), err=True)
+        sys.exit(EXIT_CODES[error.why] if isinstance(error, NodeRefused) else FAILED)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
+
+
+@click.group("orlop afterlife", epilog=HELP_ON_CODES, context_settings={"max_content_width": 100})
+def command() -> None:
+    """Folders that dead pods left on this node, until they are erased.
+
+    ID is a volume's id, or as much of its beginning as no other retained one has.
+    """
+
+
+@command.command("list", epilog=HELP_ON_CODES)
+@socket_option
+@output_option("wide")
+@click.option("-n", "--namespace", help="Only of pods in this namespace.")
+@click.option("--pod", help="Only of pods with this name; * and ? stand for anything.")
+@click.option("--older-than", type=DurationType(), help="Only what was deleted longer ago, such as 2h.")
+@click.option("--younger-than", type=DurationType(), help="Only what was deleted since then.")
+@click.option("--sort", "order", type=click.Choice(list(ORDERS)), default="deleted", help="What to sort by.")
+@click.option("--reverse", is_flag=True, help="The other way round.")
+def list_folders(socket: str | None, output: str, order: str, *, reverse: bool, **filters: Any) -> None:
+    """What is retained: of which pod, how large, since when and for how long still."""
+    with node(socket) as asked:
+        everything = asked.list_folders()
+    rows = chosen(everything, Wanted(**filters), order, reverse=reverse)
+    if output in {"json", "yaml"}:
+        show_value([folder_value(row) for row in rows], output)
+    elif rows:
+        click.echo(folder_table(rows, (row.volume_id for row in everything), wide=output == "wide"))
+    else:
+        click.echo("Nothing is retained." if not everything else "Nothing that is retained fits.", err=True)
+
+
+@command.command("show", epilog=HELP_ON_CODES)
+@click.argument("volume_id", metavar="ID")
+@socket_option
+@output_option()
+def show_folder(volume_id: str, socket: str | None, output: str) -> None:
+    """All that is known of one folder."""
+    with node(socket) as asked:
+        row = asked.show(volume_id)
+    if output == "text":
+        click.echo(details(row))
+    else:
+        show_value(folder_value(row), output)
+
+
+@command.command("ls", epilog=HELP_ON_CODES)
+@click.argument("volume_id", metavar="ID")
+@click.argument("path", default="", metavar="[PATH]")
+@socket_option
+@output_option()
+def list_files(volume_id: str, path: str, socket: str | None, output: str) -> None:
+    """The files in a folder, or in a folder in it. Symbolic links are shown and not followed."""
+    with node(socket) as asked:
+        files = asked.list_files(volume_id, os.fsencode(path))
+        if output != "text":
+            show_value([file_value(file) for file in files], output)
+            return
+        while batch := list(islice(files, FILES_AT_ONCE)):
+            click.echo(file_table(batch))
+
+
+@command.command("cat", epilog=HELP_ON_CODES)
+@click.argument("volume_id", metavar="ID")
+@click.argument("path")
+@socket_option
+def print_file(volume_id: str, path: str, socket: str | None) -> None:
+    """The contents of a file, as they are. Only plain files are read."""
+    with node(socket) as asked, asked.opened_file(volume_id, os.fsencode(path)) as descriptor:
+        copy_file_to_output(descriptor)
+
+
+@command.command("download", epilog=HELP_ON_CODES)
+@click.argument("volume_id", metavar="ID")
+@click.argument("path", default="", metavar="[PATH]")
+@socket_option
+@click.option("-o", "file", metavar="FILE", help="Where to write it, readable for you alone; not given: the output.")
+def download(volume_id: str, path: str, socket: str | None, file: str | None) -> None:
+    """A folder, or a part of it, as a tar archive.
+
+    Devices, fifos and sockets are left out, and told. FILE is there when it is complete, and replaces what was there.
+    """
+    try:
+        with node(socket) as asked, archive_output(file) as write:
+            done = asked.download(volume_id, os.fsencode(path), write)
+    except OSError as error:
+        if file is None or isinstance(error, BrokenPipeError):
+            raise
+        click.echo(f"{file} cannot be written: {error.strerror}.", err=True)
+        sys.exit(FAILED)
+    tell_remarks(done.remarks, done.remark_count)
+
+
+@command.command("keep", epilog=HELP_ON_CODES)
+@click.argument("volume_id", metavar="ID")
+@click.option("--for", "seconds", type=DurationType(), required=True, help="How long from now, such as 24h.")
+@dry_run_option
+@socket_option
+def keep(volume_id: str, seconds: float, socket: str | None, *, dry_run: bool) -> None:
+    """Keep a folder longer: so long from now, and never shorter than before.
+
+    The admin's --max-afterlifespan counts from when the pod went, and is not exceeded. A disk that fills up shortens
+    this time like every other.
+    """
+    with node(socket) as asked:
+        kept = asked.keep(volume_id, seconds, dry_run=dry_run)
+    until = f"until {time_text(kept.row.erased_at)} ({erased_text(kept.row)})"
+    if not kept.changed:
+        click.echo(f"{kept.row.volume_id} is kept {until} already.")
+    else:
+        click.echo(f"{kept.row.volume_id} {'would be' if dry_run else 'is'} kept {until}.")
+
+
+@command.command("restore", epilog=HELP_ON_CODES)
+@click.argument("volume_id", metavar="ID")
+@click.option("--to", "folder", type=Path, required=True, metavar="DIR", help="Where to make the restored folder.")
+@dry_run_option
+@socket_option
+def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) -> None:
+    """Copy a folder to DIR/<volume id>, which must not be there yet.
+
+    It is readable for root alone; setuid, setgid and security attributes are stripped, devices, fifos and sockets left
+    out. Until it is complete it is called DIR/.orlop-unfinished-<volume id>; after an interruption the same command
+    begins anew.
+    """
+    with node(socket) as asked:
+        try:
+            restored = restore_into(asked, volume_id, folder, dry_run=dry_run)
+        except NodeUnreachable as error:
+            raise NodeUnreachable(f"{error} What was copied is in {folder}/.orlop-unfinished-…, if anything.") from None
+    place = folder / restored.name
+    tell_remarks(restored.remarks, restored.remark_count)
+    if dry_run:
+        click.echo(f"It would be restored to {place}.")
+    elif restored.finished:
+        click.echo(f"Restored to {place}: {content_text(restored.entries, restored.bytes)}.")
+    else:
+        copied = content_text(restored.entries, restored.bytes)
+        left = f"{place} holds what was copied ({copied}): remove it, or repeat the command, which begins anew"
+        click.echo(f"Stopped: {left if restored.entries else 'nothing was copied yet'}.", err=True)
+        sys.exit(INTERRUPTED)
+
+
+@command.command("erase", epilog=HELP_ON_CODES)
+@click.argument("volume_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@socket_option
+def erase(volume_id: str, socket: str | None, *, yes: bool, dry_run: bool) -> None:
+    """Erase a retained folder now, for good. A living pod's folder is never erased."""
+    with node(socket) as asked:
+        if not yes and not dry_run:
+            volume_id = _confirmed(asked.show(volume_id))
+        row = asked.erase(volume_id, dry_run=dry_run).row
+    size = f" ({size_text(row.bytes_used)})" if row.bytes_used is not None else ""
+    click.echo(f"{row.volume_id}{size} {'would be' if dry_run else 'is being'} erased.")
+
+
+def _confirmed(row: FolderRow) -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nobody can be asked whether to erase it: repeat the command with --yes.")
+    pod = f"{escaped(row.namespace)}/{escaped(row.pod)}"
+    question = f"Erase {row.volume_id} of {pod}, {size_text(row.bytes_used)}, deleted {span_text(row.age_seconds)} ago?"
+    if not click.confirm(question):
+        click.echo("Nothing was erased.", err=True)
+        sys.exit(FAILED)
+    return row.volume_id
+
+
+@command.command("usage", epilog=HELP_ON_CODES)
+@socket_option
+@output_option()
+def usage(socket: str | None, output: str) -> None:
+    """What retained folders take, how full the disk is, and what is erased next."""
+    with node(socket) as asked:
+        told = asked.usage()
+    if output == "text":
+        click.echo(usage_text(told))
+    else:
+        show_value(usage_value(told), output)
+
+
+def main(arguments: Sequence[str]) -> int:
+    command.main(args=list(arguments), prog_name="orlop afterlife")  # ends the process with its exit code

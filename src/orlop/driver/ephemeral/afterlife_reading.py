@@ -1,0 +1,279 @@
+"""Reading folders in their afterlife, for people: lists, files, archives, restores. Nothing of a folder is changed.
+
+Order for each: the volume's key is held → the folder is noted as being read, so that nobody erases it → it is opened →
+the key is let go → it is read, by its descriptor, in threads → it is closed → the note goes. So a pod that comes back
+meanwhile has its folder at once; the reader goes on, and is told.
+
+What the folder's tenant made of it cannot lead out of it: `host/folder_reading` and its neighbours see to that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from itertools import islice
+from typing import Final, TypeVar
+
+from orlop.driver.ephemeral.admin_socket import Conversation
+from orlop.driver.ephemeral.folder_book import Retained
+from orlop.driver.ephemeral.folder_work import retained_place
+from orlop.driver.ephemeral.folders import Folders, Threads
+from orlop.driver.ephemeral.refusal import Refusal
+from orlop.driver.ephemeral.thread_steps import ThreadSteps
+from orlop.foundation.clock import Clock
+from orlop.foundation.structured_log import Log
+from orlop.foundation.task_group import TaskGroup
+from orlop.host.folder_copy import CopyProgress, FolderCopy
+from orlop.host.folder_reading import Listed, list_folder, opened_file, place_below
+from orlop.host.folder_restore import FolderRestore, restore_folder, unfinished_name
+from orlop.host.node_host import FolderPlace
+from orlop.host.remarks import Remark
+from orlop.host.tar_stream import TarStream
+from orlop.records.afterlife_report import (
+    LONGEST_PATH_TOLD,
+    Done,
+    Download,
+    FileRow,
+    Files,
+    ListFiles,
+    Opened,
+    PathRemark,
+    Progress,
+    ReadFile,
+    Restore,
+    Restored,
+)
+
+T = TypeVar("T")
+FolderOpener = Callable[[FolderPlace], AbstractContextManager[int]]
+FILES_AT_ONCE: Final = 500
+PIECE_BYTES: Final = 1 << 20
+MOST_LONG_READERS: Final = 4
+LONGEST_OPEN_FILE_SECONDS: Final = 3600.0
+PROGRESS_SECONDS: Final = 0.2
+CHANGED_MEANWHILE: Final = "A pod took the folder back while it was read: what was read may be old and new mixed."
+
+
+class AfterlifeReading:
+    def __init__(
+        self,
+        folders: Folders,
+        open_folder: FolderOpener,
+        meant: Callable[[str], str],
+        threads: Threads,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._folders = folders
+        self._book = folders.book
+        self._open_folder = open_folder
+        self._meant = meant
+        self._threads = threads
+        self._clock = clock
+        self._log = log
+        self._long_readers = 0
+        self._restoring: set[tuple[int, int, str]] = set()
+
+    async def list_files(self, question: ListFiles, conversation: Conversation) -> None:
+        def batches(folder: int) -> Generator[tuple[FileRow, ...]]:
+            files = list_folder(folder, os.fsdecode(question.path))
+            while batch := tuple(_file_row(each) for each in islice(files, FILES_AT_ONCE)):
+                yield batch
+
+        async with self._opened(question.id, batches) as (_, steps):
+            while batch := await steps.next():
+                await conversation.answer(Files(batch))
+        await conversation.answer(Done())
+
+    async def read_file(self, question: ReadFile, conversation: Conversation) -> None:
+        """Hands the file over; who still reads it after an hour has it to the end, but no hold on the folder."""
+        path = os.fsdecode(question.path)
+
+        def file(folder: int) -> Generator[int]:
+            with place_below(folder, path) as place, opened_file(place, path) as descriptor:
+                yield descriptor
+
+        async with self._opened(question.id, file) as (_, steps):
+            descriptor = await steps.next()
+            assert descriptor is not None  # noqa: S101 - it yields one, or raises
+            size = os.fstat(descriptor).st_size
+            await conversation.answer(Opened(size), (descriptor,))
+            await self._clock.sleep(LONGEST_OPEN_FILE_SECONDS)
+
+    async def download(self, question: Download, conversation: Conversation) -> None:
+        path, remarks = os.fsdecode(question.path), list[PathRemark]()
+        count = 0
+
+        def pieces(folder: int) -> Generator[bytes]:
+            nonlocal count
+            tar = TarStream(folder, path, _top(path, volume_id))
+            yield from _gathered(iter(tar))
+            remarks.extend(_remark(each) for each in tar.remarks.first)
+            count = tar.remarks.count
+
+        volume_id = self._meant(question.id)
+        with self._long_reading():
+            async with self._opened(volume_id, pieces) as (retained, steps):
+                self._log.info("downloading", volume=volume_id, by_process=conversation.peer.process)
+                while piece := await steps.next():
+                    await conversation.send_bytes(piece)
+                if self._was_taken_back(retained):
+                    remarks.insert(0, PathRemark(b".", CHANGED_MEANWHILE))
+                    count += 1
+        await conversation.answer(Done(tuple(remarks), count))
+
+    # ---- restoring ---------------------------------------------------------------------------------------------------
+
+    async def restore(self, question: Restore, conversation: Conversation) -> None:
+        if len(conversation.descriptors) != 1:
+            raise Refusal("wrong-use", "A restore comes with the folder to restore into, as one open descriptor.")
+        volume_id, target = self._meant(question.id), conversation.descriptors[0]
+        if question.dry_run:
+            await self._threads(FolderRestore(target, target, volume_id).refuse_what_cannot_be)
+            await conversation.answer(Restored(volume_id))
+            return
+        with self._long_reading(), self._only_one_into(target, volume_id):
+            await self._restore(volume_id, target, conversation)
+
+    async def _restore(self, volume_id: str, target: int, conversation: Conversation) -> None:
+        stop, latest, owned = threading.Event(), [CopyProgress(0, 0)], ExitStack()
+        conversation.when_client_goes = stop.set
+        own_target = os.dup(target)
+        owned.callback(os.close, own_target)
+
+        def copying(folder: int) -> Generator[FolderCopy]:
+            restore = FolderRestore(folder, own_target, volume_id)
+            yield restore_folder(restore, stop, lambda progress: latest.__setitem__(0, progress))
+
+        async with self._opened(volume_id, copying, owned) as (retained, steps):
+            self._log.info("restoring", volume=volume_id, by_process=conversation.peer.process)
+            try:
+                copied = await self._telling_progress(steps, latest, retained.bytes_used, conversation)
+            finally:
+                stop.set()
+            taken_back = self._was_taken_back(retained)
+        self._log.info("restored" if not copied.stopped else "not restored: stopped", volume=volume_id)
+        await conversation.answer(_restored(volume_id, copied, taken_back=taken_back))
+
+    async def _telling_progress(
+        self, steps: ThreadSteps[FolderCopy | None], latest: list[CopyProgress], expected: int | None, to: Conversation
+    ) -> FolderCopy:
+        async def tell() -> None:
+            told = CopyProgress(-1, -1)
+            while True:
+                await self._clock.sleep(PROGRESS_SECONDS)
+                if latest[0] != told:
+                    told = latest[0]
+                    await to.answer(Progress(told.entries, told.bytes, expected))
+
+        async with TaskGroup() as tasks:
+            telling = tasks.start(tell(), name="progress")
+            copied = await steps.next()
+            telling.cancel()
+        assert copied is not None  # noqa: S101 - it yields one, or raises
+        return copied
+
+    @contextmanager
+    def _only_one_into(self, target: int, volume_id: str) -> Iterator[None]:
+        found = os.fstat(target)
+        what = (found.st_dev, found.st_ino, volume_id)
+        if what in self._restoring:
+            raise Refusal("refused", f"{volume_id} is being restored into this folder already. Wait for that to end.")
+        self._restoring.add(what)
+        try:
+            yield
+        finally:
+            self._restoring.discard(what)
+
+    # ---- what all of them do -----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _opened(
+        self, wanted: str, read: Callable[[int], Generator[T]], owned: ExitStack | None = None
+    ) -> AsyncIterator[tuple[Retained, ThreadSteps[T | None]]]:
+        async with AsyncExitStack() as stack:
+            owned = stack.enter_context(owned or ExitStack())
+            volume_id = self._meant(wanted)
+            async with self._folders.keys.hold(volume_id, why="being opened for reading"):
+                retained = self._book.retained.get(volume_id)
+                if retained is None:
+                    raise Refusal.gone(volume_id)
+                stack.enter_context(self._book.being_read(volume_id))
+                generator = self._opened_then(retained_place(retained.burial), read)
+                steps = ThreadSteps(generator, self._threads, owned.pop_all())
+                stack.callback(steps.close)
+                await steps.next()
+            yield retained, steps
+
+    def _opened_then(self, place: FolderPlace, read: Callable[[int], Generator[T]]) -> Generator[T | None]:
+        with self._open_folder(place) as folder:
+            yield None  # it is open: from now on its name does not matter
+            yield from read(folder)
+
+    @contextmanager
+    def _long_reading(self) -> Iterator[None]:
+        """Each has a thread for a long time: there must be some left for pods."""
+        if self._long_readers >= MOST_LONG_READERS:
+            raise Refusal(
+                "refused", f"{MOST_LONG_READERS} folders are being downloaded or restored already. Try again later."
+            )
+        self._long_readers += 1
+        try:
+            yield
+        finally:
+            self._long_readers -= 1
+
+    def _was_taken_back(self, retained: Retained) -> bool:
+        now = self._book.retained.get(retained.volume_id)
+        return now is None or now.burial.buried_at != retained.burial.buried_at
+
+
+def _file_row(listed: Listed) -> FileRow:
+    return FileRow(
+        name=os.fsencode(listed.name),
+        kind=listed.kind,
+        mode=listed.mode,
+        uid=listed.uid,
+        gid=listed.gid,
+        size=listed.size,
+        modified_ns=listed.modified_ns,
+        link=None if listed.link is None else os.fsencode(listed.link),
+    )
+
+
+def _top(path: str, volume_id: str) -> str:
+    """What the archive unpacks to: the last name of the path, or the volume's own."""
+    return next((name for name in reversed(path.split("/")) if name not in {"", "."}), volume_id)
+
+
+def _gathered(pieces: Iterator[bytes]) -> Generator[bytes]:
+    """In larger pieces: thousands of small files would be thousands of turns."""
+    buffer = bytearray()
+    for piece in pieces:
+        buffer += piece
+        if len(buffer) >= PIECE_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    if buffer:
+        yield bytes(buffer)
+
+
+def _remark(remark: Remark) -> PathRemark:
+    """Tenants can make paths of megabytes: of those the beginning and the end are told."""
+    path, half = os.fsencode(remark.path), LONGEST_PATH_TOLD // 2
+    told = path if len(path) <= LONGEST_PATH_TOLD else path[:half] + b"/.../" + path[-half:]
+    return PathRemark(told, os.fsencode(remark.sentence).decode(errors="replace"))
+
+
+def _restored(volume_id: str, copied: FolderCopy, *, taken_back: bool) -> Restored:
+    extra = (PathRemark(b".", CHANGED_MEANWHILE),) if taken_back else ()
+    return Restored(
+        name=unfinished_name(volume_id) if copied.stopped else volume_id,
+        entries=copied.entries,
+        bytes=copied.bytes,
+        finished=not copied.stopped,
+        remarks=(*extra, *map(_remark, copied.remarks)),
+        remark_count=copied.remark_count + len(extra),
+    )

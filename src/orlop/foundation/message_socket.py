@@ -1,0 +1,201 @@
+"""Messages over a unix stream socket: each with its kind and length in front, and descriptors beside it (SCM_RIGHTS).
+
+A frame is one byte for its kind, four for its length, and its body. Descriptors travel with the first byte of a frame;
+whoever receives one owns it, and what comes beyond the agreed number the kernel closes. Lengths are bounded by who
+receives: a longer frame ends the connection before anything of it is read.
+
+Blocking functions are for clients; `AsyncFrames` is for a server with many of them, on any event loop. Nothing here
+knows what messages mean, nor how long to wait: put a timeout around it.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MOST_DESCRIPTORS: Final = 4
+_HEADER: Final = struct.Struct(">BI")
+_CREDENTIALS: Final = struct.Struct("=iii")
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+_ONE_READ: Final = 1 << 20
+
+
+class ConnectionEnded(OSError):
+    """The other side has closed it, or speaks something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The descriptors are the receiver's, to be closed by it."""
+
+    kind: int
+    body: bytes
+    descriptors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who connected, as the kernel knows it from that moment."""
+
+    process: int
+    user: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(found)
+    return Peer(process, user)
+
+
+def encoded(kind: int, body: bytes | memoryview) -> bytes:
+    return _HEADER.pack(kind, len(body)) + bytes(body)
+
+
+# ---- a client, which blocks ------------------------------------------------------------------------------------------
+
+
+def send_frame(connection: socket.socket, kind: int, body: bytes, descriptors: Sequence[int] = ()) -> None:
+    data = memoryview(encoded(kind, body))
+    sent = connection.sendmsg([data], _rights(descriptors))
+    connection.sendall(data[sent:])
+
+
+def receive_frame(connection: socket.socket, longest: int) -> Frame:
+    arriving = _Arriving(longest)
+    try:
+        while not arriving.is_complete:
+            arriving.take(connection)
+    except BaseException:
+        arriving.close_descriptors()
+        raise
+    return arriving.frame()
+
+
+# ---- a server, which does not ----------------------------------------------------------------------------------------
+
+
+class AsyncFrames:
+    """One connection. At any time one task may receive and one may send."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+
+    async def receive(self, longest: int) -> Frame:
+        arriving = _Arriving(longest)
+        try:
+            while not arriving.is_complete:
+                try:
+                    arriving.take(self._connection)
+                except BlockingIOError:
+                    await self._ready(self._loop.add_reader, self._loop.remove_reader)
+        except BaseException:
+            arriving.close_descriptors()
+            raise
+        return arriving.frame()
+
+    async def send(self, kind: int, body: bytes, descriptors: Sequence[int] = ()) -> None:
+        left, beside = memoryview(encoded(kind, body)), _rights(descriptors)
+        while left:
+            try:
+                left = left[self._connection.sendmsg([left], beside) :]
+                beside = []
+            except BlockingIOError:
+                await self._ready(self._loop.add_writer, self._loop.remove_writer)
+
+    async def until_it_ends(self) -> None:
+        """Returns when the other side has said its last word: closed the connection, or its half of it."""
+        while True:
+            try:
+                # Nothing more is expected; whoever sends something all the same is not understood.
+                self._connection.recv(1)
+            except BlockingIOError:
+                await self._ready(self._loop.add_reader, self._loop.remove_reader)
+            except OSError:
+                return
+            else:
+                return
+
+    async def _ready(self, watch: Callable[..., None], unwatch: Callable[[int], object]) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        number = self._connection.fileno()
+        watch(number, _tell, ready)
+        try:
+            await ready
+        finally:
+            unwatch(number)
+
+
+def _tell(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+
+
+class _Arriving:
+    """A frame of which some bytes may be here."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._header = bytearray()
+        self._body = bytearray()
+        self._kind = 0
+        self._length: int | None = None
+        self._descriptors: list[int] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self._length is not None and len(self._body) == self._length
+
+    def take(self, connection: socket.socket) -> None:
+        """What can be had by one system call, and nothing of the next frame."""
+        into, wanted = self._next_part()
+        data, ancillary, _flags, _address = connection.recvmsg(
+            min(wanted, _ONE_READ), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+        )
+        self._descriptors += _received(ancillary)
+        if not data:
+            raise ConnectionEnded("The other side has closed the connection.")
+        into += data
+        if self._length is None and len(self._header) == _HEADER.size:
+            self._read_header()
+
+    def _next_part(self) -> tuple[bytearray, int]:
+        if self._length is None:
+            return self._header, _HEADER.size - len(self._header)
+        return self._body, self._length - len(self._body)
+
+    def _read_header(self) -> None:
+        self._kind, self._length = _HEADER.unpack(self._header)
+        if self._length > self._longest:
+            raise ConnectionEnded(f"A message of {self._length} bytes came, where {self._longest} are the most.")
+
+    def frame(self) -> Frame:
+        return Frame(self._kind, bytes(self._body), tuple(self._descriptors))
+
+    def close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def _rights(descriptors: Sequence[int]) -> list[tuple[int, int, bytes]]:
+    if not descriptors:
+        return []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())]
+
+
+def _received(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)

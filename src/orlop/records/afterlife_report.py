@@ -1,0 +1,258 @@
+"""What is asked of a node about folders in their afterlife, and what it answers: the shape of both. Pure.
+
+A conversation is one question and its answers, each a frame of JSON; of these `Rows`, `Files` and `Progress` may come
+several times, and one of the others ends it. A download is frames of bytes between. Paths and names of files are bytes,
+since they need be no text. Times that pass are told as seconds from now, so that whoever shows them needs no clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+VERSION: Final = 1
+LONGEST_QUESTION: Final = 64 * 1024
+LONGEST_ANSWER: Final = 64 * 1024 * 1024
+"""Five hundred folders whose tenants made their records as long as attributes can be: 64 KiB each."""
+LONGEST_PATH_TOLD: Final = 4096
+MESSAGE: Final = ord("J")
+BYTES: Final = ord("D")
+"""The kinds of frames."""
+
+Why = Literal["not-found", "wrong-use", "refused"]
+
+
+class Unreadable(ValueError):
+    """What came is no question or no answer of this version; the sentence says why."""
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+class ListFolders(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
+    pass
+
+
+class ShowFolder(msgspec.Struct, frozen=True, tag_field="ask", tag="show"):
+    id: str
+
+
+class ListFiles(msgspec.Struct, frozen=True, tag_field="ask", tag="ls"):
+    id: str
+    path: bytes = b""
+
+
+class ReadFile(msgspec.Struct, frozen=True, tag_field="ask", tag="cat"):
+    """Answered with a descriptor of the file; the folder is kept from being erased until the connection ends."""
+
+    id: str
+    path: bytes
+
+
+class Download(msgspec.Struct, frozen=True, tag_field="ask", tag="download"):
+    id: str
+    path: bytes = b""
+
+
+class Keep(msgspec.Struct, frozen=True, tag_field="ask", tag="keep"):
+    id: str
+    seconds: float
+    dry_run: bool = False
+
+
+class Restore(msgspec.Struct, frozen=True, tag_field="ask", tag="restore"):
+    """Comes with a descriptor of the folder in which the restored one is to be made."""
+
+    id: str
+    dry_run: bool = False
+
+
+class Erase(msgspec.Struct, frozen=True, tag_field="ask", tag="erase"):
+    id: str
+    dry_run: bool = False
+
+
+class AskUsage(msgspec.Struct, frozen=True, tag_field="ask", tag="usage"):
+    pass
+
+
+Question = ListFolders | ShowFolder | ListFiles | ReadFile | Download | Keep | Restore | Erase | AskUsage
+
+
+class Asked(msgspec.Struct, frozen=True):
+    question: Question
+    version: int = VERSION
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+class FolderRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One folder in its afterlife."""
+
+    volume_id: str
+    pod: str
+    namespace: str
+    deleted_at: float
+    """The wall's time, in seconds since 1970."""
+    age_seconds: float
+    lifespan_seconds: float
+    erased_in_seconds: float
+    """As the disk is now; 0 where its time is over."""
+    erased_at: float = 0.0
+    """The same by the wall's time."""
+    bytes_used: int | None = None
+    """None: not measured yet."""
+    pod_uid: str = ""
+    service_account: str = ""
+    verified: bool = False
+    created_at: float = 0.0
+    size_limit: int = 0
+    inode_limit: int = 0
+    mode: int = 0
+    mount_options: tuple[str, ...] = ()
+    readers: int = 0
+    """How many read it right now."""
+    trouble: str = ""
+    """Why it is still there though its time is over."""
+
+
+class Rows(msgspec.Struct, frozen=True, tag_field="answer", tag="rows"):
+    rows: tuple[FolderRow, ...]
+
+
+class Folder(msgspec.Struct, frozen=True, tag_field="answer", tag="folder"):
+    row: FolderRow
+
+
+class FileRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: bytes
+    kind: str
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    modified_ns: int
+    link: bytes | None = None
+
+
+class Files(msgspec.Struct, frozen=True, tag_field="answer", tag="files"):
+    files: tuple[FileRow, ...]
+
+
+class Opened(msgspec.Struct, frozen=True, tag_field="answer", tag="opened"):
+    size: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag_field="answer", tag="progress"):
+    entries: int
+    bytes: int
+    expected_bytes: int | None = None
+
+
+class PathRemark(msgspec.Struct, frozen=True):
+    path: bytes
+    sentence: str
+
+
+class Done(msgspec.Struct, frozen=True, tag_field="answer", tag="done"):
+    """The end of a list or a download, with what was left out of it; of many remarks, the first ones."""
+
+    remarks: tuple[PathRemark, ...] = ()
+    remark_count: int = 0
+
+
+class Kept(msgspec.Struct, frozen=True, tag_field="answer", tag="kept"):
+    """The folder as it is (or would be) now; not changed where it is kept as long already."""
+
+    row: FolderRow
+    changed: bool
+
+
+class Restored(msgspec.Struct, frozen=True, tag_field="answer", tag="restored"):
+    """`name` is the new folder's; while it is unfinished, that of what is left of it."""
+
+    name: str
+    entries: int = 0
+    bytes: int = 0
+    finished: bool = True
+    remarks: tuple[PathRemark, ...] = ()
+    remark_count: int = 0
+
+
+class Erasing(msgspec.Struct, frozen=True, tag_field="answer", tag="erasing"):
+    """It cannot be had back; its room comes back while it is purged."""
+
+    row: FolderRow
+
+
+class NamespaceUsage(msgspec.Struct, frozen=True):
+    namespace: str
+    folders: int
+    bytes: int
+    unmeasured: int
+    """Folders whose size is not in `bytes` yet."""
+
+
+class NextErase(msgspec.Struct, frozen=True):
+    row: FolderRow
+    reason: str
+
+
+class Usage(msgspec.Struct, frozen=True, tag_field="answer", tag="usage"):
+    namespaces: tuple[NamespaceUsage, ...]
+    total_bytes: int
+    free_bytes: int
+    total_inodes: int
+    free_inodes: int
+    headroom: float
+    headroom_why: str
+    factor: float
+    max_afterlifespan_seconds: float
+    next_erase: NextErase | None = None
+
+
+class Refused(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
+    why: Why
+    sentence: str
+
+
+LastAnswer = Folder | Opened | Done | Kept | Restored | Erasing | Usage | Refused
+Answer = Rows | Files | Progress | LastAnswer
+
+_encoder: Final = msgspec.json.Encoder()
+_questions: Final = msgspec.json.Decoder(Asked)
+_answers: Final[msgspec.json.Decoder[Answer]] = msgspec.json.Decoder(Answer)
+
+
+class _Versioned(msgspec.Struct):
+    version: int = 0
+
+
+def encode_question(question: Question) -> bytes:
+    return _encoder.encode(Asked(question))
+
+
+def decode_question(data: bytes) -> Question:
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version != VERSION:
+            raise Unreadable(
+                f"The question is of version {version}, and this node answers version {VERSION}. "
+                "Use the orlop command of the version that the node runs."
+            )
+        return _questions.decode(data).question
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Unreadable(f"The question cannot be understood: {error}.") from None
+
+
+def encode_answer(answer: Answer) -> bytes:
+    return _encoder.encode(answer)
+
+
+def decode_answer(data: bytes) -> Answer:
+    try:
+        return _answers.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Unreadable(f"The node's answer cannot be understood: {error}.") from None
