@@ -147,7 +147,13 @@ class Reaper:
 
     async def erase_as_asked(self, volume_id: str) -> None:
         """By the same way as those whose time is over; raises what stands against it. The purge comes afterwards."""
-        self._asked.add(await self._move_to_trash(volume_id))
+        name = self._book.retained[volume_id].burial.folder_name
+        self._asked.add(name)  # before it is in the trash, where the next step may find it at once
+        try:
+            await self._move_to_trash(volume_id)
+        except BaseException:
+            self._asked.discard(name)
+            raise
         self._log.info("erasing", volume=volume_id, reason=Reason.ASKED.value)
         self._folders.buried.set()
 
