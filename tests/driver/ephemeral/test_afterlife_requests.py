@@ -207,8 +207,11 @@ async def test_a_folder_is_erased_when_asked_and_counted_as_such(node: Afterlife
         with pytest.raises(NodeRefused, match="No folder of a volume"):
             await asked(lambda: running.afterlife.erase(ID))
 
+        counted = 'orlop_ephemeral_erased_total{reason="asked"} 1.0'
+        await eventually(lambda: counted in node.metrics.render()[0].decode())
+
     assert len(node.names("retained")) == 1
-    assert 'orlop_ephemeral_erased_total{reason="asked"} 1.0' in node.metrics.render()[0].decode()
+    assert 'reason="trash"' not in node.metrics.render()[0].decode()
 
 
 async def test_nothing_of_a_folder_is_erased_while_it_is_read(node: AfterlifeNode):
@@ -538,3 +541,16 @@ async def test_names_that_fill_a_whole_page_fit_into_an_answer(node: AfterlifeNo
         rows = await asked(running.afterlife.list_folders)
 
     assert len(rows) == 502
+
+
+@pytest.mark.parametrize("question", [b'{"ask":"erase","id":"csi-7"}', b'{"ask":"keep","id":"csi-7","seconds":90000}'])
+async def test_what_a_client_asked_for_and_did_not_wait_for_is_done_and_the_book_is_true(
+    node: AfterlifeNode, question: bytes
+):
+    before = node.bury().name
+    async with node.running() as running:
+        with connected(node) as connection:
+            send_frame(connection, MESSAGE, b'{"version":1,"question":%b}' % question)
+        await eventually(lambda: node.names("retained") != [before])
+        known = lambda: [each.burial.folder_name for each in running.book.retained.values()]  # noqa: E731
+        await eventually(lambda: known() == node.names("retained"))

@@ -119,8 +119,10 @@ class AfterlifeRequests:
             case ShowFolder(id=wanted):
                 await conversation.answer(Folder(self._row(self._retained(wanted), await self._factor())))
             case Keep() as keep:
+                conversation.when_client_goes = _carry_on
                 await conversation.answer(await self._keep(keep))
             case Erase() as erase:
+                conversation.when_client_goes = _carry_on
                 await conversation.answer(await self._erase(erase, conversation))
             case AskUsage():
                 await conversation.answer(await self._usage())
@@ -229,6 +231,10 @@ class AfterlifeRequests:
 
     def _now(self) -> Moment:
         return Moment(self._clock.now().timestamp(), self._clock.elapsed())
+
+
+def _carry_on() -> None:
+    """What has begun to change is changed to its end, so that the book is as the disk is."""
 
 
 def _too_long(volume_id: str, most: float, longest: float) -> str:

@@ -99,10 +99,12 @@ class TrashPurge:
 
     def add(self, name: str, reason: Reason | None = None, ticket: Ticket | None = None) -> None:
         """A look at the mounts after the ticket is enough; None: after now."""
-        if name not in self._known:
-            self._known[name] = _InTrash(reason, self._mounts.ticket() if ticket is None else ticket)
-            self._ready.append(name)
-            self._changed.set()
+        if name in self._known:  # a look was faster than whoever put it there
+            self._known[name].reason = self._known[name].reason or reason
+            return
+        self._known[name] = _InTrash(reason, self._mounts.ticket() if ticket is None else ticket)
+        self._ready.append(name)
+        self._changed.set()
 
     async def look(self) -> None:
         """Adds whatever lies in the trash. HostError when it cannot be listed."""
