@@ -222,19 +222,17 @@ class Reaper:
             await self._folders.make_sure(volume_id)
             retained = self._book.retained.get(volume_id)
             if retained is None:
-                self._failures.pop(volume_id, None)
                 return None
             place = retained_place(retained.burial)
             if place in mounted:
                 raise HostError(errno.EBUSY, f"The folder {place} is mounted somewhere.")
             await self._threads(lambda: self._work.discard(retained.burial))
         except (CsiError, OSError) as error:
-            if not isinstance(error, OSError):
+            if isinstance(error, CsiError):  # the machine failed, and may have moved it all the same
                 self._folders.in_doubt.add(volume_id)
             self._put_off(volume_id, error)
             return None
         self._book.was_discarded(volume_id)
-        self._failures.pop(volume_id, None)
         return retained.burial.folder_name
 
     # ---- trouble -----------------------------------------------------------------------------------------------------
@@ -250,8 +248,8 @@ class Reaper:
         while self._set_aside and self._set_aside[0][0] <= now.elapsed:
             _, volume_id = heapq.heappop(self._set_aside)
             self._queue.take_back(volume_id)
-            if volume_id not in self._book.retained:
-                self._failures.pop(volume_id, None)
+        for volume_id in self._failures.keys() - self._book.retained.keys():
+            del self._failures[volume_id]
 
     def _tell_stuck(self, error: OSError) -> None:
         self.why_stuck = f"nothing is erased: {error}"
