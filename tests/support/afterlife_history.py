@@ -279,7 +279,8 @@ class History:
         for volume in map(name_of, range(len(VOLUMES))):
             if volume in folders.in_doubt or folders.keys.holder(volume):
                 continue
-            assert folders.book.live.get(volume) == anew.live.get(volume), f"the book is wrong about {volume}"
+            assert (volume in folders.book.live) == (volume in anew.live), f"the book is wrong about {volume}"
+            assert folders.book.record_of(volume) == anew.record_of(volume), f"the book is wrong about {volume}"
             assert folders.book.burial_of(volume) == anew.burial_of(volume), f"the book is wrong about {volume}"
 
     def _copy(self) -> FakeMachine:

@@ -132,3 +132,17 @@ async def test_an_unpublish_that_cannot_see_what_is_mounted_is_an_error_with_its
         await folders.unpublish(ID, order().target)
     await folders.unpublish(ID, order().target)
     assert folder_ids(machine, FolderState.RETAINED) == [ID]
+
+
+@pytest.mark.virtual_time
+async def test_a_resurrection_that_was_half_undone_is_known_with_the_record_it_has_now(machine: FakeMachine):
+    """The folder is back where it was, and its record names the target of the publish that failed."""
+    folders = folders_on(machine)
+    await folders.publish(order())
+    await folders.unpublish(ID, order().target)
+    machine.faults.fail("move", errno.EIO, times=2, moment=KillMoment.AFTER)
+    with pytest.raises(Unavailable):
+        await folders.publish(order(volume="other"))
+    await folders.publish(order())
+    assert folders.book.live[ID].targets == (order().target,)
+    assert_book_is_true(folders, machine)

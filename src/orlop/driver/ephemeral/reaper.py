@@ -123,7 +123,7 @@ class Reaper:
         if overdue := self._overdue(now):
             await self._erase(overdue)
             return 0.0
-        match self._queue.next_step(now.elapsed, NO_PRESSURE if self._trash.busy else self.factor):
+        match self._queue.next_step(now.elapsed, await self._factor_to_go_by()):
             case Erase() as erase:
                 self._queue.set_aside(erase.name)
                 await self._erase([erase])
@@ -150,13 +150,17 @@ class Reaper:
         return overdue
 
     async def _look_for_trash(self, now: Moment) -> None:
-        """Not at every step, since there may be very much; but before pressure takes more, all of it is on its way."""
+        """Not at every step, since there may be very much."""
         self._hand_over_trash()
-        seen_at = self._trash_seen_at
-        due = seen_at is None or now.elapsed - seen_at >= self._settings.prune_interval
-        if due or (self.factor != NO_PRESSURE and not self._trash.busy):
+        if self._trash_seen_at is None or now.elapsed - self._trash_seen_at >= self._settings.prune_interval:
             await self._trash.look()
             self._trash_seen_at = now.elapsed
+
+    async def _factor_to_go_by(self) -> Fraction:
+        """Pressure takes nothing before all of the trash has been tried, also what came there without a word."""
+        if self.factor != NO_PRESSURE and not self._trash.busy:
+            await self._trash.look()
+        return NO_PRESSURE if self._trash.busy else self.factor
 
     def _hand_over_trash(self) -> None:
         while self._folders.trashed:
