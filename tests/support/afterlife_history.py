@@ -1,6 +1,6 @@
 """Histories of a node with scratch folders: what kubelet, tenants, containers, the disk and the clock do, step by step.
 
-A history is a list of steps, shown as Python would read them: a failure is repeated by giving the same list again.
+A history is a list of steps and a seed: the same ones take the same course.
 Kubelet is played as it is: what was answered with a final code it believes undone, what failed otherwise it asks for
 again some day, and a pod deleted by force it forgets.
 """
@@ -8,7 +8,6 @@ again some day, and a pod deleted by force it forgets.
 from __future__ import annotations
 
 import asyncio
-import errno
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +23,26 @@ from orlop.testing.kill_points import KillAt, Killed, KillPoints
 from orlop.testing.kill_points import Moment as KillMoment
 from orlop.testing.virtual_clock import VirtualClock
 from support.afterlife_judge import Judge
+from support.afterlife_steps import (
+    ComeAndGo,
+    Fail,
+    FailPurges,
+    Fill,
+    ForcePodAway,
+    JumpWall,
+    KillSoon,
+    LetGo,
+    MountElsewhere,
+    Pass,
+    Publish,
+    Reboot,
+    Restart,
+    Step,
+    Together,
+    Unpublish,
+    Use,
+    Write,
+)
 from support.ephemeral_node import folder_ids, order
 from support.ephemeral_process import GRACE, Ground, NodeProcess, SlowThreads
 
@@ -34,136 +53,6 @@ DISK_BLOCKS: Final = 1000
 DISK_INODES: Final = 1000
 LONGEST_AFTERLIFE: Final = 120.0
 LONGEST_BACKOFF: Final = 720.0
-
-
-@dataclass(frozen=True)
-class Publish:
-    volume: int
-    target: int
-
-
-@dataclass(frozen=True)
-class Unpublish:
-    volume: int
-    target: int
-
-
-@dataclass(frozen=True)
-class Together:
-    asked: tuple[Publish | Unpublish, ...]
-
-
-@dataclass(frozen=True)
-class Write:
-    volume: int
-    blocks: int
-
-
-@dataclass(frozen=True)
-class ComeAndGo:
-    """A pod's whole life: published at these targets, written to, unpublished from all of them."""
-
-    volume: int
-    targets: tuple[int, ...]
-    blocks: int
-
-
-@dataclass(frozen=True)
-class ForcePodAway:
-    volume: int
-
-
-@dataclass(frozen=True)
-class MountElsewhere:
-    volume: int
-
-
-@dataclass(frozen=True)
-class LetGo:
-    """Of one of the mounts elsewhere."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Fill:
-    """What others have of the disk, in thousandths."""
-
-    blocks: int
-    inodes: int = 0
-
-
-@dataclass(frozen=True)
-class Pass:
-    seconds: float
-
-
-@dataclass(frozen=True)
-class JumpWall:
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Fail:
-    function: str
-    number: int = errno.EIO
-    times: int = 1
-    moment: KillMoment = KillMoment.BEFORE
-
-
-@dataclass(frozen=True)
-class FailPurges:
-    volume: int
-    times: int
-
-
-@dataclass(frozen=True)
-class Use:
-    """A target cannot be unmounted until it is used no more."""
-
-    volume: int
-    target: int
-    ends: bool = False
-
-
-@dataclass(frozen=True)
-class Restart:
-    pass
-
-
-@dataclass(frozen=True)
-class Reboot:
-    pass
-
-
-@dataclass(frozen=True)
-class KillSoon:
-    """At so many effects from now; `at_start`: of the next process, from its very beginning."""
-
-    effects: int
-    moment: KillMoment
-    at_start: bool = False
-
-
-Step = (
-    Publish
-    | Unpublish
-    | Together
-    | Write
-    | ComeAndGo
-    | ForcePodAway
-    | MountElsewhere
-    | LetGo
-    | Fill
-    | Pass
-    | JumpWall
-    | Fail
-    | FailPurges
-    | Use
-    | Restart
-    | Reboot
-    | KillSoon
-)
 
 
 def name_of(volume: int) -> str:
@@ -390,7 +279,8 @@ class History:
         for volume in map(name_of, range(len(VOLUMES))):
             if volume in folders.in_doubt or folders.keys.holder(volume):
                 continue
-            assert folders.book.live.get(volume) == anew.live.get(volume), f"the book is wrong about {volume}"
+            assert (volume in folders.book.live) == (volume in anew.live), f"the book is wrong about {volume}"
+            assert folders.book.record_of(volume) == anew.record_of(volume), f"the book is wrong about {volume}"
             assert folders.book.burial_of(volume) == anew.burial_of(volume), f"the book is wrong about {volume}"
 
     def _copy(self) -> FakeMachine:
@@ -429,4 +319,4 @@ class History:
         assert targets == {names_of(*where) for where in self.kubelet.published}
         assert {target for target, stack in machine.mounts.items() if stack} == targets
         assert self.process.folders.in_doubt == set()
-        assert self.process.reaper._failures == {}
+        assert self.process.reaper._troubles == {}

@@ -58,6 +58,14 @@ def folder_ids(machine: FakeMachine, state: FolderState) -> list[str]:
     return sorted(names if state is FolderState.LIVE else [burial_of(name).volume_id for name in names])  # type: ignore[union-attr]
 
 
+def assert_book_is_true(folders: Folders, machine: FakeMachine) -> None:
+    anew = read_book(FakeNodeHost(machine).workdir, folders.book.started)
+    assert folders.book.live == anew.live
+    assert {key: each.burial for key, each in folders.book.retained.items()} == {
+        key: each.burial for key, each in anew.retained.items()
+    }
+
+
 def mounted(machine: FakeMachine) -> list[Names]:
     return sorted(target for target, stack in machine.mounts.items() if stack)
 

@@ -19,7 +19,6 @@ from orlop.csi.error_codes import (
 )
 from orlop.driver.ephemeral.afterlife_rules import Moment
 from orlop.driver.ephemeral.folder_book import FolderBook, read_book
-from orlop.driver.ephemeral.folders import Folders
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.kill_points import KillPoints, explore_kills
@@ -28,6 +27,7 @@ from support.ephemeral_node import (
     ID,
     LIFESPAN,
     UID,
+    assert_book_is_true,
     folder_ids,
     folders_on,
     machine_with_pods,
@@ -44,14 +44,6 @@ def assert_untouched(machine: FakeMachine) -> None:
     assert machine.half_made == {}
     assert mounted(machine) == []
     assert names_of(UID) not in machine.kubelet_folders
-
-
-def assert_book_is_true(folders: Folders, machine: FakeMachine) -> None:
-    anew = read_book(FakeNodeHost(machine).workdir, folders.book.started)
-    assert folders.book.live == anew.live
-    assert {key: each.burial for key, each in folders.book.retained.items()} == {
-        key: each.burial for key, each in anew.retained.items()
-    }
 
 
 @pytest.fixture
@@ -388,115 +380,6 @@ async def test_where_undoing_a_resurrection_fails_the_next_try_finds_what_there_
     await folders.unpublish(ID, order().target)
     assert folder_ids(machine, FolderState.RETAINED) == [ID]
     assert mounted(machine) == []
-
-
-# ---- what failed and may have been done all the same -----------------------------------------------------------------
-
-
-@pytest.mark.virtual_time
-@pytest.mark.parametrize("undoing", ["unmount", "remove_target"])
-async def test_a_resurrection_that_cannot_be_undone_is_not_taken_for_buried(machine: FakeMachine, undoing: str):
-    folders = folders_on(machine)
-    await folders.publish(order())
-    await folders.unpublish(ID, order().target)
-    machine.faults.fail("bind", errno.EIO, moment=KillMoment.AFTER)
-    machine.faults.fail(undoing, errno.EIO)
-    with pytest.raises(Unavailable):
-        await folders.publish(order())
-    machine.faults.forget()
-    await folders.end_doubts()
-    assert_book_is_true(folders, machine)
-    await folders.publish(order())
-    assert mounted(machine) == [names_of(UID)]
-    await folders.unpublish(ID, order().target)
-    assert folder_ids(machine, FolderState.RETAINED) == [ID]
-    assert_book_is_true(folders, machine)
-
-
-@pytest.mark.virtual_time
-async def test_a_burial_that_failed_and_was_made_is_found_by_whoever_asks_next(machine: FakeMachine):
-    folders = folders_on(machine)
-    await folders.publish(order())
-    machine.faults.fail("move", errno.EIO, moment=KillMoment.AFTER)
-    with pytest.raises(Internal):
-        await folders.unpublish(ID, order().target)
-    await folders.unpublish(ID, order().target)
-    assert folder_ids(machine, FolderState.RETAINED) == [ID]
-    assert_book_is_true(folders, machine)
-    await folders.publish(order())
-    assert mounted(machine) == [names_of(UID)]
-    assert_book_is_true(folders, machine)
-
-
-@pytest.mark.virtual_time
-async def test_a_record_that_failed_and_was_written_is_found_by_whoever_asks_next(machine: FakeMachine):
-    folders = folders_on(machine)
-    await folders.publish(order())
-    await folders.publish(order(volume="other"))
-    machine.faults.fail("write_record", errno.EIO, moment=KillMoment.AFTER)
-    with pytest.raises(Internal):
-        await folders.unpublish(ID, order().target)
-    await folders.unpublish(ID, order().target)
-    assert_book_is_true(folders, machine)
-    assert folders.book.live[ID].targets == (order(volume="other").target,)
-
-
-@pytest.mark.virtual_time
-async def test_what_cannot_be_found_out_stays_in_doubt_and_is_unavailable(machine: FakeMachine):
-    folders = folders_on(machine)
-    await folders.publish(order())
-    machine.faults.fail("move", errno.EIO, moment=KillMoment.AFTER)
-    with pytest.raises(Internal):
-        await folders.unpublish(ID, order().target)
-    machine.faults.fail("read_record", errno.EIO, times=3)
-    for ask in (folders.publish(order()), folders.unpublish(ID, order().target)):
-        with pytest.raises(Unavailable, match="cannot be found out"):
-            await ask
-    await folders.end_doubts()
-    assert folders.in_doubt == {ID}
-    await folders.end_doubts()
-    assert folders.in_doubt == set()
-    assert_book_is_true(folders, machine)
-
-
-@pytest.mark.virtual_time
-async def test_a_publish_over_what_an_unpublish_left_gives_no_final_code(machine: FakeMachine):
-    """After a final code kubelet would forget a target that is still mounted."""
-    folders = folders_on(machine)
-    await folders.publish(order())
-    machine.busy.add(names_of(UID))
-    with pytest.raises(Internal):
-        await folders.unpublish(ID, order().target)
-    machine.faults.fail("identity", errno.EIO, times=2)
-    with pytest.raises(Unavailable):
-        await folders.publish(order())
-    assert mounted(machine) == [names_of(UID)]
-
-
-@pytest.mark.virtual_time
-async def test_a_resurrected_folder_has_only_the_targets_it_was_given_since(machine: FakeMachine):
-    folders = folders_on(machine)
-    first, second = order(), order(volume="other")
-    for asked in (first, second):
-        await folders.publish(asked)
-    for asked in (first, second):
-        await folders.unpublish(ID, asked.target)
-    await folders.publish(first)
-    assert folders.book.live[ID].targets == (first.target,)
-    await folders.unpublish(ID, first.target)
-    assert folder_ids(machine, FolderState.RETAINED) == [ID]
-    assert_book_is_true(folders, machine)
-
-
-@pytest.mark.virtual_time
-async def test_an_unpublish_that_cannot_see_what_is_mounted_is_an_error_with_its_reason(machine: FakeMachine):
-    folders = folders_on(machine)
-    await folders.publish(order())
-    machine.faults.fail("mounted_folders", errno.EIO)
-    with pytest.raises(Internal, match="mounted_folders"):
-        await folders.unpublish(ID, order().target)
-    await folders.unpublish(ID, order().target)
-    assert folder_ids(machine, FolderState.RETAINED) == [ID]
 
 
 @pytest.mark.virtual_time

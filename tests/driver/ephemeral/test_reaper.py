@@ -167,6 +167,21 @@ async def test_pressure_waits_for_what_is_being_purged_already(machine: FakeMach
 
 
 @pytest.mark.virtual_time
+async def test_pressure_waits_for_what_came_to_the_trash_without_a_word(machine: FakeMachine):
+    machine.total_bytes = 1000 * MEGABYTE
+    async with running(machine) as node:
+        await node.pod_comes_and_goes("csi-kept", size=MEGABYTE)
+        await node.clock.sleep(LIFESPAN / 2 + 2)
+        trash = machine.new_folder(0o700, b"")
+        trash.files["data"] = bytes(200 * MEGABYTE)
+        machine.folders[FolderPlace(FolderState.TRASH, "0_0_csi-trash")] = trash
+        machine.used_by_others = 790 * MEGABYTE
+        await node.pod_comes_and_goes("csi-short", lifespan_seconds=0.1)  # has the disk measured soon
+        await node.clock.sleep(60)
+        assert node.left() == ["csi-kept"]
+
+
+@pytest.mark.virtual_time
 async def test_under_pressure_a_purge_that_fails_for_ever_holds_up_no_other(machine: FakeMachine):
     machine.total_bytes = 1000 * MEGABYTE
     async with running(machine) as node:

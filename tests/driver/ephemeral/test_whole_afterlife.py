@@ -10,17 +10,15 @@ import errno
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.kill_points import Moment
 from orlop.testing.virtual_clock import run_virtual
-from support.afterlife_history import (
-    TARGETS,
-    VOLUMES,
+from support.afterlife_history import TARGETS, VOLUMES, History
+from support.afterlife_steps import (
     ComeAndGo,
     Fail,
     FailPurges,
     Fill,
     ForcePodAway,
-    History,
     JumpWall,
     KillSoon,
     LetGo,
@@ -34,6 +32,7 @@ from support.afterlife_history import (
     Unpublish,
     Use,
     Write,
+    shown,
 )
 from support.random_tests import WHOLE_LIVES
 
@@ -45,7 +44,7 @@ AT_TARGETS = ("make_target", "remove_target", "mounted_at", "unmount", "names_in
 
 volumes = st.integers(0, len(VOLUMES) - 1)
 targets = st.integers(0, len(TARGETS) - 1)
-moments = st.sampled_from(KillMoment)
+moments = st.sampled_from(Moment)
 publishes = st.builds(Publish, volumes, targets)
 unpublishes = st.builds(Unpublish, volumes, targets)
 asked = publishes | unpublishes
@@ -94,5 +93,26 @@ histories = st.lists(st.none() | steps, min_size=25, max_size=40).map(
 @WHOLE_LIVES
 @given(histories, st.integers(0, 2**16))
 def test_whatever_happens_nothing_is_lost_erased_early_or_left_over(history: list[Step], seed: int):
-    note(f"run_virtual(lambda clock: History({seed}).play({history!r}))")
+    note(f"run_virtual(lambda clock: History({seed}).play({shown(history)}))")
     run_virtual(lambda clock: History(seed).play(history))
+
+
+def test_a_history_takes_the_same_course_every_time():
+    history = [
+        Fail("bind", times=2, moment=Moment.AFTER),
+        *(ComeAndGo(volume, (0, 1), 40) for volume in range(len(VOLUMES))),
+        Together((Publish(0, 0), Unpublish(0, 1), Publish(3, 0), Publish(0, 1))),
+        KillSoon(4, Moment.AFTER),
+        Fill(970),
+        Pass(70.0),
+    ]
+
+    def course() -> object:
+        world = History(seed=7)
+        run_virtual(lambda clock: world.play(eval(shown(history))))  # noqa: S307 - as somebody would repeat it
+        log = [(entry.message, str(entry.fields)) for entry in world.process.log]
+        return world.judge.erased, world.process.points.seen, log
+
+    first = course()
+    assert first[0], "something was erased"
+    assert course() == first

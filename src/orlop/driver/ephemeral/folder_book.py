@@ -115,7 +115,9 @@ class FolderBook:
         self.live.pop(volume_id, None)
         if record is None or burial is None:
             self.was_discarded(volume_id)
-        elif self.burial_of(volume_id) != burial:
+        elif self.burial_of(volume_id) == burial:
+            self.retain(replace(self.retained[volume_id], record=record))
+        else:
             self.retain(Retained(record, burial, buried_at_elapsed=elapsed))
 
     def was_kept(self, burial: Burial) -> None:

@@ -136,7 +136,7 @@ class Reaper:
         if overdue := self._overdue(now):
             await self._erase(overdue)
             return 0.0
-        match self._queue.next_step(now.elapsed, NO_PRESSURE if self._trash.busy else self.factor):
+        match self._queue.next_step(now.elapsed, await self._factor_to_go_by()):
             case Erase() as erase:
                 self._queue.set_aside(erase.name)
                 await self._erase([erase])
@@ -163,13 +163,17 @@ class Reaper:
         return overdue
 
     async def _look_for_trash(self, now: Moment) -> None:
-        """Not at every step, since there may be very much; but before pressure takes more, all of it is on its way."""
+        """Not at every step, since there may be very much."""
         self._hand_over_trash()
-        seen_at = self._trash_seen_at
-        due = seen_at is None or now.elapsed - seen_at >= self._settings.prune_interval
-        if due or (self.factor != NO_PRESSURE and not self._trash.busy):
+        if self._trash_seen_at is None or now.elapsed - self._trash_seen_at >= self._settings.prune_interval:
             await self._trash.look()
             self._trash_seen_at = now.elapsed
+
+    async def _factor_to_go_by(self) -> Fraction:
+        """Pressure takes nothing before all of the trash has been tried, also what came there without a word."""
+        if self.factor != NO_PRESSURE and not self._trash.busy:
+            await self._trash.look()
+        return NO_PRESSURE if self._trash.busy else self.factor
 
     def _hand_over_trash(self) -> None:
         while self._folders.trashed:
@@ -250,7 +254,6 @@ class Reaper:
         await self._folders.make_sure(volume_id)
         retained = self._book.retained.get(volume_id)
         if retained is None:
-            self._troubles.pop(volume_id, None)
             return None
         place = retained_place(retained.burial)
         if volume_id in self._book.readers:
@@ -263,7 +266,6 @@ class Reaper:
             self._folders.in_doubt.add(volume_id)
             raise
         self._book.was_discarded(volume_id)
-        self._troubles.pop(volume_id, None)
         return retained.burial.folder_name
 
     async def erase_as_asked(self, volume_id: str) -> None:
@@ -300,8 +302,8 @@ class Reaper:
         while self._set_aside and self._set_aside[0][0] <= now.elapsed:
             _, volume_id = heapq.heappop(self._set_aside)
             self._queue.take_back(volume_id)
-            if volume_id not in self._book.retained:
-                self._troubles.pop(volume_id, None)
+        for volume_id in self._troubles.keys() - self._book.retained.keys():
+            del self._troubles[volume_id]
 
     def _tell_stuck(self, error: OSError) -> None:
         self.why_stuck = f"nothing is erased: {error}"
