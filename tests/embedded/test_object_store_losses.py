@@ -158,6 +158,19 @@ async def test_a_commit_that_changes_nothing_needs_no_log(tmp_path: Path):
         assert store.revision == 1
 
 
+async def test_versions_that_were_forgotten_after_a_start_are_not_taken_for_lost(tmp_path: Path):
+    async with durable_store(tmp_path) as store:
+        for n in range(6):
+            await store.write(pod("a"), changed(n))
+    async with durable_store(tmp_path) as store:
+        store.compact(store.revision)
+        await asyncio.sleep(0)
+        await store._queue.idle()
+        files = raw_state(tmp_path)
+    async with durable_store(lay_out(tmp_path / "killed", files)) as store:
+        assert values(store.list(PODS).items) == {"a": 5}
+
+
 @pytest.mark.parametrize("mark", [b"", b"open", b"open x", b"closed 99", b"\xff\xff", b"what\n"])
 async def test_a_mark_that_cannot_be_read_tells_nothing(tmp_path: Path, mark: bytes):
     files, _ = await killed(tmp_path, 3)

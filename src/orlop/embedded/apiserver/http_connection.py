@@ -190,7 +190,7 @@ class RequestLoop:
                     self._refuse_large(body)
         except TimeoutError:
             raise Refused(edge_answers.TOO_SLOW) from None
-        except web.RequestPayloadError:
+        except (web.RequestPayloadError, ConnectionError):  # the client went in the middle of it
             raise Refused(edge_answers.malformed("its body cannot be read")) from None
         return bytes(body)
 

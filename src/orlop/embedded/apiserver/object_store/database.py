@@ -72,6 +72,8 @@ class Database:
     def commit(self, batch: Batch) -> None:
         revision = batch.changes[-1].revision if batch.changes else self._durable
         try:
+            if batch.garbage and not batch.changes:
+                self._mark.fewer_versions()
             self._write(batch, revision)
         except BaseException:
             with contextlib.suppress(sqlite3.Error):

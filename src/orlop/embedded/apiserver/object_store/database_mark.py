@@ -44,6 +44,7 @@ class MarkFile:
         self.path = database.with_name(database.name + SUFFIX)
         self._new = self.path.with_name(self.path.name + ".new")
         self._unmarked_commits = COMMITS_PER_MARK
+        self._may_say_closed = True
 
     def read(self) -> Mark | None:
         try:
@@ -65,6 +66,13 @@ class MarkFile:
             with contextlib.suppress(OSError):
                 self._write(f"open {revision}\n")
                 self._unmarked_commits = 0
+                self._may_say_closed = False
+
+    def fewer_versions(self) -> None:
+        """Before old versions go and the revision stays: a tally of them would be wrong from then on."""
+        if self._may_say_closed:
+            self.forget()
+            self._may_say_closed = False
 
     def closed(self, revision: int, tally: Tally) -> None:
         self._write(f"closed {revision} {tally.rows} {tally.sum}\n")
