@@ -197,6 +197,7 @@ WRONG = [
     (["--workdir=relative"], "--workdir"),
     (["--workdir=/no/such/folder"], "--workdir"),
     (["--kubelet-dir=/no/such/folder"], "--kubelet-dir"),
+    (["--kubelet-dir=/tmp/../tmp"], "--kubelet-dir"),
     (["--max-size=1Gi", "--default-size=2Gi"], "--default-size"),
 ]
 
