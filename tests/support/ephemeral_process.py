@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from orlop.driver.ephemeral.afterlife_rules import Moment
-from orlop.driver.ephemeral.folder_book import clear_half_made, read_book
+from orlop.driver.ephemeral.folder_book import start_book
 from orlop.driver.ephemeral.folders import Folders, Threads
 from orlop.driver.ephemeral.orphan_watch import OrphanWatch
 from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
@@ -72,8 +72,7 @@ class NodeProcess:
         clock, threads, log = ground.clock, ground.threads, collecting_log(self.log)
         host: NodeHost = ground.host(FakeNodeHost(ground.machine, self.points))
         self.started = Moment(clock.now().timestamp(), clock.elapsed())
-        clear_half_made(host.workdir)
-        book = read_book(host.workdir, self.started)
+        book = start_book(host.workdir, self.started)
         self.folders = Folders(host, book, threads=threads, clock=clock, log=log)
         self.purge = FakePurge(ground.machine, self.points, ground.fails)
         tools = ReaperTools(threads, clock, Random(1), log, self.metrics)

@@ -1,7 +1,7 @@
 """Scratch folders as a part of a process: built from its flags, alive while it is entered.
 
 Order: the working directory is locked, so that no other process changes its folders → the folders of the driver that
-came before are taken over → what a process that died left half made is removed → the book is read → the reaper runs.
+came before are taken over → the book is read, and what a process that died left half made is removed → the reaper runs.
 Leaving: the reaper stops between two steps; what it left in the trash the next process erases.
 """
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from orlop.driver.ephemeral.admin_socket import SocketTools, admin_socket
 from orlop.driver.ephemeral.afterlife_requests import AfterlifeRequests, AfterlifeSettings, RequestTools
 from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
-from orlop.driver.ephemeral.folder_book import FolderBook, read_book
+from orlop.driver.ephemeral.folder_book import FolderBook, start_book
 from orlop.driver.ephemeral.folder_metrics import FolderMetrics
 from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Threads
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
@@ -39,7 +39,7 @@ from orlop.host.folder_sizes import FolderSizes
 from orlop.host.idle_thread import idle_thread
 from orlop.host.io_pressure import IoPressure
 from orlop.host.linux_node_host import LinuxNodeHost
-from orlop.host.node_host import FolderPlace, FolderState
+from orlop.host.node_host import FolderState
 from orlop.processes.daemon import CannotGoOn, Surroundings
 
 if TYPE_CHECKING:
@@ -209,10 +209,7 @@ def _start_book(host: LinuxNodeHost, settings: EphemeralSettings, given: Surroun
         raise CannotGoOn(objection)
     if driver_name == PEER_DRIVER:
         take_over(host, given.clock.now().timestamp(), settings.afterlifespan.seconds, given.log)
-    for state in (FolderState.LIVE, FolderState.RETAINED):
-        for name in host.workdir.listing(state).half_made:
-            host.workdir.remove_half_made(FolderPlace(state, name))
-    book = read_book(host.workdir, Moment(given.clock.now().timestamp(), given.clock.elapsed()))
+    book = start_book(host.workdir, Moment(given.clock.now().timestamp(), given.clock.elapsed()))
     for left in book.left_alone:
         given.log.warning("left alone in the working directory", place=left.place, why=left.why)
     given.log.info("scratch folders", live=len(book.live), retained=len(book.retained))

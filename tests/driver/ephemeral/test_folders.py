@@ -18,7 +18,7 @@ from orlop.csi.error_codes import (
     Unavailable,
 )
 from orlop.driver.ephemeral.afterlife_rules import Moment
-from orlop.driver.ephemeral.folder_book import FolderBook, read_book
+from orlop.driver.ephemeral.folder_book import FolderBook, read_book, start_book
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.kill_points import KillPoints, explore_kills
@@ -487,6 +487,14 @@ def test_a_book_says_what_it_leaves_alone():
     book: FolderBook = read_book(FakeNodeHost(machine).workdir, Moment(0, 0))
     assert sorted(each.place for each in book.left_alone) == ["deletedVolumes.db", "live/broken", "retained/lost+found"]
     assert book.live == {}
+
+
+def test_a_start_lists_every_shelf_once_and_removes_what_was_half_made():
+    machine = machine_with_pods()
+    machine.half_made[FolderPlace(FolderState.LIVE, "csi-dead")] = machine.new_folder(0o700, b"")
+    start_book(FakeNodeHost(machine).workdir, Moment(0, 0))
+    assert machine.half_made == {}
+    assert machine.faults.calls("listing") == len((FolderState.LIVE, FolderState.RETAINED))
 
 
 @pytest.mark.virtual_time

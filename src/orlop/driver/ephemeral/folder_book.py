@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from orlop.driver.ephemeral.afterlife_queue import AfterlifeQueue, Queued
 from orlop.driver.ephemeral.afterlife_rules import Moment, RetainedFolder, age_of, buried_at_elapsed
-from orlop.host.folder_records import RecordedFolder, Stranger
+from orlop.host.folder_records import RecordedFolder, ShelfListing, Stranger
 from orlop.host.node_host import FolderPlace, FolderState, Workdir
 from orlop.records.ephemeral_folder import Burial, FolderRecord, UnreadableRecord, burial_of, decode_record
 
@@ -147,17 +147,25 @@ class FolderBook:
         ]
 
 
-def clear_half_made(workdir: Workdir) -> None:
-    """What a process that died was making when it did; before the book is read."""
-    for state in (FolderState.LIVE, FolderState.RETAINED):
-        for name in workdir.listing(state).half_made:
+def start_book(workdir: Workdir, started: Moment) -> FolderBook:
+    """Everything in the working directory, without what a process that died was making when it did: that is removed.
+
+    Every shelf is listed once: with many thousands of folders that is what a start takes.
+    """
+    live, retained = workdir.listing(FolderState.LIVE), workdir.listing(FolderState.RETAINED)
+    for state, listing in ((FolderState.LIVE, live), (FolderState.RETAINED, retained)):
+        for name in listing.half_made:
             workdir.remove_half_made(FolderPlace(state, name))
+    return _book_of(workdir, started, live, retained)
 
 
 def read_book(workdir: Workdir, started: Moment) -> FolderBook:
-    """Everything in the working directory."""
+    """The same, with nothing changed."""
+    return _book_of(workdir, started, workdir.listing(FolderState.LIVE), workdir.listing(FolderState.RETAINED))
+
+
+def _book_of(workdir: Workdir, started: Moment, live: ShelfListing, retained: ShelfListing) -> FolderBook:
     book = FolderBook(started)
-    live, retained = workdir.listing(FolderState.LIVE), workdir.listing(FolderState.RETAINED)
     for folder in live.folders:
         _read_live(book, folder)
     for folder in retained.folders:
