@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from orlop.driver.ephemeral.admin_socket import SocketTools, admin_socket
 from orlop.driver.ephemeral.afterlife_requests import AfterlifeRequests, AfterlifeSettings, RequestTools
 from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
-from orlop.driver.ephemeral.folder_book import FolderBook, read_book
+from orlop.driver.ephemeral.folder_book import FolderBook, clear_half_made, read_book
 from orlop.driver.ephemeral.folder_metrics import FolderMetrics
 from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Threads
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
@@ -39,7 +39,7 @@ from orlop.host.folder_sizes import FolderSizes
 from orlop.host.idle_thread import idle_thread
 from orlop.host.io_pressure import IoPressure
 from orlop.host.linux_node_host import LinuxNodeHost
-from orlop.host.node_host import FolderPlace, FolderState
+from orlop.host.node_host import FolderState
 from orlop.processes.daemon import CannotGoOn, Surroundings
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ TOPOLOGY_SUFFIX: Final = "/node"
 class EphemeralSide:
     node_service: EphemeralNodeService
     readiness: Mapping[str, Callable[[], Awaitable[str | None]]]
-    """By name: None when all is well, else the reason."""
+    """What pods cannot be served without. By name: None when all is well, else the reason."""
+    upkeep: Mapping[str, Callable[[], Awaitable[str | None]]]
+    """What somebody should know of, and pods do not notice."""
 
 
 @asynccontextmanager
@@ -82,7 +84,7 @@ async def ephemeral_side(
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
-        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads))
+        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads), {"erasing": parts.why_not_erasing})
 
 
 @contextmanager
@@ -173,6 +175,9 @@ class _Parts:
             self.folders, host.workdir, threads=threads, clock=clock, log=log, metrics=given.metrics
         )
 
+    async def why_not_erasing(self) -> str | None:
+        return self.reaper.why_stuck
+
     def node_service(self, identity: NodeIdentity) -> EphemeralNodeService:
         return EphemeralNodeService(
             self.folders,
@@ -209,9 +214,7 @@ def _start_book(host: LinuxNodeHost, settings: EphemeralSettings, given: Surroun
         raise CannotGoOn(objection)
     if driver_name == PEER_DRIVER:
         take_over(host, given.clock.now().timestamp(), settings.afterlifespan.seconds, given.log)
-    for state in (FolderState.LIVE, FolderState.RETAINED):
-        for name in host.workdir.listing(state).half_made:
-            host.workdir.remove_half_made(FolderPlace(state, name))
+    clear_half_made(host.workdir)
     book = read_book(host.workdir, Moment(given.clock.now().timestamp(), given.clock.elapsed()))
     for left in book.left_alone:
         given.log.warning("left alone in the working directory", place=left.place, why=left.why)
