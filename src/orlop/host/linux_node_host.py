@@ -74,6 +74,10 @@ class LinuxWorkdir:
     def listing(self, state: FolderState) -> ShelfListing:
         return folder_records.list_shelf(self._shelves[state])
 
+    def synchronise(self) -> None:
+        for state, shelf in self._shelves.items():
+            folder_records.synchronise_shelf(shelf, state.value)
+
     def names_in_trash(self) -> frozenset[str]:
         # What an erasure moved aside belongs to its folder, and is not a second one to erase beside it.
         return frozenset(map(_erased_under, confined_paths.names_in(self._shelves[FolderState.TRASH])))

@@ -246,6 +246,7 @@ class FolderWork:
     def find(self, volume_id: str, known: Burial | None) -> tuple[FolderRecord | None, Burial | None]:
         """The record of a volume's folder, and its burial where it is retained; (None, None) if it is neither."""
         with _told():
+            self._workdir.synchronise()  # what is found was perhaps never made durable, and will be told as done
             live = self._record_at(live_place(volume_id))
             if live is not None:
                 return live, None

@@ -90,6 +90,10 @@ class FakeWorkdir:
                 tuple(place.name for place in machine.half_made if place.state is state),
             )
 
+    def synchronise(self) -> None:
+        with self._acts.look("synchronise"):
+            pass  # there is no power to lose here
+
     def names_in_trash(self) -> frozenset[str]:
         with self._acts.look("names_in_trash"):
             listing = self.listing(FolderState.TRASH)
