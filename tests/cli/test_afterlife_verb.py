@@ -131,8 +131,8 @@ async def test_a_folder_is_kept_restored_and_erased(node: AfterlifeNode):
     assert dry.stdout.startswith(f"{ID} would be kept until ")
     assert kept.stdout.endswith("(in 5h).\n")
     assert already.stdout.endswith("already.\n")
-    assert restored.stdout == f"Restored to {node.folder}/to/{ID}: 1 entry, 1 bytes.\n"
-    assert (again.returncode, again.stderr.split(".")[0]) == (1, f"There is a {ID} already")
+    assert restored.stdout == f"Restored to {node.folder}/to/{ID}: 1 entry, 1 byte.\n"
+    assert (again.returncode, again.stderr.split(".")[0]) == (1, f"There is a {ID} in that folder already")
     assert unsure.returncode == 2
     assert "--yes" in unsure.stderr
     assert "would be erased" in would.stdout

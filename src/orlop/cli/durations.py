@@ -18,5 +18,5 @@ class DurationType(click.ParamType[float]):
         except InvalidDuration as error:
             self.fail(str(error), param, ctx)
         if seconds <= 0:
-            self.fail(f"{value!r} is no time to wait: write something like 15s", param, ctx)
+            self.fail(f"{value!r} is too short: it has to be more than 0s, such as 15s or 2h", param, ctx)
         return seconds
