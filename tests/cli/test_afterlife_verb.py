@@ -229,6 +229,17 @@ class Terminal:
         return code
 
 
+async def test_the_end_of_the_input_at_the_question_erases_nothing(node: AfterlifeNode):
+    node.bury()
+    async with node.running():
+        erase = Terminal(node.socket, "erase", "csi-7")
+        await erase.says("[y/N]")
+        erase.types("\x04")
+        assert await erase.exit_code() == 130
+    assert len(node.names("retained")) == 1
+    assert b"Nothing was erased." in erase.heard
+
+
 async def test_on_a_terminal_an_erase_asks_first(node: AfterlifeNode):
     node.bury(pod="evil\x1b[2J")
     async with node.running():

@@ -227,6 +227,7 @@ WRONG = [
     (["--workdir=relative"], "--workdir"),
     (["--workdir=/no/such/folder"], "--workdir"),
     (["--kubelet-dir=/no/such/folder"], "--kubelet-dir"),
+    (["--afterlifespan=12h", "--max-afterlifespan=1h"], "--afterlifespan"),
     (["--max-size=1Gi", "--default-size=2Gi"], "--default-size"),
 ]
 

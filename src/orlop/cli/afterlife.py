@@ -200,6 +200,8 @@ def keep(volume_id: str, seconds: float, socket: str | None, *, dry_run: bool) -
         click.echo(f"{kept.row.volume_id} is kept {until} already.")
     else:
         click.echo(f"{kept.row.volume_id} {'would be' if dry_run else 'is'} kept {until}.")
+    if kept.row.lifespan_seconds - kept.row.age_seconds - kept.row.erased_in_seconds > 1:
+        click.echo("That is less than you asked for, as the disk is fuller than it should be: see `usage`.", err=True)
 
 
 @command.command("restore", epilog=HELP_ON_CODES)
@@ -253,10 +255,15 @@ def _confirmed(row: FolderRow) -> str:
     if not sys.stdin.isatty():
         raise click.UsageError("Nobody can be asked whether to erase it: repeat the command with --yes.")
     about = f"{size_text(row.bytes_used)}, deleted {span_text(row.age_seconds)} ago"
-    if not click.confirm(f"Erase {row.volume_id} of {pod_text(row)}, {about}?"):
-        click.echo("Nothing was erased.", err=True)
-        sys.exit(FAILED)
-    return row.volume_id
+    try:
+        if click.confirm(f"Erase {row.volume_id} of {pod_text(row)}, {about}?"):
+            return row.volume_id
+        code = FAILED
+    except click.Abort:
+        code = INTERRUPTED
+        click.echo(err=True)
+    click.echo("Nothing was erased.", err=True)
+    sys.exit(code)
 
 
 @command.command("usage", epilog=HELP_ON_CODES)

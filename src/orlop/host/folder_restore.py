@@ -65,6 +65,8 @@ class FolderRestore:
     def make(self) -> None:
         try:
             os.mkdir(self._passing_name, _ONLY_OURS, dir_fd=self._directory)
+        except FileNotFoundError as error:  # of the place, and not of what is to be restored
+            raise HostError(errno.EACCES, f"The folder {self._passing_name} cannot be made there.") from error
         except OSError as error:
             raise HostError.because(error, f"The folder {self._passing_name} cannot be made") from error
 

@@ -19,7 +19,7 @@ from orlop.csi.error_codes import CsiError, FailedPrecondition, ResourceExhauste
 from orlop.driver.ephemeral.folder_book import FolderBook
 from orlop.driver.ephemeral.folder_work import FolderWork, live_place, told
 from orlop.driver.ephemeral.project_numbers import ProjectNumbers
-from orlop.driver.ephemeral.publish_request_rules import PublishOrder
+from orlop.driver.ephemeral.publish_request_rules import PublishOrder, refuse_another_pod
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock
 from orlop.foundation.structured_log import Log
@@ -77,6 +77,8 @@ class Folders:
             await self.make_sure(order.volume_id)
             known = self.book.record_of(order.volume_id)
             burial = self.book.burial_of(order.volume_id)
+            if known is not None:
+                refuse_another_pod(order, known.owner)
             if order.volume_id not in self.book.live:
                 self._refuse_too_many(order.volume_id)
             self._being_made.add(order.volume_id)

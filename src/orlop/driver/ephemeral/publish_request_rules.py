@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from orlop.csi.error_codes import InvalidArgument, OutOfRange
+from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, OutOfRange
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.duration import Duration, InvalidDuration
 from orlop.foundation.quantity import InvalidQuantity, Quantity
@@ -126,6 +126,16 @@ def _owner(target: str, context: Mapping[str, str]) -> Owner:
         service_account=context.get(SERVICE_ACCOUNT, ""),
         verified=found is not None and told_uid == found[1],
     )
+
+
+def refuse_another_pod(order: PublishOrder, recorded: Owner) -> None:
+    """A folder is one pod's, living and dead: kubelet gives no two pods the same volume id."""
+    asks, has = order.owner.pod_uid, recorded.pod_uid
+    if asks and has and asks != has:
+        raise FailedPrecondition(
+            f"the volume {order.volume_id} belongs to the pod {has}, and the pod {asks} asks for it: "
+            "an inline volume is one pod's, and so is what it left behind"
+        )
 
 
 # ---- what it asks for ------------------------------------------------------------------------------------------------
