@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import os
 import socket
@@ -133,3 +134,16 @@ def test_the_kernel_tells_who_connected(pair):
     peer = peer_of(pair[0])
 
     assert (peer.user, peer.process) == (os.geteuid(), os.getpid())
+
+
+async def test_descriptors_beyond_the_agreed_number_end_the_connection_however_they_are_spread(
+    pair: tuple[socket.socket, socket.socket],
+):
+    one, other = pair
+    before = opened()
+    numbers = array.array("i", [one.fileno()] * MOST_DESCRIPTORS).tobytes()
+    for piece in (b"\x01", b"\x00\x00\x01\x00", b"x"):
+        one.sendmsg([piece], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+    with pytest.raises(ConnectionEnded, match="descriptors"):
+        await AsyncFrames(other).receive(LONGEST)
+    assert opened() == before

@@ -366,3 +366,25 @@ def test_power_that_fails_after_any_step_of_making_a_folder_leaves_no_folder_wit
             if listing.half_made:
                 create(again, "new", b"record", 0o777)
                 assert list_shelf(again).folders == (RecordedFolder("new", b"record"),)
+
+
+@pytest.mark.parametrize("flag", ["i", "a"])
+def test_a_folder_that_its_tenant_made_immutable_or_append_only_is_moved_and_recorded(
+    workdir: Path, live: int, retained: int, flag: str
+):
+    create(live, "v", b"one", 0o777)
+    run("chattr", f"+{flag}", str(workdir / "live/v"))
+    move(live, "v", retained, "buried")
+    run("chattr", f"+{flag}", str(workdir / "retained/buried"))
+    folder_records.write_record(retained, "buried", b"two")
+    assert list_shelf(live).folders == ()
+    assert list_shelf(retained).folders == (RecordedFolder("buried", b"two"),)
+
+
+def test_a_shelf_that_an_admin_made_immutable_stays_so(workdir: Path, live: int, retained: int):
+    create(live, "v", b"one", 0o777)
+    run("chattr", "+i", str(workdir / "retained"))
+    try:
+        assert refused(move, live, "v", retained, "buried") == errno.EPERM
+    finally:
+        run("chattr", "-i", str(workdir / "retained"))

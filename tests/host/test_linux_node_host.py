@@ -263,3 +263,23 @@ def test_a_disk_that_takes_no_changes_is_said_to_take_none(tmp_path: Path, file_
     assert (before, after) == (None, None)
     assert read_only == "The disk of the working directory is read-only."
     assert dead == "The disk of the working directory takes no changes: Input/output error."
+
+
+def test_a_working_directory_that_was_deleted_or_unmounted_is_not_writable(tmp_path: Path):
+    with disk_image(tmp_path / "room", "ext4") as disk:
+        (disk.folder / "work").mkdir()
+        workdir = LinuxWorkdir(str(disk.folder / "work"))
+        before = workdir.why_not_writable()
+        (disk.folder / "work/live").rmdir()
+        without_shelf = workdir.why_not_writable() or ""
+        (disk.folder / "work/live").mkdir()
+        other = LinuxWorkdir(str(disk.folder / "work"))
+        run("umount", "--lazy", disk.folder)
+        unmounted = other.why_not_writable() or ""
+        workdir.close()
+        other.close()
+        disk.switch_on()
+
+    assert before is None
+    assert without_shelf.startswith("The working directory is gone: its folder live was deleted.")
+    assert "it was unmounted." in unmounted

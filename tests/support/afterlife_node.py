@@ -104,7 +104,7 @@ class AfterlifeNode:
                 folders,
                 reaper,
                 host.workdir,
-                host.workdir.opened,
+                host.workdir,
                 AfterlifeSettings(Fraction(0), WHY, self.max_afterlifespan),
                 RequestTools(threads, self.clock, log),
             )

@@ -165,6 +165,8 @@ class _Arriving:
         self._descriptors += _received(ancillary)
         if not data:
             raise ConnectionEnded("The other side has closed the connection.")
+        if len(self._descriptors) > MOST_DESCRIPTORS:
+            raise ConnectionEnded(f"More than {MOST_DESCRIPTORS} descriptors came with one message.")
         into += data
         if self._length is None and len(self._header) == _HEADER.size:
             self._read_header()

@@ -129,9 +129,38 @@ def names_in(folder: int) -> list[str]:
         raise HostError.because(error, f"The folder {_shown(folder)} cannot be listed") from error
 
 
+def folders_upwards(folder: int) -> Iterator[int]:
+    """An open folder and all above it, across mounts, each open until the next is asked for: only for looking."""
+    current = _step(folder, ".")
+    try:
+        while True:
+            yield current
+            above = _step(current, "..")
+            if _is_same_place(above, current):
+                os.close(above)
+                return
+            os.close(current)
+            current = above
+    finally:
+        os.close(current)
+
+
 def path_by_descriptor(parent: int, name: str) -> str:
     """A path for system calls that take no descriptor: the kernel goes to the very folder that is open."""
     return f"/proc/self/fd/{parent}/{_single(name)}"
+
+
+def _step(folder: int, name: str) -> int:
+    try:
+        return os.open(name, Use.FOLDER_HANDLE.value | _NO_FOLLOW, dir_fd=folder)
+    except OSError as error:
+        raise HostError.because(error, f"What {_shown(folder)} lies in cannot be found out") from error
+
+
+def _is_same_place(one: int, other: int) -> bool:
+    # A folder can be mounted on one below it, which then has itself above it, on another mount.
+    is_same = os.path.samestat(os.fstat(one), os.fstat(other))
+    return is_same and system_calls.statx(one, "").mount_id == system_calls.statx(other, "").mount_id
 
 
 def _path(names: Sequence[str]) -> str:

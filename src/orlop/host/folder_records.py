@@ -26,6 +26,7 @@ from typing import Final
 from orlop.host import system_calls
 from orlop.host.confined_paths import Mounts, Use, make_folder, names_in, open_below, opened_below, remove_empty_folder
 from orlop.host.errors import HostError
+from orlop.host.file_flags import make_erasable, make_open_file_erasable
 
 RECORD: Final = "trusted.orlop.record"
 HALF_MADE: Final = ".new."
@@ -123,6 +124,15 @@ def move(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
     _synchronise(to_shelf, new_name)
 
 
+def has_record(folder: int) -> bool:
+    """Asked of any descriptor of a folder; the folder may be mounted anywhere."""
+    try:
+        os.getxattr(f"/proc/self/fd/{folder}", RECORD)
+    except OSError:
+        return False
+    return True
+
+
 def list_shelf(shelf: int) -> ShelfListing:
     """Reads every record; folders that go meanwhile are not in it."""
     folders, strangers, half_made = [], [], []
@@ -162,7 +172,12 @@ def _make_half(shelf: int, name: str, record: bytes, mode: int, prepare: Callabl
 
 def _set_record(folder: int, name: str, record: bytes) -> None:
     try:
-        os.setxattr(folder, RECORD, record)
+        try:
+            os.setxattr(folder, RECORD, record)
+        except PermissionError:
+            if not make_open_file_erasable(folder):
+                raise
+            os.setxattr(folder, RECORD, record)
     except OSError as error:
         advice = "The disk must have room, and its file system trusted attributes"
         raise HostError.because(error, f"The record of {name} cannot be written. {advice}") from error
@@ -170,9 +185,21 @@ def _set_record(folder: int, name: str, record: bytes) -> None:
 
 def _rename(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
     try:
-        system_calls.renameat2(shelf, name, to_shelf, new_name, system_calls.RENAME_NO_REPLACE)
+        try:
+            system_calls.renameat2(shelf, name, to_shelf, new_name, system_calls.RENAME_NO_REPLACE)
+        except PermissionError:
+            if not _took_flags_off(shelf, name):
+                raise
+            system_calls.renameat2(shelf, name, to_shelf, new_name, system_calls.RENAME_NO_REPLACE)
     except OSError as error:
         raise HostError.because(error, f"The folder {name} cannot be renamed to {new_name}") from error
+
+
+def _took_flags_off(shelf: int, name: str) -> bool:
+    """A tenant with the right to do so can make its folder immutable or append-only, and nobody could move it then."""
+    with contextlib.suppress(OSError):
+        return make_erasable(shelf, name)
+    return False
 
 
 def _synchronise(descriptor: int, name: str) -> None:

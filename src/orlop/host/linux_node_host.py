@@ -89,6 +89,12 @@ class LinuxWorkdir:
         """The folder itself, for what works on descriptors."""
         return folder_records.opened_folder(self._shelves[place.state], place.name)
 
+    def holds(self, folder: int) -> bool:
+        """Whether an open folder lies in the working directory, or in a folder of ours wherever that is mounted."""
+        own = mounts.identity_of(self._root)
+        above = confined_paths.folders_upwards(folder)
+        return any(mounts.identity_of(each) == own or folder_records.has_record(each) for each in above)
+
     def identity(self, place: FolderPlace) -> FileIdentity:
         with self.opened(place) as folder:
             return mounts.identity_of(folder)
@@ -108,9 +114,19 @@ class LinuxWorkdir:
                 return "The disk of the working directory is read-only."
             # A disk can refuse changes and not say so before one is tried.
             os.utime(self._shelves[FolderState.TRASH])
+            self._refuse_if_gone()
+        except HostError as error:
+            return f"The working directory is gone: {error} Bring it back and restart this process."
         except OSError as error:
             return f"The disk of the working directory takes no changes: {error.strerror}."
         return None
+
+    def _refuse_if_gone(self) -> None:
+        """One that was deleted or unmounted lets itself be changed as if nothing had happened."""
+        mount_table.mount_of(self._root)
+        for state, shelf in self._shelves.items():
+            if os.fstat(shelf).st_nlink == 0:
+                raise HostError(errno.ENOENT, f"its folder {state.value} was deleted.")
 
     def why_no_quota(self) -> str | None:
         return project_quota.why_not_enforced(self._root)

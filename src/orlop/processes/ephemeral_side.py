@@ -106,7 +106,7 @@ async def _answering_people(
         parts.folders,
         parts.reaper,
         parts.host.workdir,
-        parts.host.workdir.opened,
+        parts.host.workdir,
         AfterlifeSettings(parts.headroom.share, parts.headroom.why, settings.limits.max_afterlifespan),
         RequestTools(parts.threads, given.clock, given.log),
     )

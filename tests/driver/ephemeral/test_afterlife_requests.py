@@ -25,9 +25,9 @@ from orlop.records.afterlife_report import MESSAGE, Done, Restored
 from orlop.records.ephemeral_folder import Burial, Owner
 from support.afterlife_node import DAY, HOUR, ID, OTHER, AfterlifeNode, asked
 from support.deep_trees import dig
-from support.descriptors import opened
+from support.descriptors import folder_descriptor, opened
 from support.file_systems import MOUNTS
-from support.kernel_rooms import swapped_again_and_again
+from support.kernel_rooms import run, swapped_again_and_again
 from support.waiting import eventually
 
 pytestmark = MOUNTS
@@ -283,6 +283,29 @@ async def test_a_folder_is_restored_into_a_new_one_for_root_alone(node: Afterlif
     assert stat.S_IMODE((made / "sub" / "tool").stat().st_mode) == 0o755
     assert (made / "sub" / "tool").read_bytes() == b"#!"
     assert (folder / "sub" / "tool").exists(), "what is retained stays retained"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("place", [".", "live", "retained", "trash", "live/csi-alive", "itself", "mounted"])
+async def test_nothing_is_restored_into_the_nodes_own_folders(
+    node: AfterlifeNode,
+    short_folder: Path,
+    place: str,
+    dry_run: bool,  # noqa: FBT001 - one of the cases
+):
+    buried, alive, pods_view = node.bury(ID), node.live("csi-alive"), short_folder / "pod"
+    (buried / "sub").mkdir()
+    pods_view.mkdir()
+    run("mount", "--bind", str(alive), str(pods_view))
+    try:
+        path = {"itself": buried / "sub", "mounted": pods_view}.get(place, node.workdir / place)
+        async with node.running() as running:
+            before = {str(each) for each in node.workdir.rglob("*")}
+            with folder_descriptor(path) as folder, pytest.raises(NodeRefused, match="one of this node's own"):
+                await asked(lambda: running.afterlife.restore(ID, folder, dry_run=dry_run))
+        assert {str(each) for each in node.workdir.rglob("*")} == before
+    finally:
+        run("umount", str(pods_view))
 
 
 async def test_a_restore_replaces_nothing(node: AfterlifeNode, target: int):

@@ -513,3 +513,29 @@ async def test_records_under_a_wrong_name_are_left_alone():
     machine.folders[FolderPlace(FolderState.RETAINED, "no-burial")] = machine.folders[replace(place, name="csi-other")]
     book = read_book(FakeNodeHost(machine).workdir, Moment(0, 0))
     assert sorted(each.place for each in book.left_alone) == ["live/csi-other", "retained/no-burial"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("lifespan", [1e-9, 0.0004, 0.0005, 0.001])
+async def test_a_lifespan_shorter_than_can_be_written_down_leaves_nothing_that_nobody_knows(
+    machine: FakeMachine, lifespan: float
+):
+    folders = folders_on(machine)
+    await folders.publish(order(lifespan_seconds=lifespan))
+    await folders.unpublish(ID, "/".join(names_of(UID)))
+    assert folder_ids(machine, FolderState.RETAINED) == list(folders.book.retained)
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("asked_for", ["csi-2", "csi-unknown"])
+async def test_a_volume_is_not_taken_from_its_target_in_the_name_of_another(asked_for: str):
+    machine = machine_with_pods(UID, "u2")
+    folders = folders_on(machine)
+    await folders.publish(order())
+    await folders.publish(order("csi-2", "u2"))
+    with pytest.raises(FailedPrecondition, match=f"is the volume {ID}"):
+        await folders.unpublish(asked_for, "/".join(names_of(UID)))
+    assert mounted(machine) == [names_of(UID), names_of("u2")]
+    assert set(folders.book.live) == {ID, "csi-2"}
+    assert_book_is_true(folders, machine)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orlop.csi.error_codes import Code, CsiError
+from orlop.csi.error_codes import Code, CsiError, InvalidArgument
 from orlop.csi.proto import csi_pb2
 from orlop.driver.ephemeral.publish_request_rules import (
     AFTERLIFESPAN,
@@ -25,6 +25,7 @@ from orlop.driver.ephemeral.publish_request_rules import (
     AdminLimits,
     PublishOrder,
     publish_order,
+    target_below,
 )
 from orlop.records.ephemeral_folder import FolderOptions, Owner
 
@@ -256,3 +257,9 @@ def test_any_attribute_is_within_limits_or_refused(attribute: str, value: str):
     assert 0 <= options.lifespan_seconds <= LIMITS.max_afterlifespan
     assert 0 <= options.mode <= 0o777
     assert set(options.mount_options) >= {"nosuid", "nodev"}
+
+
+def test_a_target_with_a_name_that_no_file_system_takes_is_refused():
+    with pytest.raises(InvalidArgument, match="a name of more than 255 bytes"):
+        target_below("/var/lib/kubelet/pods/" + "é" * 128, "/var/lib/kubelet")
+    assert target_below("/var/lib/kubelet/" + "a" * 255, "/var/lib/kubelet") == "a" * 255

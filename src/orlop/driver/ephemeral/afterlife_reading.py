@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from orlop.driver.ephemeral.admin_socket import Conversation
 from orlop.driver.ephemeral.folder_book import Retained
@@ -47,7 +47,18 @@ from orlop.records.afterlife_report import (
 )
 
 T = TypeVar("T")
-FolderOpener = Callable[[FolderPlace], AbstractContextManager[int]]
+
+
+class FolderAccess(Protocol):
+    """The folders themselves, by descriptors, as `LinuxWorkdir` gives them."""
+
+    def opened(self, place: FolderPlace) -> AbstractContextManager[int]: ...
+
+    def holds(self, folder: int) -> bool:
+        """Whether an open folder is a part of the working directory, or of a folder from it."""
+        ...
+
+
 FILES_AT_ONCE: Final = 500
 PIECE_BYTES: Final = 1 << 20
 MOST_LONG_READERS: Final = 4
@@ -60,7 +71,7 @@ class AfterlifeReading:
     def __init__(
         self,
         folders: Folders,
-        open_folder: FolderOpener,
+        access: FolderAccess,
         meant: Callable[[str], str],
         threads: Threads,
         clock: Clock,
@@ -68,7 +79,7 @@ class AfterlifeReading:
     ) -> None:
         self._folders = folders
         self._book = folders.book
-        self._open_folder = open_folder
+        self._access = access
         self._meant = meant
         self._threads = threads
         self._clock = clock
@@ -131,11 +142,17 @@ class AfterlifeReading:
             raise Refusal("wrong-use", "A restore comes with the folder to restore into, as one open descriptor.")
         volume_id, target = self._meant(question.id), conversation.descriptors[0]
         if question.dry_run:
-            await self._threads(FolderRestore(target, target, volume_id).refuse_what_cannot_be)
+            await self._threads(lambda: self._refuse_what_cannot_be(target, volume_id))
             await conversation.answer(Restored(volume_id))
             return
         with self._long_reading(), self._only_one_into(target, volume_id):
             await self._restore(volume_id, target, conversation)
+
+    def _refuse_what_cannot_be(self, target: int, volume_id: str) -> None:
+        """Of our own folders: a copy there would be erased, or in a volume's way, or copied into itself without end."""
+        FolderRestore(target, target, volume_id).refuse_what_cannot_be()
+        if self._access.holds(target):
+            raise Refusal("refused", "The folder to restore into is one of this node's own. Give one outside of them.")
 
     async def _restore(self, volume_id: str, target: int, conversation: Conversation) -> None:
         stop, latest, owned = threading.Event(), [CopyProgress(0, 0)], ExitStack()
@@ -144,6 +161,7 @@ class AfterlifeReading:
         owned.callback(os.close, own_target)
 
         def copying(folder: int) -> Generator[FolderCopy]:
+            self._refuse_what_cannot_be(own_target, volume_id)
             restore = FolderRestore(folder, own_target, volume_id)
             yield restore_folder(restore, stop, lambda progress: latest.__setitem__(0, progress))
 
@@ -208,7 +226,7 @@ class AfterlifeReading:
             yield retained, steps
 
     def _opened_then(self, place: FolderPlace, read: Callable[[int], Generator[T]]) -> Generator[T | None]:
-        with self._open_folder(place) as folder:
+        with self._access.opened(place) as folder:
             yield None  # it is open: from now on its name does not matter
             yield from read(folder)
 

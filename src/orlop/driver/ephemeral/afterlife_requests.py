@@ -13,7 +13,7 @@ from typing import Final
 
 from orlop.csi.error_codes import CsiError
 from orlop.driver.ephemeral.admin_socket import Conversation
-from orlop.driver.ephemeral.afterlife_reading import AfterlifeReading, FolderOpener
+from orlop.driver.ephemeral.afterlife_reading import AfterlifeReading, FolderAccess
 from orlop.driver.ephemeral.afterlife_report_rules import (
     FolderFacts,
     KeepFor,
@@ -80,14 +80,14 @@ class RequestTools:
 
 
 class AfterlifeRequests:
-    """A handler for `admin_socket`; `open_folder` gives the folder itself, as `LinuxWorkdir.opened` does."""
+    """A handler for `admin_socket`; `access` gives the folders themselves."""
 
     def __init__(
         self,
         folders: Folders,
         reaper: Reaper,
         workdir: Workdir,
-        open_folder: FolderOpener,
+        access: FolderAccess,
         settings: AfterlifeSettings,
         tools: RequestTools,
     ) -> None:
@@ -99,7 +99,7 @@ class AfterlifeRequests:
         self._threads = tools.threads
         self._clock = tools.clock
         self._log = tools.log
-        self._reading = AfterlifeReading(folders, open_folder, self._meant, tools.threads, tools.clock, tools.log)
+        self._reading = AfterlifeReading(folders, access, self._meant, tools.threads, tools.clock, tools.log)
 
     async def __call__(self, conversation: Conversation) -> None:
         try:

@@ -177,18 +177,26 @@ class FolderWork:
         names = _names(target)
         with _told():
             mounted = self._kubelet_dir.mounted_at(names)
-            if mounted is not None and not mounted.is_removed and not self._is_ours(mounted.root, record):
-                raise FailedPrecondition(f"what is mounted at the target {target} is no folder of this driver")
+            if mounted is not None and not mounted.is_removed:
+                self._refuse_what_is_not_ours(mounted.root, target, record)
             self._kubelet_dir.unmount(names)
             self._kubelet_dir.remove_target(names)
 
-    def _is_ours(self, root: FileIdentity, record: FolderRecord | None) -> bool:
+    def _refuse_what_is_not_ours(self, root: FileIdentity, target: str, record: FolderRecord | None) -> None:
         if record is not None and self._identity(record.volume_id) == root:
-            return True
-        # Not the folder the request names; but perhaps another of ours, or its record is damaged.
+            return
+        # Not the folder the request names; but perhaps its record is damaged, or another of ours got there by mistake.
         listing = self._workdir.listing(FolderState.LIVE)
         names = [*(folder.name for folder in listing.folders), *(stranger.name for stranger in listing.strangers)]
-        return any(self._identity(name) == root for name in names)
+        name = next((name for name in names if self._identity(name) == root), None)
+        if name is None:
+            raise FailedPrecondition(f"what is mounted at the target {target} is no folder of this driver")
+        other = self._record_at(live_place(name))
+        if other is not None and target in other.targets:
+            raise FailedPrecondition(
+                f"what is mounted at the target {target} is the volume {name}, which is published there: "
+                "unpublish that one, by its own id"
+            )
 
     def _is_there(self, place: FolderPlace) -> bool:
         try:
@@ -219,7 +227,7 @@ class FolderWork:
         burial = Burial(volume_id, round(now, 3), round(lifespan, 3))
         place, retained = live_place(volume_id), retained_place(burial)
         with _told(), _undone_on_failure() as undo:
-            if lifespan > 0:
+            if burial.lifespan_seconds > 0:  # as it is written down: less than a millisecond is none
                 undo.append(partial(self._move, retained, place))
                 self._move(place, retained)
             else:  # never undone: somebody may be erasing it already

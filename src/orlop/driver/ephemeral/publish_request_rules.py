@@ -39,6 +39,7 @@ LARGEST_MODE: Final = 0o777
 DEFAULT_MODE: Final = 0o777
 LARGEST_COUNT: Final = 2**63 - 1
 LONGEST_TARGET: Final = 4095
+LONGEST_NAME: Final = 255
 
 _POD_TARGET: Final = re.compile(r"pods/([^/]+)/volumes/kubernetes\.io~csi/([^/]+)/mount")
 _OCTAL: Final = re.compile(r"0?[0-7]{1,4}")
@@ -105,6 +106,8 @@ def target_below(target_path: str, kubelet_dir: str) -> str:
         raise InvalidArgument(f"the target path {target_path!r} is not below kubelet's folder {kubelet_dir}")
     if ".." in below:
         raise InvalidArgument(f"the target path {target_path!r} must not hold '..'")
+    if any(len(name.encode(errors="surrogatepass")) > LONGEST_NAME for name in below):
+        raise InvalidArgument(f"the target path {target_path[:100]!r}… holds a name of more than {LONGEST_NAME} bytes")
     return "/".join(below)
 
 
