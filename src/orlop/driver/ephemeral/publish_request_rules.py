@@ -247,7 +247,7 @@ def _mount_options(asked: Iterable[str]) -> tuple[str, ...]:
     for option in sorted(asked):
         if option in {"suid", "dev"}:
             raise InvalidArgument(
-                f"the mount option {option!r} cannot be had: folders of pods are always nosuid and nodev"
+                f"the mount option {option!r} cannot be had: volumes are mounted nosuid and nodev, always"
             )
         if option not in (*CHOICES, *ALWAYS):
             known = ", ".join((*ALWAYS, *CHOICES, "ro"))
