@@ -17,7 +17,7 @@ from orlop.host.errors import HostError
 from orlop.host.folder_copy import CopyProgress, FolderCopy, copy_folder
 from support.deep_trees import depth_of, dig
 from support.descriptors import folder_descriptor, opened
-from support.file_systems import MOUNTS, WHY_NOT
+from support.file_systems import MOUNTS, WHY_NOT, FileSystems
 from support.random_tests import FEW
 from support.trees import TREES, Entry, File, Folder, Special, plant, seen
 
@@ -345,3 +345,16 @@ def test_more_linked_files_than_are_remembered_become_files(
 
     assert (target / "b").read_text() == "one"
     assert copied.remark_count == 2
+
+
+def test_a_file_larger_than_the_target_takes_is_told_and_the_rest_is_copied(file_systems: FileSystems):
+    source, target = file_systems.new_folder("xfs"), file_systems.new_folder("ext4")
+    (source / "small").write_bytes(b"kept")
+    with (source / "huge").open("wb") as file:
+        file.truncate(2**62)
+
+    copied = copy(source, target)
+
+    assert [remark.path for remark in copied.remarks] == ["huge"]
+    assert "too large" in copied.remarks[0].sentence
+    assert [path.name for path in target.iterdir()] == ["small"]

@@ -39,7 +39,7 @@ NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | o
 KEPT_ATTRIBUTES: Final = ("user.", "system.posix_acl_")
 MOST_LINKED_FILES: Final = 100_000
 LONGEST_PATH: Final = 4_000  # bytes; the kernel takes 4,095
-TARGET_IS_TO_BLAME: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+TARGET_IS_TO_BLAME: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,8 @@ class _Copying:
                 raise
             if error.errno in TARGET_IS_TO_BLAME:
                 raise HostError.because(error, f"{path!r} cannot be copied") from error
-            self.remarks.add_error(path, "It cannot be read, so it is not copied", error)
+            why = "It is too large for this place" if error.errno == errno.EFBIG else "It cannot be read"
+            self.remarks.add_error(path, f"{why}, so it is not copied", error)
         else:
             self.entries += 1
         finally:

@@ -19,12 +19,15 @@ from orlop.csi.interceptor import CallInterceptor, methods_of
 from orlop.csi.proto import services
 from orlop.csi.server import serving
 from orlop.driver.identity_service import DriverIdentity, IdentityService, ServiceType
+from orlop.foundation.clock import Clock
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import flag, text
 from orlop.processes.daemon import Surroundings, is_not_negative, request_ids, tell_how_to_call
 from orlop.processes.ephemeral_settings import EphemeralSettings
 
 LONGEST_NODE_ID: Final = 256
+LONGEST_CHECKS_SECONDS: Final = 0.8
+"""Who probes us waits for a second, as a rule."""
 Checks = Mapping[str, Callable[[], Awaitable[str | None]]]
 """By name: None when all is well, else the reason."""
 
@@ -111,11 +114,10 @@ async def _node_services(
 def _interceptor(
     settings: CsiSettings, given: Surroundings, served: list[services.Node], checks: Checks
 ) -> CallInterceptor:
-    async def ready() -> bool:
-        return all([await check() is None for check in checks.values()])
-
     serves = (ServiceType.VOLUME_ACCESSIBILITY_CONSTRAINTS,) if served else ()
-    identity = IdentityService(DriverIdentity(settings.driver_name, __version__, serves), ready)
+    identity = IdentityService(
+        DriverIdentity(settings.driver_name, __version__, serves), lambda: is_ready(checks, given.clock)
+    )
     return CallInterceptor(
         methods_of(identity, *served),
         driver_name=settings.driver_name,
@@ -124,6 +126,15 @@ def _interceptor(
         clock=given.clock,
         new_id=request_ids(given.random),
     )
+
+
+async def is_ready(checks: Checks, clock: Clock) -> bool:
+    """Answered in time, also when a check is not: a disk may hang."""
+    try:
+        async with clock.timeout(LONGEST_CHECKS_SECONDS):
+            return all([await check() is None for check in checks.values()])
+    except TimeoutError:
+        return False
 
 
 async def _why_no_answer(endpoint: Endpoint) -> str | None:

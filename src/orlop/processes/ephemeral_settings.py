@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,14 +15,14 @@ from orlop.foundation.go_flags import flag, integer, text
 from orlop.foundation.quantity import Quantity
 from orlop.processes.daemon import is_folder, is_not_negative
 
-LONGEST_HEADROOM: Final = 40
+_SHARE: Final = re.compile(r"[+-]?(?=\.?[0-9])[0-9]{0,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
+"""Few digits in the exponent: those of 1e999999999 would fill the memory."""
 
 
 def share(value: str) -> Fraction:
-    try:
-        return Fraction(value) if len(value) <= LONGEST_HEADROOM and "/" not in value else Fraction(-1)
-    except ValueError:
-        raise ValueError("allowed is a number from 0 to 1, such as 0.1") from None
+    if not _SHARE.fullmatch(value):
+        raise ValueError("allowed is a number from 0 to 1, such as 0.1")
+    return Fraction(value)
 
 
 def is_share(value: Fraction) -> str | None:
@@ -142,6 +143,9 @@ class EphemeralSettings:
             yield f"--afterlifespan cannot be {self.afterlifespan}: --max-afterlifespan allows {longest}."
         if self.max_size.value() and self.default_size.value() > self.max_size.value():
             yield f"--default-size cannot be {self.default_size}: --max-size allows {self.max_size}."
+        longest = self.max_afterlifespan
+        if longest is not None and self.afterlifespan > longest:
+            yield f"--afterlifespan cannot be {self.afterlifespan}: --max-afterlifespan allows {longest}."
 
     @property
     def limits(self) -> AdminLimits:

@@ -159,3 +159,18 @@ async def test_what_a_failure_left_is_found_out_when_nobody_asks_for_it_any_more
         assert folder_ids(machine, FolderState.LIVE) == []
         assert folder_ids(machine, FolderState.RETAINED) == [ID]
         assert folders.book.retained.keys() == {ID}
+
+
+@pytest.mark.virtual_time
+async def test_a_pod_that_cannot_be_looked_for_keeps_its_folder_and_holds_up_no_other():
+    machine = machine_with_pods("u1", "u2")
+    async with watching(machine) as (folders, clock):
+        await folders.publish(order("csi-1", "u1"))
+        await folders.publish(order("csi-2", "u2"))
+        machine.mounts.clear()
+        for pod in ("u1", "u2"):
+            machine.kubelet_removes(("pods", pod))
+        machine.kubelet_files.add(("pods", "u1"))
+        await clock.sleep(GRACE + 60)
+        assert folder_ids(machine, FolderState.LIVE) == ["csi-1"]
+        assert folder_ids(machine, FolderState.RETAINED) == ["csi-2"]

@@ -77,5 +77,13 @@ class OrphanWatch:
 
     def _is_there(self, names: Names, known: dict[Names, bool]) -> bool:
         if names not in known:
-            known[names] = self._host.kubelet_dir.names_in(names) is not None
+            known[names] = self._is_there_or_unclear(names)
         return known[names]
+
+    def _is_there_or_unclear(self, names: Names) -> bool:
+        """What cannot be looked at may be a pod's: its folder stays, and holds up no other."""
+        try:
+            return self._host.kubelet_dir.names_in(names) is not None
+        except HostError as error:
+            self._log.warning("whether a pod is gone cannot be found out", folder="/".join(names), error=error)
+            return True

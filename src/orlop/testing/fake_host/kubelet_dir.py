@@ -63,6 +63,8 @@ class FakeKubeletDir:
 
     def names_in(self, folder: Names) -> frozenset[str] | None:
         with self._acts.look("names_in"):
+            if folder in self._machine.kubelet_files:
+                refuse(errno.ENOTDIR, f"{shown(folder)} cannot be opened")
             if folder not in self._machine.kubelet_folders:
                 return None
             return self._names_in(folder)
