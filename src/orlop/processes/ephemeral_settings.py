@@ -138,9 +138,6 @@ class EphemeralSettings:
         for name, path in folders:
             if not is_folder(Path(path)):
                 yield f"--{name} cannot be {path!r}: there is no such folder; make it first, or name another."
-        longest = self.max_afterlifespan
-        if longest is not None and longest.nanoseconds < self.afterlifespan.nanoseconds:
-            yield f"--afterlifespan cannot be {self.afterlifespan}: --max-afterlifespan allows {longest}."
         if self.max_size.value() and self.default_size.value() > self.max_size.value():
             yield f"--default-size cannot be {self.default_size}: --max-size allows {self.max_size}."
         longest = self.max_afterlifespan
