@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,8 @@ from orlop.host.errors import HostError
 from orlop.host.mount_table_rules import FolderInFileSystem, MountedFolders, MountLine, folder_of_path, line_of_mount
 
 PROC: Final = "/proc"
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9._-]+")
+"""Names that the kernel writes as they are."""
 _GONE: Final = {errno.ENOENT, errno.ESRCH, errno.EINVAL}  # ended, or a zombie: neither has a table
 _FORBIDDEN: Final = {errno.EACCES, errno.EPERM}
 
@@ -33,8 +36,17 @@ class SeenNamespaces:
     others: tuple[bytes, ...]
     forbidden: tuple[int, ...]
 
+    def mention(self, name: str) -> bool:
+        """False: no table has such a name in it anywhere, which is quickly found out; True says nothing yet."""
+        needle = name.encode("utf-8", "surrogateescape")
+        return not _PLAIN.fullmatch(needle) or any(needle in table for table in self.tables)
+
+    @property
+    def tables(self) -> tuple[bytes, ...]:
+        return (self.own, *self.others)
+
     def mounted_folders(self) -> MountedFolders:
-        return MountedFolders.from_tables((self.own, *self.others))
+        return MountedFolders.from_tables(self.tables)
 
     def folder_of(self, descriptor: int) -> FolderInFileSystem:
         """Which folder of which file system an open folder is, in the terms of all mount tables."""

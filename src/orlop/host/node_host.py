@@ -76,6 +76,9 @@ class Workdir(Protocol):
     def identity(self, place: FolderPlace) -> FileIdentity:
         """ENOENT: no such folder."""
 
+    def is_mounted(self, place: FolderPlace) -> bool:
+        """Whether it is among the `mounted_folders`; costs less than looking at all."""
+
     def mounted_folders(self) -> frozenset[FolderPlace]:
         """Those that are mounted, wholly or in part, in any mount namespace that can be seen; looked up anew."""
 

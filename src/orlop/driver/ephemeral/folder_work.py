@@ -172,6 +172,18 @@ class FolderWork:
 
     # ---- unpublish ---------------------------------------------------------------------------------------------------
 
+    def unpublish(self, target: str, record: FolderRecord | None, now: float) -> FolderRecord | Burial | None:
+        """Takes the volume from its target; when that was the last one, and nothing has it mounted, buries it."""
+        self.take_from_target(target, record)
+        if record is None:
+            return None
+        if any(other != target for other in record.targets) or told(partial(self.is_mounted, record.volume_id)):
+            return self.forget_target(record, target)
+        return self.bury(record.volume_id, now, record.options.lifespan_seconds)
+
+    def is_mounted(self, volume_id: str) -> bool:
+        return self._workdir.is_mounted(live_place(volume_id))
+
     def take_from_target(self, target: str, record: FolderRecord | None) -> None:
         """Unmounts and removes the target; of what is not ours nothing is touched."""
         names = _names(target)

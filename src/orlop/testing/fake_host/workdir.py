@@ -108,6 +108,9 @@ class FakeWorkdir:
         with self._acts.look("identity"):
             return self._folder(place).identity
 
+    def is_mounted(self, place: FolderPlace) -> bool:
+        return place in self.mounted_folders()
+
     def mounted_folders(self) -> frozenset[FolderPlace]:
         machine = self._machine
         with self._acts.look("mounted_folders"):
