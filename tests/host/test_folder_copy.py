@@ -358,3 +358,24 @@ def test_a_file_larger_than_the_target_takes_is_told_and_the_rest_is_copied(file
     assert [remark.path for remark in copied.remarks] == ["huge"]
     assert "too large" in copied.remarks[0].sentence
     assert [path.name for path in target.iterdir()] == ["small"]
+
+
+def test_a_file_with_more_names_than_the_target_allows_becomes_as_few_files_as_possible(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (source / "0").write_bytes(b"content")
+    for number in range(1, 10):
+        (source / str(number)).hardlink_to(source / "0")
+    link = os.link
+
+    def allowing_four(first: str, name: str, **options: Any) -> None:
+        if Path(first).stat().st_nlink == 4:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+        link(first, name, **options)
+
+    monkeypatch.setattr(os, "link", allowing_four)
+    copied = copy(source, target)
+
+    assert (copied.entries, copied.remarks) == (10, ())
+    assert sorted(path.name for path in target.iterdir()) == [str(number) for number in range(10)]
+    assert sorted(path.stat().st_nlink for path in target.iterdir()) == [2, 2, *[4] * 8]

@@ -231,6 +231,7 @@ WRONG = [
     (["--workdir=/no/such/folder"], "--workdir"),
     (["--kubelet-dir=/no/such/folder"], "--kubelet-dir"),
     (["--afterlifespan=12h", "--max-afterlifespan=1h"], "--afterlifespan"),
+    (["--kubelet-dir=/tmp/../tmp"], "--kubelet-dir"),
     (["--max-size=1Gi", "--default-size=2Gi"], "--default-size"),
 ]
 

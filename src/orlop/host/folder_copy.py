@@ -203,6 +203,11 @@ class _Copying:
         try:
             with _blaming_the_target(path):
                 os.link(path_of(first), step.name, dst_dir_fd=self._place.descriptor, follow_symlinks=True)
+        except HostError as error:
+            if error.errno != errno.EMLINK:
+                raise
+            self._linked[identity] = path  # the copy made now takes the next names
+            return False
         finally:
             os.close(first)
         self.entries += 1

@@ -41,6 +41,11 @@ def is_absolute(path: str) -> str | None:
     return None if Path(path).is_absolute() else "it has to begin with '/'"
 
 
+def is_plain(path: str) -> str | None:
+    """Targets are compared with it as text."""
+    return "it must not hold '..'" if ".." in path.split("/") else is_absolute(path)
+
+
 def is_absolute_or_none(path: str) -> str | None:
     return is_absolute(path) if path else None
 
@@ -62,7 +67,7 @@ class EphemeralSettings:
         text,
         default="/var/lib/kubelet",
         metavar="DIR",
-        check=is_absolute,
+        check=is_plain,
         help="Kubelet's folder; volumes are published below it and nowhere else.",
     )
     max_volumes_per_node: int = flag(

@@ -99,9 +99,8 @@ def target_below(target_path: str, kubelet_dir: str) -> str:
         raise InvalidArgument(f"the target path is no path of this machine: {target_path[:100]!r}")
     if not target_path.startswith("/"):
         raise InvalidArgument(f"the target path {target_path!r} has to begin with '/'")
-    root = kubelet_dir.rstrip("/") + "/"
-    parts = target_path.removeprefix(root).split("/") if target_path.startswith(root) else []
-    below = [part for part in parts if part not in {"", "."}]
+    root, names = _names_in(kubelet_dir), _names_in(target_path)
+    below = names[len(root) :] if names[: len(root)] == root else []
     if not below:
         raise InvalidArgument(f"the target path {target_path!r} is not below kubelet's folder {kubelet_dir}")
     if ".." in below:
@@ -109,6 +108,10 @@ def target_below(target_path: str, kubelet_dir: str) -> str:
     if any(len(name.encode(errors="surrogatepass")) > LONGEST_NAME for name in below):
         raise InvalidArgument(f"the target path {target_path[:100]!r}… holds a name of more than {LONGEST_NAME} bytes")
     return "/".join(below)
+
+
+def _names_in(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in {"", "."}]
 
 
 # ---- whose volume it is ----------------------------------------------------------------------------------------------
