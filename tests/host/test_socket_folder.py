@@ -26,6 +26,10 @@ def make(path: Path) -> str:
     return str(path)
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def has_news(folder: SocketFolder) -> bool:
     return bool(select.select([folder.descriptor], [], [], 0)[0])
 
@@ -49,7 +53,7 @@ def test_a_new_socket_is_told_and_found(short_folder: Path, watched: SocketFolde
 def test_a_socket_that_was_made_anew_is_another_one(short_folder: Path, watched: SocketFolder):
     path = make(short_folder / "a.sock")
     before = watched.sockets()[path]
-    os.unlink(path)
+    Path(path).unlink()
     make(short_folder / "a.sock")
 
     assert watched.sockets()[path] != before
@@ -58,7 +62,7 @@ def test_a_socket_that_was_made_anew_is_another_one(short_folder: Path, watched:
 def test_a_socket_moved_onto_another_is_another_one(short_folder: Path, watched: SocketFolder):
     path = make(short_folder / "a.sock")
     before = watched.sockets()[path]
-    os.rename(make(short_folder / ".new"), path)
+    Path(make(short_folder / ".new")).rename(path)
 
     assert list(watched.sockets()) == [path]
     assert watched.sockets()[path] != before
@@ -67,14 +71,14 @@ def test_a_socket_moved_onto_another_is_another_one(short_folder: Path, watched:
 def test_a_socket_whose_rights_change_stays_the_same(short_folder: Path, watched: SocketFolder):
     path = make(short_folder / "a.sock")
     before = watched.sockets()
-    os.chmod(path, 0o700)
+    Path(path).chmod(0o700)
     os.link(path, short_folder / ".other")
 
     assert watched.sockets() == before
 
 
 def test_a_removed_socket_is_gone(short_folder: Path, watched: SocketFolder):
-    os.unlink(make(short_folder / "a.sock"))
+    Path(make(short_folder / "a.sock")).unlink()
 
     assert watched.sockets() == {}
 
@@ -82,7 +86,7 @@ def test_a_removed_socket_is_gone(short_folder: Path, watched: SocketFolder):
 def test_a_socket_that_is_moved_away_still_counts_as_there(short_folder: Path, watched: SocketFolder):
     path = make(short_folder / "a.sock")
     watched.sockets()
-    os.rename(path, short_folder / ".away")
+    Path(path).rename(short_folder / ".away")
 
     assert list(watched.sockets()) == [path]
 
@@ -94,8 +98,8 @@ def test_folders_below_are_watched_too(short_folder: Path, watched: SocketFolder
     second = make(short_folder / "below" / "deep" / "b.sock")
 
     assert sorted(watched.sockets()) == [first, second]
-    os.unlink(first)
-    os.unlink(second)
+    Path(first).unlink()
+    Path(second).unlink()
     (short_folder / "below" / "deep").rmdir()
     assert watched.sockets() == {}
 
@@ -140,9 +144,9 @@ def test_when_the_kernel_dropped_news_everything_is_new(short_folder: Path, watc
     if limit > 50_000:
         pytest.skip("the kernel's queue is too long to fill")
     for number in range(limit + 10):
-        os.close(os.open(short_folder / f"f{number % 2}", os.O_CREAT))
-        os.unlink(short_folder / f"f{number % 2}")
-    os.unlink(path)
+        (short_folder / f"f{number % 2}").touch()
+        (short_folder / f"f{number % 2}").unlink()
+    Path(path).unlink()
 
     assert watched.sockets() == {}
     make(short_folder / "a.sock")
@@ -150,18 +154,18 @@ def test_when_the_kernel_dropped_news_everything_is_new(short_folder: Path, watc
 
 
 def test_no_descriptor_is_left(short_folder: Path):
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     (short_folder / "below").mkdir()
     with SocketFolder(short_folder) as folder:
         (short_folder / "below").rmdir()
         folder.sockets()
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_a_missing_folder_is_told_in_a_sentence(tmp_path: Path):
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(HostError, match="cannot be watched for sockets: No such file or directory"):
         SocketFolder(tmp_path / "missing")
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
