@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 
 from hypothesis import given, settings
@@ -16,7 +14,7 @@ from orlop.embedded.kubelet.csi_node_rules import NODE_ID_ANNOTATION
 from orlop.embedded.kubelet.plugin_watcher import PluginWatcher
 from orlop.testing.virtual_clock import run_virtual
 from support.kubelet_plugins import Kubelet
-from support.plugin_worlds import Plugin, PluginWorld, plugin_world
+from support.plugin_worlds import Plugin, PluginWorld, plugin_world, running
 
 SOCKETS = ["s1", "s2", "s3"]
 LONG_ENOUGH = 1000.0
@@ -53,18 +51,21 @@ class Pass:
     seconds: float
 
 
-STEPS = st.one_of(
-    st.builds(
-        Make,
-        st.sampled_from(SOCKETS),
-        st.sampled_from(["a.b", "c.d"]),
-        st.integers(1, 3),
-        st.sampled_from(["well", "well", "well", "broken", "garbage", "hangs", "node fails"]),
-    ),
-    st.builds(Remove, st.sampled_from(SOCKETS)),
-    st.builds(Kill, st.sampled_from(SOCKETS)),
+Step = Make | Remove | Kill | Mend | Pass
+
+BEHAVIOUR = st.sampled_from(["well", "well", "well", "broken", "garbage", "hangs", "node fails"])
+SOCKET = st.sampled_from(SOCKETS)
+OTHERS = st.one_of(
+    st.builds(Remove, SOCKET),
     st.just(Mend()),
     st.builds(Pass, st.sampled_from([0.0, 0.05, 0.7, 3.0, 30.0, LONG_ENOUGH])),
+)
+CONTENDING = st.one_of(st.builds(Make, SOCKET, st.sampled_from(["a.b", "c.d"]), st.integers(1, 3), BEHAVIOUR), OTHERS)
+"""Several sockets claim one name. None is killed: who has the name then is a matter of who came first."""
+DYING = st.one_of(
+    SOCKET.flatmap(lambda one: st.builds(Make, st.just(one), st.just(f"{one}.e"), st.integers(1, 3), BEHAVIOUR)),
+    st.builds(Kill, SOCKET),
+    OTHERS,
 )
 BEHAVIOURS = {
     "well": {},
@@ -80,7 +81,7 @@ def claimants(the: PluginWorld, name: str) -> list[str]:
     return [path for path, plugin in found if isinstance(plugin, Plugin) and plugin.name == name]
 
 
-def take(the: PluginWorld, step: Make | Remove | Kill | Mend) -> None:
+def take(the: PluginWorld, step: Step) -> None:
     match step:
         case Make(socket, name, number, behaviour):
             wrong = dict(BEHAVIOURS[behaviour])
@@ -110,43 +111,50 @@ async def compare(the: PluginWorld, watcher: PluginWatcher, model: Kubelet) -> N
     assert ids == {name: driver.node_id for name, driver in watcher.drivers.items()}
 
 
-@given(st.lists(STEPS, max_size=12))
-@settings(max_examples=2000 if os.environ.get("ORLOP_SOAK") else 60)
-def test_our_watcher_and_the_model_of_kubelet_s_register_the_same_drivers(steps: list[Make | Remove | Kill | Pass]):
+async def live(the: PluginWorld, steps: list[Step]) -> None:
+    for step in steps:
+        match step:
+            case Pass(seconds):
+                await the.settle(seconds)
+            case Kill():
+                await the.settle(LONG_ENOUGH)  # whether it was registered before is not to depend on the moment
+                take(the, step)
+            case _:
+                take(the, step)
+
+
+async def history_seen_by_both(steps: list[Step]) -> None:
+    async with plugin_world() as the, the.watcher() as watcher:
+        model = Kubelet(the.folder, the.folder.dial, the.clock)
+        async with running(model.run()):
+            await live(the, steps)
+            await the.settle(LONG_ENOUGH)
+            await compare(the, watcher, model)
+
+
+@given(st.lists(CONTENDING, max_size=12))
+@settings(max_examples=1000 if os.environ.get("ORLOP_SOAK") else 40)
+def test_plugins_that_contend_for_names_are_registered_as_the_model_of_kubelet_registers_them(steps: list[Step]):
+    run_virtual(lambda _clock: history_seen_by_both(steps))
+
+
+@given(st.lists(DYING, max_size=12))
+@settings(max_examples=1000 if os.environ.get("ORLOP_SOAK") else 40)
+def test_plugins_that_die_and_come_back_are_registered_as_the_model_of_kubelet_registers_them(steps: list[Step]):
+    run_virtual(lambda _clock: history_seen_by_both(steps))
+
+
+@given(st.lists(CONTENDING | DYING, max_size=12))
+@settings(max_examples=1000 if os.environ.get("ORLOP_SOAK") else 30)
+def test_whatever_happened_plugins_that_behave_are_registered_in_the_end(steps: list[Step]):
     async def history(_clock: object) -> None:
         async with plugin_world() as the, the.watcher() as watcher:
-            model = Kubelet(the.folder, the.folder.dial, the.clock)
-            looking = asyncio.get_running_loop().create_task(model.run())
-            try:
-                for step in steps:
-                    if isinstance(step, Pass):
-                        await the.settle(step.seconds)
-                    else:
-                        take(the, step)
-                await the.settle(LONG_ENOUGH)
-                await compare(the, watcher, model)
-            finally:
-                looking.cancel()
-                with suppress(asyncio.CancelledError):
-                    await looking
-
-    run_virtual(history)
-
-
-@given(st.lists(STEPS, max_size=12))
-@settings(max_examples=2000 if os.environ.get("ORLOP_SOAK") else 40)
-def test_whatever_happened_plugins_that_behave_are_registered_in_the_end(steps: list[Make | Remove | Kill | Pass]):
-    async def history(_clock: object) -> None:
-        async with plugin_world() as the, the.watcher() as watcher:
-            for step in steps:
-                if isinstance(step, Pass):
-                    await the.settle(step.seconds)
-                else:
-                    take(the, step)
+            await live(the, steps)
             for socket in SOCKETS:
                 take(the, Make(socket, f"{socket}.e", 1, "well"))
             await the.settle(LONG_ENOUGH)
 
             assert set(watcher.drivers) == {f"{socket}.e" for socket in SOCKETS}
+            assert sorted(entry["name"] for entry in await the.csi_drivers()) == sorted(watcher.drivers)
 
     run_virtual(history)

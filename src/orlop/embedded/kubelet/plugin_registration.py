@@ -87,6 +87,17 @@ class PluginRegistration:
             if name not in self._drivers:  # another may have been registered while its turn was waited for
                 await self._objects.uninstall(name)
 
+    async def write_again(self, name: str) -> None:
+        """On a Node that is a new one; `Refused` where it fails."""
+        async with self.one_at_a_time(name):
+            driver = self._drivers.get(name)
+            if driver is None:
+                return
+            try:
+                await self._objects.install(name, driver.facts)
+            except CannotStand as error:
+                raise Refused(str(error)) from None
+
     async def _installed(self, name: str, client: CsiClient, before: RegisteredDriver | None) -> NodeFacts:
         try:
             facts = await self._ask_node(client)

@@ -35,6 +35,8 @@ NOTIFY_SECONDS: Final = 5.0
 UNANNOUNCED_AFTER_SECONDS: Final = 5.0
 """How long a driver may be wanted before it is looked for where nobody announced it: most are about to."""
 LOOK_AT_UNANNOUNCED_SECONDS: Final = 10.0
+THE_NODE: Final = "the Node"
+"""Stands among the paths for who is at work on it."""
 NAME_REFUSED: Final = "InvalidCSIDriverName"
 UNANNOUNCED: Final = "UnannouncedCSIDriver"
 
@@ -67,6 +69,7 @@ class PluginWatcher:
         self._waits: dict[str, Wait] = {}
         self._wanted: dict[str, float] = {}
         self._unannounced: dict[str, str] = {}
+        self._is_node_new = False
         self._attempts = tools.metrics.counter(
             "orlop_kubelet_plugin_registrations_total",
             "Attempts to register a plugin, by how they ended.",
@@ -87,6 +90,11 @@ class PluginWatcher:
                 async with self._clock.timeout(LOOK_AT_UNANNOUNCED_SECONDS):
                     await self.drivers.wait_for(name)
         return found
+
+    def node_was_made(self) -> None:
+        """Whatever stood on the Node is gone: what the drivers say is written again."""
+        self._is_node_new = True
+        self._wake.set()
 
     def _want(self, name: str) -> None:
         try:
@@ -125,9 +133,8 @@ class PluginWatcher:
             self._start(tasks, path, self._let_go)
         for path in steps.attempt:
             self._start(tasks, path, self._attempt_of(sockets[path]))
-        return rules.earliest(
-            (steps.look_again, self._look_for_wanted(tasks, elapsed), self._look_at_unannounced(tasks))
-        )
+        later = (self._look_for_wanted(tasks, elapsed), self._look_at_unannounced(tasks), self._look_at_node(tasks))
+        return rules.earliest((steps.look_again, *later))
 
     def _start(self, tasks: TaskGroup, path: str, work: Callable[[str], Awaitable[None]]) -> None:
         self._busy.add(path)
@@ -154,6 +161,26 @@ class PluginWatcher:
         with suppress(TimeoutError):
             async with self._clock.timeout(max(0.0, until - self._clock.elapsed())):
                 await self._wake.wait()
+
+    # ---- a Node that is a new one ------------------------------------------------------------------------------------
+
+    def _look_at_node(self, tasks: TaskGroup) -> float | None:
+        wait = self._waits.get(THE_NODE)
+        if not self._is_node_new or THE_NODE in self._busy:
+            return None
+        if wait is not None and self._clock.elapsed() < wait.until:
+            return wait.until
+        self._is_node_new = False
+        self._start(tasks, THE_NODE, self._write_again)
+        return None
+
+    async def _write_again(self, _place: str) -> None:
+        try:
+            for name in list(self.drivers):
+                await self._registration.write_again(name)
+        except Refused as error:
+            self._is_node_new = True
+            raise _Failed(error.why) from None
 
     # ---- sockets in the folder ---------------------------------------------------------------------------------------
 
