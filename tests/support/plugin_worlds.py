@@ -103,6 +103,9 @@ class Plugin:
     def answers(self, path: str, message: bytes) -> AsyncGenerator[bytes, None]:
         raise NotImplementedError
 
+    async def drain(self, _grace: float) -> list[str]:
+        return []
+
 
 class _TellingDict(dict[str, VirtualSocket]):
     def __init__(self) -> None:
