@@ -70,7 +70,8 @@ class Plugin:
             case None:
                 await asyncio.get_running_loop().create_future()
             case float() as seconds if seconds:
-                await asyncio.sleep(seconds)
+                assert self.clock is not None, "only a plugin of a world has a clock"
+                await self.clock.sleep(seconds)
         return self._answer(path, message)
 
     def _answer(self, path: str, message: bytes) -> bytes:
@@ -153,6 +154,7 @@ class PluginWorld:
 
     def make(self, socket: str, plugin: Plugin) -> Plugin:
         """A socket of this name; one that was there is replaced."""
+        plugin.clock = self.clock
         self.folder.there[self.path(socket)] = VirtualSocket(plugin)
         return plugin
 

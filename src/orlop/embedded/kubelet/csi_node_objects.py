@@ -91,17 +91,17 @@ class CsiNodeObjects:
     # ---- one try -----------------------------------------------------------------------------------------------------
 
     async def _insist(self, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
-        for failures in range(1, MOST_TRIES):
+        failures = 0
+        while True:
             try:
                 return await attempt()
             except CannotStand as error:
                 raise CannotStand(f"{what}: {error}") from None
-            except ApiError:
+            except ApiError as error:
+                failures += 1
+                if failures >= MOST_TRIES:
+                    raise CannotStand(f"{what}: {error.message}") from None
                 await self._clock.sleep(BETWEEN_TRIES.delay(failures, self._random))
-        try:
-            return await attempt()
-        except ApiError as error:
-            raise CannotStand(f"{what}: {error.message}") from None
 
     async def _change_node(self, change: Callable[[Mapping[str, Any]], JsonPatch | None]) -> None:
         patch = change(await self._kube.get(NODE, self._name))

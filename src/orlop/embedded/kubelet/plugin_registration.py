@@ -68,6 +68,7 @@ class PluginRegistration:
         before = self._drivers.get(accepted.name)
         same = before is not None and before.endpoint == accepted.endpoint
         client = before.client if same and before is not None else self.client(accepted.endpoint)
+        client.count_as(accepted.name)
         try:
             facts = await self._installed(accepted.name, client, before)
         except BaseException:

@@ -102,8 +102,9 @@ class PluginWatcher:
         except ValueError as error:
             self._complain_of_name(str(error))
             return
-        self._wanted.setdefault(name, self._clock.elapsed() + UNANNOUNCED_AFTER_SECONDS)
-        self._wake.set()
+        if name not in self._wanted:
+            self._wanted[name] = self._clock.elapsed() + UNANNOUNCED_AFTER_SECONDS
+            self._wake.set()
 
     async def run(self) -> None:
         """Until it is cancelled."""
