@@ -559,3 +559,58 @@ async def test_others_may_write_on_the_node_meanwhile():
         assert len(watcher.drivers) == 5
         assert len(await the.labels()) == 10
         assert len(json.loads((await the.annotations())[NODE_ID_ANNOTATION])) == 5
+
+
+# ---- hostile ones ----------------------------------------------------------------------------------------------------
+
+
+async def test_one_that_claims_a_name_and_never_answers_keeps_its_owner_from_nothing():
+    async with plugin_world() as the, the.watcher() as watcher:
+        the.make("hostile", Plugin(A, versions=("1.9",), behaviour={"NodeGetInfo": None}))
+        await the.settle(1.0)
+        the.make("owner", Plugin(A, node_id="1"))
+        await the.settle(1.0)
+        assert watcher.drivers[A].node_id == "1"
+
+        the.make("owner", Plugin(A, node_id="2"))
+        await the.settle(1.0)
+        assert watcher.drivers[A].node_id == "2"
+        await the.settle(1000.0)
+        assert watcher.drivers[A].node_id == "2"
+
+
+async def test_two_of_one_name_that_come_at_once_do_not_mix_what_they_say():
+    async with plugin_world() as the, the.watcher() as watcher:
+        slow, fast = Plugin(A, node_id="slow", behaviour={"NodeGetInfo": 3.0}), Plugin(A, node_id="fast")
+        the.make("a", slow)
+        the.make("b", fast)
+        await the.settle(10.0)
+
+        assert watcher.drivers[A].node_id == "fast"
+        assert watcher.drivers[A].endpoint.path == the.path("b")
+        assert "already registered" in slow.told[0][1]
+        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "fast"}
+
+
+async def test_hundreds_of_plugins_that_never_answer_keep_nobody_waiting():
+    async with plugin_world() as the, the.watcher() as watcher:
+        for number in range(200):
+            method = ("GetInfo", "NodeGetInfo", "NotifyRegistrationStatus")[number % 3]
+            the.make(f"{number:03}", Plugin(f"d{number}.example.com", behaviour={method: None}))
+        the.make("z", Plugin(A))
+        await the.settle(1.0)
+
+        assert A in watcher.drivers
+
+
+async def test_connections_to_plugins_that_failed_are_not_kept():
+    async with plugin_world() as the, the.watcher() as watcher:
+        for number, fault in enumerate((None, Internal("no"), b"\xff")):
+            for method in ("GetInfo", "NodeGetInfo"):
+                the.make(f"{number}{method}", Plugin(f"d{number}.{method}.e", behaviour={method: fault}))
+        the.make("ok", Plugin(A))
+        await the.settle(121.0)
+        kept = [connection for connection in the.connections if not is_closed(connection)]
+
+        assert list(watcher.drivers) == [A]
+        assert len(kept) <= 1 + 6

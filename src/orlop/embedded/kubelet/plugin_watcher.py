@@ -232,16 +232,16 @@ class PluginWatcher:
 
     async def _take(self, claim: Claim, path: str, identity: Hashable) -> None:
         accepted = rules.accept(claim, path, self._registration.versions())
-        async with self._registration.one_at_a_time(claim.name):
-            rules.refuse_taken_name(claim, accepted.version, self._registration.versions())
-            self._held[path] = Held(identity, claim.name)
-            try:
-                await self._registration.install(accepted)
-            except BaseException:
-                self._held.pop(path, None)
-                raise
-            self._unannounced.pop(claim.name, None)
-            self._wanted.pop(claim.name, None)
+        self._held[path] = Held(identity, claim.name)
+        try:
+            await self._registration.install(
+                accepted, lambda: rules.refuse_taken_name(claim, accepted.version, self._registration.versions())
+            )
+        except BaseException:
+            self._held.pop(path, None)
+            raise
+        self._unannounced.pop(claim.name, None)
+        self._wanted.pop(claim.name, None)
 
     def _complain_of_name(self, why: str) -> None:
         self._tools.events.warning(self._tools.node, NAME_REFUSED, why)
@@ -263,19 +263,20 @@ class PluginWatcher:
     def _attempt_unannounced(self, name: str) -> Callable[[str], Awaitable[None]]:
         async def attempt(path: str) -> None:
             try:
-                async with self._registration.one_at_a_time(name):
-                    await self._take_unannounced(name, path)
+                await self._take_unannounced(name, path)
             except (CsiError, Refused, TimeoutError) as error:
                 raise _Failed(_told(error, path)) from None
 
         return attempt
 
     async def _take_unannounced(self, name: str, path: str) -> None:
-        if name in self.drivers:
-            return
+        def refuse() -> None:
+            if name in self.drivers:
+                raise Refused(f"{name} has announced itself meanwhile, and is not looked for at {path} any longer")
+
         endpoint = UnixEndpoint(path)
         await self._ask_name(name, endpoint)
-        await self._registration.install(Accepted(name, endpoint, rules.UNANNOUNCED))
+        await self._registration.install(Accepted(name, endpoint, rules.UNANNOUNCED), refuse)
         self._unannounced[name] = path
         note = f"{name} was found at {path}, and nobody announces it: a kubelet of today would not find it there"
         self._tools.events.normal(self._tools.node, UNANNOUNCED, note)
