@@ -154,8 +154,24 @@ async def test_a_driver_that_does_not_say_its_limit_keeps_no_other_waiting(fault
             await the.settle(12.0)
             assert await limits(the) == {A: 5, B: 2}
 
+            await the.settle(50.0)
+            assert bad.asked.count("NodeGetInfo") == (7 if fault else 2)
+
             bad.behaviour.clear()
             bad.max_volumes = 1
             await the.settle(150.0)
             assert await limits(the) == {A: 1, B: 2}
             assert set(agent.drivers) == {A, B}
+
+
+async def test_a_node_that_somebody_deletes_is_made_anew_with_its_drivers():
+    async with fresh() as the, agent_of(the) as agent:
+        the.make("a", Plugin(A, topology={"zone": "z"}))
+        await the.settle(1.0)
+        await the.on.client().delete(NODE, ME)
+        await the.settle(12.0)
+
+        node = await the.get(NODE)
+        assert objects.is_condition_true(node, "Ready")
+        assert objects.labels(node)["zone"] == "z"
+        assert list(await limits(the)) == list(agent.drivers) == [A]

@@ -12,9 +12,10 @@ from orlop.csi.error_codes import Cancelled, Internal, Unavailable
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.embedded.kubelet.csi_node_rules import MIGRATED_ANNOTATION, NODE_ID_ANNOTATION
 from orlop.kube.client import MergePatch
+from orlop.kube.http_messages import HttpRequest
 from orlop.kube.kinds import CSI_NODE, NODE
 from orlop.kube.objects import ObjectName
-from support.plugin_worlds import NODE_NAME, PLUGINS, Plugin, is_closed, plugin_world
+from support.plugin_worlds import NODE_NAME, PLUGINS, Plugin, PluginWorld, is_closed, plugin_world
 
 pytestmark = pytest.mark.virtual_time
 
@@ -614,3 +615,52 @@ async def test_connections_to_plugins_that_failed_are_not_kept():
 
         assert list(watcher.drivers) == [A]
         assert len(kept) <= 1 + 6
+
+
+async def test_a_newcomer_whose_facts_cannot_be_written_leaves_those_of_who_has_the_name():
+    async with plugin_world() as the, the.watcher() as watcher:
+        the.make("first", Plugin(A, node_id="1"))
+        await the.settle()
+        second = the.make("second", Plugin(A, node_id="2", versions=("1.9",)))
+        await the.settle(0.4)
+
+        assert "error updating CSINode object" in second.told[0][1]  # an entry's node id is fixed while it is there
+        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "1"}
+        assert [entry["nodeID"] for entry in await the.csi_drivers()] == ["1"]
+        assert watcher.drivers[A].node_id == "1"
+
+
+class SlowWrites:
+    def __init__(self, the: PluginWorld) -> None:
+        self.the = the
+
+    async def answer(self, request: HttpRequest, user: Any) -> Any:
+        if request.method != "GET":
+            await self.the.clock.sleep(1.0)
+        return await self.the.on.server.answer(request, user)
+
+
+async def test_one_that_goes_while_another_takes_its_name_over_takes_nothing_of_it_away():
+    async with plugin_world() as the, the.watcher(SlowWrites(the)) as watcher:
+        the.make("first", Plugin(A, max_volumes=1))
+        await the.settle(10.0)
+        the.make("second", Plugin(A, max_volumes=2, versions=("1.1",)))
+        await the.settle(0.5)
+        the.remove("first")
+        await the.settle(10.0)
+
+        assert watcher.drivers[A].endpoint.path == the.path("second")
+        assert await the.csi_drivers() == [{"name": A, "nodeID": "id-1", "allocatable": {"count": 2}}]
+        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "id-1"}
+
+
+async def test_a_driver_that_announced_itself_does_not_go_with_its_former_socket_at_the_fixed_path():
+    async with plugin_world() as the, the.watcher() as watcher:
+        the.put_driver(fixed(A), Plugin(A))
+        await watcher.wait_for(A)
+        the.make("a", Plugin(A))
+        await the.settle()
+        del the.elsewhere.there[fixed(A)]
+        await the.settle(60.0)
+
+        assert watcher.drivers[A].endpoint.path == the.path("a")

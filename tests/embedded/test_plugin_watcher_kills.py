@@ -97,3 +97,17 @@ async def test_the_history_has_as_many_writes_as_are_broken():
             await history(the)
 
         assert MOST_WRITES - 4 <= server.writes <= MOST_WRITES
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_one_write_that_failed_is_repeated_and_no_plugin_hears_of_it(moment: str):
+    async with plugin_world() as the:
+        server = Breaking(the, 2, moment, for_good=False)
+        async with the.watcher(server):
+            await the.settle()
+            plugin = the.make("a", Plugin(A))
+            await the.settle()
+
+            assert server.broken.is_set()
+            assert plugin.told == [(True, "")]
