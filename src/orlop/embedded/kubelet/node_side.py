@@ -38,7 +38,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAgent:
+class NodeSide:
     registration: NodeRegistration
     plugins: PluginWatcher
     limits: AllocatableRefresh
@@ -49,37 +49,37 @@ class NodeAgent:
 
 
 @asynccontextmanager
-async def node_agent(
+async def node_side(
     settings: NodeSettings, surroundings: Surroundings, informers: Informers, tools: Tools
-) -> AsyncIterator[NodeAgent]:
+) -> AsyncIterator[NodeSide]:
     """Runs while it is entered; the events in `tools` are kept running by whoever made them."""
     async with informers.using(Watched(CSI_DRIVER, transform=without_managed_fields)) as csi_drivers:
         registration = NodeRegistration(settings, surroundings.machine, tools)
         objects, drivers = CsiNodeObjects(tools), RegisteredDrivers()
         registrations = PluginRegistration(surroundings.connect, objects, drivers, tools)
         plugins = PluginWatcher(surroundings.registry, surroundings.plugins_folder, registrations, drivers, tools)
-        agent = NodeAgent(registration, plugins, AllocatableRefresh(csi_drivers, drivers, objects, tools))
+        side = NodeSide(registration, plugins, AllocatableRefresh(csi_drivers, drivers, objects, tools))
         registration.add_part(lambda: _csi_node_part(objects))
         registration.when_made(lambda _node: plugins.node_was_made())
-        async with _running(agent, objects, NodeLease(registration.node, tools)):
-            yield agent
+        async with _running(side, objects, NodeLease(registration.node, tools)):
+            yield side
 
 
 @asynccontextmanager
-async def _running(agent: NodeAgent, objects: CsiNodeObjects, lease: NodeLease) -> AsyncIterator[None]:
+async def _running(side: NodeSide, objects: CsiNodeObjects, lease: NodeLease) -> AsyncIterator[None]:
     async def begin() -> None:
         """Drivers are looked for when there is a Node to write on: none fails, and waits, for the lack of it."""
-        await agent.registration.node()
+        await side.registration.node()
         await objects.begin()
-        agent.registration.report_soon()
-        await agent.plugins.run()
+        side.registration.report_soon()
+        await side.plugins.run()
 
     async with TaskGroup() as tasks:
         started = [
-            tasks.start(agent.registration.run(), name="the Node"),
+            tasks.start(side.registration.run(), name="the Node"),
             tasks.start(lease.run(), name="the node's lease"),
             tasks.start(begin(), name="the node's plugins"),
-            tasks.start(agent.limits.run(), name="the limits of drivers"),
+            tasks.start(side.limits.run(), name="the limits of drivers"),
         ]
         try:
             yield

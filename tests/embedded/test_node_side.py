@@ -1,4 +1,4 @@
-"""A whole node agent on virtual time: ready soon, drivers registered, their limits asked again as CSIDrivers say."""
+"""A whole node side on virtual time: ready soon, drivers registered, their limits asked again as CSIDrivers say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orlop.csi.error_codes import Internal
-from orlop.embedded.kubelet.node_agent import NodeAgent, Surroundings, node_agent
+from orlop.embedded.kubelet.node_side import NodeSide, Surroundings, node_side
 from orlop.embedded.kubelet.node_status_rules import Contribution, NodeSettings
 from orlop.host.machine_facts import MachineFacts
 from orlop.kube import objects
@@ -33,16 +33,16 @@ async def machine() -> MachineFacts:
 
 
 @asynccontextmanager
-async def agent_of(the: PluginWorld) -> AsyncIterator[NodeAgent]:
+async def side_of(the: PluginWorld) -> AsyncIterator[NodeSide]:
     tools = the.tools()
     the.folder.is_socket = the.is_socket  # type: ignore[method-assign]
     around = Surroundings(machine, the.folder, PLUGINS, the.connect)
     async with (
         Informers(tools.kube, clock=the.clock, random=Random(5), log=tools.log) as informers,
         running(tools.events.run()),
-        node_agent(SETTINGS, around, informers, tools) as agent,
+        node_side(SETTINGS, around, informers, tools) as side,
     ):
-        yield agent
+        yield side
 
 
 @asynccontextmanager
@@ -64,21 +64,21 @@ async def limits(the: PluginWorld) -> dict[str, int | None]:
 async def test_a_node_is_ready_and_has_its_lease_and_drivers_within_half_a_second():
     async with fresh() as the:
         plugin = the.make("a", Plugin(A, topology={"zone": "z"}))
-        async with agent_of(the) as agent:
+        async with side_of(the) as side:
             await the.settle(0.5)
 
             node = await the.get(NODE)
             assert objects.is_condition_true(node, "Ready")
             assert "taints" not in node.get("spec", {})
             assert objects.labels(node)["zone"] == "z"
-            assert list(agent.drivers) == [A]
+            assert list(side.drivers) == [A]
             assert plugin.told == [(True, "")]
             await the.on.client().get(LEASE, ObjectName("kube-node-lease", NODE_NAME))
 
 
 async def test_other_parts_have_their_say_in_whether_the_node_is_ready():
-    async with fresh() as the, agent_of(the) as agent:
-        agent.registration.add_part(lambda: Contribution(not_ready=("the volumes are not known yet",)))
+    async with fresh() as the, side_of(the) as side:
+        side.registration.add_part(lambda: Contribution(not_ready=("the volumes are not known yet",)))
         await the.settle(1.0)
 
         ready = objects.condition(await the.get(NODE), "Ready")
@@ -89,12 +89,12 @@ async def test_other_parts_have_their_say_in_whether_the_node_is_ready():
 async def test_a_stopped_agent_leaves_everything_and_one_that_is_started_again_finds_it_right():
     async with fresh() as the:
         the.make("a", Plugin(A))
-        async with agent_of(the):
+        async with side_of(the):
             await the.settle(1.0)
         node, csi_node = await the.get(NODE), await the.csi_drivers()
-        async with agent_of(the) as agent:
+        async with side_of(the) as side:
             await the.settle(1.0)
-            assert list(agent.drivers) == [A]
+            assert list(side.drivers) == [A]
 
         assert objects.uid(await the.get(NODE)) == objects.uid(node)
         assert await the.csi_drivers() == csi_node
@@ -104,7 +104,7 @@ async def test_a_driver_is_asked_again_for_its_limit_as_often_as_its_csidriver_s
     async with fresh() as the:
         await csi_driver(the, A, 30)
         await csi_driver(the, B, None)
-        async with agent_of(the):
+        async with side_of(the):
             asked, other = the.make("a", Plugin(A, max_volumes=5)), the.make("b", Plugin(B, max_volumes=5))
             await the.settle(1.0)
             asked.max_volumes, other.max_volumes = 3, 3
@@ -122,7 +122,7 @@ async def test_a_driver_is_asked_again_for_its_limit_as_often_as_its_csidriver_s
 
 
 async def test_a_period_that_comes_later_changes_or_goes_is_followed():
-    async with fresh() as the, agent_of(the):
+    async with fresh() as the, side_of(the):
         plugin = the.make("a", Plugin(A))
         await the.settle(100.0)
         assert plugin.asked.count("NodeGetInfo") == 1
@@ -146,7 +146,7 @@ async def test_a_driver_that_does_not_say_its_limit_keeps_no_other_waiting(fault
     async with fresh() as the:
         await csi_driver(the, A, 10)
         await csi_driver(the, B, 10)
-        async with agent_of(the) as agent:
+        async with side_of(the) as side:
             bad, good = the.make("a", Plugin(A, max_volumes=5)), the.make("b", Plugin(B, max_volumes=5))
             await the.settle(1.0)
             bad.behaviour["NodeGetInfo"] = fault
@@ -161,11 +161,11 @@ async def test_a_driver_that_does_not_say_its_limit_keeps_no_other_waiting(fault
             bad.max_volumes = 1
             await the.settle(150.0)
             assert await limits(the) == {A: 1, B: 2}
-            assert set(agent.drivers) == {A, B}
+            assert set(side.drivers) == {A, B}
 
 
 async def test_a_node_that_somebody_deletes_is_made_anew_with_its_drivers():
-    async with fresh() as the, agent_of(the) as agent:
+    async with fresh() as the, side_of(the) as side:
         the.make("a", Plugin(A, topology={"zone": "z"}))
         await the.settle(1.0)
         await the.on.client().delete(NODE, ME)
@@ -174,4 +174,4 @@ async def test_a_node_that_somebody_deletes_is_made_anew_with_its_drivers():
         node = await the.get(NODE)
         assert objects.is_condition_true(node, "Ready")
         assert objects.labels(node)["zone"] == "z"
-        assert list(await limits(the)) == list(agent.drivers) == [A]
+        assert list(await limits(the)) == list(side.drivers) == [A]
