@@ -1,4 +1,4 @@
-"""A whole node side on virtual time: ready soon, drivers registered, their limits asked again as CSIDrivers say."""
+"""The whole node side on virtual time: ready soon, drivers registered, their limits asked again as CSIDrivers say."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_other_parts_have_their_say_in_whether_the_node_is_ready():
         assert ready["message"] == "the volumes are not known yet"
 
 
-async def test_a_stopped_agent_leaves_everything_and_one_that_is_started_again_finds_it_right():
+async def test_a_stopped_kubelet_leaves_everything_and_one_that_is_started_again_finds_it_right():
     async with fresh() as the:
         the.make("a", Plugin(A))
         async with side_of(the):
