@@ -452,8 +452,9 @@ async def test_a_driver_at_its_fixed_path_is_found_when_it_is_wanted_for_a_while
         await the.settle(4.0)
         assert watcher.driver(A) is None
         await the.settle(2.0)
-        found = watcher.driver(A)
+        found = watcher.find(A)
         assert found is not None
+        assert watcher.driver(A) is found.client
         assert found.node_id == "old-style"
         assert names(await the.csi_drivers()) == [A]
         assert [event["reason"] for event in await the.events()] == ["UnannouncedCSIDriver"]

@@ -2,7 +2,7 @@
 
 What waits for what is decided here: the node is ready when its CSINode is there, and hears so at once; what the drivers
 say is written again on a Node that was made anew. The volumes and pods of the node are others' parts: they add theirs
-to the status (`registration.add_part`) and find their drivers here (`plugins.driver`, `plugins.wait_for`).
+to the status (`registration.add_part`) and find their drivers here (`plugins.find`, `plugins.wait_for`).
 """
 
 from __future__ import annotations

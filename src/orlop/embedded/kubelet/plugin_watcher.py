@@ -76,7 +76,12 @@ class PluginWatcher:
             ("outcome",),
         )
 
-    def driver(self, name: str) -> RegisteredDriver | None:
+    def driver(self, name: str) -> CsiClient | None:
+        """How to call it; None while it is not registered, and then as `find`."""
+        found = self.find(name)
+        return found.client if found is not None else None
+
+    def find(self, name: str) -> RegisteredDriver | None:
         """One that is not registered is looked for where nobody announces himself, unless it comes soon."""
         found = self.drivers.get(name)
         if found is None:
@@ -85,7 +90,7 @@ class PluginWatcher:
 
     async def wait_for(self, name: str) -> RegisteredDriver:
         """However long that takes."""
-        while (found := self.driver(name)) is None:
+        while (found := self.find(name)) is None:
             with suppress(TimeoutError):
                 async with self._clock.timeout(LOOK_AT_UNANNOUNCED_SECONDS):
                     await self.drivers.wait_for(name)
