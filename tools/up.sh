@@ -17,11 +17,9 @@ fi
 
 # What kubelet's folder is on a node: where volumes are mounted, and seen by others.
 mkdir -p -m 0700 -- "$STATE/ephemeral" "$STATE/kubelet"
-mounted=
 if ! findmnt -no PROPAGATION -T "$STATE/kubelet" | tail -1 | grep -q shared; then
     { mount --bind "$STATE/kubelet" "$STATE/kubelet" && mount --make-shared "$STATE/kubelet"; } ||
         fail "$STATE/kubelet cannot be made a shared mount: see above."
-    mounted=yes
 fi
 .venv/bin/orlop driver "${flags[@]}" --workdir "$STATE/ephemeral" --kubelet-dir "$STATE/kubelet" \
     --adminsocket "$STATE/admin.sock" &
@@ -32,5 +30,5 @@ wait $driver || while kill -0 $driver 2>/dev/null; do wait $driver || true; done
 code=0
 wait $driver || code=$?  # bash remembers
 # Where volumes are still mounted it stays, and is found again by the next `make up`.
-[ -z "$mounted" ] || umount "$STATE/kubelet" 2>/dev/null || true
+! mountpoint -q "$STATE/kubelet" || umount "$STATE/kubelet" 2>/dev/null || true
 exit "$code"

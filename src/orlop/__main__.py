@@ -83,6 +83,9 @@ def run(arguments: Sequence[str]) -> int:
         print(unknown(arguments), file=sys.stderr)  # noqa: T201 - as above
         return USAGE_ERROR
     entry, rest = found
+    if list(rest) in (["--version"], ["-version"]):
+        print(f"orlop {' '.join(arguments[: len(arguments) - len(rest)])} {__version__}")  # noqa: T201 - as above
+        return 0
     return int(import_module(entry.module).main(list(rest)))
 
 

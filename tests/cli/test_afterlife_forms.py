@@ -18,6 +18,7 @@ from orlop.cli.afterlife_forms import (
     folder_table,
     folder_value,
     harmless,
+    pod_text,
     size_text,
     span_text,
     usage_text,
@@ -101,6 +102,12 @@ def test_columns_stand_under_their_heads():
 
 def test_what_is_beyond_its_time_is_overdue():
     assert folder_table([row(erased_in_seconds=0.0)], ["csi-1"]).endswith("overdue")
+
+
+def test_a_pod_without_a_name_is_called_by_its_uid():
+    assert pod_text(row()) == "shop/web-0"
+    assert pod_text(row(pod="", namespace="", pod_uid="1234")) == "the pod 1234"
+    assert pod_text(row(pod="", namespace="", pod_uid="")) == "an unknown pod"
 
 
 def file(**facts: object) -> FileRow:

@@ -131,8 +131,8 @@ async def test_a_folder_is_kept_restored_and_erased(node: AfterlifeNode):
     assert dry.stdout.startswith(f"{ID} would be kept until ")
     assert kept.stdout.endswith("(in 5h).\n")
     assert already.stdout.endswith("already.\n")
-    assert restored.stdout == f"Restored to {node.folder}/to/{ID}: 1 entry, 1 bytes.\n"
-    assert (again.returncode, again.stderr.split(".")[0]) == (1, f"There is a {ID} already")
+    assert restored.stdout == f"Restored to {node.folder}/to/{ID}: 1 entry, 1 byte.\n"
+    assert (again.returncode, again.stderr.split(".")[0]) == (1, f"There is a {ID} in that folder already")
     assert unsure.returncode == 2
     assert "--yes" in unsure.stderr
     assert "would be erased" in would.stdout
@@ -227,6 +227,17 @@ class Terminal:
         await asyncio.to_thread(self._listening.join)
         os.close(self._ours)
         return code
+
+
+async def test_the_end_of_the_input_at_the_question_erases_nothing(node: AfterlifeNode):
+    node.bury()
+    async with node.running():
+        erase = Terminal(node.socket, "erase", "csi-7")
+        await erase.says("[y/N]")
+        erase.types("\x04")
+        assert await erase.exit_code() == 130
+    assert len(node.names("retained")) == 1
+    assert b"Nothing was erased." in erase.heard
 
 
 async def test_on_a_terminal_an_erase_asks_first(node: AfterlifeNode):

@@ -328,6 +328,14 @@ def test_help_shows_every_name_default_requirement_variable_and_deprecation():
     assert "Deprecated: use --log-level." in help_text(describe(ProcessSettings), program="p")
 
 
+def test_help_breaks_no_flag_that_is_named_in_a_sentence():
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Wordy:
+        mode: str = flag(text, default="", help="word " * 17 + "--log-level-of-all")
+
+    assert "--log-level-of-all" in help_text(describe(Wordy), program="p")
+
+
 def test_the_docs_table_has_one_row_per_flag_and_no_cell_breaks_it():
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Piped:

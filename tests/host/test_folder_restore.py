@@ -87,7 +87,7 @@ def test_nothing_is_replaced(disk: Path, to: Path, taken: str):
         (to / "v1").symlink_to("/nowhere")
     else:
         (to / "v1").mkdir() if taken == "folder" else (to / "v1").touch()
-    with pytest.raises(HostError, match="There is a v1 already") as refusal:
+    with pytest.raises(HostError, match="There is a v1 in that folder already") as refusal:
         restore(source, to)
 
     assert refusal.value.errno == errno.EEXIST

@@ -189,17 +189,20 @@ def pretend_process(proc: Path, name: str, namespace: str, table: str | None, ro
         (proc / name / "mountinfo").write_text(table)
 
 
-def test_one_process_is_read_for_each_namespace_and_root(tmp_path: Path):
+def test_one_process_is_read_for_each_namespace_or_each_root_until_one_sees_the_whole(tmp_path: Path):
     pretend_process(tmp_path, "1", "mnt:[1]", "first")
     pretend_process(tmp_path, "9", "mnt:[1]", "first again")
-    pretend_process(tmp_path, "10", "mnt:[1]", "chrooted", "/jail")
-    pretend_process(tmp_path, "11", "mnt:[2]", "second")
-    pretend_process(tmp_path, "12", "mnt:[3]", "ours")
-    (tmp_path / "self").symlink_to("12")
+    pretend_process(tmp_path, "10", "mnt:[1]", "a part of the first", "/jail")
+    pretend_process(tmp_path, "11", "mnt:[2]", "a part of the second", "/jail")
+    pretend_process(tmp_path, "12", "mnt:[2]", "another part", "/cell")
+    pretend_process(tmp_path, "13", "mnt:[2]", "the second")
+    pretend_process(tmp_path, "14", "mnt:[2]", "another part again", "/box")
+    pretend_process(tmp_path, "15", "mnt:[3]", "ours")
+    (tmp_path / "self").symlink_to("15")
 
     seen = mount_table.read_all_namespaces(str(tmp_path))
 
-    assert (seen.own, seen.others) == (b"ours", (b"first", b"chrooted", b"second"))
+    assert (seen.own, seen.others) == (b"ours", (b"first", b"a part of the second", b"another part", b"the second"))
     assert seen.forbidden == ()
 
 

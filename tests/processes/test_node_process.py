@@ -28,6 +28,7 @@ from orlop.processes.ephemeral_side import ephemeral_side
 from support import kernel_rooms
 from support.kubelet_plugins import Kubelet, RealFolder
 from support.orlop_process import Running, run, running
+from support.waiting import eventually
 
 UID = "6355041d-f9c6-4bd6-9335-f2c8cf1ea0c7"
 ID = "csi-7d9b3da1c7e2ad5274a8651892defaffc2201d0bb15a061100ed84877ad6fdbe"
@@ -41,6 +42,7 @@ class Machine:
         self.workdir = room / "work"
         for folder in (self.kubelet_dir / "plugins_registry", self.workdir):
             folder.mkdir(parents=True)
+        self.admin_socket = room / "a" / "s"
         self.socket = self.kubelet_dir / "plugins" / DRIVER / "csi.sock"
 
     def flags(self, *more: str) -> list[str]:
@@ -48,7 +50,7 @@ class Machine:
             "--nodeid=n1",
             f"--kubelet-dir={self.kubelet_dir}",
             f"--workdir={self.workdir}",
-            f"--adminsocket={self.room}/a/s",
+            f"--adminsocket={self.admin_socket}",
             *more,
         ]
 
@@ -133,7 +135,38 @@ async def test_kubelet_learns_of_the_driver_where_it_looks_for_plugins(machine: 
 
     assert found.node_id == "n1"
     assert ready == 200, checks
-    assert [name for name in ("socket", "workdir", "kubelet-dir", "registered") if f"[+]{name}" not in checks] == []
+    assert [
+        name for name in ("socket", "workdir", "kubelet-dir", "erasing", "registered") if f"[+]{name}" not in checks
+    ] == []
+
+
+GAUGES = """
+orlop_ephemeral_folders_live 1.0
+orlop_ephemeral_folders_retained 0.0
+orlop_ephemeral_folders_trash 0.0
+orlop_ephemeral_retained_bytes 0.0
+orlop_ephemeral_oldest_overdue_seconds 0.0
+orlop_ephemeral_pressure_factor 1.0
+orlop_ephemeral_quota_escapes 0.0
+orlop_ephemeral_erase_failures_total 0.0
+"""
+
+
+async def test_what_it_has_and_does_is_shown_as_metrics(machine: Machine):
+    async with machine.node("--http-endpoint=127.0.0.1:0", "--headroom=0") as node:
+        machine.publish(machine.pod())
+        shown = get(http_address(node), "/metrics")[1].splitlines()
+        machine.unpublish(machine.pod())
+        erased = run("afterlife", "erase", ID, "--yes", "--socket", str(machine.admin_socket))
+        reason = 'orlop_ephemeral_erased_total{reason="asked"} 1.0'
+        await eventually(lambda: reason in get(http_address(node), "/metrics")[1])
+
+    assert [line for line in GAUGES.split("\n") if line and line not in shown] == []
+    assert [line for line in shown if line.startswith("orlop_ephemeral_free_") and line.endswith(" nan")] == []
+    assert any(
+        line.startswith("csi_plugin_operations_seconds_count{") and "NodePublishVolume" in line for line in shown
+    )
+    assert erased.returncode == 0, erased.stderr
 
 
 async def test_it_is_not_ready_and_publishes_nothing_while_kubelets_folder_is_no_shared_mount(machine: Machine):
@@ -197,6 +230,7 @@ WRONG = [
     (["--workdir=relative"], "--workdir"),
     (["--workdir=/no/such/folder"], "--workdir"),
     (["--kubelet-dir=/no/such/folder"], "--kubelet-dir"),
+    (["--afterlifespan=12h", "--max-afterlifespan=1h"], "--afterlifespan"),
     (["--kubelet-dir=/tmp/../tmp"], "--kubelet-dir"),
     (["--max-size=1Gi", "--default-size=2Gi"], "--default-size"),
 ]

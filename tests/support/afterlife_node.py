@@ -74,7 +74,13 @@ class AfterlifeNode:
         return self.workdir / "retained" / burial.folder_name
 
     def live(self, volume_id: str) -> Path:
-        record = FolderRecord(volume_id, Owner("u2", "db-0", "shop"), FolderOptions(DAY), self.clock.now().timestamp())
+        record = FolderRecord(
+            volume_id,
+            Owner("u2", "db-0", "shop"),
+            FolderOptions(DAY),
+            self.clock.now().timestamp(),
+            targets=("a/mount",),
+        )
         with LinuxNodeHost(str(self.workdir), str(self.kubelet)) as host:
             host.workdir.create(FolderPlace(FolderState.LIVE, volume_id), encode_record(record), 0o777)
         return self.workdir / "live" / volume_id

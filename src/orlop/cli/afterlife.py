@@ -23,12 +23,12 @@ from orlop.cli.afterlife_forms import (
     content_text,
     details,
     erased_text,
-    escaped,
     file_table,
     file_value,
     folder_table,
     folder_value,
     harmless,
+    pod_text,
     size_text,
     span_text,
     time_text,
@@ -47,6 +47,8 @@ FILES_AT_ONCE: Final = 1000
 HELP_ON_CODES: Final = (
     "Exit codes: 0 done, 1 it failed or was refused, 2 wrong use, 3 there is no such folder or file, 130 interrupted."
 )
+
+HELP_ON_ORDER: Final = "What to sort by: the last deleted, the next erased or the largest comes first."
 
 Command = Callable[..., None]
 
@@ -96,11 +98,16 @@ def command() -> None:
 @click.option("-n", "--namespace", help="Only of pods in this namespace.")
 @click.option("--pod", help="Only of pods with this name; * and ? stand for anything.")
 @click.option("--older-than", type=DurationType(), help="Only what was deleted longer ago, such as 2h.")
-@click.option("--younger-than", type=DurationType(), help="Only what was deleted since then.")
-@click.option("--sort", "order", type=click.Choice(list(ORDERS)), default="deleted", help="What to sort by.")
+@click.option("--younger-than", type=DurationType(), help="Only what was deleted more recently.")
+@click.option(
+    "--sort", "order", type=click.Choice(list(ORDERS)), default="deleted", show_default=True, help=HELP_ON_ORDER
+)
 @click.option("--reverse", is_flag=True, help="The other way round.")
 def list_folders(socket: str | None, output: str, order: str, *, reverse: bool, **filters: Any) -> None:
-    """What is retained: of which pod, how large, since when and for how long still."""
+    """What is retained, of which pods.
+
+    How large it is, since when, and for how long still.
+    """
     with node(socket) as asked:
         everything = asked.list_folders()
     rows = chosen(everything, Wanted(**filters), order, reverse=reverse)
@@ -156,7 +163,9 @@ def print_file(volume_id: str, path: str, socket: str | None) -> None:
 @click.argument("volume_id", metavar="ID")
 @click.argument("path", default="", metavar="[PATH]")
 @socket_option
-@click.option("-o", "file", metavar="FILE", help="Where to write it, readable for you alone; not given: the output.")
+@click.option(
+    "-o", "file", metavar="FILE", help="Where to write it, readable for you alone; not given: standard output."
+)
 def download(volume_id: str, path: str, socket: str | None, file: str | None) -> None:
     """A folder, or a part of it, as a tar archive.
 
@@ -179,10 +188,10 @@ def download(volume_id: str, path: str, socket: str | None, file: str | None) ->
 @dry_run_option
 @socket_option
 def keep(volume_id: str, seconds: float, socket: str | None, *, dry_run: bool) -> None:
-    """Keep a folder longer: so long from now, and never shorter than before.
+    """Keep a folder longer than it would be.
 
-    The admin's --max-afterlifespan counts from when the pod went, and is not exceeded. A disk that fills up shortens
-    this time like every other.
+    So long from now, and never shorter than before. The admin's --max-afterlifespan counts from when the pod went, and
+    is not exceeded. A disk that fills up shortens this time like every other.
     """
     with node(socket) as asked:
         kept = asked.keep(volume_id, seconds, dry_run=dry_run)
@@ -191,11 +200,15 @@ def keep(volume_id: str, seconds: float, socket: str | None, *, dry_run: bool) -
         click.echo(f"{kept.row.volume_id} is kept {until} already.")
     else:
         click.echo(f"{kept.row.volume_id} {'would be' if dry_run else 'is'} kept {until}.")
+    if kept.row.lifespan_seconds - kept.row.age_seconds - kept.row.erased_in_seconds > 1:
+        click.echo("That is less than you asked for, as the disk is fuller than it should be: see `usage`.", err=True)
 
 
 @command.command("restore", epilog=HELP_ON_CODES)
 @click.argument("volume_id", metavar="ID")
-@click.option("--to", "folder", type=Path, required=True, metavar="DIR", help="Where to make the restored folder.")
+@click.option(
+    "--to", "folder", type=Path, required=True, metavar="DIR", help="The folder, which has to be there, to make it in."
+)
 @dry_run_option
 @socket_option
 def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) -> None:
@@ -241,19 +254,26 @@ def erase(volume_id: str, socket: str | None, *, yes: bool, dry_run: bool) -> No
 def _confirmed(row: FolderRow) -> str:
     if not sys.stdin.isatty():
         raise click.UsageError("Nobody can be asked whether to erase it: repeat the command with --yes.")
-    pod = f"{escaped(row.namespace)}/{escaped(row.pod)}"
-    question = f"Erase {row.volume_id} of {pod}, {size_text(row.bytes_used)}, deleted {span_text(row.age_seconds)} ago?"
-    if not click.confirm(question):
-        click.echo("Nothing was erased.", err=True)
-        sys.exit(FAILED)
-    return row.volume_id
+    about = f"{size_text(row.bytes_used)}, deleted {span_text(row.age_seconds)} ago"
+    try:
+        if click.confirm(f"Erase {row.volume_id} of {pod_text(row)}, {about}?"):
+            return row.volume_id
+        code = FAILED
+    except click.Abort:
+        code = INTERRUPTED
+        click.echo(err=True)
+    click.echo("Nothing was erased.", err=True)
+    sys.exit(code)
 
 
 @command.command("usage", epilog=HELP_ON_CODES)
 @socket_option
 @output_option()
 def usage(socket: str | None, output: str) -> None:
-    """What retained folders take, how full the disk is, and what is erased next."""
+    """What retained folders take, and how full the disk is.
+
+    Also how much that shortens every lifespan, and what is erased next.
+    """
     with node(socket) as asked:
         told = asked.usage()
     if output == "text":

@@ -70,7 +70,7 @@ def size_text(count: int | None) -> str:
 
 def content_text(entries: int, size: int) -> str:
     """Such as `3 entries, 1.2Gi`."""
-    amount = size_text(size) if size >= 1024 else f"{size} bytes"  # noqa: PLR2004 - from there on it has a suffix
+    amount = size_text(size) if size >= 1024 else f"{size} {'byte' if size == 1 else 'bytes'}"  # noqa: PLR2004 - from there on it has a suffix
     return f"{entries} {'entry' if entries == 1 else 'entries'}, {amount}"
 
 
@@ -94,6 +94,13 @@ def erased_text(row: FolderRow) -> str:
 
 def deleted_text(row: FolderRow) -> str:
     return f"{span_text(row.age_seconds)} ago"
+
+
+def pod_text(row: FolderRow) -> str:
+    """Such as `shop/cart-0`; where kubelet told no names, by its uid."""
+    if row.pod:
+        return f"{escaped(row.namespace)}/{escaped(row.pod)}"
+    return f"the pod {escaped(row.pod_uid)}" if row.pod_uid else "an unknown pod"
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -204,7 +211,7 @@ def _next_text(next_erase: NextErase | None) -> str:
     if next_erase is None:
         return "nothing"
     row = next_erase.row
-    return f"{row.volume_id} of {escaped(row.namespace)}/{escaped(row.pod)}, {erased_text(row)} ({next_erase.reason})"
+    return f"{row.volume_id} of {pod_text(row)}, {erased_text(row)} ({next_erase.reason})"
 
 
 def _measured_text(size: int, unmeasured: int) -> str:

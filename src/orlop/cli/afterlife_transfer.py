@@ -94,7 +94,8 @@ def restore_into(afterlife: Afterlife, volume_id: str, folder: Path, *, dry_run:
     try:
         directory = os.open(folder, FOLDER)
     except OSError as error:
-        raise click.UsageError(f"The folder {folder} cannot be opened: {error.strerror}. Make it first.") from None
+        advice = "Make it first." if isinstance(error, FileNotFoundError) else "Give another one."
+        raise click.UsageError(f"The folder {folder} cannot be opened: {error.strerror}. {advice}") from None
     try:
         with _progress_bar() as tell, _interrupt_handed_on() as hand_stop:
             return afterlife.restore(volume_id, directory, tell, hand_stop=hand_stop, dry_run=dry_run)

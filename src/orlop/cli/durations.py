@@ -1,12 +1,15 @@
-"""A duration as a parameter of a command: Go's form, in seconds."""
+"""A duration as a parameter of a command, in seconds: Go's form, and days in front of it, as we print them."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import click
 
 from orlop.foundation.duration import Duration, InvalidDuration
+
+_DAYS: Final = re.compile(r"^([0-9]{1,6})d")
 
 
 class DurationType(click.ParamType[float]):
@@ -14,9 +17,9 @@ class DurationType(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            seconds = Duration.parse(value).seconds
+            seconds = Duration.parse(_DAYS.sub(lambda days: f"{int(days[1]) * 24}h", value)).seconds
         except InvalidDuration as error:
             self.fail(str(error), param, ctx)
         if seconds <= 0:
-            self.fail(f"{value!r} is no time to wait: write something like 15s", param, ctx)
+            self.fail(f"{value!r} is too short: it has to be more than 0s, such as 15s or 2h", param, ctx)
         return seconds

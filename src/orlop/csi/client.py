@@ -97,6 +97,10 @@ class CsiClient:
     def _patience(self, within: float | None) -> float:
         return self._timeout if within is None else within
 
+    def count_as(self, driver_name: str) -> None:
+        """What its calls are counted under from now on, where the name is known without asking."""
+        self._name = driver_name
+
     async def connected(self) -> None:
         """Returns when there is a connection to the driver, however long that takes."""
         await self._transport.connected()

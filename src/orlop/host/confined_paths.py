@@ -71,7 +71,7 @@ def open_below(root: int, names: Sequence[str], use: Use, mounts: Mounts) -> int
     try:
         return system_calls.openat2(root, path, use.value | _NO_FOLLOW, _CONFINED | mounts.value)
     except OSError as error:
-        raise _refused(error, f"{path} cannot be opened below {_shown(root)}") from error
+        raise _refused(error, f"{path} cannot be opened below {shown(root)}") from error
 
 
 @contextmanager
@@ -90,11 +90,11 @@ def make_folder(parent: int, name: str, mode: int) -> bool:
     except FileExistsError as error:
         if not is_folder(parent, name):
             raise HostError(
-                errno.ENOTDIR, f"{name} in {_shown(parent)} is no folder: it is in the way; remove it."
+                errno.ENOTDIR, f"{name} in {shown(parent)} is no folder: it is in the way; remove it."
             ) from error
         return False
     except OSError as error:
-        raise HostError.because(error, f"The folder {name} cannot be made in {_shown(parent)}") from error
+        raise HostError.because(error, f"The folder {name} cannot be made in {shown(parent)}") from error
     return True
 
 
@@ -105,7 +105,7 @@ def remove_empty_folder(parent: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise HostError.because(error, f"The folder {name} in {_shown(parent)} cannot be removed") from error
+        raise HostError.because(error, f"The folder {name} in {shown(parent)} cannot be removed") from error
     return True
 
 
@@ -116,7 +116,7 @@ def is_folder(parent: int, name: str) -> bool:
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
             return False
-        raise _refused(error, f"{name} in {_shown(parent)} cannot be looked at") from error
+        raise _refused(error, f"{name} in {shown(parent)} cannot be looked at") from error
     os.close(descriptor)
     return True
 
@@ -126,7 +126,7 @@ def names_in(folder: int) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError as error:
-        raise HostError.because(error, f"The folder {_shown(folder)} cannot be listed") from error
+        raise HostError.because(error, f"The folder {shown(folder)} cannot be listed") from error
 
 
 def folders_upwards(folder: int) -> Iterator[int]:
@@ -154,7 +154,7 @@ def _step(folder: int, name: str) -> int:
     try:
         return os.open(name, Use.FOLDER_HANDLE.value | _NO_FOLLOW, dir_fd=folder)
     except OSError as error:
-        raise HostError.because(error, f"What {_shown(folder)} lies in cannot be found out") from error
+        raise HostError.because(error, f"What {shown(folder)} lies in cannot be found out") from error
 
 
 def _is_same_place(one: int, other: int) -> bool:
@@ -178,7 +178,7 @@ def _refused(error: OSError, what: str) -> HostError:
     return HostError(error.errno or errno.EIO, f"{what}: {advice}.") if advice else HostError.because(error, what)
 
 
-def _shown(folder: int) -> str:
+def shown(folder: int) -> str:
     """For errors alone: where the open folder is at this moment."""
     try:
         return os.readlink(f"/proc/self/fd/{folder}")

@@ -67,14 +67,22 @@ def open_shelf(workdir: int, name: str) -> int:
     made = make_folder(workdir, name, _ROOT_ONLY)
     shelf = open_below(workdir, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED)
     try:
-        os.fchmod(shelf, _ROOT_ONLY)
-        _synchronise(shelf, name)
+        synchronise_shelf(shelf, name)
         if made:
             _synchronise(workdir, name)
     except OSError as error:
         os.close(shelf)
         raise HostError.because(error, f"The folder {name} cannot be prepared") from error
     return shelf
+
+
+def synchronise_shelf(shelf: int, name: str) -> None:
+    """All that was done on it is durable then, whether or not it had been synchronised."""
+    try:
+        os.fchmod(shelf, _ROOT_ONLY)
+    except OSError as error:
+        raise HostError.because(error, f"The folder {name} cannot be changed") from error
+    _synchronise(shelf, name)
 
 
 def create(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[int], object] | None = None) -> None:
@@ -104,7 +112,7 @@ def read_record(shelf: int, name: str) -> bytes:
 
 
 def write_record(shelf: int, name: str, record: bytes) -> None:
-    """When it fails the old record is there still."""
+    """When it fails the old record is there still, or the new one where only making it durable failed."""
     with opened_folder(shelf, name) as folder:
         _set_record(folder, name, record)
         _synchronise(folder, name)

@@ -51,7 +51,9 @@ class FolderRestore:
             return
         except OSError as error:
             raise HostError.because(error, f"Whether there is a {self._name} already cannot be found out") from error
-        raise HostError(errno.EEXIST, f"There is a {self._name} already. Move it away, or give another folder.")
+        raise HostError(
+            errno.EEXIST, f"There is a {self._name} in that folder already. Move it away, or give another folder."
+        )
 
     def erase_what_was_left(self, stop: threading.Event) -> None:
         erasure = erase_folder(self._directory, self._passing_name, stop)
@@ -63,6 +65,8 @@ class FolderRestore:
     def make(self) -> None:
         try:
             os.mkdir(self._passing_name, _ONLY_OURS, dir_fd=self._directory)
+        except FileNotFoundError as error:  # of the place, and not of what is to be restored
+            raise HostError(errno.EACCES, f"The folder {self._passing_name} cannot be made there.") from error
         except OSError as error:
             raise HostError.because(error, f"The folder {self._passing_name} cannot be made") from error
 

@@ -45,7 +45,7 @@ class LinuxWorkdir:
                 state: _held(opened, folder_records.open_shelf(self._root, state.value)) for state in FolderState
             }
             self._opened = opened.pop_all()
-        self._mounted = SharedAnswer(self._look_for_mounted_folders)
+        self._mounts = SharedAnswer(mount_table.read_all_namespaces)
 
     def shelf(self, state: FolderState) -> int:
         """Its descriptor, for what works on descriptors: it is ours, and closed by us."""
@@ -74,6 +74,10 @@ class LinuxWorkdir:
     def listing(self, state: FolderState) -> ShelfListing:
         return folder_records.list_shelf(self._shelves[state])
 
+    def synchronise(self) -> None:
+        for state, shelf in self._shelves.items():
+            folder_records.synchronise_shelf(shelf, state.value)
+
     def names_in_trash(self) -> frozenset[str]:
         # What an erasure moved aside belongs to its folder, and is not a second one to erase beside it.
         return frozenset(map(_erased_under, confined_paths.names_in(self._shelves[FolderState.TRASH])))
@@ -95,8 +99,12 @@ class LinuxWorkdir:
         with self.opened(place) as folder:
             return mounts.identity_of(folder)
 
+    def is_mounted(self, place: FolderPlace) -> bool:
+        seen = self._mounts.ask()
+        return seen.mention(place.name) and place in self._mounted_among(seen)
+
     def mounted_folders(self) -> frozenset[FolderPlace]:
-        return self._mounted.ask()
+        return self._mounted_among(self._mounts.ask())
 
     def room(self) -> DiskRoom:
         return disk_usage.room_on(self._root)
@@ -143,9 +151,8 @@ class LinuxWorkdir:
     def close(self) -> None:
         self._opened.close()
 
-    def _look_for_mounted_folders(self) -> frozenset[FolderPlace]:
+    def _mounted_among(self, seen: mount_table.SeenNamespaces) -> frozenset[FolderPlace]:
         # Each shelf is asked where it is: somebody may have renamed it since it was opened.
-        seen = mount_table.read_all_namespaces()
         mounted = seen.mounted_folders()
         return frozenset(
             _place(state, name)

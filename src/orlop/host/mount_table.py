@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,10 @@ from orlop.host.errors import HostError
 from orlop.host.mount_table_rules import FolderInFileSystem, MountedFolders, MountLine, folder_of_path, line_of_mount
 
 PROC: Final = "/proc"
+WHOLE: Final = "/"
+"""The root of a process that sees all mounts of its namespace."""
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9._-]+")
+"""Names that the kernel writes as they are."""
 _GONE: Final = {errno.ENOENT, errno.ESRCH, errno.EINVAL}  # ended, or a zombie: neither has a table
 _FORBIDDEN: Final = {errno.EACCES, errno.EPERM}
 
@@ -33,8 +38,17 @@ class SeenNamespaces:
     others: tuple[bytes, ...]
     forbidden: tuple[int, ...]
 
+    def mention(self, name: str) -> bool:
+        """False: no table has such a name in it anywhere, which is quickly found out; True says nothing yet."""
+        needle = name.encode("utf-8", "surrogateescape")
+        return not _PLAIN.fullmatch(needle) or any(needle in table for table in self.tables)
+
+    @property
+    def tables(self) -> tuple[bytes, ...]:
+        return (self.own, *self.others)
+
     def mounted_folders(self) -> MountedFolders:
-        return MountedFolders.from_tables((self.own, *self.others))
+        return MountedFolders.from_tables(self.tables)
 
     def folder_of(self, descriptor: int) -> FolderInFileSystem:
         """Which folder of which file system an open folder is, in the terms of all mount tables."""
@@ -45,15 +59,24 @@ class SeenNamespaces:
 
 
 def read_all_namespaces(proc: str = PROC) -> SeenNamespaces:
-    """One table per namespace and root; a process that ends meanwhile is replaced by another of its namespace."""
-    own = _own_table(proc)
-    tables = {_namespace_and_root(proc, "self"): own}
+    """One table for each namespace, and for each root in it until somebody sees the whole.
+
+    A process that ends meanwhile is replaced by another of its namespace.
+    """
+    own, here = _own_table(proc), (_namespace(proc, "self"), _root(proc, "self"))
+    tables = {here: own}
+    whole = {namespace for namespace, root in tables if root == WHOLE}
     forbidden: list[int] = []
     for process in _processes(proc):
         try:
-            place = _namespace_and_root(proc, process)
+            namespace = _namespace(proc, process)
+            if namespace in whole:
+                continue  # whoever has another root there sees a part of the same table
+            place = (namespace, _root(proc, process))
             if place not in tables:
                 tables[place] = _table(proc, process)
+            if place[1] == WHOLE:
+                whole.add(namespace)
         except OSError as error:
             if error.errno in _FORBIDDEN:
                 forbidden.append(int(process))
@@ -88,9 +111,15 @@ def _processes(proc: str) -> list[str]:
         raise HostError.because(error, f"The processes below {proc} cannot be listed") from error
 
 
-def _namespace_and_root(proc: str, process: str) -> tuple[str, str]:
-    # Both are read as links, which touches no file system that may hang.
-    return os.readlink(f"{proc}/{process}/ns/mnt"), os.readlink(f"{proc}/{process}/root")
+# Both are read as links, which touches no file system that may hang.
+
+
+def _namespace(proc: str, process: str) -> str:
+    return os.readlink(f"{proc}/{process}/ns/mnt")
+
+
+def _root(proc: str, process: str) -> str:
+    return os.readlink(f"{proc}/{process}/root")
 
 
 def _own_table(proc: str) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orlop.host import system_calls
-from orlop.host.confined_paths import Mounts, Use, opened_below, path_by_descriptor
+from orlop.host.confined_paths import Mounts, Use, opened_below, path_by_descriptor, shown
 from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import MountOptions
 
@@ -90,7 +90,9 @@ def unmount(parent: int, name: str) -> int:
         if not is_mount_point(parent, name):
             return count
         _unmount_topmost(parent, name)
-    raise HostError(errno.EBUSY, f"{name} cannot be unmounted: somebody keeps mounting there. Find out who.")
+    raise HostError(
+        errno.EBUSY, f"{shown(parent)}/{name} cannot be unmounted: somebody keeps mounting there. Find out who."
+    )
 
 
 def identity_of(descriptor: int) -> FileIdentity:
@@ -122,4 +124,13 @@ def _unmount_topmost(parent: int, name: str) -> None:
         # Somebody else was quicker; a mount that this namespace may not take away is still there, though.
         if error.errno == NOT_A_MOUNT and not is_mount_point(parent, name):
             return
-        raise HostError.because(error, f"{name} cannot be unmounted") from error
+        raise _not_unmounted(parent, name, error) from error
+
+
+def _not_unmounted(parent: int, name: str, error: OSError) -> HostError:
+    path = f"{shown(parent)}/{name}"
+    if error.errno != errno.EBUSY:
+        return HostError.because(error, f"{path} cannot be unmounted")
+    # Nobody else tells it: kubelet repeats the call in silence for as long as it takes.
+    advice = f"a process stands in it or has a file of it open; 'fuser --verbose --mount {path}' shows which"
+    return HostError(errno.EBUSY, f"{path} cannot be unmounted: {advice}.")

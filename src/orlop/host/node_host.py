@@ -56,13 +56,16 @@ class Workdir(Protocol):
         """ENOENT: no such folder. ENODATA: it has no record."""
 
     def write_record(self, place: FolderPlace, record: bytes) -> None:
-        """ENOENT: no such folder. After any error the old record is there."""
+        """ENOENT: no such folder. After an error either record is there, whole; read it to know which."""
 
     def move(self, place: FolderPlace, to: FolderPlace) -> None:
         """With all it holds. ENOENT: it is not there. EEXIST: the other place is taken. EBUSY: mounted on."""
 
     def listing(self, state: FolderState) -> ShelfListing:
         """All folders of a shelf with their records, and what is there without one."""
+
+    def synchronise(self) -> None:
+        """All that is there survives power loss: for whoever cannot know whether a change that failed was made."""
 
     def names_in_trash(self) -> frozenset[str]:
         """Whatever is there: all of it is to be erased. What is left of a folder has the folder's name."""
@@ -72,6 +75,9 @@ class Workdir(Protocol):
 
     def identity(self, place: FolderPlace) -> FileIdentity:
         """ENOENT: no such folder."""
+
+    def is_mounted(self, place: FolderPlace) -> bool:
+        """Whether it is among the `mounted_folders`; costs less than looking at all."""
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
         """Those that are mounted, wholly or in part, in any mount namespace that can be seen; looked up anew."""

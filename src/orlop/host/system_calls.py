@@ -48,6 +48,14 @@ STATX_IS_MOUNT_ROOT: Final = 0x2000
 IO_PRIORITY_OF_A_THREAD: Final = 1
 IO_CLASS_IDLE: Final = 3 << 13
 
+# inotify
+WATCH_CREATED: Final = 0x100
+WATCH_DELETED: Final = 0x200
+WATCH_MOVED_IN: Final = 0x80
+WATCH_OVERFLOWED: Final = 0x4000
+WATCH_ENDED: Final = 0x8000
+WATCH_FOLDERS_ONLY: Final = 0x0100_0000
+
 # From 424 on the numbers are the same on every architecture; before that x86-64 has its own.
 _OLD_NUMBERS: Final = {
     "x86_64": {"renameat2": 316, "statx": 332, "ioprio_set": 251, "getdents64": 217, "syncfs": 306}
@@ -113,9 +121,7 @@ def attach_tree(tree: int, target: int) -> None:
 
 
 def umount2(path: str, flags: int) -> None:
-    if _libc_umount2(os.fsencode(path), flags) != 0:
-        reason = ctypes.get_errno()
-        raise OSError(reason, os.strerror(reason))
+    _checked(_libc_umount2(os.fsencode(path), flags))
 
 
 def renameat2(old_folder: int, old_name: str, new_folder: int, new_name: str, flags: int) -> None:
@@ -144,6 +150,23 @@ def set_io_priority(priority: int) -> None:
 def syncfs(descriptor: int) -> None:
     """Makes all that was written to the file system of the descriptor durable."""
     _syncfs(descriptor)
+
+
+def inotify_init() -> int:
+    """A descriptor that tells of changes; reading it never waits."""
+    return _checked(_libc_inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+
+
+def inotify_add_watch(watcher: int, folder: int, changes: int) -> int:
+    """The number by which changes in the folder are told; an O_PATH descriptor will do."""
+    return _checked(_libc_inotify_add_watch(watcher, f"/proc/self/fd/{folder}".encode(), changes))
+
+
+def _checked(result: int) -> int:
+    if result >= 0:
+        return result
+    reason = ctypes.get_errno()
+    raise OSError(reason, os.strerror(reason))
 
 
 def quotactl_fd(folder: int, command: int, project: int, record: ctypes.Array[ctypes.c_char]) -> None:
@@ -208,3 +231,7 @@ _quotactl_fd = _system_call(_QUOTACTL_FD, _Number, _Bits, _Bits, ctypes.c_void_p
 _file_getattr = _system_call(_FILE_GETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)
 _file_setattr = _system_call(_FILE_SETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)
 _libc_umount2 = ctypes.CFUNCTYPE(ctypes.c_int, _Text, ctypes.c_int, use_errno=True)(("umount2", _libc))
+_libc_inotify_init1 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", _libc))
+_libc_inotify_add_watch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, _Text, ctypes.c_uint32, use_errno=True)(
+    ("inotify_add_watch", _libc)
+)

@@ -86,12 +86,12 @@ async def csi_side(
 ) -> AsyncIterator[CsiSide]:
     """`more` is what else has to be well for this process to be ready."""
     async with AsyncExitStack() as stack:
-        served, checks = await _node_services(settings, ephemeral, given, stack)
+        served, checks, upkeep = await _node_services(settings, ephemeral, given, stack)
         interceptor = _interceptor(settings, given, served, checks)
         if settings.http_endpoint is not None:
             from orlop.processes.http_side import http_side  # noqa: PLC0415 - only who asks for it pays for it
 
-            readiness = {"socket": lambda: _why_no_answer(endpoint), **checks, **more}
+            readiness = {"socket": lambda: _why_no_answer(endpoint), **checks, **upkeep, **more}
             await stack.enter_async_context(http_side(settings.http_endpoint, given, readiness))
         grace = settings.grace_period.seconds
         bound = await stack.enter_async_context(serving(endpoint, interceptor, grace=grace, log=given.log))
@@ -101,13 +101,14 @@ async def csi_side(
 
 async def _node_services(
     settings: CsiSettings, ephemeral: EphemeralSettings, given: Surroundings, stack: AsyncExitStack
-) -> tuple[list[services.Node], Checks]:
+) -> tuple[list[services.Node], Checks, Checks]:
+    """Services, what they cannot be served without, and what somebody should know of beside that."""
     if not ephemeral.workdir:
-        return [], {}
+        return [], {}, {}
     from orlop.processes.ephemeral_side import ephemeral_side  # noqa: PLC0415 - only who has such folders needs it
 
     side = await stack.enter_async_context(ephemeral_side(ephemeral, given, settings.driver_name, settings.node_id))
-    return [side.node_service], side.readiness
+    return [side.node_service], side.readiness, side.upkeep
 
 
 def _interceptor(

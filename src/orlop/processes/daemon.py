@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -205,8 +206,10 @@ def is_not_negative(duration: Duration) -> str | None:
 
 def tell_how_to_call(endpoint: Endpoint, log: Log) -> None:
     """For whoever started it by hand: said when it is true, and not before."""
-    program = sys.argv[0] if Path(sys.argv[0]).name == "orlop" else "orlop"
-    log.info("call it with", command=f"{program} csi Identity.GetPluginInfo --endpoint {endpoint}")
+    program = str(Path(sys.argv[0]).absolute()) if Path(sys.argv[0]).name == "orlop" else "orlop"
+    log.info(
+        "call it with", command=shlex.join([program, "csi", "Identity.GetPluginInfo", "--endpoint", str(endpoint)])
+    )
 
 
 def request_ids(random: Random) -> Callable[[], str]:

@@ -59,7 +59,9 @@ TOPOLOGY_SUFFIX: Final = "/node"
 class EphemeralSide:
     node_service: EphemeralNodeService
     readiness: Mapping[str, Callable[[], Awaitable[str | None]]]
-    """By name: None when all is well, else the reason."""
+    """What pods cannot be served without. By name: None when all is well, else the reason."""
+    upkeep: Mapping[str, Callable[[], Awaitable[str | None]]]
+    """What somebody should know of, and pods do not notice."""
 
 
 @asynccontextmanager
@@ -82,7 +84,7 @@ async def ephemeral_side(
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
-        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads))
+        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads), {"erasing": parts.why_not_erasing})
 
 
 @contextmanager
@@ -172,6 +174,9 @@ class _Parts:
         self.quota = QuotaWatch(
             self.folders, host.workdir, threads=threads, clock=clock, log=log, metrics=given.metrics
         )
+
+    async def why_not_erasing(self) -> str | None:
+        return self.reaper.why_stuck
 
     def node_service(self, identity: NodeIdentity) -> EphemeralNodeService:
         return EphemeralNodeService(

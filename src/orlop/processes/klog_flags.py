@@ -10,7 +10,7 @@ from typing import Final
 
 from orlop.foundation.go_flags import boolean, flag, text
 
-NO_EFFECT: Final = "Has no effect: everything is logged to stderr."
+NO_EFFECT: Final = "One of klog's: everything is logged to stderr."
 _WHY: Final = "it has no effect; see --v, --log-level and --log-format."
 
 

@@ -155,6 +155,17 @@ def test_what_has_no_record_is_a_stranger_and_stays(world: NodeWorld, host: Node
     assert reason(host.workdir.read_record, live("odd")) == errno.ENODATA
 
 
+def test_synchronising_changes_nothing_that_can_be_seen(host: NodeHost):
+    host.workdir.create(live("a"), b"1", 0o777)
+    host.workdir.create(live("b"), b"2", 0o700)
+    host.workdir.move(live("b"), retained("b"))
+    before = [host.workdir.listing(state) for state in FolderState]
+
+    host.workdir.synchronise()
+
+    assert [host.workdir.listing(state) for state in FolderState] == before
+
+
 def test_everything_in_the_trash_is_trash(world: NodeWorld, host: NodeHost):
     host.workdir.create(live("a"), b"1", 0o777)
     host.workdir.move(live("a"), trashed("a"))

@@ -41,6 +41,16 @@ def test_a_folder_is_meant_by_its_id_or_by_a_beginning_that_no_other_has(wanted,
         assert meant.why == ("wrong-use" if beginning else "refused" if alive else "not-found")
 
 
+def test_a_folder_that_was_given_back_and_is_still_mounted_is_told_apart_from_a_living_pods():
+    lives = folder_meant("a", (), {"a"})
+    waits = folder_meant("a", (), {"a"}, {"a"})
+
+    assert isinstance(lives, NotMeant)
+    assert isinstance(waits, NotMeant)
+    assert "belongs to a pod that lives" in lives.sentence
+    assert "something still has it mounted" in waits.sentence
+
+
 def test_nothing_is_meant_by_nothing():
     assert isinstance(folder_meant("", {"a"}, {"b"}), NotMeant)
 

@@ -95,6 +95,21 @@ async def test_what_cannot_be_found_out_stays_in_doubt_and_is_unavailable(machin
 
 
 @pytest.mark.virtual_time
+async def test_what_was_perhaps_never_made_durable_is_not_acknowledged_before_it_is(machine: FakeMachine):
+    folders = folders_on(machine)
+    await folders.publish(order())
+    machine.faults.fail("move", errno.EIO, moment=KillMoment.AFTER, times=2)  # and undoing it fails as well
+    with pytest.raises((Internal, Unavailable)):
+        await folders.unpublish(ID, order().target)
+    machine.faults.forget()
+    machine.faults.fail("synchronise", errno.EIO)
+    with pytest.raises(Unavailable, match="cannot be found out"):
+        await folders.unpublish(ID, order().target)
+    await folders.unpublish(ID, order().target)
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
 async def test_a_publish_over_what_an_unpublish_left_gives_no_final_code(machine: FakeMachine):
     """After a final code kubelet would forget a target that is still mounted."""
     folders = folders_on(machine)

@@ -383,6 +383,20 @@ async def test_where_undoing_a_resurrection_fails_the_next_try_finds_what_there_
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("buried", [False, True])
+async def test_another_pod_never_gets_a_pods_folder_living_or_dead(buried: bool):  # noqa: FBT001 - a case
+    machine = machine_with_pods(UID, "thief")
+    folders = folders_on(machine)
+    await folders.publish(order())
+    if buried:
+        await folders.unpublish(ID, order().target)
+    with pytest.raises(FailedPrecondition, match="belongs to the pod u1, and the pod thief asks for it"):
+        await folders.publish(order(pod="thief"))
+    assert mounted(machine) == ([] if buried else [names_of(UID)])
+    assert_book_is_true(folders, machine)
+
+
+@pytest.mark.virtual_time
 async def test_a_full_disk_is_told_as_that(machine: FakeMachine):
     machine.faults.fail("create", errno.ENOSPC)
     with pytest.raises(ResourceExhausted):

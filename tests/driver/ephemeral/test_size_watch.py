@@ -97,7 +97,7 @@ async def test_what_is_buried_is_measured_once(machine: FakeMachine):
     async with watching(machine, folders, workdir=workdir):  # type: ignore[arg-type]
         for volume_id in ("csi-1", "csi-2", "csi-3"):
             await bury(machine, folders, volume_id)
-            await VirtualClock().sleep(1)
+            await VirtualClock().sleep(2)
         await VirtualClock().sleep(LIFESPAN / 2)
 
     assert {key: each.bytes_used for key, each in folders.book.retained.items()} == dict.fromkeys(
@@ -111,7 +111,7 @@ async def test_what_a_process_finds_at_its_start_is_measured(machine: FakeMachin
     await bury(machine, folders_on(machine))
     folders = folders_on(machine)
     async with watching(machine, folders):
-        await VirtualClock().sleep(1)
+        await VirtualClock().sleep(2)
 
     assert folders.book.retained[ID].bytes_used == 4096 + 8192
 
@@ -121,11 +121,11 @@ async def test_what_was_measured_before_a_restart_is_not_measured_again(machine:
     notes, folders = Notes(), folders_on(machine)
     async with watching(machine, folders, notes=notes):
         await bury(machine, folders)
-        await VirtualClock().sleep(1)
+        await VirtualClock().sleep(2)
         await folders.keep(ID, 2 * LIFESPAN)
     folders, workdir = folders_on(machine), CountingWorkdir(machine)
     async with watching(machine, folders, notes=notes, workdir=workdir):  # type: ignore[arg-type]
-        await VirtualClock().sleep(1)
+        await VirtualClock().sleep(2)
 
     assert folders.book.retained[ID].bytes_used == 4096 + 8192
     assert workdir.measured == []
@@ -136,9 +136,9 @@ async def test_what_is_buried_again_is_measured_again(machine: FakeMachine):
     folders = folders_on(machine)
     async with watching(machine, folders, notes=Notes()):
         await bury(machine, folders, size=1)
-        await VirtualClock().sleep(1)
+        await VirtualClock().sleep(2)
         await bury(machine, folders, size=100_000)
-        await VirtualClock().sleep(1)
+        await VirtualClock().sleep(2)
 
     assert folders.book.retained[ID].bytes_used == 4096 + 102_400
 
@@ -163,7 +163,7 @@ async def test_what_cannot_be_measured_is_tried_a_few_times_and_holds_up_no_othe
     await bury(machine, folders, "csi-good")
     machine.faults.fail("measure", errno.ESTALE)
     async with watching(machine, folders, workdir=workdir, log=log):  # type: ignore[arg-type]
-        await VirtualClock().sleep(1)
+        await VirtualClock().sleep(2)
         assert folders.book.retained["csi-good"].bytes_used is not None
         assert folders.book.retained["csi-bad"].bytes_used is None
         await VirtualClock().sleep(BEFORE_ANOTHER_TRY_SECONDS)

@@ -28,8 +28,10 @@ class NotMeant:
     sentence: str
 
 
-def folder_meant(wanted: str, retained: Collection[str], live: Collection[str]) -> Meant | NotMeant:
-    """By a volume id, or the beginning of one if there is no other."""
+def folder_meant(
+    wanted: str, retained: Collection[str], live: Collection[str], given_back: Collection[str] = ()
+) -> Meant | NotMeant:
+    """By a volume id, or the beginning of one if there is no other. `given_back` are live ones without any target."""
     if wanted in retained:
         return Meant(wanted)
     found = sorted(each for each in retained if wanted and each.startswith(wanted))
@@ -38,6 +40,12 @@ def folder_meant(wanted: str, retained: Collection[str], live: Collection[str]) 
     if found:
         return NotMeant("wrong-use", _several(wanted, found))
     alive = sorted(each for each in live if wanted and each.startswith(wanted))
+    if alive and alive[0] in given_back:
+        return NotMeant(
+            "refused",
+            f"The volume {alive[0]} was given back by its pod, and something still has it mounted: it is retained as "
+            "soon as nothing does.",
+        )
     if alive:
         return NotMeant(
             "refused",

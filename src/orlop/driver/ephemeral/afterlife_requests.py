@@ -201,7 +201,9 @@ class AfterlifeRequests:
     # ---- the book ----------------------------------------------------------------------------------------------------
 
     def _meant(self, wanted: str) -> str:
-        match folder_meant(wanted, self._book.retained, self._book.live):
+        live = self._book.live
+        given_back = [volume_id for volume_id, record in live.items() if not record.targets]
+        match folder_meant(wanted, self._book.retained, live, given_back):
             case Meant(volume_id):
                 return volume_id
             case NotMeant(why, sentence):

@@ -50,6 +50,8 @@ class FolderBook:
     left_alone: list[LeftAlone] = field(default_factory=list)
     queue: AfterlifeQueue = field(default_factory=AfterlifeQueue)
     """The same folders as in `retained`."""
+    unmeasured: dict[str, None] = field(default_factory=dict)
+    """Of `retained`, those whose size is not known; in the order they came."""
     readers: Counter[str] = field(default_factory=Counter)
     """By volume id: how many read its folder right now. Nothing of it is erased meanwhile."""
 
@@ -88,6 +90,8 @@ class FolderBook:
 
     def retain(self, retained: Retained) -> None:
         self.retained[retained.volume_id] = retained
+        if retained.bytes_used is None:
+            self.unmeasured[retained.volume_id] = None
         self.queue.put(
             Queued(
                 name=retained.volume_id,
@@ -105,6 +109,7 @@ class FolderBook:
 
     def was_discarded(self, volume_id: str) -> None:
         self.retained.pop(volume_id, None)
+        self.unmeasured.pop(volume_id, None)
         self.queue.remove(volume_id)
 
     def was_found(self, volume_id: str, record: FolderRecord | None, burial: Burial | None, elapsed: float) -> None:
@@ -126,6 +131,7 @@ class FolderBook:
     def was_measured(self, volume_id: str, bytes_used: int) -> None:
         if volume_id in self.retained:
             self.retained[volume_id] = replace(self.retained[volume_id], bytes_used=bytes_used)
+            self.unmeasured.pop(volume_id, None)
             self.queue.measured(volume_id, bytes_used)
 
     def age(self, retained: Retained, now: Moment) -> float:

@@ -172,6 +172,18 @@ class FolderWork:
 
     # ---- unpublish ---------------------------------------------------------------------------------------------------
 
+    def unpublish(self, target: str, record: FolderRecord | None, now: float) -> FolderRecord | Burial | None:
+        """Takes the volume from its target; when that was the last one, and nothing has it mounted, buries it."""
+        self.take_from_target(target, record)
+        if record is None:
+            return None
+        if any(other != target for other in record.targets) or told(partial(self.is_mounted, record.volume_id)):
+            return self.forget_target(record, target)
+        return self.bury(record.volume_id, now, record.options.lifespan_seconds)
+
+    def is_mounted(self, volume_id: str) -> bool:
+        return self._workdir.is_mounted(live_place(volume_id))
+
     def take_from_target(self, target: str, record: FolderRecord | None) -> None:
         """Unmounts and removes the target; of what is not ours nothing is touched."""
         names = _names(target)
@@ -254,6 +266,7 @@ class FolderWork:
     def find(self, volume_id: str, known: Burial | None) -> tuple[FolderRecord | None, Burial | None]:
         """The record of a volume's folder, and its burial where it is retained; (None, None) if it is neither."""
         with _told():
+            self._workdir.synchronise()  # what is found was perhaps never made durable, and will be told as done
             live = self._record_at(live_place(volume_id))
             if live is not None:
                 return live, None

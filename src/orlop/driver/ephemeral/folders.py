@@ -13,18 +13,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from orlop.csi.error_codes import CsiError, FailedPrecondition, ResourceExhausted, Unavailable
 from orlop.driver.ephemeral.folder_book import FolderBook
-from orlop.driver.ephemeral.folder_work import FolderWork, live_place, told
+from orlop.driver.ephemeral.folder_work import FolderWork, told
 from orlop.driver.ephemeral.project_numbers import ProjectNumbers
-from orlop.driver.ephemeral.publish_request_rules import PublishOrder
+from orlop.driver.ephemeral.publish_request_rules import PublishOrder, refuse_another_pod
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock
 from orlop.foundation.structured_log import Log
 from orlop.host.node_host import NodeHost
-from orlop.records.ephemeral_folder import FolderRecord
+from orlop.records.ephemeral_folder import Burial, FolderRecord
 
 T = TypeVar("T")
 KUBELET_DIR_NOT_SHARED: Final = (
@@ -77,6 +78,8 @@ class Folders:
             await self.make_sure(order.volume_id)
             known = self.book.record_of(order.volume_id)
             burial = self.book.burial_of(order.volume_id)
+            if known is not None:
+                refuse_another_pod(order, known.owner)
             if order.volume_id not in self.book.live:
                 self._refuse_too_many(order.volume_id)
             self._being_made.add(order.volume_id)
@@ -113,21 +116,16 @@ class Folders:
     async def unpublish(self, volume_id: str, target: str) -> None:
         async with self.keys.hold(volume_id, why="NodeUnpublishVolume"):
             await self.make_sure(volume_id)
-            record = self.book.live.get(volume_id)
-            await self._threads(lambda: self._work.take_from_target(target, record))
-            if record is not None:
-                await self._end_of_target(record, target)
-
-    async def _end_of_target(self, record: FolderRecord, target: str) -> None:
-        """Buried when the last target has gone; while anything has it mounted all the same, it stays for now."""
-        others = any(other != target for other in record.targets)
-        if others or await self._is_mounted(record.volume_id):
-            with self._doubted_on_failure(record.volume_id):
-                self.book.lives(await self._threads(lambda: self._work.forget_target(record, target)))
-            if not others:
-                self._log.warning("not buried yet: something still has it mounted", volume=record.volume_id)
-            return
-        await self._bury(record)
+            record, now = self.book.live.get(volume_id), self._clock.now().timestamp()
+            with self._doubted_on_failure(volume_id):
+                left = await self._threads(lambda: self._work.unpublish(target, record, now))
+            match left:
+                case Burial():
+                    self._buried(left)
+                case FolderRecord():
+                    self.book.lives(left)
+                    if not left.targets:
+                        self._log.warning("not buried yet: something still has it mounted", volume=volume_id)
 
     async def bury_if_unused(self, volume_id: str, why: str) -> bool:
         """For folders whose pod will not ask for it any more: buried unless something has it mounted."""
@@ -144,6 +142,9 @@ class Folders:
         now, lifespan = self._clock.now().timestamp(), record.options.lifespan_seconds
         with self._doubted_on_failure(record.volume_id):
             burial = await self._threads(lambda: self._work.bury(record.volume_id, now, lifespan))
+        self._buried(burial)
+
+    def _buried(self, burial: Burial) -> None:
         self.book.was_buried(burial, self._clock.elapsed())
         if burial.lifespan_seconds <= 0:
             self.trashed.append(burial.folder_name)
@@ -165,7 +166,7 @@ class Folders:
             return True
 
     async def _is_mounted(self, volume_id: str) -> bool:
-        return live_place(volume_id) in await self._threads(lambda: told(self._workdir.mounted_folders))
+        return await self._threads(lambda: told(partial(self._work.is_mounted, volume_id)))
 
     # ---- doubt -------------------------------------------------------------------------------------------------------
 

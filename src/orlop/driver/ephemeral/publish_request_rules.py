@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from orlop.csi.error_codes import InvalidArgument, OutOfRange
+from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, OutOfRange
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.duration import Duration, InvalidDuration
 from orlop.foundation.quantity import InvalidQuantity, Quantity
@@ -134,6 +134,16 @@ def _owner(target: str, context: Mapping[str, str]) -> Owner:
     )
 
 
+def refuse_another_pod(order: PublishOrder, recorded: Owner) -> None:
+    """A folder is one pod's, living and dead: kubelet gives no two pods the same volume id."""
+    asks, has = order.owner.pod_uid, recorded.pod_uid
+    if asks and has and asks != has:
+        raise FailedPrecondition(
+            f"the volume {order.volume_id} belongs to the pod {has}, and the pod {asks} asks for it: "
+            "an inline volume is one pod's, and so is what it left behind"
+        )
+
+
 # ---- what it asks for ------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +250,7 @@ def _mount_options(asked: Iterable[str]) -> tuple[str, ...]:
     for option in sorted(asked):
         if option in {"suid", "dev"}:
             raise InvalidArgument(
-                f"the mount option {option!r} cannot be had: folders of pods are always nosuid and nodev"
+                f"the mount option {option!r} cannot be had: volumes are mounted nosuid and nodev, always"
             )
         if option not in (*CHOICES, *ALWAYS):
             known = ", ".join((*ALWAYS, *CHOICES, "ro"))

@@ -31,6 +31,7 @@ class SizeNotes(Protocol):
 
 
 TRIES: Final = 3
+AFTER_BURIAL_SECONDS: Final = 1.0
 BEFORE_ANOTHER_TRY_SECONDS: Final = 60.0
 NOT_WORTH_TELLING: Final = frozenset({errno.ENOENT, errno.ECANCELED})
 
@@ -59,11 +60,14 @@ class SizeWatch:
                 for volume_id in self._unmeasured():
                     await self._measure(volume_id)
                 await self._until_there_is_more()
+                # Whoever buries one folder often buries many: they go first.
+                await self._clock.sleep(AFTER_BURIAL_SECONDS)
         finally:
             self._is_stopped = True
 
     def _unmeasured(self) -> list[str]:
-        return [volume_id for volume_id, retained in self._book.retained.items() if self._is_to_measure(retained)]
+        retained = self._book.retained
+        return [volume_id for volume_id in self._book.unmeasured if self._is_to_measure(retained[volume_id])]
 
     def _is_to_measure(self, retained: Retained) -> bool:
         return retained.bytes_used is None and self._failures[_key(retained)] < TRIES

@@ -22,7 +22,14 @@ def help_text(table: FlagTable, *, program: str, summary: str = "") -> str:
 def _help_lines(row: Flag) -> Iterator[str]:
     value = "" if row.is_boolean else f"={row.metavar}"
     yield "  " + ", ".join(f"--{name}{value}" for name in row.names)
-    yield from textwrap.wrap(_full_sentence(row), HELP_WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    # Not broken at hyphens: a flag that is named in a sentence can be found and copied.
+    yield from textwrap.wrap(
+        _full_sentence(row),
+        HELP_WIDTH,
+        initial_indent=" " * 8,
+        subsequent_indent=" " * 8,
+        break_on_hyphens=False,
+    )
 
 
 def _full_sentence(row: Flag) -> str:

@@ -90,6 +90,10 @@ class FakeWorkdir:
                 tuple(place.name for place in machine.half_made if place.state is state),
             )
 
+    def synchronise(self) -> None:
+        with self._acts.look("synchronise"):
+            pass  # there is no power to lose here
+
     def names_in_trash(self) -> frozenset[str]:
         with self._acts.look("names_in_trash"):
             listing = self.listing(FolderState.TRASH)
@@ -103,6 +107,9 @@ class FakeWorkdir:
     def identity(self, place: FolderPlace) -> FileIdentity:
         with self._acts.look("identity"):
             return self._folder(place).identity
+
+    def is_mounted(self, place: FolderPlace) -> bool:
+        return place in self.mounted_folders()
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
         machine = self._machine
