@@ -21,6 +21,8 @@ from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 from orlop.host.path_rules import UnsafePath, names_below
 from orlop.host.peer_folders import PeerFolders
 from orlop.host.project_strays import count_strays
+from orlop.host.room_reserve import NAME as NAME_OF_RESERVE
+from orlop.host.room_reserve import RoomReserve
 from orlop.host.shared_answer import SharedAnswer
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class LinuxWorkdir:
                 state: _held(opened, folder_records.open_shelf(self._root, state.value)) for state in FolderState
             }
             self._opened = opened.pop_all()
+        self._reserve = RoomReserve(self._root)
+        self._reserve.fill(disk_usage.room_on(self._root).free_bytes)
         self._mounts = SharedAnswer(mount_table.read_all_namespaces)
 
     def shelf(self, state: FolderState) -> int:
@@ -53,7 +57,7 @@ class LinuxWorkdir:
 
     def peer_folders(self) -> PeerFolders:
         """Those of the driver that used the same working directory before."""
-        return PeerFolders(self._root, frozenset(state.value for state in FolderState))
+        return PeerFolders(self._root, frozenset({NAME_OF_RESERVE, *(state.value for state in FolderState)}))
 
     def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
         prepare = partial(project_quota.hold_to, quota=quota) if quota is not None else None
@@ -69,7 +73,12 @@ class LinuxWorkdir:
         folder_records.write_record(self._shelves[place.state], place.name, record)
 
     def move(self, place: FolderPlace, to: FolderPlace) -> None:
-        folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
+        try:
+            folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
+        except HostError as error:
+            if error.errno != errno.ENOSPC or not self._reserve.give_back():
+                raise
+            folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
 
     def listing(self, state: FolderState) -> ShelfListing:
         return folder_records.list_shelf(self._shelves[state])
@@ -83,7 +92,10 @@ class LinuxWorkdir:
         return frozenset(map(_erased_under, confined_paths.names_in(self._shelves[FolderState.TRASH])))
 
     def strangers(self) -> frozenset[str]:
-        return frozenset(confined_paths.names_in(self._root)) - {state.value for state in FolderState}
+        return frozenset(confined_paths.names_in(self._root)) - {
+            NAME_OF_RESERVE,
+            *(state.value for state in FolderState),
+        }
 
     def opened(self, place: FolderPlace) -> AbstractContextManager[int]:
         """The folder itself, for what works on descriptors."""
@@ -107,7 +119,9 @@ class LinuxWorkdir:
         return self._mounted_among(self._mounts.ask())
 
     def room(self) -> DiskRoom:
-        return disk_usage.room_on(self._root)
+        room = disk_usage.room_on(self._root)
+        self._reserve.fill(room.free_bytes)
+        return room
 
     def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
         return disk_usage.measure_tree(self._shelves[place.state], place.name, should_stop)

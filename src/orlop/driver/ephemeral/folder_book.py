@@ -7,16 +7,26 @@ the queue of the afterlife beside it.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from orlop.driver.ephemeral.afterlife_queue import AfterlifeQueue, Queued
 from orlop.driver.ephemeral.afterlife_rules import Moment, RetainedFolder, age_of, buried_at_elapsed
 from orlop.host.folder_records import RecordedFolder, ShelfListing, Stranger
 from orlop.host.node_host import FolderPlace, FolderState, Workdir
-from orlop.records.ephemeral_folder import Burial, FolderRecord, UnreadableRecord, burial_of, decode_record
+from orlop.records.ephemeral_folder import (
+    Burial,
+    FolderOptions,
+    FolderRecord,
+    UnreadableRecord,
+    burial_of,
+    decode_record,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ class FolderBook:
     left_alone: list[LeftAlone] = field(default_factory=list)
     queue: AfterlifeQueue = field(default_factory=AfterlifeQueue)
     """The same folders as in `retained`."""
+    _options: dict[FolderOptions, FolderOptions] = field(default_factory=dict)
     unmeasured: dict[str, None] = field(default_factory=dict)
     """Of `retained`, those whose size is not known; in the order they came."""
     readers: Counter[str] = field(default_factory=Counter)
@@ -89,6 +100,7 @@ class FolderBook:
             self.retain(Retained(record, burial, buried_at_elapsed=elapsed))
 
     def retain(self, retained: Retained) -> None:
+        retained = replace(retained, record=self._small(retained.record))
         self.retained[retained.volume_id] = retained
         if retained.bytes_used is None:
             self.unmeasured[retained.volume_id] = None
@@ -101,6 +113,13 @@ class FolderBook:
                 bytes_used=retained.bytes_used,
             )
         )
+
+    def _small(self, record: FolderRecord) -> FolderRecord:
+        """Ten thousand are kept: what most of them have in common only once."""
+        namespace, account = sys.intern(record.owner.namespace), sys.intern(record.owner.service_account)
+        owner = msgspec.structs.replace(record.owner, namespace=namespace, service_account=account)
+        options = self._options.setdefault(record.options, record.options)
+        return msgspec.structs.replace(record, owner=owner, options=options)
 
     def _buried_at(self, retained: Retained) -> float:
         if retained.buried_at_elapsed is not None:
@@ -205,7 +224,7 @@ def _read_retained(book: FolderBook, folder: RecordedFolder) -> None:
         why = f"there is another folder of the volume {burial.volume_id}"
         book.left_alone.append(LeftAlone(f"{FolderState.RETAINED.value}/{folder.name}", why))
     else:
-        book.retain(Retained(record, burial))
+        book.retain(Retained(record, msgspec.structs.replace(burial, volume_id=record.volume_id)))
 
 
 def _record_in(book: FolderBook, state: FolderState, folder: RecordedFolder) -> FolderRecord | None:
