@@ -21,6 +21,7 @@ from orlop.cli.afterlife_forms import (
     pod_text,
     size_text,
     span_text,
+    time_text,
     usage_text,
     usage_value,
 )
@@ -145,3 +146,7 @@ def test_what_programs_get_is_json():
     assert json.loads(json.dumps(folder_value(row())))["bytes"] is None
     assert "0.50: less is free than should be" in usage_text(usage)
     assert usage_text(usage).endswith("No folder is retained.")
+
+
+def test_a_time_that_no_calendar_has_is_the_last_one_that_has():
+    assert time_text(1e15) == "9999-12-31T23:59:59Z"

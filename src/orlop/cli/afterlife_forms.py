@@ -85,7 +85,10 @@ def span_text(seconds: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # an afterlife without an end, in practice
+        return "9999-12-31T23:59:59Z"
 
 
 def erased_text(row: FolderRow) -> str:
