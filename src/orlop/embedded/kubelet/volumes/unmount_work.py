@@ -1,0 +1,85 @@
+"""Undoes what `mount_work` did: a volume leaves a pod, and after its last pod the node.
+
+    pod:  vol_data.json read → NodeUnpublish → target, file and folder removed → forgotten
+    node: vol_data.json read → NodeUnstage → staging path, file and folder removed → not mounted
+
+Nothing is removed while something is mounted: a driver that says success and leaves its mount is asked again, later and
+later, and the pod does not finish. Any error leaves the state uncertain, and is tried again with a growing delay.
+Without its file nothing can be asked of a driver: the pod does not finish before somebody has looked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orlop.csi.proto import rpc
+from orlop.embedded.kubelet.volumes import csi_request_rules as requests
+from orlop.embedded.kubelet.volumes import event_texts as texts
+from orlop.embedded.kubelet.volumes import volume_data, volume_paths
+from orlop.embedded.kubelet.volumes.actual_state import ActualState
+from orlop.embedded.kubelet.volumes.driver_session import session
+from orlop.embedded.kubelet.volumes.mount_folders import MountFolders, StillMounted
+from orlop.embedded.kubelet.volumes.outcome_rules import Failure
+from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
+from orlop.embedded.kubelet.volumes.volume_paths import Names
+from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
+from orlop.embedded.kubelet.volumes.volume_values import ActualMount, Device, UniqueName, VolumeMode
+from orlop.host.errors import HostError
+
+TEAR_DOWN_DOING: Final = "Unmounter.TearDownAt failed to get CSI client"
+UNMOUNT_DEVICE_DOING: Final = "attacher.UnmountDevice failed to create newCsiDriverClient"
+
+
+class UnmountWork:
+    def __init__(self, tools: VolumeTools, actual: ActualState) -> None:
+        self._tools = tools
+        self._actual = actual
+        self._folders = MountFolders(tools)
+
+    # ---- from a pod ----------------------------------------------------------------------------------------------
+
+    async def unmount(self, volume: UniqueName, mount: ActualMount) -> None:
+        target = volume_paths.mount_target(mount.pod_uid, mount.spec.name)
+        data = volume_data.published_spec(await self._folders.read_data(target[:-1]), VolumeMode.FILESYSTEM)
+        if data is None:
+            path = self._tools.host.path_of(volume_paths.data_file(target[:-1]))
+            why = f"{texts.PLUGIN}unmounter failed to load volume data file [{path}]"
+            raise NotPrepared(texts.NEW_UNMOUNTER, why)
+        try:
+            await self._unpublish(data.driver, data.handle, target)
+        except StepFailed:
+            self._actual.mark_uncertain(volume, mount.pod_uid)
+            raise
+        self._actual.drop_mount(volume, mount.pod_uid)
+
+    async def _unpublish(self, driver: str, handle: str, target: Names) -> None:
+        async with session(self._tools, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:
+            request = requests.unpublish_request(handle, self._tools.host.path_of(target))
+            await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request)
+        await self._remove(target, texts.TEAR_DOWN)
+
+    # ---- from the node -------------------------------------------------------------------------------------------
+
+    async def unmount_device(self, volume: UniqueName) -> None:
+        spec = self._actual.volumes[volume].spec
+        target = volume_paths.global_mount(spec.driver, spec.handle)
+        try:
+            if volume_data.staged_spec(await self._folders.read_data(target[:-1])) is not None:
+                await self._unstage(spec.driver, spec.handle, target)
+            await self._remove(target, texts.UNMOUNT_DEVICE)
+        except StepFailed:
+            self._actual.set_device(volume, Device.UNCERTAIN)
+            raise
+        self._actual.set_device(volume, Device.NOT_MOUNTED)
+
+    async def _unstage(self, driver: str, handle: str, target: Names) -> None:
+        async with session(self._tools, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING) as asked:
+            if requests.STAGES in await asked.abilities():
+                request = requests.unstage_request(handle, self._tools.host.path_of(target))
+                await asked.call(rpc.NODE_UNSTAGE_VOLUME, request)
+
+    async def _remove(self, target: Names, prefix: str) -> None:
+        try:
+            await self._folders.remove(target)
+        except (StillMounted, HostError) as error:
+            raise StepFailed(prefix, str(error), Failure.NOT_FINAL) from None
