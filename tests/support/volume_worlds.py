@@ -49,11 +49,8 @@ Object = dict[str, Any]
 DRIVER = "d.example"
 NODE_NAME = "node1"
 AT_ONCE = DeleteOptions(grace_seconds=0)
-STAGED = {
-    "plugin": sorted(ALL_ABILITIES.plugin),
-    "node": ["STAGE_UNSTAGE_VOLUME"],
-    "controller": ["CREATE_DELETE_VOLUME"],
-}
+STAGED = {"plugin": sorted(ALL_ABILITIES.plugin), "node": ["STAGE_UNSTAGE_VOLUME"], "controller": []}
+"""Without a controller it knows every volume, as drivers must that are asked to undo what they never did."""
 
 
 @dataclass
