@@ -32,6 +32,7 @@ from orlop.kube.kinds import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
     SERVICE_ACCOUNT,
+    Kind,
 )
 from orlop.kube.objects import ObjectName, uid
 from orlop.testing.driver_model import ALL_ABILITIES, Storage
@@ -249,3 +250,7 @@ async def volume_world(clock: Clock | None = None, **capabilities: Any) -> Async
         for interceptor, driver in world.others:
             driver.stop_hanging()
             await interceptor.drain(60.0)
+
+
+def of(kind: Kind, name: str) -> ObjectName:
+    return ObjectName("default" if kind.namespaced else None, name)

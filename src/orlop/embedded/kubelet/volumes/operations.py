@@ -31,16 +31,23 @@ from orlop.foundation.task_group import TaskGroup
 
 
 class Operations:
-    """`changed` is called when one has ended."""
+    """`changed` is called when one has ended, `unmounted` when a pod has a volume no longer."""
 
     def __init__(
-        self, tools: VolumeTools, desired: DesiredState, actual: ActualState, changed: Callable[[], None]
+        self,
+        tools: VolumeTools,
+        desired: DesiredState,
+        actual: ActualState,
+        *,
+        changed: Callable[[], None],
+        unmounted: Callable[[], None],
     ) -> None:
         self._tools = tools
         self._log = tools.log
         self._desired = desired
         self._actual = actual
         self._changed = changed
+        self._unmounted = unmounted
         self._attachments = Attachments(tools)
         self._mount_work = MountWork(tools, actual, self._attachments)
         self._unmount_work = UnmountWork(tools, actual)
@@ -107,6 +114,7 @@ class Operations:
             case Unmount(volume, pod_uid):
                 if (actual := self._actual.mount(volume, pod_uid)) is not None:
                     await self._unmount_work.unmount(volume, actual)
+                    self._unmounted()
             case UnmountDevice(volume):
                 await self._unmount_work.unmount_device(volume)
             case Forget():

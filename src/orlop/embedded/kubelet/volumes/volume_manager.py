@@ -55,8 +55,10 @@ class VolumeManager:
         self._waiting: set[asyncio.Event] = set()
         self._desired = DesiredState(tools)
         self._actual = ActualState(self._changed)
-        self._operations = Operations(tools, self._desired, self._actual, self._changed)
         self._leftovers = Leftovers(tools, self._changed)
+        self._operations = Operations(
+            tools, self._desired, self._actual, changed=self._changed, unmounted=self._leftovers.look_soon
+        )
         self._node_look = NodeLook(tools, self._actual)
         self._all_known = False
 
