@@ -63,21 +63,19 @@ def give_to_group(root: int, group: int, report: OwnershipReport, should_stop: C
 def _give(descriptor: int, status: os.stat_result, group: int, report: OwnershipReport, shown: str = ".") -> None:
     """By the descriptor alone: whatever takes the name meanwhile is not what was looked at."""
     path = path_of(descriptor)
+    before, after = stat.S_IMODE(status.st_mode), _mode(status)
     try:
         if status.st_gid != group:
             os.chown(path, KEEP_OWNER, group)
-        if (mode := _mode(status)) is not None:
-            os.chmod(path, mode)
+            before &= ~(stat.S_ISUID | stat.S_ISGID)  # the kernel takes them off
+        if before != after and not stat.S_ISLNK(status.st_mode):
+            os.chmod(path, after)
     except OSError as error:
         report.remarks.add_error(shown, "It cannot be given to the group", error)
 
 
-def _mode(status: os.stat_result) -> int | None:
-    if stat.S_ISLNK(status.st_mode):
-        return None
-    bits = FOLDER_BITS if stat.S_ISDIR(status.st_mode) else FILE_BITS
-    before = stat.S_IMODE(status.st_mode)
-    return None if before & bits == bits else before | bits
+def _mode(status: os.stat_result) -> int:
+    return stat.S_IMODE(status.st_mode) | (FOLDER_BITS if stat.S_ISDIR(status.st_mode) else FILE_BITS)
 
 
 def _refuse_unlisted(listing: Remarks) -> None:

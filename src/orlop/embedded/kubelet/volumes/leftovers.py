@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from orlop.embedded.kubelet.volumes import volume_paths
+from orlop.embedded.kubelet.volumes.mount_folders import remove_mount
 from orlop.embedded.kubelet.volumes.reconstruction import staging_folders
 from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
@@ -123,9 +124,7 @@ class Sweep:
                     f"{self.host.path_of(target)} is mounted, and nothing says by which driver: unmount it"
                 )
                 return
-            self.host.remove_folder(target)
-            self.host.remove_file(volume_paths.data_file(target[:-1]))
-            self.host.remove_folder(target[:-1])
+            remove_mount(self.host, target)
         except HostError as error:
             self.left.append(str(error))
 

@@ -6,8 +6,10 @@ target, vol_data.json, the folder of both. Killed in between, what is left is ei
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from orlop.embedded.kubelet.volumes import volume_data, volume_paths
 from orlop.embedded.kubelet.volumes.step_failures import StepFailed
@@ -15,6 +17,8 @@ from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.host.errors import HostError
 from orlop.host.volume_host import VolumeHost
+
+OWN_FILES: Final = frozenset({volume_paths.DATA_FILE, f"{volume_paths.DATA_FILE}.new"})
 
 
 class StillMounted(Exception):
@@ -62,7 +66,7 @@ class MountFolders:
         """StillMounted, or a HostError: something of it is left."""
         if await self.is_mounted(target):
             raise StillMounted(f"{self._host.path_of(target)} is still mounted")
-        await self._in_thread(partial(_remove, self._host, target))
+        await self._in_thread(partial(remove_mount, self._host, target))
 
     async def try_remove(self, target: Names) -> None:
         """What cannot be removed now is found by the next sweep."""
@@ -72,7 +76,13 @@ class MountFolders:
             self._log.warning("a volume's folder is left", folder=self._host.path_of(target[:-1]), error=str(error))
 
 
-def _remove(host: VolumeHost, target: Names) -> None:
+def remove_mount(host: VolumeHost, target: Names) -> None:
+    """The file stays while anything else is there: without it nobody could ask the driver again."""
     host.remove_folder(target)
-    host.remove_file(volume_paths.data_file(target[:-1]))
-    host.remove_folder(target[:-1])
+    folder = target[:-1]
+    strays = (host.names_in(folder) or frozenset()) - OWN_FILES
+    if strays:
+        what = f"{host.path_of(folder)} holds {min(strays)!r}, which is none of kubelet's"
+        raise HostError(errno.ENOTEMPTY, f"{what}: move it elsewhere.")
+    host.remove_file(volume_paths.data_file(folder))
+    host.remove_folder(folder)

@@ -5,7 +5,8 @@
 
 Nothing is removed while something is mounted: a driver that says success and leaves its mount is asked again, later and
 later, and the pod does not finish. Any error leaves the state uncertain, and is tried again with a growing delay.
-Without its file nothing can be asked of a driver: the pod does not finish before somebody has looked.
+Without its file nothing can be asked of a driver: while there is a target, the pod does not finish before somebody has
+looked. Without both there is nothing left to undo.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ class UnmountWork:
     async def unmount(self, volume: UniqueName, mount: ActualMount) -> None:
         target = volume_paths.mount_target(mount.pod_uid, mount.spec.name)
         data = volume_data.published_spec(await self._folders.read_data(target[:-1]), VolumeMode.FILESYSTEM)
-        if data is None:
+        if data is None and await self._folders.is_there(target):
             path = self._tools.host.path_of(volume_paths.data_file(target[:-1]))
             why = f"{texts.PLUGIN}unmounter failed to load volume data file [{path}]"
             raise NotPrepared(texts.NEW_UNMOUNTER, why)
         try:
-            await self._unpublish(data.driver, data.handle, target)
+            if data is not None:
+                await self._unpublish(data.driver, data.handle, target)
+            await self._remove(target, texts.TEAR_DOWN)
         except StepFailed:
             self._actual.mark_uncertain(volume, mount.pod_uid)
             raise
@@ -56,7 +59,6 @@ class UnmountWork:
         async with session(self._tools, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:
             request = requests.unpublish_request(handle, self._tools.host.path_of(target))
             await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request)
-        await self._remove(target, texts.TEAR_DOWN)
 
     # ---- from the node -------------------------------------------------------------------------------------------
 
