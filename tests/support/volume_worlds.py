@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ from orlop.kube.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from orlop.kube.objects import ObjectName, uid
+from orlop.kube.objects import ObjectName, time_text, uid
 from orlop.testing.driver_model import ALL_ABILITIES, Storage
 from orlop.testing.driver_script import read_script
 from orlop.testing.fake_host import FakeMachine, FakeVolumeHost
@@ -232,6 +233,20 @@ class World:
         return {"/".join(names): content.decode() for names, content in self.machine.kubelet_contents.items()}
 
 
+@dataclass
+class TokenIssuer:
+    """Gives out tokens that can be told apart; who they are for was checked elsewhere."""
+
+    clock: Clock
+    count: int = 0
+
+    async def review(self, kind: Kind, body: Object, user: Any, namespace: str, name: str) -> Object:
+        self.count += 1
+        assert body["spec"]["boundObjectRef"]["kind"] == "Pod"
+        expires = self.clock.now() + timedelta(seconds=body["spec"]["expirationSeconds"])
+        return {**body, "status": {"token": f"token-canary-{self.count}", "expirationTimestamp": time_text(expires)}}
+
+
 async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
@@ -239,7 +254,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 @asynccontextmanager
 async def volume_world(clock: Clock | None = None, **capabilities: Any) -> AsyncIterator[World]:
     used = clock or VirtualClock()
-    async with api_server(used) as on:
+    async with api_server(used, reviews=TokenIssuer(used)) as on:
         client: KubeClient = on.client()
         await client.create(SERVICE_ACCOUNT, named("default"), namespace="default")
         await client.create(NODE, named(NODE_NAME, metadata={"name": NODE_NAME, "labels": {"zone": "a"}}))
