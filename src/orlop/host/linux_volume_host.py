@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from orlop.host import confined_paths, mounts
+from orlop.host import confined_paths, mounts, subpath_mounts
 from orlop.host.confined_open import READ_FLAGS, reopen
 from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
@@ -115,6 +115,22 @@ class LinuxVolumeHost:
                 report.skipped = True
                 return
             give_to_group(root, group, report, should_stop)
+
+    def mount_subpath(self, volume: Names, parts: tuple[str, ...], target: Names) -> None:
+        self.make_folders(target[:-1])
+        with (
+            opened_below(self._root, volume, Use.FOLDER_CONTENT, Mounts.CROSSED) as top,
+            subpath_mounts.opened_within(top, parts) as source,
+            self._parent_of(target) as parent,
+        ):
+            subpath_mounts.mount_within(source, parent, target[-1])
+
+    def unmount_subpath(self, target: Names) -> None:
+        try:
+            with self._parent_of(target) as parent:
+                subpath_mounts.unmount_within(parent, target[-1])
+        except HostError as error:
+            _if_missing(error, None)
 
     def close(self) -> None:
         os.close(self._root)

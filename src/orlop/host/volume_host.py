@@ -3,7 +3,7 @@
 The seam: `linux_volume_host` is the real one, `testing/fake_host` has a model of it, and one contract suite is kept by
 both. Everything blocks and raises HostError, whose `errno` tells the reasons named here apart. No symbolic link is
 followed below the directory. Nothing here mounts, unmounts, or removes anything but one empty folder or one of our
-own files.
+own files, except for subPaths: a part of a volume, mounted once more for one container.
 """
 
 from __future__ import annotations
@@ -54,3 +54,12 @@ class VolumeHost(Protocol):
         should_stop: Callable[[], bool],
     ) -> None:
         """All that is in it. `unless_root_is`: nothing is done where the top has the group and its bits already."""
+
+    def mount_subpath(self, volume: Names, parts: tuple[str, ...], target: Names) -> None:
+        """Mounts what the parts lead to inside the volume, and nothing outside of it; missing folders are made.
+
+        EXDEV, ELOOP: a link leads out. EINVAL: no name. What is mounted at the target already is replaced.
+        """
+
+    def unmount_subpath(self, target: Names) -> None:
+        """The mount and its target; neither need be there."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused
 from orlop.embedded.kubelet.volumes.volume_manager import VolumesNotReady
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, SECRET
 from orlop.kube.objects import uid
@@ -366,3 +367,67 @@ async def test_a_secret_that_is_missing_is_told_and_waited_for():
         assert told.startswith(
             'FailedMount: MountVolume.SetUp failed for volume "scratch" : fetching NodePublishSecret'
         )
+
+
+@pytest.mark.parametrize("path", ["/etc", "../x", "a/../../b", "..", "a\0b"])
+async def test_a_subpath_that_leads_elsewhere_is_refused(path: str):
+    async with volume_world() as world:
+        pod = await inline_world(world)
+        async with world.manager() as volumes:
+            await volumes.wait_mounted(pod)
+            with pytest.raises(SubPathRefused):
+                await volumes.mount_subpath(pod, SubPathMount("scratch", "main", 0, path))
+            with pytest.raises(SubPathRefused):
+                await volumes.mount_subpath(pod, SubPathMount("scratch", "..", 0, "a"))
+            with pytest.raises(SubPathRefused, match="is not mounted"):
+                await volumes.mount_subpath(pod, SubPathMount("other", "main", 0, "a"))
+            await volumes.wait_unmounted(uid(pod))
+        assert world.left() == []
+
+
+async def test_a_subpath_is_unmounted_before_its_volume_and_one_in_use_keeps_it():
+    async with volume_world() as world:
+        pod = await inline_world(world)
+        async with world.manager() as volumes:
+            await volumes.wait_mounted(pod)
+            path = await volumes.mount_subpath(pod, SubPathMount("scratch", "main", 2, "a/b"))
+            target = ("pods", uid(pod), "volume-subpaths", "scratch", "main", "2")
+            assert path.endswith("/".join(target))
+            world.machine.busy.add(target)
+            waiting = asyncio.ensure_future(volumes.wait_unmounted(uid(pod)))
+            await world.clock.sleep(5)
+            assert "NodeUnpublishVolume" not in world.calls()
+
+            world.machine.busy.clear()
+            await waiting
+        assert world.left() == []
+
+
+async def test_a_raw_block_volume_is_refused_in_words():
+    async with volume_world() as world:
+        await world.csi_driver(**INLINE_DRIVER)
+        await world.bound_claim(volumeMode="Block")
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
+        devices = [{"name": "main", "image": "i", "volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]}]
+        pod = await world.pod("p", volume, containers=devices)
+        async with world.manager() as volumes:
+            volumes.want(pod)
+            await world.clock.sleep(0.2)
+            await volumes.wait_unmounted(uid(pod))
+
+        (told,) = await world.events()
+        assert told.startswith('FailedMapVolume: MapVolume.SetUpDevice failed for volume "pv1" : raw block volumes')
+        assert world.left() == []
+
+
+async def test_an_api_server_that_is_away_takes_no_volume_from_a_pod_that_runs():
+    async with volume_world() as world:
+        pod = await persistent_world(world)
+        async with world.manager() as volumes:
+            await volumes.wait_mounted(pod)
+            gone = {"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}
+            volumes.want({**pod, "spec": {**pod["spec"], "volumes": [gone]}})
+            await world.clock.sleep(60)
+
+            assert any(world.machine.mounts.values())
+        assert "NodeUnpublishVolume" not in world.calls()

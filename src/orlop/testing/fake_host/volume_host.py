@@ -102,6 +102,25 @@ class FakeVolumeHost:
                 self._machine.group_of[volume] = group
                 report.files += 1
 
+    def mount_subpath(self, volume: Names, parts: tuple[str, ...], target: Names) -> None:
+        self.make_folders(target)
+        with self._acts.change("mount_subpath", f"mount {_shown(parts)} at {_shown(target)}"):
+            if any(part in {"", ".", ".."} or "/" in part for part in parts):
+                refuse(errno.EINVAL, f"{_shown(parts)} is no path")
+            if volume not in self._machine.kubelet_folders:
+                refuse(errno.ENOENT, f"{_shown(volume)} cannot be opened")
+            if not self._machine.mounts.get(target):
+                self._machine.mount_something_else(target)
+
+    def unmount_subpath(self, target: Names) -> None:
+        if self._machine.mounts.get(target):
+            with self._acts.change("unmount_subpath", f"unmount {_shown(target)}"):
+                if target in self._machine.busy:
+                    refuse(errno.EBUSY, f"{_shown(target)} cannot be unmounted")
+                self._machine.mounts.pop(target)
+        if target in self._machine.kubelet_folders:
+            self.remove_folder(target)
+
     def _entries(self, folder: Names) -> frozenset[str]:
         everything = self._machine.kubelet_folders | self._machine.kubelet_files
         return frozenset(names[-1] for names in everything if names and names[:-1] == folder)

@@ -16,6 +16,8 @@ PLUGIN: Final = "kubernetes.io/csi: "
 NODE_AFFINITY: Final = "MountVolume.NodeAffinity check failed"
 WAIT_FOR_ATTACH: Final = "MountVolume.WaitForAttach failed"
 MOUNT_DEVICE: Final = "MountVolume.MountDevice failed"
+MAP_DEVICE: Final = "MapVolume.SetUpDevice failed"
+NO_BLOCK_VOLUMES: Final = "raw block volumes are not served on this node yet: use one with volumeMode Filesystem"
 SET_UP: Final = "MountVolume.SetUp failed"
 TEAR_DOWN: Final = "UnmountVolume.TearDown failed"
 NEW_UNMOUNTER: Final = "UnmountVolume.NewUnmounter failed"
@@ -27,6 +29,10 @@ OWNERSHIP_LINK: Final = (
     "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"
     "#configure-volume-permission-and-ownership-change-policy-for-pods"
 )
+
+
+def reason_of(prefix: str) -> str:
+    return FAILED_MAP if prefix.startswith("MapVolume.") else FAILED_MOUNT
 
 
 def failed(prefix: str, volume: str, why: str) -> str:

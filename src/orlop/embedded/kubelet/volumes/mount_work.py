@@ -37,7 +37,7 @@ from orlop.embedded.kubelet.volumes.outcome_rules import (
 from orlop.embedded.kubelet.volumes.service_account_tokens import ServiceAccountTokens
 from orlop.embedded.kubelet.volumes.step_failures import StepFailed
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
-from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Device, MountState
+from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Device, MountState, VolumeMode
 from orlop.kube.errors import ApiError
 from orlop.kube.kinds import NODE
 from orlop.kube.objects import ObjectName
@@ -58,6 +58,8 @@ class MountWork:
 
     async def mount(self, mount: DesiredMount) -> None:
         """StepFailed tells which step failed; the actual state says then what is known."""
+        if mount.spec.mode is VolumeMode.BLOCK:
+            raise StepFailed(texts.MAP_DEVICE, texts.NO_BLOCK_VOLUMES)
         await self._check_node(mount)
         self._check_one_pod(mount)
         context = await self._attachments.publish_context(mount)

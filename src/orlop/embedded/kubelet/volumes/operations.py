@@ -141,7 +141,7 @@ class Operations:
             mount = self._desired_mount(operation.volume, operation.pod_uid)
             if mount is not None:
                 note = texts.failed(error.prefix, mount.spec.name, error.why)
-                self._tools.events.warning(reference_to(mount.pod), texts.FAILED_MOUNT, note)
+                self._tools.events.warning(reference_to(mount.pod), texts.reason_of(error.prefix), note)
 
     def _desired_mount(self, volume: UniqueName, pod_uid: PodUid) -> DesiredMount | None:
         return self._desired.mounts().get(volume, {}).get(pod_uid)

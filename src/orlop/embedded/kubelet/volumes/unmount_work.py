@@ -1,6 +1,6 @@
 """Undoes what `mount_work` did: a volume leaves a pod, and after its last pod the node.
 
-    pod:  vol_data.json read → NodeUnpublish → target, file and folder removed → forgotten
+    pod:  vol_data.json read → subPaths unmounted → NodeUnpublish → target, file and folder removed → forgotten
     node: vol_data.json read → NodeUnstage → staging path, file and folder removed → not mounted
 
 Nothing is removed while something is mounted: a driver that says success and leaves its mount is asked again, later and
@@ -22,6 +22,7 @@ from orlop.embedded.kubelet.volumes.driver_session import session
 from orlop.embedded.kubelet.volumes.mount_folders import MountFolders, StillMounted
 from orlop.embedded.kubelet.volumes.outcome_rules import Failure
 from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
+from orlop.embedded.kubelet.volumes.subpaths import SubPaths
 from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.embedded.kubelet.volumes.volume_values import ActualMount, Device, UniqueName, VolumeMode
@@ -36,6 +37,7 @@ class UnmountWork:
         self._tools = tools
         self._actual = actual
         self._folders = MountFolders(tools)
+        self._subpaths = SubPaths(tools)
 
     # ---- from a pod ----------------------------------------------------------------------------------------------
 
@@ -47,6 +49,7 @@ class UnmountWork:
             why = f"{texts.PLUGIN}unmounter failed to load volume data file [{path}]"
             raise NotPrepared(texts.NEW_UNMOUNTER, why)
         try:
+            await self._clean_subpaths(mount)
             if data is not None:
                 await self._unpublish(data.driver, data.handle, target)
             await self._remove(target, texts.TEAR_DOWN)
@@ -54,6 +57,12 @@ class UnmountWork:
             self._actual.mark_uncertain(volume, mount.pod_uid)
             raise
         self._actual.drop_mount(volume, mount.pod_uid)
+
+    async def _clean_subpaths(self, mount: ActualMount) -> None:
+        try:
+            await self._subpaths.clean(mount.pod_uid, mount.spec.name)
+        except HostError as error:
+            raise StepFailed(texts.TEAR_DOWN, f"error cleaning subPath mounts: {error}", Failure.NOT_FINAL) from None
 
     async def _unpublish(self, driver: str, handle: str, target: Names) -> None:
         async with session(self._tools, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:

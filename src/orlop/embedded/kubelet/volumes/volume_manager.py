@@ -14,6 +14,7 @@ Kubelet looks ten times a second; this one is woken when there is something to d
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -28,6 +29,7 @@ from orlop.embedded.kubelet.volumes.operations import Operations
 from orlop.embedded.kubelet.volumes.pod_volumes import PodVolumes
 from orlop.embedded.kubelet.volumes.reconcile_rules import Mount, Operation, World, plan
 from orlop.embedded.kubelet.volumes.reconstruction import reconstruct
+from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused, SubPaths
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
 from orlop.embedded.kubelet.volumes.volume_values import PodUid, Seen
 from orlop.foundation.task_group import TaskGroup
@@ -56,6 +58,7 @@ class VolumeManager:
         self._desired = DesiredState(tools)
         self._actual = ActualState(self._changed)
         self._leftovers = Leftovers(tools, self._changed)
+        self._subpaths = SubPaths(tools)
         self._operations = Operations(
             tools, self._desired, self._actual, changed=self._changed, unmounted=self._leftovers.look_soon
         )
@@ -117,6 +120,18 @@ class VolumeManager:
             self._tools.events.warning(about, texts.FAILED_MOUNT, texts.cannot_be_had(text))
             raise VolumesNotReady(text, timed_out=False)
         return found
+
+    async def mount_subpath(self, pod: Seen, mount: SubPathMount) -> str:
+        """For a container that is about to start; its volume, named as the pod calls it, must be mounted.
+
+        Gives the path on this machine. Raises SubPathRefused.
+        """
+        wanted = self._desired.pods.get(objects.uid(pod))
+        mounts = wanted.desire.mounts if wanted is not None else ()
+        found = next((one for one in mounts if mount.volume in one.outer_names), None)
+        if found is None or mount.volume not in self.volumes_of(pod).mounted:
+            raise SubPathRefused(f"The volume {mount.volume!r} of the pod is not mounted: wait for it first.")
+        return await self._subpaths.mount(objects.uid(pod), replace(mount, volume=found.spec.name))
 
     async def wait_unmounted(self, pod_uid: PodUid) -> None:
         """Lets the pod go, and returns when nothing of its volumes is left: in our books, and in the kernel."""
