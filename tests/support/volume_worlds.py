@@ -23,6 +23,7 @@ from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Entry, collecting_log
 from orlop.host.volume_host import VolumeHost
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
+from orlop.kube.errors import NotConnected
 from orlop.kube.event_bodies import Reporter
 from orlop.kube.event_recorder import EventRecorder
 from orlop.kube.kinds import (
@@ -108,6 +109,10 @@ class World:
 
     def __post_init__(self) -> None:
         self.client = self.on.client()
+        self.way = AwayTransport(self.on.transport())
+        self.kubelets_client = KubeClient(
+            self.way, clock=self.clock, random=Random(3), log=collecting_log(self.log), name="kubelet"
+        )
         self.play({})
         self.connection = InProcessConnection(self.interceptor)
         self.register()
@@ -152,7 +157,7 @@ class World:
     ) -> AsyncIterator[VolumeManager]:
         log = collecting_log(self.log)
         events = EventRecorder(
-            self.client,
+            self.kubelets_client,
             Reporter("kubelet", NODE_NAME),
             clock=self.clock,
             random=Random(2),
@@ -161,7 +166,15 @@ class World:
         )
         used = host or FakeVolumeHost(self.machine, points)
         tools = VolumeTools(
-            NODE_NAME, self.client, self.csi_drivers.get, self.drivers, used, in_thread, events, self.clock, log
+            NODE_NAME,
+            self.kubelets_client,
+            self.csi_drivers.get,
+            self.drivers,
+            used,
+            in_thread,
+            events,
+            self.clock,
+            log,
         )
         self.volumes = VolumeManager(tools)
         tasks = [asyncio.ensure_future(self.volumes.run()), asyncio.ensure_future(events.run())]
@@ -231,6 +244,22 @@ class World:
 
     def contents(self) -> dict[str, str]:
         return {"/".join(names): content.decode() for names, content in self.machine.kubelet_contents.items()}
+
+
+@dataclass
+class AwayTransport:
+    """The way to an API server that may be away."""
+
+    inner: Any
+    is_away: bool = False
+
+    async def exchange(self, request: Any, timeout: float) -> Any:  # noqa: ASYNC109 - the seam's own signature
+        if self.is_away:
+            raise NotConnected("the API server is away")
+        return await self.inner.exchange(request, timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 @dataclass

@@ -239,3 +239,25 @@ async def test_a_file_that_names_another_volume_than_its_folder_unmounts_nothing
 
         assert world.calls() == []
         assert world.left() == []
+
+
+async def test_a_kubelet_that_comes_back_while_the_api_server_is_away_unmounts_nothing_until_it_is_there():
+    async with volume_world() as world:
+        await make_persistent(world)
+        (pod,) = (await world.client.list(POD)).items
+        async with world.manager() as volumes:
+            await volumes.wait_mounted(pod)
+        world.way.is_away = True
+        async with world.manager(known=False) as volumes:
+            volumes.want(pod)
+            volumes.all_pods_known()
+            await world.clock.sleep(600)
+            assert world.calls() == ["NodeStageVolume", "NodePublishVolume"]
+
+            world.way.is_away = False
+            await volumes.wait_mounted(pod)
+            assert world.calls() == ["NodeStageVolume", "NodePublishVolume"] * 2
+            world.way.is_away = True
+            await volumes.wait_unmounted(uid(pod))
+            await world.clock.sleep(5)
+        assert world.left() == []
