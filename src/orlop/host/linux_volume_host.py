@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from orlop.host import confined_paths, mounts, subpath_mounts
+from orlop.host import confined_paths, mount_table, mounts, subpath_mounts
 from orlop.host.confined_open import READ_FLAGS, reopen
 from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
@@ -67,6 +67,12 @@ class LinuxVolumeHost:
                 return mounts.is_mount_point(parent, names[-1])
         except HostError as error:
             return _if_missing(error, False)
+
+    def mounted_elsewhere(self, target: Names) -> tuple[str, ...]:
+        if not self.is_mounted(target):
+            return ()
+        with opened_below(self._root, target, Use.HANDLE, Mounts.CROSSED) as mounted:
+            return mount_table.other_mounts_of(mounted)
 
     def write_file(self, file: Names, content: bytes) -> None:
         unfinished = f"{file[-1]}{UNFINISHED}"

@@ -32,6 +32,9 @@ class VolumeHost(Protocol):
     def is_mounted(self, names: Names) -> bool:
         """Whether it is a mount point; what is missing is none."""
 
+    def mounted_elsewhere(self, target: Names) -> tuple[str, ...]:
+        """Other mount points of what is mounted there; none if nothing is."""
+
     def write_file(self, file: Names, content: bytes) -> None:
         """Whole or not at all. ENOENT: its folder is missing."""
 

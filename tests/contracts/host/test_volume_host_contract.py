@@ -159,6 +159,14 @@ def test_giving_to_a_group_can_be_stopped(place: Place):
     assert stopped.value.errno == errno.ECANCELED
 
 
+def test_what_is_mounted_once_is_mounted_nowhere_else(place: Place):
+    place.host.make_folders(TARGET)
+    assert place.host.mounted_elsewhere(TARGET) == ()
+    place.mount(TARGET)
+
+    assert place.host.mounted_elsewhere(TARGET) == ()
+
+
 # ---- on this kernel alone --------------------------------------------------------------------------------------------
 
 
@@ -261,3 +269,14 @@ def test_a_volume_that_cannot_be_written_is_remarked_and_no_error(kubelet: Path)
         run("umount", target)
 
     assert report.remarks.count == 1
+
+
+def test_another_mount_of_the_same_folder_is_seen(kubelet: Path):
+    other = ("pods", "u2", "mount")
+    with LinuxVolumeHost(str(kubelet)) as host:
+        host.make_folders(TARGET)
+        host.make_folders(other)
+        run("mount", "-t", "tmpfs", "tmpfs", kubelet.joinpath(*TARGET))
+        run("mount", "--bind", kubelet.joinpath(*TARGET), kubelet.joinpath(*other))
+
+        assert host.mounted_elsewhere(TARGET) == (str(kubelet.joinpath(*other)),)

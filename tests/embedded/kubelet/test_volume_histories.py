@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orlop.embedded.kubelet.volumes import volume_paths
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused
 from orlop.embedded.kubelet.volumes.volume_manager import VolumesNotReady
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, SECRET
@@ -431,3 +432,22 @@ async def test_an_api_server_that_is_away_takes_no_volume_from_a_pod_that_runs()
 
             assert any(world.machine.mounts.values())
         assert "NodeUnpublishVolume" not in world.calls()
+
+
+async def test_what_is_staged_is_not_unstaged_while_it_is_mounted_elsewhere():
+    async with volume_world() as world:
+        pod = await persistent_world(world)
+        async with world.manager() as volumes:
+            await volumes.wait_mounted(pod)
+            staging = volume_paths.global_mount(DRIVER, "h1")
+            world.machine.mount_something_else(staging)
+            elsewhere = ("pods", "lost", "mount")
+            world.machine.mounts[elsewhere] = list(world.machine.mounts[staging])
+            await volumes.wait_unmounted(uid(pod))
+            await world.clock.sleep(60)
+            assert "NodeUnstageVolume" not in world.calls()
+
+            del world.machine.mounts[elsewhere], world.machine.mounts[staging]
+            await world.clock.sleep(130)
+        assert world.calls()[-1] == "NodeUnstageVolume"
+        assert world.left() == []

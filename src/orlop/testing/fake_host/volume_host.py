@@ -45,6 +45,13 @@ class FakeVolumeHost:
         with self._acts.look("is_mounted"):
             return bool(self._machine.mounts.get(names))
 
+    def mounted_elsewhere(self, target: Names) -> tuple[str, ...]:
+        with self._acts.look("mounted_elsewhere"):
+            stack = self._machine.mounts.get(target)
+            roots = {mount.root for mount in stack[-1:]} if stack else set()
+            others = ((at, it[-1].root) for at, it in self._machine.mounts.items() if it and at != target)
+            return tuple(self.path_of(at) for at, root in others if root in roots)
+
     def write_file(self, file: Names, content: bytes) -> None:
         unfinished = _unfinished(file)
         with self._acts.change("write_file", f"write {_shown(unfinished)}"):

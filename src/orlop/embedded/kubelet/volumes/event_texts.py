@@ -21,6 +21,7 @@ NO_BLOCK_VOLUMES: Final = "raw block volumes are not served on this node yet: us
 SET_UP: Final = "MountVolume.SetUp failed"
 TEAR_DOWN: Final = "UnmountVolume.TearDown failed"
 NEW_UNMOUNTER: Final = "UnmountVolume.NewUnmounter failed"
+MOUNT_REFERENCES: Final = "GetDeviceMountRefs check failed"
 UNMOUNT_DEVICE: Final = "UnmountDevice failed"
 IN_USE_BY_ANOTHER: Final = "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
 NO_MATCHING_TERMS: Final = "no matching NodeSelectorTerms"
@@ -57,6 +58,10 @@ def cannot_be_had(text: str) -> str:
 
 def still_mounted(mounted: Iterable[str], cause: str) -> str:
     return f"mounted volumes={_listed(mounted)}: {cause}"
+
+
+def mounted_elsewhere(path: str, others: Iterable[str]) -> str:
+    return f'the device mount path "{path}" is still mounted by other references {_listed(others)}'
 
 
 def nothing_there(driver: str, path: str) -> str:

@@ -1,7 +1,7 @@
 """Undoes what `mount_work` did: a volume leaves a pod, and after its last pod the node.
 
     pod:  vol_data.json read → subPaths unmounted → NodeUnpublish → target, file and folder removed → forgotten
-    node: vol_data.json read → NodeUnstage → staging path, file and folder removed → not mounted
+    node: mounted nowhere else → vol_data.json read → NodeUnstage → staging path, file and folder removed → not mounted
 
 Nothing is removed while something is mounted: a driver that says success and leaves its mount is asked again, later and
 later, and the pod does not finish. Any error leaves the state uncertain, and is tried again with a growing delay.
@@ -11,6 +11,7 @@ looked. Without both there is nothing left to undo.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from orlop.csi.proto import rpc
@@ -29,6 +30,7 @@ from orlop.embedded.kubelet.volumes.volume_values import ActualMount, Device, Un
 from orlop.host.errors import HostError
 
 TEAR_DOWN_DOING: Final = "Unmounter.TearDownAt failed to get CSI client"
+STAGING_PLACE: Final = "/plugins/kubernetes.io/"
 UNMOUNT_DEVICE_DOING: Final = "attacher.UnmountDevice failed to create newCsiDriverClient"
 
 
@@ -75,6 +77,7 @@ class UnmountWork:
         spec = self._actual.volumes[volume].spec
         target = volume_paths.global_mount(spec.driver, spec.handle)
         try:
+            await self._check_references(target)
             if volume_data.staged_spec(await self._folders.read_data(target[:-1])) is not None:
                 await self._unstage(spec.driver, spec.handle, target)
             await self._remove(target, texts.UNMOUNT_DEVICE)
@@ -82,6 +85,17 @@ class UnmountWork:
             self._actual.set_device(volume, Device.UNCERTAIN)
             raise
         self._actual.set_device(volume, Device.NOT_MOUNTED)
+
+    async def _check_references(self, target: Names) -> None:
+        """A pod's mount that our books have lost must not lose its staging."""
+        host = self._tools.host
+        try:
+            found = await self._tools.in_thread(partial(host.mounted_elsewhere, target))
+        except HostError as error:
+            raise StepFailed(texts.MOUNT_REFERENCES, str(error)) from None
+        others = [path for path in found if STAGING_PLACE not in path]
+        if others:
+            raise StepFailed(texts.MOUNT_REFERENCES, texts.mounted_elsewhere(host.path_of(target), others))
 
     async def _unstage(self, driver: str, handle: str, target: Names) -> None:
         async with session(self._tools, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING) as asked:
