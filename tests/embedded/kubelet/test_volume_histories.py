@@ -451,3 +451,18 @@ async def test_what_is_staged_is_not_unstaged_while_it_is_mounted_elsewhere():
             await world.clock.sleep(130)
         assert world.calls()[-1] == "NodeUnstageVolume"
         assert world.left() == []
+
+
+async def test_an_empty_folder_of_a_pod_that_somebody_is_making_is_left_alone():
+    async with volume_world() as world:
+        pod = await inline_world(world)
+        async with world.manager() as volumes:
+            await volumes.wait_mounted(pod)
+            world.machine.kubelet_makes(("pods", "in-the-making"))
+            await volumes.wait_unmounted(uid(pod))
+            await world.clock.sleep(60)
+
+        assert world.left() == ["pods/in-the-making"]
+        async with world.manager():
+            await world.clock.sleep(1)
+        assert world.left() == []

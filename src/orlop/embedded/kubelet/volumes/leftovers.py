@@ -34,8 +34,14 @@ class Leftovers:
         self._tools = tools
         self._changed = changed
         self._delay = SWEEP_SECONDS
+        self._pods_at_start: frozenset[PodUid] = frozenset()
         self.due_at: float | None = 0.0
         self.is_sweeping = False
+
+    async def note_start(self) -> None:
+        """Before anything is made: pods' folders that an earlier life has left."""
+        names = await self._tools.in_thread(partial(self._tools.host.names_in, volume_paths.ALL_PODS))
+        self._pods_at_start = names or frozenset()
 
     def look_soon(self) -> None:
         """A pod goes: something of it may be left when it has gone."""
@@ -49,7 +55,7 @@ class Leftovers:
         return self._sweep(pods, {volume_paths.staging_folder(spec.driver, spec.handle) for spec in volumes})
 
     async def _sweep(self, pods: Collection[PodUid], staged: Collection[Names]) -> None:
-        sweep = Sweep(self._tools.host)
+        sweep = Sweep(self._tools.host, self._pods_at_start)
         try:
             await self._tools.in_thread(partial(sweep.all_but, pods, staged))
         except HostError as error:
@@ -61,7 +67,7 @@ class Leftovers:
 
     async def sweep_pod(self, pod_uid: PodUid) -> None:
         """Of a pod that has nothing mounted any more."""
-        sweep = Sweep(self._tools.host)
+        sweep = Sweep(self._tools.host, self._pods_at_start)
         await self._tools.in_thread(partial(sweep.pod, pod_uid))
         self._tell(sweep)
 
@@ -90,6 +96,8 @@ class Sweep:
     """Blocks. `left` are sentences about what stays."""
 
     host: VolumeHost
+    old_pods: Collection[PodUid]
+    """Whose folders are removed though there is nothing of a volume in them; others may just be in the making."""
     left: list[str] = field(default_factory=list)
 
     def all_but(self, pods: Collection[PodUid], staged: Collection[Names]) -> None:
@@ -108,8 +116,8 @@ class Sweep:
         for name in sorted(self.host.names_in(folder) or ()):
             self._mount((*folder, name, volume_paths.MOUNT))
         self._remove_if_empty(folder)
-        self._remove_if_empty(volume_paths.pod_volumes(pod_uid))
-        self._remove_if_empty(volume_paths.pod_folder(pod_uid))
+        if self._remove_if_empty(volume_paths.pod_volumes(pod_uid)) or pod_uid in self.old_pods:
+            self._remove_if_empty(volume_paths.pod_folder(pod_uid))
 
     def staging(self, known: Collection[Names]) -> None:
         """Of all staging folders but those."""
@@ -128,9 +136,9 @@ class Sweep:
         except HostError as error:
             self.left.append(str(error))
 
-    def _remove_if_empty(self, folder: Names) -> None:
+    def _remove_if_empty(self, folder: Names) -> bool:
         try:
-            if self.host.names_in(folder) == frozenset():
-                self.host.remove_folder(folder)
+            return self.host.names_in(folder) == frozenset() and self.host.remove_folder(folder)
         except HostError as error:
             self.left.append(str(error))
+            return False

@@ -86,6 +86,13 @@ class Operations:
             if self._driver_of(volume) == driver:
                 del self._failures[volume]
 
+    def forget_unknown(self) -> None:
+        """Failures of volumes that nobody wants and that are not here."""
+        for volume in [*self._failures]:
+            known = volume in self._actual.volumes or volume in self._under_way or self._any_mount(volume) is not None
+            if not known:
+                del self._failures[volume]
+
     async def _operate(self, operation: Operation, attempt: Attempt) -> None:
         try:
             await self._carry_out(operation)

@@ -76,6 +76,7 @@ class VolumeManager:
         """Its containers have ended: nothing uses its volumes any more."""
         if pod_uid in self._desired.pods:
             self._desired.let_go(pod_uid)
+            self._operations.forget_unknown()
             self._leftovers.look_soon()
             self._changed()
 
@@ -159,6 +160,7 @@ class VolumeManager:
                 await self._wait_for_news(self._begin_what_is_due(tasks))
 
     async def _reconstruct(self) -> None:
+        await self._leftovers.note_start()
         for found in await self._tools.in_thread(partial(reconstruct, self._tools.host)):
             self._actual.add_reconstructed(found.volume, found.spec, found.pod_uid)
 
