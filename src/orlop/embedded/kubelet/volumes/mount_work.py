@@ -23,7 +23,7 @@ from orlop.embedded.kubelet.volumes.actual_state import ActualState
 from orlop.embedded.kubelet.volumes.attachments import Attachments
 from orlop.embedded.kubelet.volumes.csi_driver_facts import DriverFacts, driver_facts
 from orlop.embedded.kubelet.volumes.csi_request_rules import StepFacts
-from orlop.embedded.kubelet.volumes.driver_session import DriverSession, read_secret, session
+from orlop.embedded.kubelet.volumes.driver_talk import DriverTalk, read_secret, talk_with
 from orlop.embedded.kubelet.volumes.fs_group import FsGroup
 from orlop.embedded.kubelet.volumes.fs_group_rules import NoPolicy, check_policy, group_to_apply
 from orlop.embedded.kubelet.volumes.mount_folders import MountFolders
@@ -97,7 +97,7 @@ class MountWork:
 
     async def _stage(self, mount: DesiredMount, context: dict[str, str]) -> None:
         spec, prefix = mount.spec, texts.MOUNT_DEVICE
-        async with session(self._tools, spec.driver, prefix, DEVICE_DOING) as driver:
+        async with talk_with(self._tools, spec.driver, prefix, DEVICE_DOING) as driver:
             abilities = await driver.abilities()
             secrets = await read_secret(self._tools.client, spec.stage_secret, "NodeStageSecretRef", prefix)
             facts = StepFacts(abilities, publish_context=context, secrets=secrets)
@@ -134,7 +134,7 @@ class MountWork:
     async def _publish(self, mount: DesiredMount, context: dict[str, str]) -> None:
         spec = mount.spec
         target = volume_paths.mount_target(mount.pod.uid, spec.name)
-        async with session(self._tools, spec.driver, texts.SET_UP, SET_UP_DOING) as driver:
+        async with talk_with(self._tools, spec.driver, texts.SET_UP, SET_UP_DOING) as driver:
             facts = await self._publish_facts(mount, context, driver)
             await self._folders.make(target[:-1], texts.SET_UP)
             data = volume_data.publish_data(spec, self._tools.node)
@@ -146,7 +146,7 @@ class MountWork:
         if (group := group_to_apply(mount, facts)) is not None:
             await self._fs_group.apply(mount, group)
 
-    async def _publish_facts(self, mount: DesiredMount, context: dict[str, str], driver: DriverSession) -> StepFacts:
+    async def _publish_facts(self, mount: DesiredMount, context: dict[str, str], driver: DriverTalk) -> StepFacts:
         about = driver_facts(self._tools.csi_driver(mount.spec.driver))
         _check_lifecycle(mount, about)
         secret = mount.spec.publish_secret

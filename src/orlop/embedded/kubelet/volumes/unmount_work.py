@@ -19,7 +19,7 @@ from orlop.embedded.kubelet.volumes import csi_request_rules as requests
 from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import volume_data, volume_paths
 from orlop.embedded.kubelet.volumes.actual_state import ActualState
-from orlop.embedded.kubelet.volumes.driver_session import session
+from orlop.embedded.kubelet.volumes.driver_talk import talk_with
 from orlop.embedded.kubelet.volumes.mount_folders import MountFolders, StillMounted
 from orlop.embedded.kubelet.volumes.outcome_rules import Failure
 from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
@@ -67,7 +67,7 @@ class UnmountWork:
             raise StepFailed(texts.TEAR_DOWN, f"error cleaning subPath mounts: {error}", Failure.NOT_FINAL) from None
 
     async def _unpublish(self, driver: str, handle: str, target: Names) -> None:
-        async with session(self._tools, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:
+        async with talk_with(self._tools, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:
             request = requests.unpublish_request(handle, self._tools.host.path_of(target))
             await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request)
 
@@ -98,7 +98,7 @@ class UnmountWork:
             raise StepFailed(texts.MOUNT_REFERENCES, texts.mounted_elsewhere(host.path_of(target), others))
 
     async def _unstage(self, driver: str, handle: str, target: Names) -> None:
-        async with session(self._tools, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING) as asked:
+        async with talk_with(self._tools, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING) as asked:
             if requests.STAGES in await asked.abilities():
                 request = requests.unstage_request(handle, self._tools.host.path_of(target))
                 await asked.call(rpc.NODE_UNSTAGE_VOLUME, request)

@@ -32,7 +32,7 @@ Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
-class DriverSession:
+class DriverTalk:
     """`prefix` is what an event about a failure of this step begins with."""
 
     def __init__(self, client: CsiClient, prefix: str, deadline: Deadline) -> None:
@@ -58,12 +58,12 @@ class DriverSession:
 
 
 @asynccontextmanager
-async def session(tools: VolumeTools, driver: str, prefix: str, doing: str) -> AsyncIterator[DriverSession]:
+async def talk_with(tools: VolumeTools, driver: str, prefix: str, doing: str) -> AsyncIterator[DriverTalk]:
     """`doing` is how kubelet calls the step where the driver is not registered."""
     client = tools.drivers.driver(driver)
     if client is None:
         raise StepFailed(prefix, event_texts.not_registered(doing, driver))
-    yield DriverSession(client, prefix, tools.clock.deadline(STEP_SECONDS))
+    yield DriverTalk(client, prefix, tools.clock.deadline(STEP_SECONDS))
 
 
 async def read_secret(client: KubeClient, name: ObjectName | None, field: str, prefix: str) -> Mapping[str, str]:
