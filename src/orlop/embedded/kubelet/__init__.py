@@ -1,1 +1,1 @@
-"""What a node does for its pods where there is no kubelet: a client of an API server and of CSI drivers, like the real one."""
+"""What a node does for its pods where there is no kubelet: a client of an API server and of CSI drivers."""
