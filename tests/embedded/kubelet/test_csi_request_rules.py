@@ -1,4 +1,4 @@
-"""The requests of a real kubelet, field by field: {inline, PV, block} x {pod info} x {staging} and more."""
+"""The requests that kubelet's source makes, field by field: {inline, PV, block} x {pod info} x {staging} and more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths, handles and files, against vectors that a real kubelet wrote."""
+"""Paths, handles and files, against vectors made by the formulas of kubelet's source."""
 
 from __future__ import annotations
 

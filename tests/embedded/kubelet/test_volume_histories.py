@@ -421,7 +421,7 @@ async def test_a_raw_block_volume_is_refused_in_words():
         assert world.left() == []
 
 
-async def test_an_api_server_that_is_away_takes_no_volume_from_a_pod_that_runs():
+async def test_a_claim_that_can_no_longer_be_read_takes_no_volume_from_a_pod_that_runs():
     async with volume_world() as world:
         pod = await persistent_world(world)
         async with world.manager() as volumes:
