@@ -19,7 +19,14 @@ from typing import Final
 
 from orlop.host import system_calls
 from orlop.host.errors import HostError
-from orlop.host.mount_table_rules import FolderInFileSystem, MountedFolders, MountLine, folder_of_path, line_of_mount
+from orlop.host.mount_table_rules import (
+    FolderInFileSystem,
+    MountedFolders,
+    MountLine,
+    folder_of_path,
+    line_of_mount,
+    parse_mount_lines,
+)
 
 PROC: Final = "/proc"
 WHOLE: Final = "/"
@@ -88,6 +95,14 @@ def read_all_namespaces(proc: str = PROC) -> SeenNamespaces:
 def mount_of(descriptor: int) -> MountLine:
     """The line, in our own table, of the mount that an open file or folder lies on."""
     return _line_of(descriptor, _own_table(PROC))
+
+
+def other_mounts_of(descriptor: int) -> tuple[str, ...]:
+    """Where else, in our own table, the same folder of the same file system is mounted."""
+    table = _own_table(PROC)
+    own = _line_of(descriptor, table)
+    lines = parse_mount_lines(table)
+    return tuple(line.mount_point for line in lines if line.root == own.root and line.mount_id != own.mount_id)
 
 
 def _line_of(descriptor: int, own_table: bytes) -> MountLine:

@@ -85,6 +85,10 @@ class FakeMachine:
         """By shelf (None: beside the shelves): names, and why they are strange."""
         self.kubelet_folders: set[Names] = {()}
         self.kubelet_files: set[Names] = set()
+        self.kubelet_contents: dict[Names, bytes] = {}
+        """Of those files that kubelet itself wrote."""
+        self.group_of: dict[Names, int] = {}
+        """Targets that were given to a group, with all they hold."""
         self.kubelet_is_shared = True
         self.mounts: dict[Names, list[FakeMount]] = {}
         """Below kubelet's directory; the last one is the topmost."""

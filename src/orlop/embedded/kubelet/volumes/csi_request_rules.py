@@ -1,0 +1,138 @@
+"""The requests that kubelet makes of a driver's Node service, field by field. Pure.
+
+What is not said here is not sent: no default file system, no pod info but where the CSIDriver asks for it, no staging
+path for a driver that does not stage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orlop.csi.proto import csi_pb2
+from orlop.embedded.kubelet.volumes.csi_driver_facts import DriverFacts
+from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, PodFacts, VolumeMode, VolumeSpec
+
+STAGES: Final = "STAGE_UNSTAGE_VOLUME"
+MULTI_WRITER: Final = "SINGLE_NODE_MULTI_WRITER"
+MOUNT_GROUP: Final = "VOLUME_MOUNT_GROUP"
+PREFIX: Final = "csi.storage.k8s.io/"
+TOKENS: Final = f"{PREFIX}serviceAccount.tokens"
+
+Mode = csi_pb2.VolumeCapability.AccessMode.Mode
+READ_WRITE_ONCE: Final = "ReadWriteOnce"
+MODES: Final[Mapping[str, Any]] = {
+    READ_WRITE_ONCE: Mode.SINGLE_NODE_WRITER,
+    "ReadWriteOncePod": Mode.SINGLE_NODE_WRITER,
+    "ReadOnlyMany": Mode.MULTI_NODE_READER_ONLY,
+    "ReadWriteMany": Mode.MULTI_NODE_MULTI_WRITER,
+}
+MODES_OF_MULTI_WRITERS: Final[Mapping[str, Any]] = {
+    **MODES,
+    READ_WRITE_ONCE: Mode.SINGLE_NODE_MULTI_WRITER,
+    "ReadWriteOncePod": Mode.SINGLE_NODE_SINGLE_WRITER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What was read for one step: never printed, since it holds secrets."""
+
+    abilities: frozenset[str]
+    driver: DriverFacts = field(default_factory=DriverFacts)
+    publish_context: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tokens: Mapping[str, Any] | None = field(default=None, repr=False)
+    """By audience."""
+
+    @property
+    def stages(self) -> bool:
+        return STAGES in self.abilities
+
+
+def stage_request(mount: DesiredMount, facts: StepFacts, staging_path: str) -> csi_pb2.NodeStageVolumeRequest:
+    return csi_pb2.NodeStageVolumeRequest(
+        volume_id=mount.spec.handle,
+        publish_context=facts.publish_context,
+        staging_target_path=staging_path,
+        volume_capability=_capability(mount, facts),
+        secrets=facts.secrets,
+        volume_context=mount.spec.attributes,
+    )
+
+
+def publish_request(
+    mount: DesiredMount, facts: StepFacts, staging_path: str, target_path: str
+) -> csi_pb2.NodePublishVolumeRequest:
+    is_block = mount.spec.mode is VolumeMode.BLOCK
+    has_staging_path = is_block or (facts.stages and not mount.spec.is_inline)
+    return csi_pb2.NodePublishVolumeRequest(
+        volume_id=mount.spec.handle,
+        publish_context=facts.publish_context,
+        staging_target_path=staging_path if has_staging_path else "",
+        target_path=target_path,
+        volume_capability=_capability(mount, facts),
+        readonly=mount.read_only,
+        secrets={**facts.secrets, **(_tokens(facts) if facts.driver.tokens_in_secrets else {})},
+        volume_context=_volume_context(mount, facts),
+    )
+
+
+def unpublish_request(handle: str, target_path: str) -> csi_pb2.NodeUnpublishVolumeRequest:
+    return csi_pb2.NodeUnpublishVolumeRequest(volume_id=handle, target_path=target_path)
+
+
+def unstage_request(handle: str, staging_path: str) -> csi_pb2.NodeUnstageVolumeRequest:
+    return csi_pb2.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=staging_path)
+
+
+def _volume_context(mount: DesiredMount, facts: StepFacts) -> dict[str, str]:
+    """Attributes first, then pod info, then tokens: what comes later wins."""
+    context = dict(mount.spec.attributes)
+    if facts.driver.pod_info_on_mount:
+        context |= _pod_info(mount.pod, mount.spec)
+    if mount.spec.mode is VolumeMode.FILESYSTEM and not facts.driver.tokens_in_secrets:
+        context |= _tokens(facts)
+    return context
+
+
+def _pod_info(pod: PodFacts, spec: VolumeSpec) -> dict[str, str]:
+    return {
+        f"{PREFIX}pod.name": pod.name.name,
+        f"{PREFIX}pod.namespace": pod.name.namespace or "",
+        f"{PREFIX}pod.uid": pod.uid,
+        f"{PREFIX}serviceAccount.name": pod.service_account,
+        f"{PREFIX}ephemeral": "true" if spec.is_inline else "false",
+    }
+
+
+def _tokens(facts: StepFacts) -> dict[str, str]:
+    if facts.tokens is None:
+        return {}
+    return {TOKENS: json.dumps(facts.tokens, sort_keys=True, separators=(",", ":"))}
+
+
+def _capability(mount: DesiredMount, facts: StepFacts) -> csi_pb2.VolumeCapability:
+    mode = csi_pb2.VolumeCapability.AccessMode(mode=_access_mode(mount.spec, facts.abilities))
+    if mount.spec.mode is VolumeMode.BLOCK:
+        return csi_pb2.VolumeCapability(block=csi_pb2.VolumeCapability.BlockVolume(), access_mode=mode)
+    return csi_pb2.VolumeCapability(mount=_mount_volume(mount, facts), access_mode=mode)
+
+
+def _mount_volume(mount: DesiredMount, facts: StepFacts) -> csi_pb2.VolumeCapability.MountVolume:
+    group = mount.pod.fs_group
+    has_group = group is not None and MOUNT_GROUP in facts.abilities
+    return csi_pb2.VolumeCapability.MountVolume(
+        fs_type=mount.spec.fs_type,
+        mount_flags=mount.spec.mount_options,
+        volume_mount_group=str(group) if has_group else "",
+    )
+
+
+def _access_mode(spec: VolumeSpec, abilities: frozenset[str]) -> Any:
+    """The first of a PV's alone; an inline volume, and a PV that names none, is read and written by one node."""
+    table = MODES_OF_MULTI_WRITERS if MULTI_WRITER in abilities else MODES
+    named = spec.access_modes[0] if spec.access_modes else READ_WRITE_ONCE
+    return table.get(named, Mode.UNKNOWN)

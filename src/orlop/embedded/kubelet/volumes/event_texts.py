@@ -1,0 +1,87 @@
+"""What people are told, in kubelet's words: they look for these in `kubectl describe`, and so do their tools. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+FAILED_MOUNT: Final = "FailedMount"
+FAILED_MAP: Final = "FailedMapVolume"
+SUCCESSFUL_MOUNT: Final = "SuccessfulMountVolume"
+SLOW_OWNERSHIP: Final = "VolumePermissionChangeInProgress"
+NOT_A_MOUNT: Final = "VolumeNotAMountPoint"
+"""Not kubelet's: it does not look."""
+
+PLUGIN: Final = "kubernetes.io/csi: "
+NODE_AFFINITY: Final = "MountVolume.NodeAffinity check failed"
+WAIT_FOR_ATTACH: Final = "MountVolume.WaitForAttach failed"
+MOUNT_DEVICE: Final = "MountVolume.MountDevice failed"
+MAP_DEVICE: Final = "MapVolume.SetUpDevice failed"
+NO_BLOCK_VOLUMES: Final = "raw block volumes are not served on this node yet: use one with volumeMode Filesystem"
+SET_UP: Final = "MountVolume.SetUp failed"
+TEAR_DOWN: Final = "UnmountVolume.TearDown failed"
+NEW_UNMOUNTER: Final = "UnmountVolume.NewUnmounter failed"
+MOUNT_REFERENCES: Final = "GetDeviceMountRefs check failed"
+UNMOUNT_DEVICE: Final = "UnmountDevice failed"
+IN_USE_BY_ANOTHER: Final = "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+NO_MATCHING_TERMS: Final = "no matching NodeSelectorTerms"
+DEADLINE: Final = "context deadline exceeded"
+OWNERSHIP_LINK: Final = (
+    "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"
+    "#configure-volume-permission-and-ownership-change-policy-for-pods"
+)
+
+
+def reason_of(prefix: str) -> str:
+    return FAILED_MAP if prefix.startswith("MapVolume.") else FAILED_MOUNT
+
+
+def failed(prefix: str, volume: str, why: str) -> str:
+    """The blank before the colon is kubelet's."""
+    return f'{prefix} for volume "{volume}" : {why}'
+
+
+def not_registered(doing: str, driver: str) -> str:
+    return f"{PLUGIN}{doing}: driver name {driver} not found in the list of registered CSI drivers"
+
+
+def not_ready(unmounted: Iterable[str], unattached: Iterable[str], unprocessed: Iterable[str], cause: str) -> str:
+    return (
+        f"unmounted volumes={_listed(unmounted)}, unattached volumes={_listed(unattached)}, "
+        f"failed to process volumes={_listed(unprocessed)}: {cause}"
+    )
+
+
+def cannot_be_had(text: str) -> str:
+    return f"Unable to attach or mount volumes: {text}"
+
+
+def still_mounted(mounted: Iterable[str], cause: str) -> str:
+    return f"mounted volumes={_listed(mounted)}: {cause}"
+
+
+def mounted_elsewhere(path: str, others: Iterable[str]) -> str:
+    return f'the device mount path "{path}" is still mounted by other references {_listed(others)}'
+
+
+def nothing_there(driver: str, path: str) -> str:
+    return f"driver {driver} answered NodePublishVolume with success, but there is nothing at {path}"
+
+
+def not_a_mount(volume: str, driver: str, path: str) -> str:
+    return (
+        f'Driver {driver} answered NodePublishVolume for volume "{volume}" with success, but nothing is mounted at '
+        f"{path}: what the pod writes there stays on the node's own disk, and may be lost"
+    )
+
+
+def unsupported_mode(mode: str, driver: str, modes: tuple[str, ...] | None) -> str:
+    """None: there is no CSIDriver object."""
+    if modes is None:
+        return f'volume mode "{mode}" not supported by driver {driver} (no CSIDriver object)'
+    listed = " ".join(f'"{one}"' for one in modes)
+    return f'volume mode "{mode}" not supported by driver {driver} (only supports [{listed}])'
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"[{' '.join(names)}]"

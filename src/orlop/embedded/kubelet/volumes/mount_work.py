@@ -1,0 +1,197 @@
+"""Mounts one volume into one pod: the steps of kubelet's MountVolume, in their order.
+
+    node affinity → one pod alone (ReadWriteOncePod) → attachment → MountDevice: folder, vol_data.json, NodeStage
+    → SetUp: folder, vol_data.json, NodePublish, fsGroup → mounted
+
+The file stands before the driver is asked, so that whatever a killed kubelet leaves can be found and undone. Kubelet
+makes the whole staging path, but of a target only the parent: the target is the driver's. What a final error leaves is
+removed at once (see `outcome_rules`), where nothing is mounted.
+
+A driver that says success and leaves nothing at the target is not believed: the step failed, and may have happened.
+One that leaves a plain folder is believed, as kubelet does, but people are told: it may be meant.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orlop.csi.proto import rpc
+from orlop.embedded.kubelet.volumes import csi_request_rules as requests
+from orlop.embedded.kubelet.volumes import event_texts as texts
+from orlop.embedded.kubelet.volumes import volume_data, volume_paths
+from orlop.embedded.kubelet.volumes.actual_state import ActualState
+from orlop.embedded.kubelet.volumes.attachments import Attachments
+from orlop.embedded.kubelet.volumes.csi_driver_facts import DriverFacts, driver_facts
+from orlop.embedded.kubelet.volumes.csi_request_rules import StepFacts
+from orlop.embedded.kubelet.volumes.driver_talk import DriverTalk, read_secret, talk_with
+from orlop.embedded.kubelet.volumes.fs_group import FsGroup
+from orlop.embedded.kubelet.volumes.fs_group_rules import NoPolicy, check_policy, group_to_apply
+from orlop.embedded.kubelet.volumes.mount_folders import MountFolders
+from orlop.embedded.kubelet.volumes.node_affinity_rules import is_allowed_on
+from orlop.embedded.kubelet.volumes.outcome_rules import (
+    Failure,
+    MountChange,
+    after_failed_publish,
+    after_failed_stage,
+)
+from orlop.embedded.kubelet.volumes.service_account_tokens import ServiceAccountTokens
+from orlop.embedded.kubelet.volumes.step_failures import StepFailed
+from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
+from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Device, MountState, VolumeMode
+from orlop.kube.errors import ApiError
+from orlop.kube.kinds import NODE
+from orlop.kube.objects import ObjectName
+
+ONE_POD: Final = "ReadWriteOncePod"
+DEVICE_DOING: Final = "attacher.MountDevice failed to create newCsiDriverClient"
+SET_UP_DOING: Final = "mounter.SetUpAt failed to get CSI client"
+
+
+class MountWork:
+    def __init__(self, tools: VolumeTools, actual: ActualState, attachments: Attachments) -> None:
+        self._tools = tools
+        self._actual = actual
+        self._attachments = attachments
+        self._folders = MountFolders(tools)
+        self._fs_group = FsGroup(tools)
+        self._tokens = ServiceAccountTokens(tools)
+
+    async def mount(self, mount: DesiredMount) -> None:
+        """StepFailed tells which step failed; the actual state says then what is known."""
+        if mount.spec.mode is VolumeMode.BLOCK:
+            raise StepFailed(texts.MAP_DEVICE, texts.NO_BLOCK_VOLUMES)
+        await self._check_node(mount)
+        self._check_one_pod(mount)
+        context = await self._attachments.publish_context(mount)
+        if not mount.spec.is_inline:
+            await self._mount_device(mount, context)
+        await self._set_up(mount, context)
+
+    # ---- before anything is done ---------------------------------------------------------------------------------
+
+    async def _check_node(self, mount: DesiredMount) -> None:
+        if mount.spec.node_affinity is None:
+            return
+        try:
+            node = await self._tools.client.get(NODE, ObjectName(None, self._tools.node))
+        except ApiError as error:
+            raise StepFailed(texts.NODE_AFFINITY, f"error retrieving node: {error.message}") from None
+        if not is_allowed_on(mount.spec.node_affinity, node):
+            raise StepFailed(texts.NODE_AFFINITY, texts.NO_MATCHING_TERMS)
+
+    def _check_one_pod(self, mount: DesiredMount) -> None:
+        if ONE_POD in mount.spec.access_modes and self._actual.is_used_by_others(mount.volume, mount.pod.uid):
+            raise StepFailed(texts.SET_UP, texts.IN_USE_BY_ANOTHER)
+
+    # ---- staging -------------------------------------------------------------------------------------------------
+
+    async def _mount_device(self, mount: DesiredMount, context: dict[str, str]) -> None:
+        if self._actual.device(mount.volume) is Device.MOUNTED:
+            return
+        try:
+            await self._stage(mount, context)
+        except StepFailed as error:
+            await self._stage_failed(mount, error)
+            raise
+        self._actual.set_device(mount.volume, Device.MOUNTED)
+
+    async def _stage(self, mount: DesiredMount, context: dict[str, str]) -> None:
+        spec, prefix = mount.spec, texts.MOUNT_DEVICE
+        async with talk_with(self._tools, spec.driver, prefix, DEVICE_DOING) as driver:
+            abilities = await driver.abilities()
+            secrets = await read_secret(self._tools.client, spec.stage_secret, "NodeStageSecretRef", prefix)
+            facts = StepFacts(abilities, publish_context=context, secrets=secrets)
+            target = volume_paths.global_mount(spec.driver, spec.handle)
+            await self._folders.make(target, prefix)
+            if not facts.stages:
+                return
+            await self._folders.write_data(target[:-1], volume_data.stage_data(spec), prefix)
+            request = requests.stage_request(mount, facts, self._tools.host.path_of(target))
+            await driver.call(rpc.NODE_STAGE_VOLUME, request)
+
+    async def _stage_failed(self, mount: DesiredMount, error: StepFailed) -> None:
+        target = volume_paths.global_mount(mount.spec.driver, mount.spec.handle)
+        outcome = after_failed_stage(
+            self._actual.device(mount.volume),
+            error.failure,
+            reconstructed=self._actual.is_reconstructed(mount.volume),
+            is_mounted=await self._folders.is_mounted(target),
+        )
+        self._actual.set_device(mount.volume, outcome.device)
+        if outcome.remove_folders:
+            await self._folders.try_remove(target)
+
+    # ---- publishing ----------------------------------------------------------------------------------------------
+
+    async def _set_up(self, mount: DesiredMount, context: dict[str, str]) -> None:
+        try:
+            await self._publish(mount, context)
+        except StepFailed as error:
+            await self._publish_failed(mount, error)
+            raise
+        self._actual.set_mount(mount.volume, mount.pod.uid, mount.spec, MountState.MOUNTED)
+
+    async def _publish(self, mount: DesiredMount, context: dict[str, str]) -> None:
+        spec = mount.spec
+        target = volume_paths.mount_target(mount.pod.uid, spec.name)
+        async with talk_with(self._tools, spec.driver, texts.SET_UP, SET_UP_DOING) as driver:
+            facts = await self._publish_facts(mount, context, driver)
+            await self._folders.make(target[:-1], texts.SET_UP)
+            data = volume_data.publish_data(spec, self._tools.node)
+            await self._folders.write_data(target[:-1], data, texts.SET_UP)
+            staging = self._tools.host.path_of(volume_paths.global_mount(spec.driver, spec.handle))
+            request = requests.publish_request(mount, facts, staging, self._tools.host.path_of(target))
+            await driver.call(rpc.NODE_PUBLISH_VOLUME, request)
+        await self._look_at(mount)
+        if (group := group_to_apply(mount, facts)) is not None:
+            await self._fs_group.apply(mount, group)
+
+    async def _publish_facts(self, mount: DesiredMount, context: dict[str, str], driver: DriverTalk) -> StepFacts:
+        about = driver_facts(self._tools.csi_driver(mount.spec.driver))
+        _check_lifecycle(mount, about)
+        secret = mount.spec.publish_secret
+        facts = StepFacts(
+            await driver.abilities(),
+            about,
+            context,
+            await read_secret(self._tools.client, secret, "NodePublishSecretRef", texts.SET_UP),
+            await self._tokens.of(mount, about),
+        )
+        try:
+            check_policy(facts)
+        except NoPolicy as error:
+            raise StepFailed(texts.SET_UP, str(error)) from None
+        return facts
+
+    async def _look_at(self, mount: DesiredMount) -> None:
+        target = volume_paths.mount_target(mount.pod.uid, mount.spec.name)
+        path = self._tools.host.path_of(target)
+        if not await self._folders.is_there(target):
+            why = texts.nothing_there(mount.spec.driver, path)
+            raise StepFailed(texts.SET_UP, why, Failure.NOT_FINAL)
+        if not await self._folders.is_mounted(target):
+            note = texts.not_a_mount(mount.spec.name, mount.spec.driver, path)
+            self._tools.events.warning(reference_to(mount.pod), texts.NOT_A_MOUNT, note)
+
+    async def _publish_failed(self, mount: DesiredMount, error: StepFailed) -> None:
+        target = volume_paths.mount_target(mount.pod.uid, mount.spec.name)
+        before = self._actual.mount(mount.volume, mount.pod.uid)
+        outcome = after_failed_publish(before, error.failure, is_mounted=await self._folders.is_mounted(target))
+        if outcome.remove_folders:
+            # Before it is forgotten: a folder that stays is then still somebody's.
+            await self._folders.try_remove(target)
+        match outcome.change:
+            case MountChange.UNCERTAIN:
+                self._actual.set_mount(mount.volume, mount.pod.uid, mount.spec, MountState.UNCERTAIN)
+            case MountChange.DROP:
+                self._actual.drop_mount(mount.volume, mount.pod.uid)
+            case MountChange.KEEP:
+                pass
+
+
+def _check_lifecycle(mount: DesiredMount, about: DriverFacts) -> None:
+    mode = mount.spec.lifecycle.value
+    if not about.exists and mount.spec.is_inline:
+        raise StepFailed(texts.SET_UP, texts.unsupported_mode(mode, mount.spec.driver, None))
+    if about.exists and mode not in about.lifecycle_modes:
+        raise StepFailed(texts.SET_UP, texts.unsupported_mode(mode, mount.spec.driver, about.lifecycle_modes))

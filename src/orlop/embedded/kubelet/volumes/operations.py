@@ -1,0 +1,172 @@
+"""Operations under way: each in a task of its own; keeps count of what failed, and when it may be tried again.
+
+At most one on a volume. What goes wrong in one is told to the pod and the log, and touches no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from orlop.embedded.kubelet.volumes import event_texts as texts
+from orlop.embedded.kubelet.volumes import operation_backoff_rules as backoff
+from orlop.embedded.kubelet.volumes.actual_state import ActualState
+from orlop.embedded.kubelet.volumes.attachments import Attachments
+from orlop.embedded.kubelet.volumes.desired_state import DesiredState
+from orlop.embedded.kubelet.volumes.mount_work import MountWork
+from orlop.embedded.kubelet.volumes.operation_backoff_rules import Attempt, Failures
+from orlop.embedded.kubelet.volumes.reconcile_rules import (
+    Forget,
+    Mount,
+    Operation,
+    Unmount,
+    UnmountDevice,
+    VerifyAttached,
+    attempt_of,
+)
+from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
+from orlop.embedded.kubelet.volumes.unmount_work import UnmountWork
+from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
+from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, PodUid, UniqueName
+from orlop.foundation.task_group import TaskGroup
+
+
+class Operations:
+    """`changed` is called when one has ended, `unmounted` when a pod has a volume no longer."""
+
+    def __init__(
+        self,
+        tools: VolumeTools,
+        desired: DesiredState,
+        actual: ActualState,
+        *,
+        changed: Callable[[], None],
+        unmounted: Callable[[], None],
+    ) -> None:
+        self._tools = tools
+        self._log = tools.log
+        self._desired = desired
+        self._actual = actual
+        self._changed = changed
+        self._unmounted = unmounted
+        self._attachments = Attachments(tools)
+        self._mount_work = MountWork(tools, actual, self._attachments)
+        self._unmount_work = UnmountWork(tools, actual)
+        self._under_way: dict[UniqueName, Operation] = {}
+        self._failures: dict[UniqueName, Failures] = {}
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> Mapping[UniqueName, Operation]:
+        return self._under_way
+
+    @property
+    def failures(self) -> Mapping[UniqueName, Failures]:
+        return self._failures
+
+    def pods_being_mounted(self) -> frozenset[PodUid]:
+        """Also such as were let go since it began."""
+        return frozenset(one.pod_uid for one in self._under_way.values() if isinstance(one, Mount))
+
+    # ---- beginning -----------------------------------------------------------------------------------------------
+
+    def begin(self, operation: Operation, tasks: TaskGroup) -> None:
+        volume, attempt = operation.volume, attempt_of(operation)
+        if isinstance(operation, Forget):
+            self._actual.forget(volume)
+            self._failures.pop(volume, None)
+            return
+        self._note(volume, backoff.after_start(self._failures_of(volume), attempt, self._tools.clock.elapsed()))
+        self._under_way[volume] = operation
+        tasks.start(self._operate(operation, attempt), name=f"volumes: {attempt.name} {volume}")
+
+    def forgive(self, driver: str) -> None:
+        """What failed for this driver is tried at once."""
+        for volume in [*self._failures]:
+            if self._driver_of(volume) == driver:
+                del self._failures[volume]
+
+    def forget_unknown(self) -> None:
+        """Failures of volumes that nobody wants and that are not here."""
+        for volume in [*self._failures]:
+            known = volume in self._actual.volumes or volume in self._under_way or self._any_mount(volume) is not None
+            if not known:
+                del self._failures[volume]
+
+    async def _operate(self, operation: Operation, attempt: Attempt) -> None:
+        try:
+            await self._carry_out(operation)
+        except NotPrepared as error:
+            self._failed(operation, attempt, backoff.after_unprepared)
+            self._log.debug("a volume is waited for", volume=operation.volume, error=str(error))
+        except StepFailed as error:
+            self._failed(operation, attempt, backoff.after_failure)
+            self._tell(operation, error)
+        except Exception as error:  # noqa: BLE001 - one volume's trouble must not end the others'
+            self._failed(operation, attempt, backoff.after_failure)
+            self._log.exception("an operation on a volume broke", error, volume=operation.volume)
+        else:
+            self._note(operation.volume, backoff.after_success(self._failures_of(operation.volume), attempt))
+        finally:
+            del self._under_way[operation.volume]
+            self._changed()
+
+    async def _carry_out(self, operation: Operation) -> None:
+        match operation:
+            case VerifyAttached(volume):
+                await self._verify(volume)
+            case Mount(volume, pod_uid):
+                if (mount := self._desired_mount(volume, pod_uid)) is not None:
+                    await self._mount_work.mount(mount)
+            case Unmount(volume, pod_uid):
+                if (actual := self._actual.mount(volume, pod_uid)) is not None:
+                    await self._unmount_work.unmount(volume, actual)
+                    self._unmounted()
+            case UnmountDevice(volume):
+                await self._unmount_work.unmount_device(volume)
+            case Forget():
+                pass
+
+    async def _verify(self, volume: UniqueName) -> None:
+        if (mount := self._any_mount(volume)) is not None:
+            await self._attachments.verify(mount)
+            self._actual.add(volume, mount.spec, attachable=mount.attach_required)
+
+    # ---- what goes wrong -----------------------------------------------------------------------------------------
+
+    def _failed(
+        self, operation: Operation, attempt: Attempt, after: Callable[[Failures, Attempt, float], Failures]
+    ) -> None:
+        volume = operation.volume
+        self._note(volume, after(self._failures_of(volume), attempt, self._tools.clock.elapsed()))
+        if isinstance(operation, Mount) and (mount := self._desired_mount(volume, operation.pod_uid)) is not None:
+            self._desired.postpone(mount)
+
+    def _tell(self, operation: Operation, error: StepFailed) -> None:
+        self._log.warning("an operation on a volume failed", volume=operation.volume, error=str(error))
+        if isinstance(operation, Mount):
+            mount = self._desired_mount(operation.volume, operation.pod_uid)
+            if mount is not None:
+                note = texts.failed(error.prefix, mount.spec.name, error.why)
+                self._tools.events.warning(reference_to(mount.pod), texts.reason_of(error.prefix), note)
+
+    def _desired_mount(self, volume: UniqueName, pod_uid: PodUid) -> DesiredMount | None:
+        return self._desired.mounts().get(volume, {}).get(pod_uid)
+
+    def _any_mount(self, volume: UniqueName) -> DesiredMount | None:
+        return next(iter(self._desired.mounts().get(volume, {}).values()), None)
+
+    def _driver_of(self, volume: UniqueName) -> str | None:
+        if (actual := self._actual.volumes.get(volume)) is not None:
+            return actual.spec.driver
+        mount = self._any_mount(volume)
+        return mount.spec.driver if mount is not None else None
+
+    def _failures_of(self, volume: UniqueName) -> Failures:
+        return self._failures.get(volume, ())
+
+    def _note(self, volume: UniqueName, failures: Failures) -> None:
+        if failures:
+            self._failures[volume] = failures
+        else:
+            self._failures.pop(volume, None)

@@ -1,0 +1,77 @@
+"""What is known of a volume after a step failed, and what may be removed then. Pure.
+
+The code of an error decides. A final one says that nothing was done: what was made for the step goes again, and nobody
+need undo it. One that is not final says nothing: the step may have had its effect, or have it later, so everything is
+kept and the driver will be asked to undo it. A transient failure came before the driver was asked: nothing changed.
+
+Where the kernel says that something is mounted, no error is believed to be final.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from orlop.csi.error_codes import Code, CsiError, is_final
+from orlop.embedded.kubelet.volumes.volume_values import ActualMount, Device, MountState
+
+
+class Failure(Enum):
+    TRANSIENT = "nothing was asked of the driver"
+    NOT_FINAL = "it may have happened, or may still happen"
+    FINAL = "the driver says that it did not happen"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOutcome:
+    device: Device
+    remove_folders: bool = False
+
+
+class MountChange(Enum):
+    KEEP = "as it was"
+    UNCERTAIN = "perhaps mounted"
+    DROP = "not mounted"
+
+
+@dataclass(frozen=True, slots=True)
+class MountOutcome:
+    change: MountChange
+    remove_folders: bool = False
+
+
+UNCHANGED: Final = MountOutcome(MountChange.KEEP)
+
+
+def failure_of_call(error: BaseException) -> Failure:
+    """Of an RPC that was made; whatever is no answer of the driver is not final."""
+    return Failure.FINAL if is_final(error) else Failure.NOT_FINAL
+
+
+def after_failed_stage(before: Device, failure: Failure, *, reconstructed: bool, is_mounted: bool) -> DeviceOutcome:
+    """`reconstructed`: found on disk after a restart, so that an earlier life may have staged it."""
+    if failure is Failure.TRANSIENT or before is Device.MOUNTED:
+        return DeviceOutcome(before)
+    if failure is Failure.NOT_FINAL or reconstructed or is_mounted:
+        return DeviceOutcome(Device.UNCERTAIN)
+    return DeviceOutcome(Device.NOT_MOUNTED, remove_folders=True)
+
+
+def after_failed_publish(before: ActualMount | None, failure: Failure, *, is_mounted: bool) -> MountOutcome:
+    """What is mounted already stays so, whatever becomes of publishing it once more."""
+    if failure is Failure.TRANSIENT or (before is not None and before.state is MountState.MOUNTED):
+        return UNCHANGED
+    if failure is Failure.NOT_FINAL or is_mounted:
+        return UNCHANGED if before is not None else MountOutcome(MountChange.UNCERTAIN)
+    if before is not None and before.reconstructed:
+        return UNCHANGED
+    return MountOutcome(MountChange.DROP, remove_folders=True)
+
+
+def call_text(error: CsiError) -> str:
+    """As Go prints it, which is how kubelet tells it."""
+    return f"rpc error: code = {error.code.go_name} desc = {error.message}"
+
+
+DEADLINE_TEXT: Final = f"rpc error: code = {Code.DEADLINE_EXCEEDED.go_name} desc = context deadline exceeded"

@@ -1,0 +1,63 @@
+"""How far the volumes of one pod are, as the pod's worker and its events tell it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from orlop.embedded.kubelet.volumes import event_texts, volume_paths
+from orlop.embedded.kubelet.volumes.desired_volumes_rules import PodDesire
+from orlop.embedded.kubelet.volumes.volume_paths import Names
+from orlop.embedded.kubelet.volumes.volume_values import Actual, DesiredMount, MountState
+
+
+@dataclass(frozen=True, slots=True)
+class MountedVolume:
+    """`path` is where the volume is on this machine."""
+
+    path: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PodVolumes:
+    """By the names the pod has for them. `is_read`: the claims were read since the pod was last told."""
+
+    wanted: tuple[str, ...] = ()
+    mounted: Mapping[str, MountedVolume] = field(default_factory=dict)
+    unattached: tuple[str, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    is_read: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_read and not self.errors and not self.unmounted
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether waiting any longer is of no use: all is there, or something cannot be had."""
+        return self.is_ready or (self.is_read and bool(self.errors))
+
+    @property
+    def unmounted(self) -> tuple[str, ...]:
+        return tuple(name for name in self.wanted if name not in self.mounted)
+
+    def text(self, cause: str) -> str:
+        return event_texts.not_ready(self.unmounted, self.unattached, self.errors, cause)
+
+
+def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str], *, is_read: bool) -> PodVolumes:
+    mounted: dict[str, MountedVolume] = {}
+    unattached: list[str] = []
+    for mount in desire.mounts:
+        if mount.volume not in actual:
+            unattached += mount.outer_names
+        elif _is_mounted(mount, actual):
+            path = path_of(volume_paths.mount_target(mount.pod.uid, mount.spec.name))
+            mounted |= dict.fromkeys(mount.outer_names, MountedVolume(path, mount.read_only))
+    return PodVolumes(desire.wanted, mounted, tuple(unattached), desire.errors, is_read)
+
+
+def _is_mounted(mount: DesiredMount, actual: Actual) -> bool:
+    found = actual[mount.volume].mounts.get(mount.pod.uid)
+    return found is not None and found.state is MountState.MOUNTED

@@ -1,0 +1,110 @@
+"""Undoes what `mount_work` did: a volume leaves a pod, and after its last pod the node.
+
+    pod:  vol_data.json read → subPaths unmounted → NodeUnpublish → target, file and folder removed → forgotten
+    node: mounted nowhere else → vol_data.json read → NodeUnstage → staging path, file and folder removed → not mounted
+
+Nothing is removed while something is mounted: a driver that says success and leaves its mount is asked again, later and
+later, and the pod does not finish. Any error leaves the state uncertain, and is tried again with a growing delay.
+Without its file nothing can be asked of a driver: while there is a target, the pod does not finish before somebody has
+looked. Without both there is nothing left to undo.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from orlop.csi.proto import rpc
+from orlop.embedded.kubelet.volumes import csi_request_rules as requests
+from orlop.embedded.kubelet.volumes import event_texts as texts
+from orlop.embedded.kubelet.volumes import volume_data, volume_paths
+from orlop.embedded.kubelet.volumes.actual_state import ActualState
+from orlop.embedded.kubelet.volumes.driver_talk import talk_with
+from orlop.embedded.kubelet.volumes.mount_folders import MountFolders, StillMounted
+from orlop.embedded.kubelet.volumes.outcome_rules import Failure
+from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
+from orlop.embedded.kubelet.volumes.subpaths import SubPaths
+from orlop.embedded.kubelet.volumes.volume_paths import Names
+from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
+from orlop.embedded.kubelet.volumes.volume_values import ActualMount, Device, UniqueName, VolumeMode
+from orlop.host.errors import HostError
+
+TEAR_DOWN_DOING: Final = "Unmounter.TearDownAt failed to get CSI client"
+STAGING_PLACE: Final = "/plugins/kubernetes.io/"
+UNMOUNT_DEVICE_DOING: Final = "attacher.UnmountDevice failed to create newCsiDriverClient"
+
+
+class UnmountWork:
+    def __init__(self, tools: VolumeTools, actual: ActualState) -> None:
+        self._tools = tools
+        self._actual = actual
+        self._folders = MountFolders(tools)
+        self._subpaths = SubPaths(tools)
+
+    # ---- from a pod ----------------------------------------------------------------------------------------------
+
+    async def unmount(self, volume: UniqueName, mount: ActualMount) -> None:
+        target = volume_paths.mount_target(mount.pod_uid, mount.spec.name)
+        data = volume_data.published_spec(await self._folders.read_data(target[:-1]), VolumeMode.FILESYSTEM)
+        if data is None and await self._folders.is_there(target):
+            path = self._tools.host.path_of(volume_paths.data_file(target[:-1]))
+            why = f"{texts.PLUGIN}unmounter failed to load volume data file [{path}]"
+            raise NotPrepared(texts.NEW_UNMOUNTER, why)
+        try:
+            await self._clean_subpaths(mount)
+            if data is not None:
+                await self._unpublish(data.driver, data.handle, target)
+            await self._remove(target, texts.TEAR_DOWN)
+        except StepFailed:
+            self._actual.mark_uncertain(volume, mount.pod_uid)
+            raise
+        self._actual.drop_mount(volume, mount.pod_uid)
+
+    async def _clean_subpaths(self, mount: ActualMount) -> None:
+        try:
+            await self._subpaths.clean(mount.pod_uid, mount.spec.name)
+        except HostError as error:
+            raise StepFailed(texts.TEAR_DOWN, f"error cleaning subPath mounts: {error}", Failure.NOT_FINAL) from None
+
+    async def _unpublish(self, driver: str, handle: str, target: Names) -> None:
+        async with talk_with(self._tools, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:
+            request = requests.unpublish_request(handle, self._tools.host.path_of(target))
+            await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request)
+
+    # ---- from the node -------------------------------------------------------------------------------------------
+
+    async def unmount_device(self, volume: UniqueName) -> None:
+        spec = self._actual.volumes[volume].spec
+        target = volume_paths.global_mount(spec.driver, spec.handle)
+        try:
+            await self._check_references(target)
+            if volume_data.staged_spec(await self._folders.read_data(target[:-1])) is not None:
+                await self._unstage(spec.driver, spec.handle, target)
+            await self._remove(target, texts.UNMOUNT_DEVICE)
+        except StepFailed:
+            self._actual.set_device(volume, Device.UNCERTAIN)
+            raise
+        self._actual.set_device(volume, Device.NOT_MOUNTED)
+
+    async def _check_references(self, target: Names) -> None:
+        """A pod's mount that our books have lost must not lose its staging."""
+        host = self._tools.host
+        try:
+            found = await self._tools.in_thread(partial(host.mounted_elsewhere, target))
+        except HostError as error:
+            raise StepFailed(texts.MOUNT_REFERENCES, str(error)) from None
+        others = [path for path in found if STAGING_PLACE not in path]
+        if others:
+            raise StepFailed(texts.MOUNT_REFERENCES, texts.mounted_elsewhere(host.path_of(target), others))
+
+    async def _unstage(self, driver: str, handle: str, target: Names) -> None:
+        async with talk_with(self._tools, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING) as asked:
+            if requests.STAGES in await asked.abilities():
+                request = requests.unstage_request(handle, self._tools.host.path_of(target))
+                await asked.call(rpc.NODE_UNSTAGE_VOLUME, request)
+
+    async def _remove(self, target: Names, prefix: str) -> None:
+        try:
+            await self._folders.remove(target)
+        except (StillMounted, HostError) as error:
+            raise StepFailed(prefix, str(error), Failure.NOT_FINAL) from None

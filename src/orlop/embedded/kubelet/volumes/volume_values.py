@@ -1,0 +1,124 @@
+"""What the parts of the volume manager tell each other: frozen values, and no more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from orlop.kube.objects import ObjectName
+
+Seen: TypeAlias = Mapping[str, Any]
+"""An object as it was read."""
+
+UniqueName: TypeAlias = str
+"""Of a volume on this node, as Kubernetes writes it into `status.volumesInUse`."""
+
+PodUid: TypeAlias = str
+
+WITHOUT_ATTRIBUTES: Final[Mapping[str, str]] = {}
+
+
+class Lifecycle(Enum):
+    """Kubernetes' words."""
+
+    PERSISTENT = "Persistent"
+    EPHEMERAL = "Ephemeral"
+
+
+class VolumeMode(Enum):
+    """Kubernetes' words."""
+
+    FILESYSTEM = "Filesystem"
+    BLOCK = "Block"
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSpec:
+    """A volume as its PersistentVolume, or the pod that has it inline, describes it."""
+
+    name: str
+    """The PV's; of an inline one, what the pod calls it."""
+    driver: str
+    handle: str
+    lifecycle: Lifecycle
+    mode: VolumeMode = VolumeMode.FILESYSTEM
+    fs_type: str = ""
+    mount_options: tuple[str, ...] = ()
+    access_modes: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    stage_secret: ObjectName | None = None
+    publish_secret: ObjectName | None = None
+    node_affinity: Seen | None = None
+
+    @property
+    def is_inline(self) -> bool:
+        return self.lifecycle is Lifecycle.EPHEMERAL
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What volumes need to know of a pod."""
+
+    uid: PodUid
+    name: ObjectName
+    service_account: str = ""
+    fs_group: int | None = None
+    fs_group_change_policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredMount:
+    """One volume in one pod; the pod may have it under several names."""
+
+    volume: UniqueName
+    spec: VolumeSpec
+    pod: PodFacts
+    outer_names: tuple[str, ...]
+    read_only: bool = False
+    attach_required: bool = False
+    requires_republish: bool = False
+
+
+# ---- what is there ---------------------------------------------------------------------------------------------------
+
+
+class Device(Enum):
+    """The staging of a volume on this node."""
+
+    NOT_MOUNTED = "not mounted"
+    UNCERTAIN = "uncertain"
+    MOUNTED = "mounted"
+
+
+class MountState(Enum):
+    """Of a volume in a pod; one that is not mounted is not listed."""
+
+    UNCERTAIN = "uncertain"
+    MOUNTED = "mounted"
+
+
+@dataclass(frozen=True, slots=True)
+class ActualMount:
+    pod_uid: PodUid
+    spec: VolumeSpec
+    state: MountState
+    remount_required: bool = False
+    reconstructed: bool = False
+    """Found on disk after a restart, and not mounted anew since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActualVolume:
+    """Listed here means: as far as this node knows, it is attached or needs no attaching."""
+
+    name: UniqueName
+    spec: VolumeSpec
+    device: Device = Device.NOT_MOUNTED
+    mounts: Mapping[PodUid, ActualMount] = field(default_factory=dict)
+    attachable: bool = False
+
+
+Desired: TypeAlias = Mapping[UniqueName, Mapping[PodUid, DesiredMount]]
+Actual: TypeAlias = Mapping[UniqueName, ActualVolume]

@@ -1,0 +1,300 @@
+"""A node on virtual time: an API server, a scripted driver that mounts on a fake machine, and a volume manager.
+
+The world stays when the manager dies: `manager()` begins another life on the same disk, the same driver and the same
+API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any, TypeVar
+
+from orlop.csi.client import CsiClient
+from orlop.csi.in_process import InProcessConnection
+from orlop.embedded.kubelet.volumes.volume_manager import VolumeManager
+from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
+from orlop.foundation.clock import Clock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.host.volume_host import VolumeHost
+from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
+from orlop.kube.errors import NotConnected
+from orlop.kube.event_bodies import Reporter
+from orlop.kube.event_recorder import EventRecorder
+from orlop.kube.kinds import (
+    CSI_DRIVER,
+    EVENT,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SERVICE_ACCOUNT,
+    Kind,
+)
+from orlop.kube.objects import ObjectName, time_text, uid
+from orlop.testing.driver_model import ALL_ABILITIES, Storage
+from orlop.testing.driver_script import read_script
+from orlop.testing.fake_host import FakeMachine, FakeVolumeHost
+from orlop.testing.fake_host.machine import KUBELET_DIR
+from orlop.testing.kill_points import KillPoints
+from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
+from orlop.testing.virtual_clock import VirtualClock
+from support.api_objects import claim, container, csi_driver, named, volume
+from support.api_servers import TestServer, api_server
+
+T = TypeVar("T")
+Object = dict[str, Any]
+DRIVER = "d.example"
+NODE_NAME = "node1"
+AT_ONCE = DeleteOptions(grace_seconds=0)
+STAGED = {"plugin": sorted(ALL_ABILITIES.plugin), "node": ["STAGE_UNSTAGE_VOLUME"], "controller": []}
+"""Without a controller it knows every volume, as drivers must that are asked to undo what they never did."""
+
+
+@dataclass
+class MachineTargets:
+    """The driver's own mounts on the fake machine."""
+
+    machine: FakeMachine
+    mounts: bool = True
+    """False: says success and leaves a plain folder; see also `makes`."""
+    makes: bool = True
+    unmounts: bool = True
+
+    def make(self, path: str, *, block: bool) -> None:
+        names = tuple(path.removeprefix(f"{KUBELET_DIR}/").split("/"))
+        assert names[:-1] in self.machine.kubelet_folders, f"kubelet did not make the parent of {path}"
+        if not self.makes:
+            return
+        self.machine.kubelet_folders.add(names)
+        if self.mounts and not self.machine.mounts.get(names):
+            self.machine.mount_something_else(names)
+
+    def remove(self, path: str) -> None:
+        names = tuple(path.removeprefix(f"{KUBELET_DIR}/").split("/"))
+        if self.unmounts:
+            self.machine.mounts.pop(names, None)
+            self.machine.kubelet_folders.discard(names)
+
+
+@dataclass
+class Registry:
+    clients: dict[str, CsiClient] = field(default_factory=dict)
+
+    def driver(self, name: str) -> CsiClient | None:
+        return self.clients.get(name)
+
+
+@dataclass
+class World:
+    on: TestServer
+    machine: FakeMachine
+    targets: MachineTargets
+    clock: Clock
+    storage: Storage
+    log: list[Entry]
+    capabilities: Mapping[str, Any]
+    driver: ScriptedDriver = field(init=False)
+    interceptor: ScriptedInterceptor = field(init=False)
+    connection: InProcessConnection = field(init=False)
+    drivers: Registry = field(default_factory=Registry)
+    csi_drivers: dict[str, Object] = field(default_factory=dict)
+    volumes: VolumeManager = field(init=False)
+    others: list[tuple[ScriptedInterceptor, ScriptedDriver]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client = self.on.client()
+        self.way = AwayTransport(self.on.transport())
+        self.kubelets_client = KubeClient(
+            self.way, clock=self.clock, random=Random(3), log=collecting_log(self.log), name="kubelet"
+        )
+        self.play({})
+        self.connection = InProcessConnection(self.interceptor)
+        self.register()
+
+    # ---- the driver ----------------------------------------------------------------------------------------------
+
+    def play(self, script: Mapping[str, Any]) -> None:
+        """The driver begins anew, on the same storage, with this script."""
+        played = {"driver": {"name": DRIVER}, "node": {"id": "n"}, "capabilities": self.capabilities, "script": script}
+        self.driver = ScriptedDriver(read_script(played), self.clock, storage=self.storage, targets=self.targets)
+        log = collecting_log(self.log)
+        self.interceptor = ScriptedInterceptor(self.driver, log=log, metrics=Metrics("t"), clock=self.clock)
+        self.others.append((self.interceptor, self.driver))
+        if hasattr(self, "connection"):
+            self.connection.mend(self.interceptor)
+
+    def register(self, name: str = DRIVER, connection: Any = None) -> None:
+        self.drivers.clients[name] = CsiClient(
+            connection or self.connection,
+            log=collecting_log(self.log),
+            metrics=Metrics("t"),
+            clock=self.clock,
+            random=Random(1),
+        )
+
+    def deregister(self, name: str = DRIVER) -> None:
+        del self.drivers.clients[name]
+
+    def calls(self, *methods: str) -> list[str]:
+        """Node calls that change something, in order."""
+        wanted = methods or ("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
+        return [call.method for _, driver in self.others for call in driver.calls if call.method in wanted]
+
+    def requests(self, method: str) -> list[Any]:
+        return [call.request for _, driver in self.others for call in driver.calls if call.method == method]
+
+    # ---- the manager ---------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def manager(
+        self, points: KillPoints | None = None, *, host: VolumeHost | None = None, known: bool = True
+    ) -> AsyncIterator[VolumeManager]:
+        log = collecting_log(self.log)
+        events = EventRecorder(
+            self.kubelets_client,
+            Reporter("kubelet", NODE_NAME),
+            clock=self.clock,
+            random=Random(2),
+            log=log,
+            metrics=Metrics("t"),
+        )
+        used = host or FakeVolumeHost(self.machine, points)
+        tools = VolumeTools(
+            NODE_NAME,
+            self.kubelets_client,
+            self.csi_drivers.get,
+            self.drivers,
+            used,
+            in_thread,
+            events,
+            self.clock,
+            log,
+        )
+        self.volumes = VolumeManager(tools)
+        tasks = [asyncio.ensure_future(self.volumes.run()), asyncio.ensure_future(events.run())]
+        if known:
+            self.volumes.all_pods_known()
+        try:
+            yield self.volumes
+            await events.drain(60.0)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    # ---- objects -------------------------------------------------------------------------------------------------
+
+    async def csi_driver(self, name: str = DRIVER, **spec: Any) -> None:
+        made = await self.client.create(CSI_DRIVER, csi_driver(name, **spec))
+        self.csi_drivers[name] = made
+
+    async def inline_pod(self, name: str = "p", **source: Any) -> Object:
+        inline = {"name": "scratch", "csi": {"driver": DRIVER, **source}}
+        return await self.pod(name, inline)
+
+    async def pod(self, name: str, *volumes: Object, **spec: Any) -> Object:
+        mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
+        containers = [container(volumeMounts=mounts)]
+        body = named(name, spec={"containers": containers, "volumes": list(volumes), "nodeName": NODE_NAME, **spec})
+        return await self.client.create(POD, body, namespace="default")
+
+    async def claimed_pod(self, name: str = "p", claim_name: str = "c", **spec: Any) -> Object:
+        return await self.pod(name, {"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}, **spec)
+
+    async def bound_claim(self, claim_name: str = "c", pv: str = "pv1", handle: str = "h1", **spec: Any) -> None:
+        if self.storage.volumes.get(handle) is None:
+            self.storage.add_volume(handle, 1 << 30)
+        source = {"driver": DRIVER, "volumeHandle": handle, **spec.pop("csi", {})}
+        made = await self.client.create(PERSISTENT_VOLUME_CLAIM, claim(claim_name, volumeName=pv), namespace="default")
+        reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": claim_name, "uid": uid(made)}
+        await self.client.create(PERSISTENT_VOLUME, volume(pv, csi=source, claimRef=reference, **spec))
+        await self.bind(claim_name)
+
+    async def bind(self, claim_name: str) -> None:
+        name = ObjectName("default", claim_name)
+        status = MergePatch({"status": {"phase": "Bound"}})
+        await self.client.patch(PERSISTENT_VOLUME_CLAIM, name, status, subresource="status")
+
+    async def events(self) -> list[str]:
+        found = (await self.client.list(EVENT)).items
+        return [f"{event['reason']}: {event['note']}" for event in found]
+
+    # ---- what is left --------------------------------------------------------------------------------------------
+
+    def left(self) -> list[str]:
+        """Folders, files and mounts that belong to a volume or a pod."""
+        machine = self.machine
+        base = {("pods",), ("plugins",), ("plugins", "kubernetes.io"), ("plugins", "kubernetes.io", "csi")}
+        base |= {("plugins", "kubernetes.io", "csi", DRIVER), ()}
+        names = (
+            (machine.kubelet_folders - base) | machine.kubelet_files | {at for at, it in machine.mounts.items() if it}
+        )
+        published = [volume.id for volume in self.volumes_of_driver() if volume.published]
+        staged = [volume.id for volume in self.volumes_of_driver() if volume.staged]
+        return sorted(["/".join(name) for name in names] + published + staged)
+
+    def volumes_of_driver(self) -> list[Any]:
+        return list(self.storage.volumes)
+
+    def contents(self) -> dict[str, str]:
+        return {"/".join(names): content.decode() for names, content in self.machine.kubelet_contents.items()}
+
+
+@dataclass
+class AwayTransport:
+    """The way to an API server that may be away."""
+
+    inner: Any
+    is_away: bool = False
+
+    async def exchange(self, request: Any, timeout: float) -> Any:  # noqa: ASYNC109 - the seam's own signature
+        if self.is_away:
+            raise NotConnected("the API server is away")
+        return await self.inner.exchange(request, timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@dataclass
+class TokenIssuer:
+    """Gives out tokens that can be told apart; who they are for was checked elsewhere."""
+
+    clock: Clock
+    count: int = 0
+
+    async def review(self, kind: Kind, body: Object, user: Any, namespace: str, name: str) -> Object:
+        self.count += 1
+        assert body["spec"]["boundObjectRef"]["kind"] == "Pod"
+        expires = self.clock.now() + timedelta(seconds=body["spec"]["expirationSeconds"])
+        return {**body, "status": {"token": f"token-canary-{self.count}", "expirationTimestamp": time_text(expires)}}
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work)
+
+
+@asynccontextmanager
+async def volume_world(clock: Clock | None = None, **capabilities: Any) -> AsyncIterator[World]:
+    used = clock or VirtualClock()
+    async with api_server(used, reviews=TokenIssuer(used)) as on:
+        client: KubeClient = on.client()
+        await client.create(SERVICE_ACCOUNT, named("default"), namespace="default")
+        await client.create(NODE, named(NODE_NAME, metadata={"name": NODE_NAME, "labels": {"zone": "a"}}))
+        machine = FakeMachine()
+        world = World(on, machine, MachineTargets(machine), used, Storage(), [], {**STAGED, **capabilities})
+        yield world
+        await world.connection.close()
+        for interceptor, driver in world.others:
+            driver.stop_hanging()
+            await interceptor.drain(60.0)
+
+
+def of(kind: Kind, name: str) -> ObjectName:
+    return ObjectName("default" if kind.namespaced else None, name)
