@@ -84,6 +84,15 @@ async def test_a_program_that_is_not_there_is_refused_with_a_sentence(folder: Pa
             await k.containers.start(shell("", arguments=("/etc",)))
 
 
+@pytest.mark.parametrize("word", ["a\0b", "\ud800"])
+async def test_words_that_no_program_can_be_given_are_refused(folder: Path, word: str):
+    async with kubelet_in(folder) as k:
+        with pytest.raises(ContainerRefused, match="cannot be given to a program"):
+            await k.containers.start(shell("", arguments=("echo", word)))
+        with pytest.raises(ContainerRefused, match="cannot be given to a program"):
+            await k.containers.start(shell("true", environment=(("A", word),)))
+
+
 async def test_a_large_environment_arrives(folder: Path):
     big = tuple((f"NAME_{number}", "x" * 100_000) for number in range(10))
     async with kubelet_in(folder) as k:

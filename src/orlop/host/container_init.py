@@ -36,6 +36,7 @@ LAST_CAPABILITY: Final = 63
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 NOT_STARTED: Final = 128
+LONGEST_SENTENCE: Final = 1000
 
 
 class Report:
@@ -180,7 +181,7 @@ def start_command(command: Command, streams: tuple[int, int, int]) -> int:
         _become(command, streams, writing)
     os.close(writing)
     try:
-        trouble = os.read(reading, 4096)
+        trouble = os.read(reading, 1 << 16)
     finally:
         os.close(reading)
     if trouble:
@@ -199,10 +200,15 @@ def _become(command: Command, streams: tuple[int, int, int], trouble: int) -> No
         _lose_rights(command)
         _run_program(command)
     except OSError as error:
-        told = {"errno": error.errno or errno.EIO, "sentence": str(error.strerror or error)}
-        os.write(trouble, json.dumps(told).encode()[:4096])
+        _tell_trouble(trouble, error.errno or errno.EIO, str(error.strerror or error))
+    except ValueError as error:  # a null byte, or half of a character
+        _tell_trouble(trouble, errno.EINVAL, f"The command or its environment cannot be given to a program: {error}.")
     finally:
         os._exit(NOT_STARTED)
+
+
+def _tell_trouble(channel: int, number: int, sentence: str) -> None:
+    os.write(channel, json.dumps({"errno": number, "sentence": sentence[:LONGEST_SENTENCE]}).encode())
 
 
 def _forget_signals() -> None:
