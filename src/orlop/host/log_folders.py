@@ -37,6 +37,15 @@ def remove_log_folders(logs: int, pod: str) -> None:
     remove_empty_folder(logs, pod)
 
 
+def remove_older_logs(folder: int, attempt: int) -> None:
+    """What a container said before its last attempt but one: a crash loop must not fill a disk."""
+    with opened_below(folder, (), Use.FOLDER_CONTENT, Mounts.REFUSED) as listed:
+        for name in names_in(listed):
+            number = name.partition(".")[0]
+            if number.isdecimal() and int(number) < attempt - 1:
+                os.unlink(name, dir_fd=folder)
+
+
 def _remove_logs(of_pod: int, container: str) -> None:
     with opened_below(of_pod, (container,), Use.FOLDER_CONTENT, Mounts.REFUSED) as folder:
         for name in names_in(folder):

@@ -27,7 +27,7 @@ from orlop.host.confined_paths import Mounts, Use, make_folder, opened_below
 from orlop.host.container_process import Born, ContainerLauncher, ContainerProcess, Ended, Refused, Started
 from orlop.host.container_request import Command
 from orlop.host.errors import HostError
-from orlop.host.log_folders import made_log_folder, remove_log_folders
+from orlop.host.log_folders import made_log_folder, remove_log_folders, remove_older_logs
 from orlop.host.process_records import ProcessIdentity
 
 LOGS: Final = "logs"
@@ -93,6 +93,7 @@ class MachineContainers:
         with ExitStack() as held:
             logs = held.enter_context(opened_below(self._folder, (LOGS,), Use.FOLDER_HANDLE, Mounts.CROSSED))
             log = held.enter_context(made_log_folder(logs, wanted.pod_uid, wanted.name))
+            remove_older_logs(log, wanted.attempt)
             volumes = [held.enter_context(self._opened(names)) for names in wanted.volumes]
             return self._working_launcher().start(wanted.request, log, volumes)
 
