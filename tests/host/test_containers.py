@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +25,16 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    kubelet = tmp_path / "kubelet"
+def seen_inside() -> Iterator[Path]:
+    """A folder of this machine that containers see: /tmp is empty for them, /var/tmp is not."""
+    folder = Path(tempfile.mkdtemp(prefix="o-", dir="/var/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def folder(seen_inside: Path) -> Iterator[Path]:
+    kubelet = seen_inside / "kubelet"
     kubelet.mkdir()
     with nothing_left(kubelet):
         yield kubelet
@@ -157,10 +167,10 @@ async def test_a_mount_path_that_leads_out_is_refused(folder: Path, path: str):
             await k.containers.start(shell("true", places=(VolumePlace(path),), volumes=(source,)))
 
 
-async def test_a_link_in_the_way_of_a_mount_path_leads_nowhere_outside(folder: Path, tmp_path: Path):
+async def test_a_link_in_the_way_of_a_mount_path_leads_nowhere_outside(folder: Path, seen_inside: Path):
     """A tenant plants links in its volume that point to this machine's folders; the second volume goes through them."""
     planted, other = volume(folder, "planted"), volume(folder, "other")
-    target = tmp_path / "machine"
+    target = seen_inside / "machine"
     target.mkdir()
     (folder / "pods/planted/mount/out").symlink_to(target)
     (folder / "pods/planted/mount/up").symlink_to("../../../../../../../../..")
@@ -174,6 +184,17 @@ async def test_a_link_in_the_way_of_a_mount_path_leads_nowhere_outside(folder: P
     assert (folder / "pods/other/mount/x").exists()
     assert list(target.iterdir()) == []
     assert not Path("/made-by-link").exists()
+
+
+async def test_a_link_to_nowhere_in_the_way_of_a_mount_path_is_refused(folder: Path):
+    planted, other = volume(folder, "planted"), volume(folder, "other")
+    (folder / "pods/planted/mount/out").symlink_to("/no/such/place")
+    async with kubelet_in(folder) as k:
+        places = (VolumePlace("/data"), VolumePlace("/data/out"))
+        with pytest.raises(ContainerRefused, match="Nothing can be mounted at /data/out in the container"):
+            await k.containers.start(shell("true", places=places, volumes=(planted, other)))
+
+    assert not Path("/no").exists()
 
 
 async def test_a_volume_that_is_a_link_is_refused(folder: Path):
@@ -199,17 +220,26 @@ async def test_the_state_folder_and_other_pods_look_empty(folder: Path):
     assert not any("secret" in line or line == "pods" for line in lines)
 
 
-async def test_what_is_written_to_the_root_is_not_written_to_the_machine(folder: Path, tmp_path: Path):
-    (tmp_path / "victim").write_text("old")
+async def test_what_is_written_to_the_root_is_not_written_to_the_machine(folder: Path, seen_inside: Path):
+    victim = seen_inside / "victim"
+    victim.write_text("old")
     async with kubelet_in(folder) as k:
-        script = (
-            f"echo new > {tmp_path}/victim; cat {tmp_path}/victim; touch /made-in-a-container; rm -rf {tmp_path}/victim"
+        code, lines = await k.run(
+            f"cat {victim}; echo new > {victim}; cat {victim}; touch /made-inside; rm -rf {victim}"
         )
-        code, lines = await k.run(script)
 
-    assert (code, lines) == (0, ["new"])
-    assert (tmp_path / "victim").read_text() == "old"
-    assert not Path("/made-in-a-container").exists()
+    assert (code, lines) == (0, ["oldnew"])
+    assert victim.read_text() == "old"
+    assert not Path("/made-inside").exists()
+
+
+async def test_what_others_have_in_tmp_and_run_is_not_seen(folder: Path, tmp_path: Path):
+    (tmp_path / "socket").write_text("somebody's")
+    async with kubelet_in(folder) as k:
+        _, lines = await k.run("ls -A /tmp /run; stat -c %a /tmp; echo x > /tmp/x; cat /tmp/x", account=Account(7, 7))
+
+    assert tmp_path.is_relative_to("/tmp")
+    assert lines == ["/run:", "", "/tmp:", "1777", "x"]
 
 
 async def test_a_full_root_is_the_containers_own_trouble(folder: Path):

@@ -40,6 +40,9 @@ class ContainerLog:
     def end(self, stream: str) -> None:
         self._append(last_part(self._rests.pop(stream, b""), stream, _now()))
 
+    def close(self) -> None:
+        os.close(self._file)
+
     def _append(self, lines: bytes) -> None:
         if not lines:
             return

@@ -2,8 +2,9 @@
 
 Order, all of it in the container's own mount namespace, and each file system made detached and only then attached:
 clones of what comes from outside (volumes, other file systems of this machine, /sys) → leave the machine's mount
-namespace → an overlay: below it `/`, above it a tmpfs that is limited in size → what is hidden is covered → /proc, /dev
-and /sys → the volumes, outermost first → the overlay becomes the root and the machine's tree is let go.
+namespace → an overlay: below it `/`, above it a tmpfs that is limited in size, in which /tmp and /run begin empty →
+what is hidden is covered → /proc, /dev and /sys → the volumes, outermost first → the overlay becomes the root and the
+machine's tree is let go.
 
 Nothing is mounted where this machine sees it, so there is nothing to clean up: all of it goes with the last process.
 Targets are walked by the kernel as if the new root were the root already: no link and no `..` leads out of it.
@@ -30,6 +31,7 @@ READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC = 0x01, 0x02, 0x04, 0x08
 _INODES_PER_MEBIBYTE: Final = 256
 _TARGET_FLAGS: Final = os.O_PATH | os.O_CLOEXEC
 _KEPT_TO_ITSELF: Final = ("/proc", "/sys", "/dev", "/run", "/tmp")  # noqa: S108 - names of places, not files of ours
+_BEGIN_EMPTY: Final = {"tmp": 0o1777, "run": 0o755}
 _PSEUDO: Final = frozenset(
     (
         *("proc", "sysfs", "devtmpfs", "devpts", "tmpfs", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs"),
@@ -170,12 +172,21 @@ def _overlay(request: RootRequest) -> int:
     try:
         for name in ("upper", "work"):
             os.mkdir(name, 0o755, dir_fd=layer)
+        _begin_empty(layer)
         layers = {"upperdir": f"/proc/self/fd/{layer}/upper", "workdir": f"/proc/self/fd/{layer}/work"}
         return system_calls.new_file_system("overlay", {"lowerdir": "/", **layers}, NO_DEVICES)
     except OSError as error:
         raise HostError.because(error, "The root cannot be laid over this machine's") from error
     finally:
         os.close(layer)
+
+
+def _begin_empty(layer: int) -> None:
+    """Other people's files and sockets in /tmp and /run are none of a container's business."""
+    for name, mode in _BEGIN_EMPTY.items():
+        if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"):
+            os.mkdir(f"upper/{name}", mode, dir_fd=layer)
+            os.setxattr(f"/proc/self/fd/{layer}/upper/{name}", "trusted.overlay.opaque", b"y")
 
 
 def _cover(root: int, path: str) -> None:

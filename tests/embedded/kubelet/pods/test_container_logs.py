@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from orlop.foundation.clock import SystemClock
 from orlop.host.container_log import ContainerLog
 from orlop.host.container_request import LogLimits
 from orlop.host.log_line_rules import last_part, log_lines
+from support.descriptors import folder_descriptor
 
 EARLY, LATE = "2026-01-01T00:00:00.000000000Z", "2026-01-01T00:00:09.000000000Z"
 
@@ -141,15 +143,18 @@ def folder(tmp_path: Path) -> Iterator[int]:
     os.close(opened)
 
 
-def writer(tmp_path: Path, file_bytes: int = 1 << 20) -> ContainerLog:
-    return ContainerLog(os.open(tmp_path / "logs/u/c", os.O_RDONLY), "0.log", LogLimits(file_bytes=file_bytes))
+@contextmanager
+def writer(tmp_path: Path, file_bytes: int) -> Iterator[ContainerLog]:
+    with folder_descriptor(tmp_path / "logs/u/c") as opened:
+        log = ContainerLog(opened, "0.log", LogLimits(file_bytes=file_bytes))
+        yield log
+        log.close()
 
 
 async def test_a_log_is_read_with_the_file_before_it(folder: int, tmp_path: Path):
-    log = writer(tmp_path, file_bytes=100)
-    log.write("stdout", b"one\n")
-    log.write("stdout", b"two\n")
-    log.write("stdout", b"three\n")
+    with writer(tmp_path, file_bytes=100) as log:
+        for line in (b"one\n", b"two\n", b"three\n"):
+            log.write("stdout", line)
     logs = ContainerLogs(folder, SystemClock())
     text = b"".join([piece async for piece in logs.read("u", "c", 0, LogOptions())])
 
@@ -158,14 +163,14 @@ async def test_a_log_is_read_with_the_file_before_it(folder: int, tmp_path: Path
 
 
 async def test_following_sees_every_line_through_rotations_and_ends_with_the_container(folder: int, tmp_path: Path):
-    log = writer(tmp_path, file_bytes=400)
-    log.write("stdout", b"line 0\n")
     lines: list[str] = []
     logs = ContainerLogs(folder, SystemClock())
-    async for piece in logs.read("u", "c", 0, LogOptions(), follow=lambda: len(lines) < 30):
-        lines.extend(piece.decode().split("\n")[:-1])
-        if len(lines) < 30:
-            log.write("stdout", f"line {len(lines)}\n".encode())
+    with writer(tmp_path, file_bytes=400) as log:
+        log.write("stdout", b"line 0\n")
+        async for piece in logs.read("u", "c", 0, LogOptions(), follow=lambda: len(lines) < 30):
+            lines.extend(piece.decode().split("\n")[:-1])
+            if len(lines) < 30:
+                log.write("stdout", f"line {len(lines)}\n".encode())
 
     assert lines == [f"line {number}" for number in range(30)]
 
