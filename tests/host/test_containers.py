@@ -18,6 +18,7 @@ import pytest
 from orlop.embedded.kubelet.pods.containers import ContainerRefused, Streams
 from orlop.host import process_records
 from orlop.host.container_request import Account, Command, LogLimits, VolumePlace
+from support.file_systems import mounted
 from support.machine_pods import Kubelet, kubelet_in, nothing_left, shell
 from support.waiting import eventually
 
@@ -231,6 +232,26 @@ async def test_what_is_written_to_the_root_is_not_written_to_the_machine(folder:
     assert (code, lines) == (0, ["oldnew"])
     assert victim.read_text() == "old"
     assert not Path("/made-inside").exists()
+
+
+async def test_another_file_system_of_the_machine_is_seen_and_cannot_be_written(folder: Path, seen_inside: Path):
+    with mounted("ext4", seen_inside) as disk:
+        (disk / "file").write_text("on the disk")
+        hidden = disk / "state"
+        hidden.mkdir()
+        (hidden / "secret").write_text("secret")
+        opened = hidden / "kubelet"
+        opened.mkdir()
+        async with kubelet_in(opened) as k:
+            wanted = shell(f"cat {disk}/file; echo; touch {disk}/new; ls -A {hidden}", hidden=(str(hidden),))
+            container = await k.containers.start(wanted)
+            code = await container.ended()
+            lines = k.lines()
+
+        assert code == 0
+        assert lines[0] == "on the disk"
+        assert not any("secret" in line or "kubelet" in line for line in lines)
+        assert not (disk / "new").exists()
 
 
 async def test_what_others_have_in_tmp_and_run_is_not_seen(folder: Path, tmp_path: Path):

@@ -74,6 +74,8 @@ class PodWorld:
         reporter, metrics = Reporter("kubelet", NODE), Metrics("test", of_process=False)
         events = EventRecorder(client, reporter, clock=self.clock, random=Random(5), log=log, metrics=metrics)
         tools = self._tools(client, events, log, points)
+        # As a volume manager does after a restart: what is mounted for pods that are gone is unmounted.
+        self.volumes.held &= {uid(one) for one in (await self.client.list(POD)).items}
         async with Informers(client, clock=self.clock, random=Random(4), log=log) as informers, TaskGroup() as tasks:
             telling = tasks.start(events.run(), name="events")
             try:

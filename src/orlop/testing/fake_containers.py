@@ -110,6 +110,9 @@ class FakeContainers:
         container.begin(statements)
         return container
 
+    async def remembered_pods(self) -> frozenset[str]:
+        return frozenset(pod_uid for pod_uid, _, _ in self.logs)
+
     async def forget_pod(self, pod_uid: str) -> None:
         self.logs = {key: lines for key, lines in self.logs.items() if key[0] != pod_uid}
 

@@ -97,6 +97,19 @@ async def test_many_run_side_by_side(machine: Machine):
         assert await asyncio.gather(*(each.ended() for each in running)) == list(range(10))
 
 
+async def test_pods_are_remembered_until_they_are_forgotten(machine: Machine):
+    async with machine() as containers:
+        for pod in ("one", "two"):
+            container = await containers.start(shell("exit 0", pod=pod))
+            await container.ended()
+        both = await containers.remembered_pods()
+        await containers.forget_pod("one")
+        await containers.forget_pod("never-there")
+
+        assert both == {"one", "two"}
+        assert await containers.remembered_pods() == {"two"}
+
+
 async def test_a_start_that_is_given_up_leaves_nothing(machine: Machine):
     async with machine() as containers:
         starting = asyncio.create_task(containers.start(shell("sleep 1000")))

@@ -64,5 +64,8 @@ class Containers(Protocol):
     async def start(self, wanted: WantedContainer) -> RunningContainer:
         """Returns when the command's program runs; `ContainerRefused` where it cannot."""
 
+    async def remembered_pods(self) -> frozenset[str]:
+        """The uids of those that have logs here, also from an earlier life of ours."""
+
     async def forget_pod(self, pod_uid: str) -> None:
         """Its logs go; none of its containers runs any more."""

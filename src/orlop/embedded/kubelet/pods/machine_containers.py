@@ -23,7 +23,7 @@ from typing import Final
 
 from orlop.embedded.kubelet.pods.containers import ContainerRefused, Streams, WantedContainer
 from orlop.host import process_records
-from orlop.host.confined_paths import Mounts, Use, make_folder, opened_below
+from orlop.host.confined_paths import Mounts, Use, make_folder, names_in, opened_below
 from orlop.host.container_process import Born, ContainerLauncher, ContainerProcess, Ended, Refused, Started
 from orlop.host.container_request import Command
 from orlop.host.errors import HostError
@@ -69,6 +69,9 @@ class MachineContainers:
         told = await self._begun(process)
         return MachineContainer(told, self)
 
+    async def remembered_pods(self) -> frozenset[str]:
+        return await asyncio.to_thread(self._pods_with_logs)
+
     async def forget_pod(self, pod_uid: str) -> None:
         await asyncio.to_thread(self._remove_logs, pod_uid)
 
@@ -103,6 +106,10 @@ class MachineContainers:
             if stat.S_ISLNK(os.fstat(volume).st_mode):  # such a descriptor may be that of a link itself
                 raise HostError(errno.ELOOP, f"The volume {'/'.join(names)} is a symbolic link; remove it.")
             yield volume
+
+    def _pods_with_logs(self) -> frozenset[str]:
+        with opened_below(self._folder, (LOGS,), Use.FOLDER_CONTENT, Mounts.CROSSED) as logs:
+            return frozenset(names_in(logs))
 
     def _remove_logs(self, pod_uid: str) -> None:
         with opened_below(self._folder, (LOGS,), Use.FOLDER_HANDLE, Mounts.CROSSED) as logs:

@@ -48,11 +48,18 @@ class PodManager:
 
     async def run(self) -> None:
         await self._pods.wait_synced()
+        await self._forget_the_vanished()
         stop_listening = self._pods.add_listener(self._pod_changed)
         try:
             await asyncio.Event().wait()
         finally:
             stop_listening()
+
+    async def _forget_the_vanished(self) -> None:
+        """Pods whose objects went while nobody was here. What they had mounted is the volume manager's to find."""
+        there = {uid(pod) for name in self._pods.cache.names() if (pod := self._pods.get(name)) is not None}
+        for pod_uid in sorted(await self._tools.containers.remembered_pods() - there):
+            await self._tools.containers.forget_pod(pod_uid)
 
     def worker(self, pod_uid: str) -> PodWorker | None:
         return self._workers.get(pod_uid)
