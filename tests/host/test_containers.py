@@ -19,7 +19,7 @@ from orlop.embedded.kubelet.pods.containers import ContainerRefused, Streams
 from orlop.host import process_records
 from orlop.host.container_request import Account, Command, LogLimits, VolumePlace
 from support.file_systems import mounted
-from support.machine_pods import Kubelet, kubelet_in, nothing_left, shell
+from support.machine_pods import Kubelet, kubelet_in, nothing_left, processes_that_know, shell
 from support.waiting import eventually
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -345,6 +345,20 @@ async def test_a_daemon_ends_with_the_command_that_left_it(folder: Path):
 async def test_a_command_that_closes_its_output_goes_on(folder: Path):
     async with kubelet_in(folder) as k:
         assert await k.run("echo first; exec >&- 2>&-; sleep 0.05; exit 4") == (4, ["first"])
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_a_container_that_is_given_up_while_it_starts_does_not_run_on(folder: Path, turns: int):
+    async with kubelet_in(folder) as k:
+        starting = asyncio.create_task(k.containers.start(shell("sleep 1000")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait([starting])
+        other = await k.containers.start(shell("exit 0", pod="pod-2"))
+        await other.ended()
+
+        await eventually(lambda: len(processes_that_know(folder)) == 1)  # the launcher
 
 
 async def test_no_container_outlives_its_owner(folder: Path):

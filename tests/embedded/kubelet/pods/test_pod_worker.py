@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -370,6 +371,7 @@ async def test_many_pods_run_and_go():
         assert manager._workers == {}
 
 
+@pytest.mark.timeout(900)
 async def test_a_pod_killed_anywhere_in_its_life_ends_with_nothing_left():
     """The node is killed before and after each of its effects; its next life ends the pod all the same."""
 
@@ -396,7 +398,7 @@ async def test_a_pod_killed_anywhere_in_its_life_ends_with_nothing_left():
         return await context.__aenter__()
 
     try:
-        explored = await explore_kills(build, run, check)
+        explored = await explore_kills(build, run, check, deaths=2 if os.environ.get("ORLOP_SOAK") else 1)
     finally:
         for context in worlds:
             await context.__aexit__(None, None, None)

@@ -62,10 +62,14 @@ class MachineContainers:
         self._running: set[_Told] = set()
 
     async def start(self, wanted: WantedContainer) -> MachineContainer:
+        asking = asyncio.ensure_future(asyncio.to_thread(self._asked_for, wanted))
         try:
-            process = await asyncio.to_thread(self._asked_for, wanted)
+            process = await asyncio.shield(asking)
         except HostError as error:
             raise ContainerRefused(str(error)) from error
+        except asyncio.CancelledError:
+            asking.add_done_callback(self._end_unwanted)
+            raise
         told = await self._begun(process)
         return MachineContainer(told, self)
 
@@ -127,11 +131,20 @@ class MachineContainers:
                 self._launcher_note = self._noted(self._launcher.pid)
             return self._launcher
 
-    async def _begun(self, process: ContainerProcess) -> _Told:
+    def _listened_to(self, process: ContainerProcess) -> _Told:
         told = _Told(process, self._noted, self._forget)
         self._running.add(told)
         told.when_over = lambda: self._running.discard(told)
         told.listen()
+        return told
+
+    def _end_unwanted(self, asking: asyncio.Future[ContainerProcess]) -> None:
+        """Who wanted the container gave up while a thread was asking for it, and a thread cannot be stopped."""
+        if not asking.cancelled() and asking.exception() is None:
+            self._listened_to(asking.result()).kill()
+
+    async def _begun(self, process: ContainerProcess) -> _Told:
+        told = self._listened_to(process)
         try:
             await told.begun.wait()
         except asyncio.CancelledError:
