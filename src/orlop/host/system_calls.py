@@ -21,13 +21,31 @@ NO_MOUNT_CROSSING: Final = 0x01
 NO_MAGIC_LINKS: Final = 0x02
 NO_SYMLINKS: Final = 0x04
 BENEATH: Final = 0x08
+IN_ROOT: Final = 0x10
 
 # open_tree, move_mount, mount_setattr
 AT_EMPTY_PATH: Final = 0x1000
+AT_RECURSIVE: Final = 0x8000
 TREE_CLONE: Final = 0x1
 MOVE_FROM_DESCRIPTOR: Final = 0x04
 MOVE_TO_DESCRIPTOR: Final = 0x40
 PROPAGATION_PRIVATE: Final = 1 << 18
+
+# fsconfig
+_SET_FLAG: Final = 0
+_SET_STRING: Final = 1
+_CREATE: Final = 6
+_CLOSED_AT_EXEC: Final = 1
+
+# unshare, setns
+NEW_MOUNTS: Final = 0x0002_0000
+NEW_HOST_NAME: Final = 0x0400_0000
+NEW_PROCESSES: Final = 0x2000_0000
+
+# prctl
+DIE_WITH_PARENT: Final = 1
+DROP_FROM_BOUNDING_SET: Final = 24
+NO_NEW_PRIVILEGES: Final = 38
 
 # umount2
 UNMOUNT_LAZILY: Final = 2
@@ -57,9 +75,20 @@ WATCH_ENDED: Final = 0x8000
 WATCH_FOLDERS_ONLY: Final = 0x0100_0000
 
 # From 424 on the numbers are the same on every architecture; before that x86-64 has its own.
-_OLD_NUMBERS: Final = {
-    "x86_64": {"renameat2": 316, "statx": 332, "ioprio_set": 251, "getdents64": 217, "syncfs": 306}
-}.get(os.uname().machine, {"renameat2": 276, "statx": 291, "ioprio_set": 30, "getdents64": 61, "syncfs": 267})
+_OLD_NAMES: Final = (
+    *("renameat2", "statx", "ioprio_set", "getdents64", "syncfs"),
+    *("pivot_root", "unshare", "setns", "prctl"),
+)
+_OLD_NUMBERS: Final = dict(
+    zip(
+        _OLD_NAMES,
+        {"x86_64": (316, 332, 251, 217, 306, 155, 272, 308, 157)}.get(
+            os.uname().machine, (276, 291, 30, 61, 267, 41, 97, 268, 167)
+        ),
+        strict=True,
+    )
+)
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 _QUOTACTL_FD, _FILE_GETATTR, _FILE_SETATTR = 443, 468, 469
 _RENAMEAT2, _STATX = _OLD_NUMBERS["renameat2"], _OLD_NUMBERS["statx"]
@@ -108,6 +137,47 @@ def openat2(folder: int, path: str, flags: int, resolve: int) -> int:
 def clone_tree(folder: int) -> int:
     """A detached mount of what the descriptor stands for, without the mounts below it; gone when closed."""
     return _open_tree(folder, b"", TREE_CLONE | os.O_CLOEXEC | AT_EMPTY_PATH)
+
+
+def clone_whole_tree(folder: int) -> int:
+    """As `clone_tree`, with the mounts below it."""
+    return _open_tree(folder, b"", TREE_CLONE | os.O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE)
+
+
+def new_file_system(kind: str, options: dict[str, str | None], attributes: int) -> int:
+    """A detached mount of a new file system, gone when closed; an option without a value is a flag."""
+    context = _fsopen(kind.encode(), _CLOSED_AT_EXEC)
+    try:
+        for name, value in options.items():
+            command = _SET_FLAG if value is None else _SET_STRING
+            _fsconfig(context, command, name.encode(), None if value is None else os.fsencode(value), 0)
+        _fsconfig(context, _CREATE, None, None, 0)
+        return _fsmount(context, _CLOSED_AT_EXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def set_attributes_of_whole_tree(tree: int, to_set: int, propagation: int) -> None:
+    """Of a mount and all mounts below it."""
+    attributes = _MOUNT_ATTRIBUTES.pack(to_set, 0, propagation, 0)
+    _mount_setattr(tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, attributes, _MOUNT_ATTRIBUTES.size)
+
+
+def swap_root_for_working_folder() -> None:
+    """The working folder, which is a mount, becomes the root; the old root is mounted upon it then."""
+    _pivot_root(b".", b".")
+
+
+def unshare(flags: int) -> None:
+    _unshare(flags)
+
+
+def setns(descriptor: int, flags: int) -> None:
+    _setns(descriptor, flags)
+
+
+def prctl(option: int, argument: int) -> None:
+    _prctl(option, argument, 0, 0, 0)
 
 
 def set_mount_attributes(tree: int, to_set: int, to_clear: int, propagation: int) -> None:
@@ -230,6 +300,13 @@ _syncfs = _system_call(_SYNCFS, _Number)
 _quotactl_fd = _system_call(_QUOTACTL_FD, _Number, _Bits, _Bits, ctypes.c_void_p)
 _file_getattr = _system_call(_FILE_GETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)
 _file_setattr = _system_call(_FILE_SETATTR, _Number, _Text, ctypes.c_void_p, _Size, _Bits)
+_fsopen = _system_call(_FSOPEN, _Text, _Bits)
+_fsconfig = _system_call(_FSCONFIG, _Number, _Bits, _Text, _Text, _Number)
+_fsmount = _system_call(_FSMOUNT, _Number, _Bits, _Bits)
+_pivot_root = _system_call(_OLD_NUMBERS["pivot_root"], _Text, _Text)
+_unshare = _system_call(_OLD_NUMBERS["unshare"], _Number)
+_setns = _system_call(_OLD_NUMBERS["setns"], _Number, _Number)
+_prctl = _system_call(_OLD_NUMBERS["prctl"], _Number, _Number, _Number, _Number, _Number)
 _libc_umount2 = ctypes.CFUNCTYPE(ctypes.c_int, _Text, ctypes.c_int, use_errno=True)(("umount2", _libc))
 _libc_inotify_init1 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", _libc))
 _libc_inotify_add_watch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, _Text, ctypes.c_uint32, use_errno=True)(

@@ -1,0 +1,218 @@
+"""What of a pod's spec can be run on this machine, and as what: from a container's spec to a request. Pure.
+
+Images are not pulled: a container's program is one of this machine's, so its command has to be said. What the spec
+asks for and nobody here does is named, so that it can be told; what would be dangerous to pass over is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orlop.embedded.kubelet.pods.environment_rules import (
+    BadEnvironment,
+    EnvironmentSources,
+    environment_of,
+    expanded,
+)
+from orlop.embedded.kubelet.pods.pod_status_rules import pod_text
+from orlop.foundation.quantity import InvalidQuantity, Quantity
+from orlop.host.container_request import Account, Command, ContainerRequest, RootRequest, VolumePlace
+from orlop.kube.objects import name
+
+CONFIG_ERROR: Final = "CreateContainerConfigError"
+CREATE_ERROR: Final = "CreateContainerError"
+IMAGE_NOTE: Final = (
+    "Images are not pulled here: the commands of this pod are programs of this machine, in a root of their own."
+)
+LONGEST_HOST_NAME: Final = 63
+DEFAULT_WRITABLE_BYTES: Final = 256 << 20
+LEAST_WRITABLE_BYTES: Final = 1 << 20
+
+Names = tuple[str, ...]
+"""Names below the kubelet's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSources:
+    """Where a pod's volumes are: by the volume's name, and for a subPath by container and place in its mounts."""
+
+    volumes: Mapping[str, Names] = field(default_factory=dict)
+    sub_paths: Mapping[tuple[str, int], Names] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    request: ContainerRequest
+    volumes: tuple[Names, ...]
+
+
+class NotRunnable(ValueError):
+    """It can never run as it is asked for; `reason` is shown in kubectl's STATUS, the sentence beside it."""
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a container's request is made from besides its spec. `hidden` are paths of this machine."""
+
+    environment: EnvironmentSources = field(default_factory=EnvironmentSources)
+    volumes: VolumeSources = field(default_factory=VolumeSources)
+    hidden: tuple[str, ...] = ()
+
+
+def container_request(
+    pod: Mapping[str, Any], container: Mapping[str, Any], attempt: int, around: Surroundings
+) -> Runnable:
+    """Raises `NotRunnable`."""
+    _refuse_what_cannot_be(pod, container)
+    try:
+        environment = environment_of(pod, container, around.environment)
+    except BadEnvironment as error:
+        raise NotRunnable(CONFIG_ERROR, str(error)) from error
+    places, sources = _mounts(container, around.volumes)
+    security = container.get("securityContext") or {}
+    command = Command(
+        arguments=_arguments(container, environment),
+        environment=tuple(environment.items()),
+        working_folder=container.get("workingDir") or "/",
+        account=account_of(pod, container),
+        no_new_privileges=security.get("allowPrivilegeEscalation") is False,
+    )
+    root = RootRequest(
+        volumes=places,
+        hidden=around.hidden,
+        writable_bytes=_writable_bytes(container),
+        read_only=bool(security.get("readOnlyRootFilesystem")),
+        host_name=(pod["spec"].get("hostname") or name(pod))[:LONGEST_HOST_NAME].rstrip("-."),
+    )
+    return Runnable(ContainerRequest(command, root, f"{attempt}.log"), sources)
+
+
+def _refuse_what_cannot_be(pod: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+    who = container["name"]
+    if not container.get("command"):
+        sentence = (
+            f"no command specified: images are not pulled here, so that of {container.get('image') or 'the image'} "
+            f'is not known. Set "command" of container "{who}" to a program of this machine.'
+        )
+        raise NotRunnable(CREATE_ERROR, sentence)
+    is_init = any(one["name"] == who for one in pod["spec"].get("initContainers") or ())
+    if is_init and container.get("restartPolicy"):
+        sentence = f'init container "{who}" has a restartPolicy: sidecars are not supported here; make it a container.'
+        raise NotRunnable(CONFIG_ERROR, sentence)
+    if container.get("volumeDevices"):
+        raise NotRunnable(CONFIG_ERROR, f'container "{who}" has volumeDevices, which are not supported here yet.')
+
+
+def _arguments(container: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, ...]:
+    words = (*container["command"], *(container.get("args") or ()))
+    return tuple(expanded(word, environment) for word in words)
+
+
+# ---- who -------------------------------------------------------------------------------------------------------------
+
+
+def account_of(pod: Mapping[str, Any], container: Mapping[str, Any]) -> Account:
+    """The container's word over the pod's; root where nobody says otherwise, as most images have it."""
+    of_pod, own = pod["spec"].get("securityContext") or {}, container.get("securityContext") or {}
+    merged = {**of_pod, **own}
+    user, group = merged.get("runAsUser"), merged.get("runAsGroup") or 0
+    _check_non_root(pod, container, user, must=bool(merged.get("runAsNonRoot")))
+    groups = [*(of_pod.get("supplementalGroups") or ()), of_pod.get("fsGroup")]
+    return Account(user or 0, group, tuple(dict.fromkeys(one for one in groups if one is not None)))
+
+
+def _check_non_root(pod: Mapping[str, Any], container: Mapping[str, Any], user: int | None, *, must: bool) -> None:
+    if not must or user:
+        return
+    where = f'(pod: "{pod_text(pod)}", container: {container["name"]})'
+    why = (
+        "container has runAsNonRoot and image will run as root"
+        if user is None
+        else ("container's runAsUser breaks non-root policy")
+    )
+    raise NotRunnable(CONFIG_ERROR, f"{why} {where}")
+
+
+# ---- what it sees ----------------------------------------------------------------------------------------------------
+
+
+def _mounts(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tuple[VolumePlace, ...], tuple[Names, ...]]:
+    places, found = [], []
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        places.append(VolumePlace(_mount_path(container, mount["mountPath"]), bool(mount.get("readOnly"))))
+        found.append(_source(container, index, mount, sources))
+    return tuple(places), tuple(found)
+
+
+def _mount_path(container: Mapping[str, Any], path: str) -> str:
+    """A relative one is meant from the root, as kubelet takes it."""
+    names = [part for part in path.split("/") if part not in {"", "."}]
+    if not names or ".." in names or "\0" in path:
+        sentence = f'mountPath "{path}" of container "{container["name"]}" must lead somewhere below /, without "..".'
+        raise NotRunnable(CONFIG_ERROR, sentence)
+    return "/" + "/".join(names)
+
+
+def _source(container: Mapping[str, Any], index: int, mount: Mapping[str, Any], sources: VolumeSources) -> Names:
+    who, volume = container["name"], mount["name"]
+    if mount.get("subPath") or mount.get("subPathExpr"):
+        if (who, index) not in sources.sub_paths:
+            sentence = f'failed to prepare subPath for volumeMount "{volume}" of container "{who}"'
+            raise NotRunnable(CONFIG_ERROR, sentence)
+        return sources.sub_paths[who, index]
+    if volume not in sources.volumes:
+        sentence = f'volumeMount "{volume}" of container "{who}": volumes of this type are not supported here.'
+        raise NotRunnable(CONFIG_ERROR, sentence)
+    return sources.volumes[volume]
+
+
+def _writable_bytes(container: Mapping[str, Any]) -> int:
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("ephemeral-storage")
+    try:
+        return max(LEAST_WRITABLE_BYTES, Quantity.parse(str(limit)).value()) if limit else DEFAULT_WRITABLE_BYTES
+    except InvalidQuantity:
+        return DEFAULT_WRITABLE_BYTES
+
+
+# ---- what nobody does ------------------------------------------------------------------------------------------------
+
+_OF_POD: Final = (
+    *("activeDeadlineSeconds", "hostPID", "hostIPC", "shareProcessNamespace", "hostAliases", "dnsConfig"),
+    *("ephemeralContainers", "runtimeClassName", "readinessGates"),
+)
+_OF_CONTAINER: Final = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "stdin", "tty")
+_OF_SECURITY: Final = (
+    *("privileged", "capabilities", "seLinuxOptions", "seccompProfile", "appArmorProfile", "procMount", "sysctls"),
+    "windowsOptions",
+)
+
+
+def unsupported_fields(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the pod asks for and does not get, as paths in its spec."""
+    spec = pod["spec"]
+    return (
+        *(f"spec.{field}" for field in _OF_POD if spec.get(field)),
+        *_security_fields("spec", spec),
+        *_container_fields(spec, "initContainers"),
+        *_container_fields(spec, "containers"),
+    )
+
+
+def _container_fields(spec: Mapping[str, Any], kind: str) -> Iterator[str]:
+    for container in spec.get(kind) or ():
+        path = f"spec.{kind}{{{container['name']}}}"
+        yield from (f"{path}.{field}" for field in _OF_CONTAINER if container.get(field))
+        yield from _security_fields(path, container)
+        limits = (container.get("resources") or {}).get("limits") or {}
+        yield from (f"{path}.resources.limits.{one}" for one in limits if one != "ephemeral-storage")
+
+
+def _security_fields(path: str, part: Mapping[str, Any]) -> Iterator[str]:
+    security = part.get("securityContext") or {}
+    yield from (f"{path}.securityContext.{field}" for field in _OF_SECURITY if security.get(field))

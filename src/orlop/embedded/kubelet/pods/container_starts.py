@@ -1,0 +1,79 @@
+"""Starting one container of a pod: what its environment refers to is read, the request made, the machine asked.
+
+Secrets are read when they are needed, and kept nowhere. They are in no message: what is missing is named by its key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orlop.embedded.kubelet.pods.container_rules import (
+    CONFIG_ERROR,
+    NotRunnable,
+    Surroundings,
+    VolumeSources,
+    container_request,
+)
+from orlop.embedded.kubelet.pods.containers import ContainerRefused, RunningContainer, WantedContainer
+from orlop.embedded.kubelet.pods.environment_rules import EnvironmentSources, names_needed
+from orlop.embedded.kubelet.pods.pod_life_rules import Start
+from orlop.embedded.kubelet.pods.tools import PodTools
+from orlop.kube.errors import NotFound
+from orlop.kube.kinds import CONFIG_MAP, SECRET, Kind
+from orlop.kube.objects import Object, ObjectName, namespace, uid
+
+CONFIG_AGAIN_SECONDS: Final = 10.0
+"""A ConfigMap or Secret that is missing may come."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """`again_after` seconds it may be tried again; None where it counts as an attempt that has ended."""
+
+    reason: str
+    sentence: str
+    again_after: float | None = None
+
+
+class ContainerStarts:
+    def __init__(self, tools: PodTools) -> None:
+        self._tools = tools
+
+    async def start(
+        self, pod: Mapping[str, Any], start: Start, sources: VolumeSources
+    ) -> RunningContainer | NotStarted:
+        spec = _spec(pod, start.name)
+        try:
+            around = Surroundings(await self._environment(pod, spec), sources, self._tools.settings.hidden)
+            runnable = container_request(pod, spec, start.attempt, around)
+            wanted = WantedContainer(uid(pod), start.name, start.attempt, runnable.request, runnable.volumes)
+            return await self._tools.containers.start(wanted)
+        except NotRunnable as error:
+            return NotStarted(
+                error.reason, str(error), CONFIG_AGAIN_SECONDS if error.reason == CONFIG_ERROR else math.inf
+            )
+        except ContainerRefused as error:
+            return NotStarted("StartError", str(error))
+
+    async def _environment(self, pod: Mapping[str, Any], spec: Mapping[str, Any]) -> EnvironmentSources:
+        maps, secrets = names_needed(spec)
+        space = namespace(pod)
+        return EnvironmentSources(
+            {name: found for name in sorted(maps) if (found := await self._found(CONFIG_MAP, space, name))},
+            {name: found for name in sorted(secrets) if (found := await self._found(SECRET, space, name))},
+        )
+
+    async def _found(self, kind: Kind, space: str | None, name: str) -> Object | None:
+        try:
+            return await self._tools.client.get(kind, ObjectName(space, name))
+        except NotFound:
+            return None
+
+
+def _spec(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    every = (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+    found: Mapping[str, Any] = next(one for one in every if one["name"] == name)
+    return found

@@ -1,0 +1,286 @@
+"""The root of a container: this machine's `/` seen through a layer of its own, which vanishes with the container.
+
+Order, all of it in the container's own mount namespace, and each file system made detached and only then attached:
+clones of what comes from outside (volumes, other file systems of this machine, /sys) → leave the machine's mount
+namespace → an overlay: below it `/`, above it a tmpfs that is limited in size, in which /tmp and /run begin empty →
+what is hidden is covered → /proc, /dev and /sys → the volumes, outermost first → the overlay becomes the root and the
+machine's tree is let go.
+
+Nothing is mounted where this machine sees it, so there is nothing to clean up: all of it goes with the last process.
+Targets are walked by the kernel as if the new root were the root already: no link and no `..` leads out of it.
+
+This is no wall against a hostile root user: what `/` holds can be read. It must not be possible to change it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from orlop.host import system_calls
+from orlop.host.container_request import RootRequest, VolumePlace
+from orlop.host.errors import HostError
+from orlop.host.mount_table_rules import parse_mount_lines
+
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC = 0x01, 0x02, 0x04, 0x08
+_INODES_PER_MEBIBYTE: Final = 256
+_TARGET_FLAGS: Final = os.O_PATH | os.O_CLOEXEC
+_KEPT_TO_ITSELF: Final = ("/proc", "/sys", "/dev", "/run", "/tmp")  # noqa: S108 - names of places, not files of ours
+_BEGIN_EMPTY: Final = {"tmp": 0o1777, "run": 0o755}
+_PSEUDO: Final = frozenset(
+    (
+        *("proc", "sysfs", "devtmpfs", "devpts", "tmpfs", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs"),
+        *("securityfs", "configfs", "fusectl", "hugetlbfs", "bpf", "pstore", "autofs", "binfmt_misc", "efivarfs"),
+        *("ramfs", "rpc_pipefs", "nsfs"),
+    )
+)
+_DEVICES: Final = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_DEVICE_LINKS: Final = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
+_READ_ONLY_IN_PROC: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """Another file system of this machine, to be seen read-only at the same place."""
+
+    path: str
+    tree: int
+
+
+class ContainerRoot:
+    """Made while the process is still in the machine's mount namespace; `enter` leaves it for good."""
+
+    def __init__(self, request: RootRequest, volumes: Sequence[int]) -> None:
+        self._request = request
+        self._volumes = [_cloned(place, source) for place, source in zip(request.volumes, volumes, strict=True)]
+        self._carried = list(_carried_file_systems(request.hidden))
+        self._sys = _clone_of("/sys")
+
+    def enter(self) -> None:
+        """Called by the first process of the container's process namespace: its /proc is this one's."""
+        system_calls.unshare(system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME)
+        _keep_mounts_to_ourselves()
+        root = self._attached_overlay()
+        self._furnish(root)
+        os.fchdir(root)
+        system_calls.swap_root_for_working_folder()
+        system_calls.umount2(".", system_calls.UNMOUNT_LAZILY)
+        os.chdir("/")
+        os.close(root)
+
+    def _attached_overlay(self) -> int:
+        """The descriptor of its root. It is attached upon `/`, which nobody looks at any more."""
+        overlay = _overlay(self._request)
+        place = os.open("/", _TARGET_FLAGS)
+        try:
+            system_calls.attach_tree(overlay, place)
+        finally:
+            os.close(place)
+        return overlay
+
+    def _furnish(self, root: int) -> None:
+        for carried in self._carried:
+            _attach_at(root, carried.path, carried.tree)
+        for path in self._request.hidden:
+            _cover(root, path)
+        _attach_at(root, "/sys", self._sys)
+        _attach_proc(root)
+        _attach_dev(root)
+        by_depth = sorted(self._volumes, key=lambda volume: len(PurePosixPath(volume[0].path).parts))
+        for place, tree in by_depth:
+            _attach_at(root, place.path, tree)
+        if self._request.read_only:
+            system_calls.set_mount_attributes(root, READ_ONLY, 0, 0)
+
+
+# ---- before leaving --------------------------------------------------------------------------------------------------
+
+
+def _cloned(place: VolumePlace, source: int) -> tuple[VolumePlace, int]:
+    """With what is mounted below it, as the volume's owner has it; nothing mounted later comes along."""
+    try:
+        tree = system_calls.clone_whole_tree(source)
+        to_set = READ_ONLY if place.read_only else 0
+        system_calls.set_attributes_of_whole_tree(tree, to_set, system_calls.PROPAGATION_PRIVATE)
+    except OSError as error:
+        raise HostError.because(error, f"The volume for {place.path} cannot be bound") from error
+    return place, tree
+
+
+def _clone_of(path: str) -> int:
+    place = os.open(path, _TARGET_FLAGS | os.O_DIRECTORY)
+    try:
+        tree = system_calls.clone_tree(place)
+    finally:
+        os.close(place)
+    limits = READ_ONLY | NO_SUID | NO_DEVICES
+    system_calls.set_mount_attributes(tree, limits, 0, system_calls.PROPAGATION_PRIVATE)
+    return tree
+
+
+def _carried_file_systems(hidden: Sequence[str]) -> Iterator[_Carried]:
+    """An overlay does not show what is mounted below its lower folder: what else holds files is brought along.
+
+    One mount for each device: a second one could show what the first one hides.
+    """
+    seen = {_device_of_root()}
+    for device, path, kind in _mounts_of_this_machine():
+        if kind in _PSEUDO or device in seen or _is_below(path, (*_KEPT_TO_ITSELF, *hidden)):
+            continue
+        seen.add(device)
+        try:
+            yield _Carried(path, _clone_of(path))
+        except OSError:
+            continue  # a mount on a file, one that is covered, or a server that does not answer: not seen inside
+
+
+def _device_of_root() -> str:
+    device = system_calls.statx(-100, "/").device
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _mounts_of_this_machine() -> Iterator[tuple[str, str, str]]:
+    with open("/proc/self/mountinfo", "rb") as table:
+        for mount in parse_mount_lines(table.read()):
+            yield mount.root.device, mount.mount_point, mount.file_system
+
+
+def _is_below(path: str, above: Sequence[str]) -> bool:
+    return path == "/" or any(PurePosixPath(path).is_relative_to(each) for each in above)
+
+
+# ---- the layers ------------------------------------------------------------------------------------------------------
+
+
+def _keep_mounts_to_ourselves() -> None:
+    root = os.open("/", _TARGET_FLAGS)
+    try:
+        system_calls.set_attributes_of_whole_tree(root, 0, system_calls.PROPAGATION_PRIVATE)
+    finally:
+        os.close(root)
+
+
+def _overlay(request: RootRequest) -> int:
+    inodes = max(1024, request.writable_bytes // (1 << 20) * _INODES_PER_MEBIBYTE)
+    options = {"size": str(request.writable_bytes), "nr_inodes": str(inodes), "mode": "0755"}
+    layer = system_calls.new_file_system("tmpfs", dict(options), NO_DEVICES)
+    try:
+        for name in ("upper", "work"):
+            os.mkdir(name, 0o755, dir_fd=layer)
+        _begin_empty(layer)
+        layers = {"upperdir": f"/proc/self/fd/{layer}/upper", "workdir": f"/proc/self/fd/{layer}/work"}
+        return system_calls.new_file_system("overlay", {"lowerdir": "/", **layers}, NO_DEVICES)
+    except OSError as error:
+        raise HostError.because(error, "The root cannot be laid over this machine's") from error
+    finally:
+        os.close(layer)
+
+
+def _begin_empty(layer: int) -> None:
+    """Other people's files and sockets in /tmp and /run are none of a container's business."""
+    for name, mode in _BEGIN_EMPTY.items():
+        if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"):
+            os.mkdir(f"upper/{name}", mode, dir_fd=layer)
+            os.setxattr(f"/proc/self/fd/{layer}/upper/{name}", "trusted.overlay.opaque", b"y")
+
+
+def _cover(root: int, path: str) -> None:
+    """With an empty folder; what is not there needs no cover."""
+    try:
+        target = _open_in(root, path)
+    except FileNotFoundError:
+        return
+    empty = system_calls.new_file_system("tmpfs", {"size": "4k", "mode": "0555"}, READ_ONLY | NO_SUID | NO_DEVICES)
+    _attach(empty, target)
+
+
+def _attach_proc(root: int) -> None:
+    proc = system_calls.new_file_system("proc", {}, NO_SUID | NO_DEVICES | NO_EXEC)
+    _attach(proc, _open_in(root, "/proc"))
+    for name in _READ_ONLY_IN_PROC:
+        try:
+            place = _open_in(root, f"/proc/{name}")
+        except FileNotFoundError:
+            continue
+        tree = system_calls.clone_tree(place)
+        system_calls.set_mount_attributes(tree, READ_ONLY, 0, system_calls.PROPAGATION_PRIVATE)
+        _attach(tree, place)
+
+
+def _attach_dev(root: int) -> None:
+    dev = system_calls.new_file_system("tmpfs", {"size": "64k", "mode": "0755"}, NO_SUID | NO_EXEC)
+    for name, (major, minor) in _DEVICES.items():
+        os.mknod(name, 0o20666, os.makedev(major, minor), dir_fd=dev)
+    for name, path in _DEVICE_LINKS.items():
+        os.symlink(path, name, dir_fd=dev)
+    for name in ("shm", "pts"):
+        os.mkdir(name, 0o755, dir_fd=dev)
+    _attach_kept_open(dev, _open_in(root, "/dev"))
+    shared = system_calls.new_file_system("tmpfs", {"size": "64m", "mode": "1777"}, NO_SUID | NO_DEVICES | NO_EXEC)
+    _attach(shared, _open_in(root, "/dev/shm"))  # noqa: S108 - a place in the container
+    options = {"newinstance": None, "ptmxmode": "0666", "mode": "0620", "gid": "5"}
+    _attach(system_calls.new_file_system("devpts", options, NO_SUID | NO_EXEC), _open_in(root, "/dev/pts"))
+    os.close(dev)
+
+
+# ---- places in the new root ------------------------------------------------------------------------------------------
+
+
+def _attach_at(root: int, path: str, tree: int) -> None:
+    """Makes the place where it is missing: a folder for a folder, an empty file for anything else."""
+    try:
+        _attach(tree, _made_place(root, path, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode)))
+    except OSError as error:
+        raise HostError.because(error, f"Nothing can be mounted at {path} in the container") from error
+
+
+def _made_place(root: int, path: str, *, is_folder: bool) -> int:
+    names = [name for name in path.split("/") if name and name != "."]
+    if not names or ".." in names:
+        raise OSError(errno.EINVAL, "the path must lead somewhere below the root, without `..`")
+    for count, name in enumerate(names, 1):
+        try:
+            place = _open_in(root, "/".join(names[:count]))
+        except FileNotFoundError:
+            place = _make(root, names[: count - 1], name, is_folder=is_folder or count < len(names))
+        if count == len(names):
+            return place
+        os.close(place)
+    raise AssertionError
+
+
+def _make(root: int, parents: Sequence[str], name: str, *, is_folder: bool) -> int:
+    parent = _open_in(root, "/".join(parents) or ".")
+    try:
+        if is_folder:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        else:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=parent))
+        return _open_in(root, "/".join((*parents, name)))
+    finally:
+        os.close(parent)
+
+
+def _open_in(root: int, path: str) -> int:
+    """Links are followed, as they are for the container: with its root as the root."""
+    confined = system_calls.IN_ROOT | system_calls.NO_MAGIC_LINKS
+    return system_calls.openat2(root, path, _TARGET_FLAGS, confined)
+
+
+def _attach(tree: int, target: int) -> None:
+    try:
+        _attach_kept_open(tree, target)
+    finally:
+        os.close(tree)
+
+
+def _attach_kept_open(tree: int, target: int) -> None:
+    try:
+        system_calls.attach_tree(tree, target)
+    finally:
+        os.close(target)
