@@ -74,15 +74,20 @@ async def kubelet_in(folder: Path) -> AsyncIterator[Kubelet]:
         os.close(opened)
 
 
+def _mounts_about(folder: Path) -> list[str]:
+    """Tests beside this one have mounts of their own, in the same namespace."""
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]
+
+
 @contextmanager
 def nothing_left(folder: Path) -> Iterator[None]:
     """Neither a process nor a mount nor a note."""
     reason = why_nothing_can_be_mounted()
     if reason:
         pytest.skip(reason)
-    mounts = Path("/proc/self/mountinfo").read_text()
+    mounts = _mounts_about(folder)
     yield
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert _mounts_about(folder) == mounts
     assert processes_that_know(folder) == []
     notes = folder / "processes"
     assert not notes.exists() or list(notes.iterdir()) == []
