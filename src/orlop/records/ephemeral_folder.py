@@ -21,7 +21,8 @@ class UnreadableRecord(ValueError):
     """A record that is damaged, or written by a newer version: the folder is left alone and reported."""
 
 
-class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+# Without a place in the garbage collector's lists (`gc=False`): there are ten thousand, and none can hold itself.
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The pod that asked. `verified` where kubelet vouches for its name, and not only the pod's own spec."""
 
     pod_uid: str = ""
@@ -31,7 +32,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     verified: bool = False
 
 
-class FolderOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+class FolderOptions(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the pod asked for, after the admin's limits were applied; 0 bytes or inodes mean no limit."""
 
     lifespan_seconds: float
@@ -42,7 +43,7 @@ class FolderOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     read_only: bool = False
 
 
-class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     volume_id: str
     owner: Owner
     options: FolderOptions
@@ -91,7 +92,7 @@ def objection_to_volume_id(volume_id: str) -> str | None:
 # ---- the name of a buried folder -------------------------------------------------------------------------------------
 
 
-class Burial(msgspec.Struct, frozen=True):
+class Burial(msgspec.Struct, frozen=True, gc=False):
     """When a folder was buried (the wall's time) and for how long it is kept, to the millisecond."""
 
     volume_id: str

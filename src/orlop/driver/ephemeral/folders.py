@@ -107,8 +107,10 @@ class Folders:
             self.in_doubt.add(volume_id)
 
     def _refuse_too_many(self, volume_id: str) -> None:
-        count = len(self.book.live.keys() | self._being_made)
-        if self._max_volumes and count >= self._max_volumes and volume_id not in self._being_made:
+        if not self._max_volumes or volume_id in self._being_made:
+            return
+        count = len(self.book.live) + sum(each not in self.book.live for each in self._being_made)
+        if count >= self._max_volumes:
             raise ResourceExhausted(
                 f"this node has {count} volumes, and --maxvolumespernode allows {self._max_volumes}"
             )
