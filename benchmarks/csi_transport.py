@@ -254,7 +254,7 @@ def measure_driver(folder: str, rounds: int) -> None:
         path = f"{folder}/driver{number}.sock"
         started = time.perf_counter()
         process = subprocess.Popen(
-            [orlop, "driver", "--endpoint", f"unix://{path}", "--nodeid", "n"], stderr=subprocess.DEVNULL
+            [orlop, "driver", "--endpoint", f"unix://{path}", "--nodeid", "n", "--workdir="], stderr=subprocess.DEVNULL
         )
         wait_for_socket(path)
         times.append(time.perf_counter() - started)
