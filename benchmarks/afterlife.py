@@ -57,7 +57,7 @@ class Bench:
             self.looks += 1
             return look()
 
-        host.workdir.mounted_folders = counted  # type: ignore[method-assign]
+        host.workdir.mounted_folders = counted  # type: ignore[method-assign] # counts the looks of the real one
 
     async def threads(self, work: Callable[[], T], /) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

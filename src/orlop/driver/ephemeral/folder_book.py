@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -156,9 +156,8 @@ class FolderBook:
     def age(self, retained: Retained, now: Moment) -> float:
         return age_of(retained.burial.buried_at, self.started, now, retained.buried_at_elapsed)
 
-    def in_afterlife(self, now: Moment, *, but: Iterable[str] = ()) -> list[RetainedFolder]:
-        """As the rule sees them, without those that must not be erased now."""
-        left_out = set(but)
+    def in_afterlife(self, now: Moment) -> list[RetainedFolder]:
+        """As the rule sees them."""
         return [
             RetainedFolder(
                 name=volume_id,
@@ -168,7 +167,6 @@ class FolderBook:
                 bytes_used=retained.bytes_used,
             )
             for volume_id, retained in self.retained.items()
-            if volume_id not in left_out
         ]
 
 
