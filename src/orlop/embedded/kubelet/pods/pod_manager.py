@@ -17,6 +17,7 @@ from orlop.kube.client import Selection
 from orlop.kube.informer import Informer, Watched, without_managed_fields
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import POD
+from orlop.kube.object_cache import CachedObject
 from orlop.kube.objects import ObjectName, name_of, uid
 
 
@@ -49,6 +50,7 @@ class PodManager:
     async def run(self) -> None:
         await self._pods.wait_synced()
         await self._forget_the_vanished()
+        self._tools.volumes.all_known(self._all_pods())
         stop_listening = self._pods.add_listener(self._pod_changed)
         try:
             await asyncio.Event().wait()
@@ -57,9 +59,12 @@ class PodManager:
 
     async def _forget_the_vanished(self) -> None:
         """Pods whose objects went while nobody was here. What they had mounted is the volume manager's to find."""
-        there = {uid(pod) for name in self._pods.cache.names() if (pod := self._pods.get(name)) is not None}
+        there = {uid(pod) for pod in self._all_pods()}
         for pod_uid in sorted(await self._tools.containers.remembered_pods() - there):
             await self._tools.containers.forget_pod(pod_uid)
+
+    def _all_pods(self) -> list[CachedObject]:
+        return [pod for name in self._pods.cache.names() if (pod := self._pods.get(name)) is not None]
 
     def worker(self, pod_uid: str) -> PodWorker | None:
         return self._workers.get(pod_uid)
