@@ -31,6 +31,7 @@ class Entry:
 
 
 ROLES: Final[Mapping[str, Entry]] = {
+    "up": Entry("orlop.processes.up", "everything on this machine: pods with scratch folders, driven by kubectl"),
     "node": Entry("orlop.processes.node", "all that a node needs: the CSI services, and kubelet told of them"),
     "driver": Entry("orlop.processes.driver", "the CSI services of this node on a socket, for use with any sidecars"),
     "registrar": Entry("orlop.processes.registrar", "makes any CSI driver known to the kubelet of its node"),

@@ -7,6 +7,7 @@ be ending while the second begins. Nothing is begun before all that was there at
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -68,6 +69,10 @@ class PodManager:
 
     def worker(self, pod_uid: str) -> PodWorker | None:
         return self._workers.get(pod_uid)
+
+    def phases(self) -> Counter[str]:
+        """How many pods there are of each."""
+        return Counter((pod.get("status") or {}).get("phase") or "Pending" for pod in self._all_pods())
 
     def stop(self) -> None:
         for cancel in list(self._endings.values()):
