@@ -40,6 +40,8 @@ ROLES: Final[Mapping[str, Entry]] = {
 }
 VERBS: Final[Mapping[str, Entry]] = {
     "afterlife": Entry("orlop.cli.afterlife", "list, read, restore, keep and erase the folders that dead pods left"),
+    "down": Entry("orlop.cli.down", "stop what `orlop up` runs, and erase it when asked to"),
+    "kubectl": Entry("orlop.cli.kubectl", "kubectl, for what `orlop up` runs"),
     "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),
 }
 

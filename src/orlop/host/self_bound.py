@@ -42,6 +42,11 @@ def bind_on_itself(path: str) -> bool:
     return True
 
 
+def is_bound_on_itself(path: str) -> bool:
+    with opened_root(path) as folder:
+        return _is_bound(folder)
+
+
 def unbind(path: str) -> bool:
     """Whether it was bound on itself. EBUSY: somebody uses it, or something is mounted below it; it stays."""
     was_bound = False

@@ -99,7 +99,7 @@ and what it leaves when it is gone:
 
 {orlop} kubectl{where} delete pod demo
 {orlop} afterlife list{where}
-{orlop} afterlife cat{where} csi- result
+{orlop} afterlife cat{where} $({orlop} afterlife list{where} --pod demo -o name | head -1) result
 
 `{orlop} down{where} --erase` removes every trace.
 """

@@ -1,7 +1,8 @@
 """The folder of one `orlop up`, made ready for it: its parts made, locked, and a shared mount of its own meanwhile.
 
 Order: the folder → its lock → bound on itself → its parts, which from then on are made and seen on that mount. Back:
-unbound, unless volumes of pods are mounted below it, which stay as they do when a kubelet is stopped → the lock.
+the lock, whose file may be open on that mount → unbound, unless volumes of pods are mounted below it, which stay as
+they do when a kubelet is stopped. Whoever has taken the lock meanwhile has a file open there, and keeps it bound.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ def held_folder(folder: Path, given: Surroundings) -> Iterator[UpState]:
     try:
         folder.mkdir(OWNER_ONLY, parents=True, exist_ok=True)
         state = UpState(Path(os.path.realpath(folder)))
-        with held(state, time_text(given.clock.now())), _shared(state, given):
+        with held(state, time_text(given.clock.now())):
+            bind_on_itself(str(state.folder))
+            _make_parts(state)
             yield state
+        _unbind(state, given)
     except InUse as error:
         raise CannotGoOn(
             f"the state folder {folder} is used by {error.holder}. "
@@ -46,17 +50,11 @@ def held_folder(folder: Path, given: Surroundings) -> Iterator[UpState]:
         raise CannotGoOn(f"the state folder {folder} cannot be used: {error.strerror or error}.") from None
 
 
-@contextmanager
-def _shared(state: UpState, given: Surroundings) -> Iterator[None]:
-    bind_on_itself(str(state.folder))
-    _make_parts(state)
+def _unbind(state: UpState, given: Surroundings) -> None:
     try:
-        yield
-    finally:
-        try:
-            unbind(str(state.folder))
-        except HostError as error:
-            given.log.info("the state folder stays mounted, since volumes of pods are", why=str(error))
+        unbind(str(state.folder))
+    except HostError as error:
+        given.log.info("the state folder stays mounted, since volumes of pods are", why=str(error))
 
 
 def _make_parts(state: UpState) -> None:
