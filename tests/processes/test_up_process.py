@@ -12,7 +12,7 @@ import pytest
 
 from orlop.cli import kubectl as kubectl_verb
 from orlop.processes import up as up_role
-from support.orlop_process import run
+from support.orlop_process import run, running
 from support.up_process import Up, up_folder
 from support.waiting import eventually_there
 
@@ -179,6 +179,35 @@ def test_it_goes_on_where_it_was_after_every_kind_of_end_and_leaves_nothing_when
         assert up.process is not None
         assert up.process.wait(20) == 0
         assert up.processes() == {}
+
+
+CSI_DRIVER = """
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: other.example.com}
+spec: {attachRequired: false, podInfoOnMount: true, volumeLifecycleModes: [Ephemeral]}
+"""
+
+
+def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
+    with up_folder() as up:
+        socket, workdir = up.folder / "csi.sock", up.folder / "work"
+        workdir.mkdir()
+        (up.state / "kubelet").mkdir(parents=True)
+        flags = [f"--kubelet-dir={up.state}/kubelet", f"--workdir={workdir}", f"--adminsocket={up.folder}/a.sock"]
+        names = ["--drivername=other.example.com", "--nodeid=n1", f"--endpoint=unix://{socket}"]
+        with running(up.folder, "driver", *names, *flags):
+            up.start(f"--driver=unix://{socket}", awaiting=("driver other.example.com ready",))
+            up.kubectl.ok("apply", "-f", "-", stdin=CSI_DRIVER)
+            up.make("theirs", driver="other.example.com")
+            up.runs("theirs")
+            listed = up.kubectl.ok("get", "csinodes", "-o", "jsonpath={.items[0].spec.drivers[*].name}")
+            up.delete("theirs")
+            assert up.end() == 0
+
+        assert listed == "other.example.com"
+        assert "The driver other.example.com is registered." in up.said()
+        assert len(list((workdir / "retained").iterdir())) == 1
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
