@@ -127,6 +127,25 @@ def test_a_pod_that_the_node_may_not_have_waits_with_the_reason_on_it(up: Up):
     assert waiting == "0/1 nodes are available: 1 node(s) were unschedulable."
 
 
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_an_example_runs_as_it_is(up: Up, example: Path):
+    up.kubectl.ok("apply", "-f", str(example))
+    eventually_there(lambda: _is_well(up, example))
+    logged = up.kubectl.ok("get", "-f", str(example), "-o", "jsonpath={.status.phase}")
+    up.kubectl.ok("delete", "-f", str(example))
+
+    assert logged in {"Running", "Succeeded"}
+
+
+def _is_well(up: Up, example: Path) -> bool:
+    phase = up.kubectl.ok("get", "-f", str(example), "-o", "jsonpath={.status.phase}")
+    assert phase != "Failed", up.kubectl.ok("describe", "-f", str(example))
+    return phase in {"Running", "Succeeded"}
+
+
 def test_orlop_kubectl_finds_the_right_one(up: Up):
     ran = run("kubectl", "--state", str(up.state), "get", "csidrivers", "-o", "name", env={"HOME": str(up.folder)})
 
@@ -193,21 +212,24 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
     with up_folder() as up:
         socket, workdir = up.folder / "csi.sock", up.folder / "work"
         workdir.mkdir()
-        (up.state / "kubelet").mkdir(parents=True)
+        up.begin(f"--driver=unix://{socket}")
+        eventually_there((up.state / "kubelet" / "plugins_registry").exists)
         flags = [f"--kubelet-dir={up.state}/kubelet", f"--workdir={workdir}", f"--adminsocket={up.folder}/a.sock"]
         names = ["--drivername=other.example.com", "--nodeid=n1", f"--endpoint=unix://{socket}"]
         with running(up.folder, "driver", *names, *flags):
-            up.start(f"--driver=unix://{socket}", awaiting=("driver other.example.com ready",))
+            up.says("Orlop is up", "driver other.example.com ready")
             up.kubectl.ok("apply", "-f", "-", stdin=CSI_DRIVER)
             up.make("theirs", driver="other.example.com")
             up.runs("theirs")
+            eventually_there((up.volume_of("theirs") / "result").exists)
             listed = up.kubectl.ok("get", "csinodes", "-o", "jsonpath={.items[0].spec.drivers[*].name}")
             up.delete("theirs")
             assert up.end() == 0
 
         assert listed == "other.example.com"
         assert "The driver other.example.com is registered." in up.said()
-        assert len(list((workdir / "retained").iterdir())) == 1
+        (kept,) = (workdir / "retained").iterdir()
+        assert (kept / "result").read_text() == "began\n"
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -47,11 +47,14 @@ class Up:
         self.process: subprocess.Popen[str] | None = None
         self.output = folder / "output"
 
-    def start(self, *flags: str, awaiting: tuple[str, ...] = ("driver csi.orlop.dev ready",)) -> None:
+    def start(self, *flags: str) -> None:
+        self.begin(*flags)
+        self.says("Orlop is up", "driver csi.orlop.dev ready")
+
+    def begin(self, *flags: str) -> None:
         with self.output.open("w") as stream:
             words = [*ORLOP, "up", f"--state={self.state}", *flags]
             self.process = subprocess.Popen(words, stdout=stream, stderr=stream, text=True)
-        self.says("Orlop is up", *awaiting)
 
     def said(self) -> str:
         return self.output.read_text()
