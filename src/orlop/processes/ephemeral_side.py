@@ -32,6 +32,7 @@ from orlop.driver.ephemeral.reaper import Purge, Reaper, ReaperSettings, ReaperT
 from orlop.driver.ephemeral.size_watch import SizeWatch
 from orlop.driver.ephemeral.takeover import PEER_DRIVER, PeerStillRuns, take_over
 from orlop.driver.ephemeral.volume_health import VolumeHealth
+from orlop.foundation.shared_steps import Together, WorkThreads
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREADS: Final = 16
+USUAL_WORK_THREADS: Final = 1
+STUCK_SECONDS: Final = 1.0
 PURGE_THREADS: Final = 2
 """For a folder that is purged while no other is; a second one beside it has one."""
 LONGEST_END_SECONDS: Final = 5.0
@@ -76,7 +79,7 @@ async def ephemeral_side(
             stack.enter_context(_locked(settings.workdir))
             host = LinuxNodeHost(settings.workdir, settings.kubelet_dir)
             threads = await stack.enter_async_context(_threads_of(host, given))
-            book = await threads(lambda: _start_book(host, settings, given, driver_name))
+            book = await threads.each(lambda: _start_book(host, settings, given, driver_name))
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
         parts = _Parts(settings, given, host, book, threads, stack.enter_context(_purge(host, given)))
@@ -84,7 +87,9 @@ async def ephemeral_side(
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
-        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads), {"erasing": parts.why_not_erasing})
+        yield EphemeralSide(
+            parts.node_service(identity), _readiness(host, threads.each), {"erasing": parts.why_not_erasing}
+        )
 
 
 @contextmanager
@@ -116,23 +121,34 @@ async def _answering_people(
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class _FolderThreads:
+    """For each piece of work one, or few for all that pods wait for."""
+
+    each: Threads
+    together: Together
+
+
 @asynccontextmanager
-async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[Threads]:
+async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[_FolderThreads]:
     """Threads to work on the host, which is closed behind the last of them.
 
     One that hangs on a dead disk is left behind with all that it may use: a descriptor that is closed and made anew
     would be another folder.
     """
     loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
+    together = WorkThreads("publishing", usual=USUAL_WORK_THREADS, most=THREADS)
 
     async def threads(work: Callable[[], T], /) -> T:
         return await loop.run_in_executor(pool, work)
 
+    watch = loop.create_task(together.watch(given.clock.sleep, STUCK_SECONDS), name="threads that hang")
     try:
-        yield threads
+        yield _FolderThreads(threads, together)
     finally:
+        watch.cancel()
         ended = loop.create_future()
-        threading.Thread(target=_end, args=(pool, loop, ended), name="end of folders", daemon=True).start()
+        threading.Thread(target=_end, args=(together, pool, loop, ended), name="end of folders", daemon=True).start()
         try:
             async with given.clock.timeout(LONGEST_END_SECONDS):
                 await asyncio.shield(ended)
@@ -141,7 +157,10 @@ async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator
             given.log.warning("the disk does not answer: what waits for it is left behind")
 
 
-def _end(pool: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+def _end(
+    together: WorkThreads, pool: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]
+) -> None:
+    together.close()
     pool.shutdown(wait=True, cancel_futures=True)
     with suppress(RuntimeError):  # nobody waited for it, and the loop is closed
         loop.call_soon_threadsafe(ended.set_result, None)
@@ -156,23 +175,25 @@ class _Parts:
         given: Surroundings,
         host: LinuxNodeHost,
         book: FolderBook,
-        threads: Threads,
+        threads: _FolderThreads,
         purge: Purge,
     ) -> None:
         clock, log = given.clock, given.log
-        self.host, self.threads = host, threads
+        self.host, self.threads = host, threads.each
         self._settings, self._clock = settings, clock
         most = settings.max_volumes_per_node
-        self.folders = Folders(host, book, threads=threads, clock=clock, log=log, max_volumes=most)
-        tools = ReaperTools(threads, clock, given.random, log, given.metrics)
+        self.folders = Folders(
+            host, book, threads=threads.each, together=threads.together, clock=clock, log=log, max_volumes=most
+        )
+        tools = ReaperTools(self.threads, clock, given.random, log, given.metrics)
         self.headroom = _headroom(settings, given)
         interval = settings.prune_interval.seconds
         self.reaper = Reaper(self.folders, host, purge, ReaperSettings(interval, self.headroom.share), tools)
         FolderMetrics(book, self.reaper, clock, given.metrics)
         grace = settings.orphan_grace.seconds
-        self.orphans = OrphanWatch(self.folders, host, grace=grace, threads=threads, clock=clock, log=log)
+        self.orphans = OrphanWatch(self.folders, host, grace=grace, threads=self.threads, clock=clock, log=log)
         self.quota = QuotaWatch(
-            self.folders, host.workdir, threads=threads, clock=clock, log=log, metrics=given.metrics
+            self.folders, host.workdir, threads=self.threads, clock=clock, log=log, metrics=given.metrics
         )
 
     async def why_not_erasing(self) -> str | None:
