@@ -183,7 +183,7 @@ class _Parts:
             self.folders,
             self.host.workdir,
             identity,
-            NodeRules(self._settings.kubelet_dir, self._settings.limits),
+            NodeRules(self.host.kubelet_dir.paths, self._settings.limits),
             threads=self.threads,
             clock=self._clock,
             health=VolumeHealth(self.host, self.quota.escapes),

@@ -25,7 +25,7 @@ from support.ephemeral_node import (
     names_of,
     order,
 )
-from support.kernel_nodes import KernelNode, node, publish, unpublish
+from support.kernel_nodes import KernelNode, node, publish, stats, unpublish
 
 __all__ = ["node"]
 
@@ -45,7 +45,7 @@ async def test_a_target_that_holds_something_is_refused_by_name_and_all_is_as_it
     machine.kubelet_makes((*names_of(UID), "notes"))
     before = set(machine.kubelet_folders)
     folders = folders_on(machine)
-    with pytest.raises(FailedPrecondition, match="is not empty.*'notes'.*move it away") as refused:
+    with pytest.raises(FailedPrecondition, match=r"is not empty.*'notes'.*move it away") as refused:
         await folders.publish(order())
     assert order().target in str(refused.value)
     assert (mounted(machine), machine.kubelet_folders) == ([], before)
@@ -88,6 +88,20 @@ async def test_what_somebody_left_in_a_target_is_never_hidden_by_a_mount(node: K
         assert node.mounts() == [str(target)]
         await service.NodeUnpublishVolume(unpublish(target))
         assert not target.exists()
+
+
+async def test_a_kubelet_folder_that_is_a_link_is_known_by_both_paths(node: KernelNode):
+    link = node.kubelet.parent / "link"
+    link.symlink_to(node.kubelet)
+    async with node.running(kubelet_dir=str(link)) as service:
+        real, linked = node.pod(volume="real"), link / node.pod(volume="linked").relative_to(node.kubelet)
+        await service.NodePublishVolume(publish(real, "csi-real"))
+        await service.NodePublishVolume(publish(linked, "csi-linked"))
+        assert node.mounts() == sorted([str(real), str(linked.resolve())])
+        await service.NodeGetVolumeStats(stats(link / real.relative_to(node.kubelet), "csi-real"))
+        await service.NodeUnpublishVolume(unpublish(link / real.relative_to(node.kubelet), "csi-real"))
+        await service.NodeUnpublishVolume(unpublish(linked.resolve(), "csi-linked"))
+    assert (node.mounts(), node.volumes("retained")) == ([], ["csi-linked", "csi-real"])
 
 
 # ---- who else wants to be there --------------------------------------------------------------------------------------
