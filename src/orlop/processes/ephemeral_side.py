@@ -13,7 +13,7 @@ import fcntl
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from orlop.driver.ephemeral.admin_socket import SocketTools, admin_socket
 from orlop.driver.ephemeral.afterlife_requests import AfterlifeRequests, AfterlifeSettings, RequestTools
 from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
+from orlop.driver.ephemeral.disk_looks import DiskLooks
 from orlop.driver.ephemeral.folder_book import FolderBook, start_book
 from orlop.driver.ephemeral.folder_metrics import FolderMetrics
 from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Threads
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREADS: Final = 16
+"""For what kubelet asks to be done, and for our own upkeep."""
+READERS: Final = 8
+"""For what people and kubelet want to know; a disk that hangs keeps these, and none of the others."""
 PURGE_THREADS: Final = 2
 """For a folder that is purged while no other is; a second one beside it has one."""
 LONGEST_END_SECONDS: Final = 5.0
@@ -75,27 +79,33 @@ async def ephemeral_side(
         try:
             stack.enter_context(_locked(settings.workdir))
             host = LinuxNodeHost(settings.workdir, settings.kubelet_dir)
-            threads = await stack.enter_async_context(_threads_of(host, given))
+            threads, readers = await stack.enter_async_context(_threads_of(host, given))
             book = await threads(lambda: _start_book(host, settings, given, driver_name))
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
-        parts = _Parts(settings, given, host, book, threads, stack.enter_context(_purge(host, given)))
+        parts = _Parts(
+            settings,
+            given,
+            host,
+            book,
+            _Pools(threads, readers, DiskLooks(readers, given.clock)),
+            stack.enter_context(_purge(host, given)),
+        )
         sizes = stack.enter_context(_sizes(parts, given))
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
-        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads), {"erasing": parts.why_not_erasing})
+        yield EphemeralSide(
+            parts.node_service(identity), _readiness(host, parts.pools.looks), {"erasing": parts.why_not_erasing}
+        )
 
 
 @contextmanager
 def _sizes(parts: _Parts, given: Surroundings) -> Iterator[SizeWatch]:
-    loop, workdir = asyncio.get_running_loop(), parts.host.workdir
+    workdir = parts.host.workdir
     with idle_thread("sizes") as pool:
-
-        async def idle(work: Callable[[], T], /) -> T:
-            return await loop.run_in_executor(pool, work)
-
-        yield SizeWatch(parts.folders, workdir, FolderSizes(workdir.opened), idle, given.clock, given.log)
+        notes = FolderSizes(workdir.opened)
+        yield SizeWatch(parts.folders, workdir, notes, _in_threads(pool), given.clock, given.log)
 
 
 @asynccontextmanager
@@ -108,7 +118,7 @@ async def _answering_people(
         parts.host.workdir,
         parts.host.workdir,
         AfterlifeSettings(parts.headroom.share, parts.headroom.why, settings.limits.max_afterlifespan),
-        RequestTools(parts.threads, given.clock, given.log),
+        RequestTools(parts.pools.readers, parts.pools.looks, given.clock, given.log),
     )
     path = settings.admin_socket or default_admin_socket(driver_name)
     async with admin_socket(path, requests, SocketTools(given.clock, given.log)):
@@ -117,22 +127,22 @@ async def _answering_people(
 
 
 @asynccontextmanager
-async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[Threads]:
-    """Threads to work on the host, which is closed behind the last of them.
+async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[tuple[Threads, Threads]]:
+    """Threads to change and threads to read what the host has, which is closed behind the last of them.
 
     One that hangs on a dead disk is left behind with all that it may use: a descriptor that is closed and made anew
     would be another folder.
     """
-    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
-
-    async def threads(work: Callable[[], T], /) -> T:
-        return await loop.run_in_executor(pool, work)
-
+    loop = asyncio.get_running_loop()
+    pools = (
+        ThreadPoolExecutor(THREADS, thread_name_prefix="folders"),
+        ThreadPoolExecutor(READERS, thread_name_prefix="readers"),
+    )
     try:
-        yield threads
+        yield _in_threads(pools[0]), _in_threads(pools[1])
     finally:
         ended = loop.create_future()
-        threading.Thread(target=_end, args=(pool, loop, ended), name="end of folders", daemon=True).start()
+        threading.Thread(target=_end, args=(pools, loop, ended), name="end of folders", daemon=True).start()
         try:
             async with given.clock.timeout(LONGEST_END_SECONDS):
                 await asyncio.shield(ended)
@@ -141,10 +151,28 @@ async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator
             given.log.warning("the disk does not answer: what waits for it is left behind")
 
 
-def _end(pool: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    pool.shutdown(wait=True, cancel_futures=True)
+def _in_threads(pool: Executor) -> Threads:
+    loop = asyncio.get_running_loop()
+
+    async def threads(work: Callable[[], T], /) -> T:
+        return await loop.run_in_executor(pool, work)
+
+    return threads
+
+
+def _end(pools: tuple[ThreadPoolExecutor, ...], loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    for pool in pools:
+        pool.shutdown(wait=True, cancel_futures=True)
     with suppress(RuntimeError):  # nobody waited for it, and the loop is closed
         loop.call_soon_threadsafe(ended.set_result, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    threads: Threads
+    readers: Threads
+    looks: Threads
+    """Readers that are answered in time."""
 
 
 class _Parts:
@@ -156,11 +184,11 @@ class _Parts:
         given: Surroundings,
         host: LinuxNodeHost,
         book: FolderBook,
-        threads: Threads,
+        pools: _Pools,
         purge: Purge,
     ) -> None:
-        clock, log = given.clock, given.log
-        self.host, self.threads = host, threads
+        clock, log, threads = given.clock, given.log, pools.threads
+        self.host, self.pools = host, pools
         self._settings, self._clock = settings, clock
         most = settings.max_volumes_per_node
         self.folders = Folders(host, book, threads=threads, clock=clock, log=log, max_volumes=most)
@@ -184,7 +212,7 @@ class _Parts:
             self.host.workdir,
             identity,
             NodeRules(self.host.kubelet_dir.paths, self._settings.limits),
-            threads=self.threads,
+            looks=self.pools.looks,
             clock=self._clock,
             health=VolumeHealth(self.host, self.quota.escapes),
         )
@@ -285,11 +313,11 @@ def _lock(folder: int, workdir: str) -> None:
         ) from None
 
 
-def _readiness(host: LinuxNodeHost, threads: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
+def _readiness(host: LinuxNodeHost, looks: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
     async def workdir() -> str | None:
-        return await threads(host.workdir.why_not_writable)
+        return await looks(host.workdir.why_not_writable)
 
     async def kubelet_dir() -> str | None:
-        return None if await threads(host.kubelet_dir.is_shared) else KUBELET_DIR_NOT_SHARED
+        return None if await looks(host.kubelet_dir.is_shared) else KUBELET_DIR_NOT_SHARED
 
     return {"workdir": workdir, "kubelet-dir": kubelet_dir}

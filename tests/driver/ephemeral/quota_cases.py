@@ -62,7 +62,7 @@ class Node:
             self.host.workdir,
             NodeIdentity("n1", "csi.orlop.dev/node"),
             NodeRules((str(room / "kubelet"),), LIMITS),
-            threads=right_here,
+            looks=right_here,
             clock=self.clock,
             health=VolumeHealth(self.host, self.watch.escapes),
         )

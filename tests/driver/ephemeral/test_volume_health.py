@@ -43,7 +43,7 @@ class Node:
             host.workdir,
             NodeIdentity("n1", "csi.orlop.dev/node"),
             NodeRules((KUBELET,), AdminLimits(1.0, 1.0)),
-            threads=right_here,
+            looks=right_here,
             clock=VirtualClock(),
             health=VolumeHealth(host, self.escapes) if with_health else None,
         )

@@ -53,16 +53,16 @@ class EphemeralNodeService(services.Node):
         identity: NodeIdentity,
         rules: NodeRules,
         *,
-        threads: Threads,
+        looks: Threads,
         clock: Clock,
         health: VolumeHealth | None = None,
     ) -> None:
-        """Without `health`, volumes are not asked for theirs."""
+        """`looks` are for what changes nothing. Without `health`, volumes are not asked for theirs."""
         self._folders = folders
         self._workdir = workdir
         self._identity = identity
         self._rules = rules
-        self._threads = threads
+        self._looks = looks
         self._clock = clock
         self._health = health
 
@@ -106,8 +106,8 @@ class EphemeralNodeService(services.Node):
         record = self._folders.book.live.get(volume_id)
         if record is None or target not in record.targets:
             raise NotFound(f"the volume {volume_id} is not published at {request.volume_path}")
-        room = await self._threads(self._workdir.room)
-        used = await self._threads(lambda: self._counted(record) or self._measured(volume_id))
+        room = await self._looks(self._workdir.room)
+        used = await self._looks(lambda: self._counted(record) or self._measured(volume_id))
         limits = used.limits if isinstance(used, ProjectUsage) else NO_LIMITS
         bytes_used, inodes_used = (used.bytes, used.inodes) if used is not None else (None, None)
         return csi_pb2.NodeGetVolumeStatsResponse(
@@ -147,7 +147,7 @@ class EphemeralNodeService(services.Node):
             raise NotFound(f"the volume {volume_id} is not published on this node")
         path = request.volume_publish_path
         targets = (target_below(path, *self._rules.kubelet_dirs),) if path else record.targets
-        found = await self._threads(lambda: health.troubles(record, targets))
+        found = await self._looks(lambda: health.troubles(record, targets))
         return csi_pb2.NodeGetVolumeHealthResponse(
             volume_health=csi_pb2.VolumeHealth(volume_id=volume_id, health_statuses=found)
         )
