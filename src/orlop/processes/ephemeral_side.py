@@ -79,25 +79,17 @@ async def ephemeral_side(
         try:
             stack.enter_context(_locked(settings.workdir))
             host = LinuxNodeHost(settings.workdir, settings.kubelet_dir)
-            threads, readers = await stack.enter_async_context(_threads_of(host, given))
-            book = await threads(lambda: _start_book(host, settings, given, driver_name))
+            pools = await stack.enter_async_context(_pools_of(host, given))
+            book = await pools.threads(lambda: _start_book(host, settings, given, driver_name))
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
-        parts = _Parts(
-            settings,
-            given,
-            host,
-            book,
-            _Pools(threads, readers, DiskLooks(readers, given.clock)),
-            stack.enter_context(_purge(host, given)),
-        )
+        parts = _Parts(settings, given, host, book, pools, stack.enter_context(_purge(host, given)))
         sizes = stack.enter_context(_sizes(parts, given))
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
-        yield EphemeralSide(
-            parts.node_service(identity), _readiness(host, parts.pools.looks), {"erasing": parts.why_not_erasing}
-        )
+        readiness = _readiness(host, pools.looks)
+        yield EphemeralSide(parts.node_service(identity), readiness, {"erasing": parts.why_not_erasing})
 
 
 @contextmanager
@@ -126,8 +118,16 @@ async def _answering_people(
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    threads: Threads
+    readers: Threads
+    looks: Threads
+    """Readers that are answered in time."""
+
+
 @asynccontextmanager
-async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[tuple[Threads, Threads]]:
+async def _pools_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[_Pools]:
     """Threads to change and threads to read what the host has, which is closed behind the last of them.
 
     One that hangs on a dead disk is left behind with all that it may use: a descriptor that is closed and made anew
@@ -139,7 +139,8 @@ async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator
         ThreadPoolExecutor(READERS, thread_name_prefix="readers"),
     )
     try:
-        yield _in_threads(pools[0]), _in_threads(pools[1])
+        readers = _in_threads(pools[1])
+        yield _Pools(_in_threads(pools[0]), readers, DiskLooks(readers, given.clock))
     finally:
         ended = loop.create_future()
         threading.Thread(target=_end, args=(pools, loop, ended), name="end of folders", daemon=True).start()
@@ -165,14 +166,6 @@ def _end(pools: tuple[ThreadPoolExecutor, ...], loop: asyncio.AbstractEventLoop,
         pool.shutdown(wait=True, cancel_futures=True)
     with suppress(RuntimeError):  # nobody waited for it, and the loop is closed
         loop.call_soon_threadsafe(ended.set_result, None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pools:
-    threads: Threads
-    readers: Threads
-    looks: Threads
-    """Readers that are answered in time."""
 
 
 class _Parts:

@@ -32,6 +32,6 @@ class DiskLooks:
                 return await self._threads(work)
         except TimeoutError:
             raise Unavailable(
-                f"The disk of the scratch folders (--workdir) has not answered for {self._seconds:g} seconds: it hangs, "
-                "or is very busy. Look at the kernel's log (dmesg) and at what is mounted there, then try again."
+                f"The disk of the scratch folders (--workdir) has not answered for {self._seconds:g} seconds: it "
+                "hangs, or is very busy. Look at the kernel's log (dmesg) and at what is mounted there, then try again."
             ) from None
