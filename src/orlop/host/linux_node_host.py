@@ -18,7 +18,6 @@ from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
-from orlop.host.path_rules import UnsafePath, names_below
 from orlop.host.peer_folders import PeerFolders
 from orlop.host.project_strays import count_strays
 from orlop.host.room_reserve import NAME as NAME_OF_RESERVE
@@ -194,11 +193,9 @@ class LinuxKubeletDir:
         self._real_path = os.readlink(f"/proc/self/fd/{self._root}")
         self._path = os.path.abspath(path)
 
-    def names_of(self, path: str) -> Names:
-        try:
-            return names_below(self._path, path)
-        except UnsafePath:
-            return names_below(self._real_path, path)
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self._path, self._real_path)))
 
     def is_shared(self) -> bool:
         if not mount_table.mount_of(self._root).is_shared:

@@ -125,8 +125,9 @@ class Workdir(Protocol):
 class KubeletDir(Protocol):
     """Targets below kubelet's directory. No symbolic link is followed there; mounts may be crossed."""
 
-    def names_of(self, path: str) -> Names:
-        """The names of an absolute path below it; UnsafePath (a ValueError) if it is elsewhere."""
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """As it was given, and where it was when it was opened, if links led there: kubelet may use either."""
 
     def is_shared(self) -> bool:
         """Whether mounts made below it are seen by others: if not, no pod would ever see its volume."""

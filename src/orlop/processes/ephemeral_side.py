@@ -7,14 +7,12 @@ Leaving: the reaper stops between two steps; what it left in the trash the next 
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -32,7 +30,6 @@ from orlop.driver.ephemeral.reaper import Purge, Reaper, ReaperSettings, ReaperT
 from orlop.driver.ephemeral.size_watch import SizeWatch
 from orlop.driver.ephemeral.takeover import PEER_DRIVER, PeerStillRuns, take_over
 from orlop.driver.ephemeral.volume_health import VolumeHealth
-from orlop.foundation.shared_steps import Together, WorkThreads
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
@@ -42,6 +39,7 @@ from orlop.host.io_pressure import IoPressure
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderState
 from orlop.processes.daemon import CannotGoOn, Surroundings
+from orlop.processes.folder_threads import FolderThreads, folder_threads, in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +47,8 @@ if TYPE_CHECKING:
     from orlop.processes.ephemeral_settings import EphemeralSettings
 
 T = TypeVar("T")
-THREADS: Final = 16
-USUAL_WORK_THREADS: Final = 1
-STUCK_SECONDS: Final = 1.0
 PURGE_THREADS: Final = 2
 """For a folder that is purged while no other is; a second one beside it has one."""
-LONGEST_END_SECONDS: Final = 5.0
 TOPOLOGY_SUFFIX: Final = "/node"
 
 
@@ -78,29 +72,25 @@ async def ephemeral_side(
         try:
             stack.enter_context(_locked(settings.workdir))
             host = LinuxNodeHost(settings.workdir, settings.kubelet_dir)
-            threads = await stack.enter_async_context(_threads_of(host, given))
-            book = await threads.each(lambda: _start_book(host, settings, given, driver_name))
+            pools = await stack.enter_async_context(folder_threads(host, given))
+            book = await pools.threads(lambda: _start_book(host, settings, given, driver_name))
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
-        parts = _Parts(settings, given, host, book, threads, stack.enter_context(_purge(host, given)))
+        parts = _Parts(settings, given, host, book, pools, stack.enter_context(_purge(host, given)))
         sizes = stack.enter_context(_sizes(parts, given))
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
-        yield EphemeralSide(
-            parts.node_service(identity), _readiness(host, threads.each), {"erasing": parts.why_not_erasing}
-        )
+        readiness = _readiness(host, pools.looks)
+        yield EphemeralSide(parts.node_service(identity), readiness, {"erasing": parts.why_not_erasing})
 
 
 @contextmanager
 def _sizes(parts: _Parts, given: Surroundings) -> Iterator[SizeWatch]:
-    loop, workdir = asyncio.get_running_loop(), parts.host.workdir
+    workdir = parts.host.workdir
     with idle_thread("sizes") as pool:
-
-        async def idle(work: Callable[[], T], /) -> T:
-            return await loop.run_in_executor(pool, work)
-
-        yield SizeWatch(parts.folders, workdir, FolderSizes(workdir.opened), idle, given.clock, given.log)
+        notes = FolderSizes(workdir.opened)
+        yield SizeWatch(parts.folders, workdir, notes, in_threads(pool), given.clock, given.log)
 
 
 @asynccontextmanager
@@ -113,57 +103,12 @@ async def _answering_people(
         parts.host.workdir,
         parts.host.workdir,
         AfterlifeSettings(parts.headroom.share, parts.headroom.why, settings.limits.max_afterlifespan),
-        RequestTools(parts.threads, given.clock, given.log),
+        RequestTools(parts.pools.readers, parts.pools.looks, given.clock, given.log),
     )
     path = settings.admin_socket or default_admin_socket(driver_name)
     async with admin_socket(path, requests, SocketTools(given.clock, given.log)):
         given.log.info("answering orlop afterlife", socket=path)
         yield
-
-
-@dataclass(frozen=True, slots=True)
-class _FolderThreads:
-    """For each piece of work one, or few for all that pods wait for."""
-
-    each: Threads
-    together: Together
-
-
-@asynccontextmanager
-async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[_FolderThreads]:
-    """Threads to work on the host, which is closed behind the last of them.
-
-    One that hangs on a dead disk is left behind with all that it may use: a descriptor that is closed and made anew
-    would be another folder.
-    """
-    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
-    together = WorkThreads("publishing", usual=USUAL_WORK_THREADS, most=THREADS)
-
-    async def threads(work: Callable[[], T], /) -> T:
-        return await loop.run_in_executor(pool, work)
-
-    watch = loop.create_task(together.watch(given.clock.sleep, STUCK_SECONDS), name="threads that hang")
-    try:
-        yield _FolderThreads(threads, together)
-    finally:
-        watch.cancel()
-        ended = loop.create_future()
-        threading.Thread(target=_end, args=(together, pool, loop, ended), name="end of folders", daemon=True).start()
-        try:
-            async with given.clock.timeout(LONGEST_END_SECONDS):
-                await asyncio.shield(ended)
-            host.close()
-        except TimeoutError:
-            given.log.warning("the disk does not answer: what waits for it is left behind")
-
-
-def _end(
-    together: WorkThreads, pool: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]
-) -> None:
-    together.close()
-    pool.shutdown(wait=True, cancel_futures=True)
-    with suppress(RuntimeError):  # nobody waited for it, and the loop is closed
-        loop.call_soon_threadsafe(ended.set_result, None)
 
 
 class _Parts:
@@ -175,25 +120,25 @@ class _Parts:
         given: Surroundings,
         host: LinuxNodeHost,
         book: FolderBook,
-        threads: _FolderThreads,
+        pools: FolderThreads,
         purge: Purge,
     ) -> None:
-        clock, log = given.clock, given.log
-        self.host, self.threads = host, threads.each
+        clock, log, threads = given.clock, given.log, pools.threads
+        self.host, self.pools = host, pools
         self._settings, self._clock = settings, clock
         most = settings.max_volumes_per_node
         self.folders = Folders(
-            host, book, threads=threads.each, together=threads.together, clock=clock, log=log, max_volumes=most
+            host, book, threads=threads, together=pools.together, clock=clock, log=log, max_volumes=most
         )
-        tools = ReaperTools(self.threads, clock, given.random, log, given.metrics)
+        tools = ReaperTools(threads, clock, given.random, log, given.metrics)
         self.headroom = _headroom(settings, given)
         interval = settings.prune_interval.seconds
         self.reaper = Reaper(self.folders, host, purge, ReaperSettings(interval, self.headroom.share), tools)
         FolderMetrics(book, self.reaper, clock, given.metrics)
         grace = settings.orphan_grace.seconds
-        self.orphans = OrphanWatch(self.folders, host, grace=grace, threads=self.threads, clock=clock, log=log)
+        self.orphans = OrphanWatch(self.folders, host, grace=grace, threads=threads, clock=clock, log=log)
         self.quota = QuotaWatch(
-            self.folders, host.workdir, threads=self.threads, clock=clock, log=log, metrics=given.metrics
+            self.folders, host.workdir, threads=threads, clock=clock, log=log, metrics=given.metrics
         )
 
     async def why_not_erasing(self) -> str | None:
@@ -204,8 +149,8 @@ class _Parts:
             self.folders,
             self.host.workdir,
             identity,
-            NodeRules(self._settings.kubelet_dir, self._settings.limits),
-            threads=self.threads,
+            NodeRules(self.host.kubelet_dir.paths, self._settings.limits),
+            looks=self.pools.looks,
             clock=self._clock,
             health=VolumeHealth(self.host, self.quota.escapes),
         )
@@ -306,11 +251,11 @@ def _lock(folder: int, workdir: str) -> None:
         ) from None
 
 
-def _readiness(host: LinuxNodeHost, threads: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
+def _readiness(host: LinuxNodeHost, looks: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
     async def workdir() -> str | None:
-        return await threads(host.workdir.why_not_writable)
+        return await looks(host.workdir.why_not_writable)
 
     async def kubelet_dir() -> str | None:
-        return None if await threads(host.kubelet_dir.is_shared) else KUBELET_DIR_NOT_SHARED
+        return None if await looks(host.kubelet_dir.is_shared) else KUBELET_DIR_NOT_SHARED
 
     return {"workdir": workdir, "kubelet-dir": kubelet_dir}

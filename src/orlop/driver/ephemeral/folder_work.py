@@ -144,6 +144,8 @@ class FolderWork:
         is_new = self._kubelet_dir.make_target(target)
         mounted = None if is_new else self._kubelet_dir.mounted_at(target)
         if mounted is None:
+            if not is_new:
+                self._refuse_what_would_be_hidden(order.target)
             undo.append(partial(self._kubelet_dir.unmount, target))
             self._host.bind(place, target, options)
         elif mounted.root != self._workdir.identity(place):
@@ -151,6 +153,15 @@ class FolderWork:
         elif not mounted.options.fulfil(options):
             words = ",".join(mounted.options.words())
             raise AlreadyExists(f"the volume is mounted at the target {order.target} with other options: {words}")
+
+    def _refuse_what_would_be_hidden(self, target: str) -> None:
+        """Below a mount nobody sees it, and when the mount has gone, the target could not be removed because of it."""
+        hidden = self._kubelet_dir.names_in(_names(target))
+        if hidden:
+            raise FailedPrecondition(
+                f"the target {target} is not empty, and not of our making: it holds {min(hidden)[:100]!r}, which would "
+                "be hidden; look whose it is, and move it away"
+            )
 
     def _remove_target_if_empty(self, target: Names) -> None:
         try:

@@ -1,9 +1,10 @@
-"""Publishing, unpublishing and burying scratch folders: one at a time for each volume, many volumes at once.
+"""Publishing, unpublishing and burying scratch folders: one at a time for each volume and each target, many at once.
 
 `folder_work` says what is done to the machine and in which order; this module says when, and keeps the book. Order: the
-volume's key is held → the machine is changed, in a thread → the book is changed → the key is let go. So whoever holds a
-key finds the book as the machine is. After a change that failed, and may have been made all the same, the volume is in
-doubt: the next who holds its key looks at the machine first.
+volume's key is held, then the target's → the machine is changed, in a thread → the target's key is let go → the book is
+changed → the volume's is let go. So whoever holds a volume's key finds the book as the machine is. After a change that
+failed, and may have been made all the same, the volume is in doubt: the next who holds its key looks at the machine
+first.
 
 Nothing is erased here.
 """
@@ -64,6 +65,8 @@ class Folders:
         self.book = book
         self.keys = KeyedLock()
         """By volume id: held by whoever changes a volume's folder."""
+        self._targets = KeyedLock()
+        """By target: two volumes on one would both find it free. Taken last, by who has the volume's key."""
         self.buried = asyncio.Event()
         """Set whenever there may be something to erase sooner than before; who waits for it clears it."""
         self.trashed: list[str] = []
@@ -96,7 +99,8 @@ class Folders:
             self._being_made.add(order.volume_id)
             try:
                 now = self._clock.now().timestamp()
-                record = await self._together(self._work.publish(order, known, burial, now))
+                async with self._targets.hold(order.target, why="NodePublishVolume"):
+                    record = await self._together(self._work.publish(order, known, burial, now))
                 self.book.lives(record)
             except Exception as error:
                 self._publish_failed(order.volume_id, error)
@@ -131,7 +135,8 @@ class Folders:
             await self.make_sure(volume_id)
             record, now = self.book.live.get(volume_id), self._clock.now().timestamp()
             with self._doubted_on_failure(volume_id):
-                left = await self._together(self._work.unpublish(target, record, now))
+                async with self._targets.hold(target, why="NodeUnpublishVolume"):
+                    left = await self._together(self._work.unpublish(target, record, now))
             match left:
                 case Burial():
                     self._buried(left)
