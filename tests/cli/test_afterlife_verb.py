@@ -310,3 +310,11 @@ async def test_a_refusal_in_the_middle_of_a_download_leaves_no_file(short_folder
 
     assert (ended.returncode, ended.stderr) == (1, "The disk \\x1b[31mdoes not answer.\n")
     assert not [path for path in short_folder.iterdir() if "a.tar" in path.name]
+
+
+@pytest.mark.parametrize("verb", ["", "list", "show", "ls", "cat", "download", "keep", "restore", "erase", "usage"])
+def test_help_is_given_for_the_short_word_as_for_the_long_one(verb: str):
+    short, long = (run("afterlife", *filter(None, [verb]), word) for word in ("-h", "--help"))
+    assert short.returncode == 0
+    assert short.stdout == long.stdout
+    assert f"Usage: orlop afterlife {verb}".rstrip() in short.stdout

@@ -99,7 +99,11 @@ def node(socket: str | None) -> Iterator[Afterlife]:
         sys.exit(INTERRUPTED)
 
 
-@click.group("orlop afterlife", epilog=HELP_ON_CODES, context_settings={"max_content_width": 100})
+@click.group(
+    "orlop afterlife",
+    epilog=HELP_ON_CODES,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+)
 def command() -> None:
     """Folders that dead pods left on this node, until they are erased.
 
