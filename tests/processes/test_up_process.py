@@ -200,6 +200,15 @@ def test_it_goes_on_where_it_was_after_every_kind_of_end_and_leaves_nothing_when
         assert up.processes() == {}
 
 
+def test_one_that_is_told_to_stop_while_it_starts_leaves_nothing():
+    with up_folder() as up:
+        up.begin()
+        eventually_there((up.state / "kubeconfig").is_symlink)
+
+        assert up.end() == 0
+        assert (up.processes(), up.mounts()) == ({}, [])
+
+
 CSI_DRIVER = """
 apiVersion: storage.k8s.io/v1
 kind: CSIDriver
