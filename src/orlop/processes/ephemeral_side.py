@@ -7,14 +7,12 @@ Leaving: the reaper stops between two steps; what it left in the trash the next 
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from orlop.driver.ephemeral.admin_socket import SocketTools, admin_socket
 from orlop.driver.ephemeral.afterlife_requests import AfterlifeRequests, AfterlifeSettings, RequestTools
 from orlop.driver.ephemeral.afterlife_rules import Moment, effective_headroom
-from orlop.driver.ephemeral.disk_looks import DiskLooks
 from orlop.driver.ephemeral.folder_book import FolderBook, start_book
 from orlop.driver.ephemeral.folder_metrics import FolderMetrics
 from orlop.driver.ephemeral.folders import KUBELET_DIR_NOT_SHARED, Folders, Threads
@@ -42,6 +39,7 @@ from orlop.host.io_pressure import IoPressure
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderState
 from orlop.processes.daemon import CannotGoOn, Surroundings
+from orlop.processes.folder_threads import FolderThreads, folder_threads, in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +47,8 @@ if TYPE_CHECKING:
     from orlop.processes.ephemeral_settings import EphemeralSettings
 
 T = TypeVar("T")
-THREADS: Final = 16
-"""For what kubelet asks to be done, and for our own upkeep."""
-READERS: Final = 8
-"""For what people and kubelet want to know; a disk that hangs keeps these, and none of the others."""
 PURGE_THREADS: Final = 2
 """For a folder that is purged while no other is; a second one beside it has one."""
-LONGEST_END_SECONDS: Final = 5.0
 TOPOLOGY_SUFFIX: Final = "/node"
 
 
@@ -79,7 +72,7 @@ async def ephemeral_side(
         try:
             stack.enter_context(_locked(settings.workdir))
             host = LinuxNodeHost(settings.workdir, settings.kubelet_dir)
-            pools = await stack.enter_async_context(_pools_of(host, given))
+            pools = await stack.enter_async_context(folder_threads(host, given))
             book = await pools.threads(lambda: _start_book(host, settings, given, driver_name))
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
@@ -97,7 +90,7 @@ def _sizes(parts: _Parts, given: Surroundings) -> Iterator[SizeWatch]:
     workdir = parts.host.workdir
     with idle_thread("sizes") as pool:
         notes = FolderSizes(workdir.opened)
-        yield SizeWatch(parts.folders, workdir, notes, _in_threads(pool), given.clock, given.log)
+        yield SizeWatch(parts.folders, workdir, notes, in_threads(pool), given.clock, given.log)
 
 
 @asynccontextmanager
@@ -118,56 +111,6 @@ async def _answering_people(
         yield
 
 
-@dataclass(frozen=True, slots=True)
-class _Pools:
-    threads: Threads
-    readers: Threads
-    looks: Threads
-    """Readers that are answered in time."""
-
-
-@asynccontextmanager
-async def _pools_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[_Pools]:
-    """Threads to change and threads to read what the host has, which is closed behind the last of them.
-
-    One that hangs on a dead disk is left behind with all that it may use: a descriptor that is closed and made anew
-    would be another folder.
-    """
-    loop = asyncio.get_running_loop()
-    pools = (
-        ThreadPoolExecutor(THREADS, thread_name_prefix="folders"),
-        ThreadPoolExecutor(READERS, thread_name_prefix="readers"),
-    )
-    try:
-        readers = _in_threads(pools[1])
-        yield _Pools(_in_threads(pools[0]), readers, DiskLooks(readers, given.clock))
-    finally:
-        ended = loop.create_future()
-        threading.Thread(target=_end, args=(pools, loop, ended), name="end of folders", daemon=True).start()
-        try:
-            async with given.clock.timeout(LONGEST_END_SECONDS):
-                await asyncio.shield(ended)
-            host.close()
-        except TimeoutError:
-            given.log.warning("the disk does not answer: what waits for it is left behind")
-
-
-def _in_threads(pool: Executor) -> Threads:
-    loop = asyncio.get_running_loop()
-
-    async def threads(work: Callable[[], T], /) -> T:
-        return await loop.run_in_executor(pool, work)
-
-    return threads
-
-
-def _end(pools: tuple[ThreadPoolExecutor, ...], loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    for pool in pools:
-        pool.shutdown(wait=True, cancel_futures=True)
-    with suppress(RuntimeError):  # nobody waited for it, and the loop is closed
-        loop.call_soon_threadsafe(ended.set_result, None)
-
-
 class _Parts:
     """All that works on the folders of one working directory."""
 
@@ -177,14 +120,16 @@ class _Parts:
         given: Surroundings,
         host: LinuxNodeHost,
         book: FolderBook,
-        pools: _Pools,
+        pools: FolderThreads,
         purge: Purge,
     ) -> None:
         clock, log, threads = given.clock, given.log, pools.threads
         self.host, self.pools = host, pools
         self._settings, self._clock = settings, clock
         most = settings.max_volumes_per_node
-        self.folders = Folders(host, book, threads=threads, clock=clock, log=log, max_volumes=most)
+        self.folders = Folders(
+            host, book, threads=threads, together=pools.together, clock=clock, log=log, max_volumes=most
+        )
         tools = ReaperTools(threads, clock, given.random, log, given.metrics)
         self.headroom = _headroom(settings, given)
         interval = settings.prune_interval.seconds

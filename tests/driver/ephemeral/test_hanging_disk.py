@@ -13,7 +13,7 @@ import pytest
 from orlop.csi.error_codes import Unavailable
 from orlop.driver.ephemeral.disk_looks import LONGEST_LOOK_SECONDS, DiskLooks
 from orlop.host.linux_node_host import LinuxWorkdir
-from orlop.processes.ephemeral_side import READERS, THREADS
+from orlop.processes.folder_threads import MOST_WORKERS, READERS
 from orlop.testing.virtual_clock import VirtualClock
 from support.afterlife_node import AfterlifeNode
 from support.ephemeral_node import right_here
@@ -25,7 +25,7 @@ __all__ = ["node"]
 pytestmark = MOUNTS
 
 T = TypeVar("T")
-MANY = 2 * (THREADS + READERS)
+MANY = 2 * (MOST_WORKERS + READERS)
 
 
 @pytest.fixture
