@@ -1,4 +1,4 @@
-"""Every file of examples/ runs, unchanged, on one machine: what it promises is found in the pod and in the afterlife."""
+"""Every file of examples/ runs, unchanged, on one machine: what it promises is found, also in the afterlife."""
 
 from __future__ import annotations
 
