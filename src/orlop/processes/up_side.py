@@ -50,7 +50,7 @@ CSI_DRIVER_OBJECT: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class UpOrder:
-    """`driver` is the name of the driver that pods may wait for."""
+    """`driver` is the name of the driver that pods may wait for; empty: it is not known."""
 
     state: UpState
     node_name: str
@@ -67,6 +67,11 @@ class UpSide:
     driver: str
 
     async def is_ready(self) -> bool:
+        """Whether pods with volumes would run."""
+        drivers = self.drivers()
+        return bool(drivers) and all(drivers.values()) and await self.is_node_ready()
+
+    async def is_node_ready(self) -> bool:
         return is_ready(await self.kubelet.node.registration.node())
 
     def drivers(self) -> dict[str, bool]:
