@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -127,23 +128,32 @@ def test_a_pod_that_the_node_may_not_have_waits_with_the_reason_on_it(up: Up):
     assert waiting == "0/1 nodes are available: 1 node(s) were unschedulable."
 
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+@dataclass(frozen=True)
+class Promise:
+    pod: str
+    phase: str
+    path: str
+    text: str
+    """What is found at the path, in the afterlife."""
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_an_example_runs_as_it_is(up: Up, example: Path):
-    up.kubectl.ok("apply", "-f", str(example))
-    eventually_there(lambda: _is_well(up, example))
-    logged = up.kubectl.ok("get", "-f", str(example), "-o", "jsonpath={.status.phase}")
-    up.kubectl.ok("delete", "-f", str(example))
-
-    assert logged in {"Running", "Succeeded"}
+EXAMPLES = {
+    "scratch-with-afterlife": Promise("trainer", "Running", "run.log", "epoch 1: loss 0.31\n"),
+    "scratch-in-parts": Promise("parts", "Succeeded", "out/count", "3\n"),
+    "what-a-failed-run-left": Promise("what-a-failed-run-left", "Failed", "progress", "step 1 of 2 done\n"),
+}
 
 
-def _is_well(up: Up, example: Path) -> bool:
-    phase = up.kubectl.ok("get", "-f", str(example), "-o", "jsonpath={.status.phase}")
-    assert phase != "Failed", up.kubectl.ok("describe", "-f", str(example))
-    return phase in {"Running", "Succeeded"}
+@pytest.mark.parametrize("example", sorted(path.stem for path in (ROOT / "examples").glob("*.yaml")))
+def test_an_example_runs_as_it_is_and_leaves_what_it_promises(up: Up, example: str):
+    promise, file = EXAMPLES[example], str(ROOT / f"examples/{example}.yaml")
+    up.kubectl.ok("apply", "-f", file)
+    up.kubectl.ok("wait", f"--for=jsonpath={{.status.phase}}={promise.phase}", f"pod/{promise.pod}", "--timeout=30s")
+    up.kubectl.ok("delete", "-f", file)
+
+    listed = run("afterlife", "list", f"--state={up.state}", f"--pod={promise.pod}", "-o", "name").stdout
+    left = run("afterlife", "cat", f"--state={up.state}", listed.strip(), promise.path).stdout
+    assert left == promise.text
 
 
 def test_orlop_kubectl_finds_the_right_one(up: Up):
