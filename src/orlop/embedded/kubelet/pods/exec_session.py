@@ -128,3 +128,11 @@ class _Session:
                     await writer.drain()
         finally:
             transport.close()
+            await _closed(self._request.typed)
+
+
+async def _closed(typed: AsyncIterator[bytes]) -> None:
+    """So that whoever types knows that nobody reads it any more."""
+    close = getattr(typed, "aclose", None)
+    if close is not None:
+        await close()
