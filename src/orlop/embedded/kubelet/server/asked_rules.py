@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
@@ -23,7 +23,8 @@ STREAMS: Final = {
     "Stderr": frozenset({"stderr"}),
 }
 FALSE: Final = frozenset({"", "0", "f", "F", "false", "FALSE", "False"})
-LONGEST_AGO: Final = timedelta(days=36500)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""No log is older."""
 
 
 class NotAnswered(Exception):
@@ -134,18 +135,18 @@ def _since(options: Mapping[str, str], now: datetime) -> datetime | None:
     if seconds is not None and moment:
         raise _invalid()
     if seconds is not None:
-        return now - min(timedelta(seconds=min(seconds, LONGEST_AGO.days * 86400)), LONGEST_AGO)
+        return EPOCH if seconds > (now - EPOCH).total_seconds() else now - timedelta(seconds=seconds)
     return _moment(moment) if moment else None
 
 
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        if moment.tzinfo is None:
+            raise _undecodable()
+        return max(moment.astimezone(UTC), EPOCH)
+    except (ValueError, OverflowError):
         raise _undecodable() from None
-    if moment.tzinfo is None:
-        raise _undecodable()
-    return moment
 
 
 def _number(options: Mapping[str, str], name: str, *, least: int) -> int | None:
