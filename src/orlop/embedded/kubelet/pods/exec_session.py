@@ -79,6 +79,7 @@ class _Session:
         self._pipes = pipes
         self._request = request
         self._clock = clock
+        self._stdin: asyncio.WriteTransport | None = None
 
     async def to_the_end(self) -> int:
         try:
@@ -94,6 +95,12 @@ class _Session:
             return code
         finally:
             self._running.kill()
+            self._drop_unread()
+
+    def _drop_unread(self) -> None:
+        """What nobody will read any more would keep its pipe open as long as anybody has the other end."""
+        if self._stdin is not None and self._stdin.get_write_buffer_size():
+            self._stdin.abort()
 
     async def _last_words(self, printed: list[asyncio.Task[None]]) -> None:
         with suppress(TimeoutError):
@@ -120,6 +127,7 @@ class _Session:
         end = FileIO(self._pipes.stdin, "wb")
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, end)
+        self._stdin = transport
         writer = asyncio.StreamWriter(transport, protocol, None, loop)
         try:
             with suppress(BrokenPipeError, ConnectionResetError):
