@@ -165,6 +165,17 @@ async def test_what_stands_against_a_command_is_what_kubectl_shows(folder: Path)
         assert "container x is not valid for pod p" in other.err
 
 
+async def test_kubectl_copies_files_both_ways(folder: Path):
+    async with streaming_machine(folder) as m:
+        await m.make("mkdir /data; sleep 1000")
+        (folder / "here").write_bytes(b"x" * MEGABYTE)
+        there = await m.kubectl("cp", str(folder / "here"), "p:/data/there")
+        back = await m.kubectl("cp", "p:/data/there", str(folder / "back"))
+
+        assert (there.code, back.code) == (0, 0), (there, back)
+        assert (folder / "back").read_bytes() == b"x" * MEGABYTE
+
+
 @pytest.mark.parametrize("protocol", [V5, V4])
 async def test_both_protocols_are_spoken(folder: Path, protocol: str):
     async with streaming_machine(folder) as m:
