@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import os
 import statistics
 import subprocess
@@ -193,10 +194,7 @@ async def compare(ours: Ours, floor: Floor, options: argparse.Namespace, label: 
     figures: dict[int, Pair] = {count: [NOTHING, NOTHING] for count in IN_FLIGHT}
     for number in range(options.rounds):
         for count in IN_FLIGHT:
-            names = [
-                f"{label.split(maxsplit=1)[0].replace(',', '')}-{number}-{count}-{each}"
-                for each in range(options.volumes)
-            ]
+            names = [volume_id(f"{label} {number} {count} {each}") for each in range(options.volumes)]
             floors[count] = added(floors[count], floor_round(floor, names))
             figures[count] = added(figures[count], await our_round(ours, names, count))
     for place, what in enumerate(("publish", "unpublish")):
@@ -205,6 +203,11 @@ async def compare(ours: Ours, floor: Floor, options: argparse.Namespace, label: 
             print(line("  the floor", floors[count][place], floors[count][place]))
             print(line(f"  ours, {count} in flight", figures[count][place], floors[count][place]))
     return figures
+
+
+def volume_id(seed: str) -> str:
+    """As kubelet gives them to inline volumes."""
+    return f"csi-{hashlib.sha256(seed.encode()).hexdigest()}"
 
 
 def added(sums: Pair, more: tuple[Figures, Figures]) -> Pair:

@@ -31,6 +31,7 @@ class Entry:
 
 
 ROLES: Final[Mapping[str, Entry]] = {
+    "up": Entry("orlop.processes.up", "everything on this machine: pods with scratch folders, driven by kubectl"),
     "node": Entry("orlop.processes.node", "all that a node needs: the CSI services, and kubelet told of them"),
     "driver": Entry("orlop.processes.driver", "the CSI services of this node on a socket, for use with any sidecars"),
     "registrar": Entry("orlop.processes.registrar", "makes any CSI driver known to the kubelet of its node"),
@@ -39,6 +40,8 @@ ROLES: Final[Mapping[str, Entry]] = {
 }
 VERBS: Final[Mapping[str, Entry]] = {
     "afterlife": Entry("orlop.cli.afterlife", "list, read, restore, keep and erase the folders that dead pods left"),
+    "down": Entry("orlop.cli.down", "stop what `orlop up` runs, and erase it when asked to"),
+    "kubectl": Entry("orlop.cli.kubectl", "kubectl, for what `orlop up` runs"),
     "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),
 }
 

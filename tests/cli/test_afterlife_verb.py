@@ -45,6 +45,7 @@ async def test_what_is_retained_is_listed_filtered_and_sorted(node: AfterlifeNod
         running.book.was_measured(ID, 3 << 20)
         table = (await said(node, "list")).stdout
         wide = (await said(node, "list", "-o", "wide", "--sort", "size", "--reverse")).stdout
+        names = (await said(node, "list", "-o", "name", "--sort", "size", "--reverse")).stdout
         one = json.loads((await said(node, "list", "-o", "json", "-n", "lab")).stdout)
         old = yaml.safe_load((await said(node, "list", "-o", "yaml", "--older-than", "5h")).stdout)
         none = await said(node, "list", "--pod", "none-*", "--socket", str(node.socket))
@@ -54,6 +55,7 @@ async def test_what_is_retained_is_listed_filtered_and_sorted(node: AfterlifeNod
     assert first.split()[:4] == ["trainer-0", "lab", "csi-7d9b3da1c", "3.0Mi"]
     assert second.split()[:4] == ["cart-1", "shop", "csi-7d9b3da10", "…"]
     assert [line.split()[2] for line in wide.splitlines()[1:]] == [OTHER, ID]
+    assert names == f"{OTHER}\n{ID}\n"
     assert [each["volumeId"] for each in one] == [ID]
     assert [each["pod"] for each in old] == ["cart-1"]
     assert (none.stdout, none.stderr, none.returncode) == ("", "Nothing that is retained fits.\n", 0)
@@ -308,3 +310,11 @@ async def test_a_refusal_in_the_middle_of_a_download_leaves_no_file(short_folder
 
     assert (ended.returncode, ended.stderr) == (1, "The disk \\x1b[31mdoes not answer.\n")
     assert not [path for path in short_folder.iterdir() if "a.tar" in path.name]
+
+
+@pytest.mark.parametrize("verb", ["", "list", "show", "ls", "cat", "download", "keep", "restore", "erase", "usage"])
+def test_help_is_given_for_the_short_word_as_for_the_long_one(verb: str):
+    short, long = (run("afterlife", *filter(None, [verb]), word) for word in ("-h", "--help"))
+    assert short.returncode == 0
+    assert short.stdout == long.stdout
+    assert f"Usage: orlop afterlife {verb}".rstrip() in short.stdout

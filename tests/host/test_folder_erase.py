@@ -91,7 +91,7 @@ def test_a_file_and_a_link_in_the_trash_go_too(tmp_path: Path):
 def test_a_name_that_is_no_entry_of_the_trash_is_refused(tmp_path: Path, name: str):
     (tmp_path / "beside").mkdir()
 
-    with pytest.raises(HostError, match="not the name of an entry"):
+    with pytest.raises(HostError, match=r"not the name of one thing|cannot be a name"):
         erase(tmp_path, name)
     assert names(tmp_path) == {"beside"}
 

@@ -238,6 +238,7 @@ class Book:
         names = sorted(self.expected[shelf])
         if not names or self.random.random() < 0.4:
             create(shelves["live"], f"f{number}", record, 0o777)
+            folder_records.make_durable(shelves["live"], "live")
             self.expected["live"][f"f{number}"] = record
         elif self.random.random() < 0.5:
             name = self.random.choice(names)
@@ -246,6 +247,7 @@ class Book:
         else:
             name, other = self.random.choice(names), self.random.choice(sorted(self.expected))
             move(shelves[shelf], name, shelves[other], f"m{number}")
+            folder_records.make_durable(shelves[other], other)
             self.expected[other][f"m{number}"] = self.expected[shelf].pop(name)
         for opened in shelves.values():
             os.close(opened)
@@ -305,6 +307,7 @@ def test_a_change_that_a_failing_disk_has_lost_is_not_acknowledged(
     with disk_image(tmp_path / "room", file_system) as disk:
         shelf = next(shelves := opened_shelf(disk.folder, "live"))
         create(shelf, "old", b"record", 0o777)
+        folder_records.make_durable(shelf, "live")
         changes = {
             "create": lambda: create(shelf, "new", b"record", 0o777),
             "write_record": lambda: folder_records.write_record(shelf, "old", b"changed"),
@@ -320,6 +323,7 @@ def test_a_change_that_a_failing_disk_has_lost_is_not_acknowledged(
             failing.setattr(os, "fsync", after_the_disk_has_failed)
             with pytest.raises(HostError, match="power loss"):
                 changes[change]()
+                folder_records.make_durable(shelf, "live")
         shelves.close()
         disk.switch_off()
         disk.switch_on()

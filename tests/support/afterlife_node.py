@@ -17,6 +17,7 @@ from orlop.admin.afterlife import Afterlife
 from orlop.driver.ephemeral.admin_socket import SocketTools, admin_socket
 from orlop.driver.ephemeral.afterlife_requests import AfterlifeRequests, AfterlifeSettings, RequestTools
 from orlop.driver.ephemeral.afterlife_rules import Moment
+from orlop.driver.ephemeral.disk_looks import LONGEST_LOOK_SECONDS, DiskLooks
 from orlop.driver.ephemeral.folder_book import FolderBook, read_book
 from orlop.driver.ephemeral.folders import Folders
 from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
@@ -43,6 +44,7 @@ class AfterlifeNode:
     folder: Path
     max_afterlifespan: float = 2 * DAY
     allowed_user: int = 0
+    patience: float = LONGEST_LOOK_SECONDS
     clock: Clock = field(default_factory=SystemClock)
     log: list[Entry] = field(default_factory=list)
 
@@ -112,7 +114,7 @@ class AfterlifeNode:
                 host.workdir,
                 host.workdir,
                 AfterlifeSettings(Fraction(0), WHY, self.max_afterlifespan),
-                RequestTools(threads, self.clock, log),
+                RequestTools(threads, DiskLooks(threads, self.clock, self.patience), self.clock, log),
             )
             tools_of_socket = SocketTools(self.clock, log, self.allowed_user)
             async with admin_socket(str(self.socket), requests, tools_of_socket):

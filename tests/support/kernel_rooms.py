@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import eventually_there
+
 SWAP = """
 import ctypes, os, sys
 swap = ctypes.CDLL(None, use_errno=True).renameat2
@@ -142,7 +144,12 @@ class DiskImage:
             fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
 
     def switch_off(self) -> None:
+        """Also for whoever copied our mounts in that moment: a file system that was shut down stays so until then."""
         run("umount", self.folder)
+        eventually_there(lambda: not self._loop_devices())
+
+    def _loop_devices(self) -> bytes:
+        return subprocess.run(["losetup", "--associated", self._file], check=True, capture_output=True).stdout
 
 
 @contextmanager

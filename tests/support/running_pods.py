@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from orlop.embedded.apiserver.in_process import InProcessTransport, Server
-from orlop.embedded.kubelet.pods.container_rules import VolumeSources
+from orlop.embedded.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from orlop.embedded.kubelet.pods.pod_manager import PodManager, pod_manager
-from orlop.embedded.kubelet.pods.pod_volumes import VolumesNotReady
+from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady, VolumesNotReady
 from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
@@ -41,6 +41,7 @@ class ModelVolumes:
     clock: Clock
     seconds: float = 0.0
     trouble: str = ""
+    no_sub_path: str = ""
     held: set[str] = field(default_factory=set)
 
     async def ready(self, pod: Mapping[str, Any]) -> VolumeSources:
@@ -50,6 +51,15 @@ class ModelVolumes:
         self.held.add(uid(pod))
         names = [volume["name"] for volume in pod["spec"].get("volumes") or ()]
         return VolumeSources({name: ("pods", uid(pod), name) for name in names})
+
+    def all_known(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """As a volume manager does after a restart: what is mounted for pods that are gone is unmounted."""
+        self.held &= {uid(pod) for pod in pods}
+
+    async def sub_path(self, pod: Mapping[str, Any], container: str, wish: SubPathWish) -> Names:
+        if self.no_sub_path:
+            raise SubPathNotReady(self.no_sub_path)
+        return ("pods", uid(pod), wish.volume, container, str(wish.index), wish.path)
 
     async def let_go(self, pod: Mapping[str, Any]) -> None:
         await self.clock.sleep(self.seconds)
@@ -74,8 +84,6 @@ class PodWorld:
         reporter, metrics = Reporter("kubelet", NODE), Metrics("test", of_process=False)
         events = EventRecorder(client, reporter, clock=self.clock, random=Random(5), log=log, metrics=metrics)
         tools = self._tools(client, events, log, points)
-        # As a volume manager does after a restart: what is mounted for pods that are gone is unmounted.
-        self.volumes.held &= {uid(one) for one in (await self.client.list(POD)).items}
         async with Informers(client, clock=self.clock, random=Random(4), log=log) as informers, TaskGroup() as tasks:
             telling = tasks.start(events.run(), name="events")
             try:

@@ -105,6 +105,7 @@ class World:
     drivers: Registry = field(default_factory=Registry)
     csi_drivers: dict[str, Object] = field(default_factory=dict)
     volumes: VolumeManager = field(init=False)
+    recorder: EventRecorder = field(init=False)
     others: list[tuple[ScriptedInterceptor, ScriptedDriver]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -156,7 +157,7 @@ class World:
         self, points: KillPoints | None = None, *, host: VolumeHost | None = None, known: bool = True
     ) -> AsyncIterator[VolumeManager]:
         log = collecting_log(self.log)
-        events = EventRecorder(
+        events = self.recorder = EventRecorder(
             self.kubelets_client,
             Reporter("kubelet", NODE_NAME),
             clock=self.clock,

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from orlop.admin.up_state import DEFAULT_STATE, UpState
 from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
 from orlop.records.afterlife_report import (
     LONGEST_ANSWER,
@@ -52,7 +53,7 @@ class NodeRefused(NodeError):
 
 
 def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
-    """What was given; else the default driver's; else the only one there is."""
+    """What was given; else the default driver's; else the only one there is; else that of `orlop up`."""
     if given:
         return Path(given)
     default = sockets / DEFAULT_DRIVER / SOCKET_NAME
@@ -61,6 +62,8 @@ def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
     found = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
     if len(found) == 1:
         return found[0]
+    if not found and _may_exist(up := UpState(DEFAULT_STATE).node_socket):
+        return up
     if found:
         names = ", ".join(map(str, found))
         raise NodeUnreachable(f"There are several nodes on this machine: {names}. Choose one with --socket.")

@@ -19,6 +19,7 @@ import click
 from orlop.admin.afterlife import Afterlife
 from orlop.admin.afterlife_list_rules import ORDERS, Wanted, chosen
 from orlop.admin.node_socket import NodeError, NodeRefused, NodeUnreachable, find_socket
+from orlop.admin.up_state import UpState
 from orlop.cli.afterlife_forms import (
     content_text,
     details,
@@ -50,16 +51,30 @@ HELP_ON_CODES: Final = (
 
 HELP_ON_ORDER: Final = "What to sort by: the last deleted, the next erased or the largest comes first."
 
+STATE: Final = "orlop.state"
+
 Command = Callable[..., None]
 
 
 def socket_option(command: Command) -> Command:
+    with_state = click.option(
+        "--state",
+        metavar="DIR",
+        expose_value=False,
+        callback=_note_state,
+        help="The state folder of an `orlop up`, in place of a socket.",
+    )(command)
     return click.option(
         "--socket",
         envvar="ORLOP_NODE_SOCKET",
         metavar="PATH",
-        help="The node's admin socket (or $ORLOP_NODE_SOCKET); not given: the one in /run/orlop.",
-    )(command)
+        help="The node's admin socket (or $ORLOP_NODE_SOCKET); not given: that in /run/orlop, else that of `orlop up`.",
+    )(with_state)
+
+
+def _note_state(context: click.Context, _parameter: click.Parameter, folder: str | None) -> None:
+    if folder:
+        context.meta[STATE] = str(UpState(Path(folder)).node_socket)
 
 
 def output_option(*more: str) -> Callable[[Command], Command]:
@@ -75,7 +90,7 @@ def dry_run_option(command: Command) -> Command:
 def node(socket: str | None) -> Iterator[Afterlife]:
     """What it says no to is told on stderr, with the exit code that goes with it."""
     try:
-        yield Afterlife(find_socket(socket))
+        yield Afterlife(find_socket(click.get_current_context().meta.get(STATE) or socket))
     except NodeError as error:
         click.echo(harmless(str(error)), err=True)
         sys.exit(EXIT_CODES[error.why] if isinstance(error, NodeRefused) else FAILED)
@@ -84,7 +99,11 @@ def node(socket: str | None) -> Iterator[Afterlife]:
         sys.exit(INTERRUPTED)
 
 
-@click.group("orlop afterlife", epilog=HELP_ON_CODES, context_settings={"max_content_width": 100})
+@click.group(
+    "orlop afterlife",
+    epilog=HELP_ON_CODES,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+)
 def command() -> None:
     """Folders that dead pods left on this node, until they are erased.
 
@@ -94,7 +113,7 @@ def command() -> None:
 
 @command.command("list", epilog=HELP_ON_CODES)
 @socket_option
-@output_option("wide")
+@output_option("wide", "name")
 @click.option("-n", "--namespace", help="Only of pods in this namespace.")
 @click.option("--pod", help="Only of pods with this name; * and ? stand for anything.")
 @click.option("--older-than", type=DurationType(), help="Only what was deleted longer ago, such as 2h.")
@@ -113,6 +132,8 @@ def list_folders(socket: str | None, output: str, order: str, *, reverse: bool, 
     rows = chosen(everything, Wanted(**filters), order, reverse=reverse)
     if output in {"json", "yaml"}:
         show_value([folder_value(row) for row in rows], output)
+    elif output == "name":
+        click.echo("".join(f"{row.volume_id}\n" for row in rows), nl=False)
     elif rows:
         click.echo(folder_table(rows, (row.volume_id for row in everything), wide=output == "wide"))
     else:

@@ -4,6 +4,11 @@ The kernel itself refuses symbolic links, `..` and, where asked, other mounts, w
 moment between looking and using in which somebody could swap a folder for a link. What is opened is used by its
 descriptor from then on.
 
+What is given as names is answered with HostError, a sentence for people. A step of a walk (`open_child_folder` and its
+neighbours) raises the kernel's own OSError: whoever walks decides by it, thousands of times. Files that others made are
+first opened as a mere place (O_PATH), looked at, and only then opened for reading, by the place and not by the name: a
+fifo would wait for a writer, and a device may act when opened.
+
 This module must not walk a path as text and must not remove anything but an empty folder.
 """
 
@@ -19,7 +24,15 @@ from typing import Final
 from orlop.host import system_calls
 from orlop.host.errors import HostError
 
-_CONFINED: Final = system_calls.BENEATH | system_calls.NO_SYMLINKS | system_calls.NO_MAGIC_LINKS
+_WITHOUT_LINKS: Final = system_calls.NO_SYMLINKS | system_calls.NO_MAGIC_LINKS
+_BENEATH: Final = system_calls.BENEATH | _WITHOUT_LINKS
+CONFINED: Final = _BENEATH | system_calls.NO_MOUNT_CROSSING
+"""How a step of a walk is taken: nothing leads elsewhere, not even a mount."""
+_UPWARDS: Final = _WITHOUT_LINKS | system_calls.NO_MOUNT_CROSSING
+FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+PLACE_FLAGS: Final = os.O_PATH | os.O_NOFOLLOW
+READ_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+LONGEST_NAME: Final = 255  # bytes
 _NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 _ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _ADVICE: Final = {
@@ -69,7 +82,7 @@ def open_below(root: int, names: Sequence[str], use: Use, mounts: Mounts) -> int
     """A descriptor of what the names lead to; no names mean the root itself."""
     path = _path(names)
     try:
-        return system_calls.openat2(root, path, use.value | _NO_FOLLOW, _CONFINED | mounts.value)
+        return system_calls.openat2(root, path, use.value | _NO_FOLLOW, _BENEATH | mounts.value)
     except OSError as error:
         raise _refused(error, f"{path} cannot be opened below {shown(root)}") from error
 
@@ -112,7 +125,7 @@ def remove_empty_folder(parent: int, name: str) -> bool:
 def is_folder(parent: int, name: str) -> bool:
     """Whether a folder has the name; what is missing, and a link to a folder, is none."""
     try:
-        descriptor = system_calls.openat2(parent, _single(name), Use.FOLDER_HANDLE.value | _NO_FOLLOW, _CONFINED)
+        descriptor = system_calls.openat2(parent, _single(name), Use.FOLDER_HANDLE.value | _NO_FOLLOW, _BENEATH)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
             return False
@@ -145,9 +158,46 @@ def folders_upwards(folder: int) -> Iterator[int]:
         os.close(current)
 
 
+# ---- one step of a walk ----------------------------------------------------------------------------------------------
+
+
+def open_child_folder(folder: int, name: str) -> int:
+    """For listing and working in it; EXDEV says that something is mounted there, ENOTDIR or ELOOP that it is none."""
+    return system_calls.openat2(folder, name, FOLDER_FLAGS, CONFINED)
+
+
+def open_place(folder: int, name: str) -> int:
+    """A descriptor that stands for whatever has this name, without opening it: only for looking."""
+    return system_calls.openat2(folder, name, PLACE_FLAGS, CONFINED)
+
+
+def open_parent_folder(folder: int) -> int:
+    """Of a folder whose parent is known to be inside; the caller compares what it gets with what it expects."""
+    return system_calls.openat2(folder, "..", FOLDER_FLAGS, _UPWARDS)
+
+
+def reopen(place: int, flags: int = READ_FLAGS) -> int:
+    """What the place stands for, opened; the caller has seen that it is a plain file or a folder."""
+    return os.open(path_of(place), flags)
+
+
+# ---- paths and names -------------------------------------------------------------------------------------------------
+
+
+def path_of(descriptor: int) -> str:
+    """A path that leads to what the descriptor stands for, whatever happens to its names."""
+    return f"/proc/self/fd/{descriptor}"
+
+
 def path_by_descriptor(parent: int, name: str) -> str:
     """A path for system calls that take no descriptor: the kernel goes to the very folder that is open."""
-    return f"/proc/self/fd/{parent}/{_single(name)}"
+    return f"{path_of(parent)}/{_single(name)}"
+
+
+def refuse_unfit_name(name: str) -> None:
+    """HostError (EINVAL) unless it is the name of one entry of a folder, on any file system."""
+    if len(os.fsencode(_single(name))) > LONGEST_NAME:
+        raise HostError(errno.EINVAL, f"{name[:40]!r}… cannot be a name in a folder: it has over {LONGEST_NAME} bytes.")
 
 
 def _step(folder: int, name: str) -> int:
@@ -181,6 +231,6 @@ def _refused(error: OSError, what: str) -> HostError:
 def shown(folder: int) -> str:
     """For errors alone: where the open folder is at this moment."""
     try:
-        return os.readlink(f"/proc/self/fd/{folder}")
+        return os.readlink(path_of(folder))
     except OSError:
         return f"the folder with descriptor {folder}"

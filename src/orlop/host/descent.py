@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from orlop.host.confined_open import open_child_folder, open_parent_folder
+from orlop.host.confined_paths import open_child_folder, open_parent_folder
 from orlop.host.errors import HostError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from orlop.host.confined_open import open_child_folder
+from orlop.host.confined_paths import open_child_folder
 from orlop.host.erase_report import EraseReport, Erasure
 from orlop.host.folder_entries import entries_in_batches
 from orlop.host.insistence import OWNER_ONLY, Insistence

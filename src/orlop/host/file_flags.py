@@ -13,7 +13,7 @@ import struct
 from dataclasses import replace
 from typing import Final
 
-from orlop.host.confined_open import open_place, reopen
+from orlop.host.confined_paths import open_place, reopen
 from orlop.host.system_calls import file_attributes, set_file_attributes
 
 GET_FLAGS: Final = 0x80086601

@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from orlop.host.confined_open import CONFINED, PLACE_FLAGS, path_of, reopen
+from orlop.host.confined_paths import CONFINED, PLACE_FLAGS, path_of, reopen
 from orlop.host.descent import Descent
 from orlop.host.errors import HostError
 from orlop.host.file_contents import FileCopier

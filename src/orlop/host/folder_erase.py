@@ -19,7 +19,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from orlop.host.confined_open import refuse_unfit_name
+from orlop.host.confined_paths import refuse_unfit_name
 from orlop.host.erase_report import Erasure
 from orlop.host.erase_work import EraseWork
 from orlop.host.errors import HostError

@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from orlop.host.confined_open import FOLDER_FLAGS, open_place, reopen
+from orlop.host.confined_paths import FOLDER_FLAGS, open_place, reopen
 from orlop.host.errors import HostError
 from orlop.host.folder_walk import kind_of, names_after
 

@@ -4,12 +4,13 @@ A shelf is a folder that only root can enter; what a folder's state is, is the s
 in a `trusted.` attribute of the folder itself, which no tenant can change: folder and record cannot be parted, and
 what the bytes mean is for others.
 
-Order of effects; each function returns when its change survives power loss:
-- a new folder: made under a name of its own, given mode and record, renamed, the shelf synchronised. So a folder with
-  its proper name always has its record; one that died half-made is empty and known by its name;
+Order of effects:
+- a new folder: made under a name of its own, given mode and record, renamed. So a folder with its proper name always
+  has its record; one that died half-made is empty and known by its name;
 - a changed record: one system call (the old or the new one, never a mixture), the folder synchronised;
-- a move: one rename that replaces nothing, then the shelf it went to synchronised.
-The journals of ext4 and XFS keep the order of changes, so one fsync is enough for all that came before it.
+- a move: one rename that replaces nothing.
+A new folder and a move survive power loss when the shelf has been synchronised that they went to. The journals of ext4
+and XFS keep the order of changes, so one fsync is enough for all that came before it, whoever did it.
 
 This module must not remove a folder that holds anything, and must not look into folders.
 """
@@ -99,7 +100,6 @@ def create(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[i
         with contextlib.suppress(OSError):
             remove_empty_folder(shelf, passing_name)
         raise
-    _synchronise(shelf, name)
 
 
 def read_record(shelf: int, name: str) -> bytes:
@@ -121,7 +121,11 @@ def write_record(shelf: int, name: str, record: bytes) -> None:
 def move(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
     """EEXIST: the new name is taken; EBUSY: something is mounted on the folder; ENOENT: it is not there."""
     _rename(shelf, name, to_shelf, new_name)
-    _synchronise(to_shelf, new_name)
+
+
+def make_durable(shelf: int, name: str) -> None:
+    """What has been done on the shelf, by whomever."""
+    _synchronise(shelf, name)
 
 
 def has_record(folder: int) -> bool:

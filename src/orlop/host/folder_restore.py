@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from orlop.host.confined_open import open_child_folder, refuse_unfit_name
+from orlop.host.confined_paths import open_child_folder, refuse_unfit_name
 from orlop.host.errors import HostError
 from orlop.host.folder_copy import CopyProgress, FolderCopy, copy_folder
 from orlop.host.folder_erase import erase_folder

@@ -1,7 +1,7 @@
 """A walk through all that is below a folder, confined to it: in the order of names, of any depth, in bounded memory.
 
 No symbolic link is followed, no mount is entered, and nothing but folders is opened: what is met is handed over as a
-place (O_PATH), which the receiver may look at and, if it is a plain file, open by `confined_open.reopen`. What cannot
+place (O_PATH), which the receiver may look at and, if it is a plain file, open by `confined_paths.reopen`. What cannot
 be looked at becomes a remark, and the walk goes on. It changes nothing.
 """
 
@@ -15,7 +15,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from orlop.host.confined_open import FOLDER_FLAGS, open_place, reopen
+from orlop.host.confined_paths import FOLDER_FLAGS, open_place, reopen
 from orlop.host.descent import Descent
 from orlop.host.folder_entries import entries_in_batches
 

@@ -14,7 +14,7 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from orlop.host.confined_open import open_place, path_of
+from orlop.host.confined_paths import open_place, path_of
 from orlop.host.file_flags import make_erasable, make_open_file_erasable
 from orlop.host.system_calls import UNMOUNT_LAZILY, UNMOUNT_NO_FOLLOW, umount2
 

@@ -18,12 +18,10 @@ from orlop.host.confined_paths import Mounts, Use, opened_below
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
-from orlop.host.path_rules import UnsafePath, names_below
 from orlop.host.peer_folders import PeerFolders
 from orlop.host.project_strays import count_strays
 from orlop.host.room_reserve import NAME as NAME_OF_RESERVE
 from orlop.host.room_reserve import RoomReserve
-from orlop.host.shared_answer import SharedAnswer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,7 +47,6 @@ class LinuxWorkdir:
             self._opened = opened.pop_all()
         self._reserve = RoomReserve(self._root)
         self._reserve.fill(disk_usage.room_on(self._root).free_bytes)
-        self._mounts = SharedAnswer(mount_table.read_all_namespaces)
 
     def shelf(self, state: FolderState) -> int:
         """Its descriptor, for what works on descriptors: it is ours, and closed by us."""
@@ -79,6 +76,9 @@ class LinuxWorkdir:
             if error.errno != errno.ENOSPC or not self._reserve.give_back():
                 raise
             folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
+
+    def make_durable(self, state: FolderState) -> None:
+        folder_records.make_durable(self._shelves[state], state.value)
 
     def listing(self, state: FolderState) -> ShelfListing:
         return folder_records.list_shelf(self._shelves[state])
@@ -111,12 +111,11 @@ class LinuxWorkdir:
         with self.opened(place) as folder:
             return mounts.identity_of(folder)
 
-    def is_mounted(self, place: FolderPlace) -> bool:
-        seen = self._mounts.ask()
-        return seen.mention(place.name) and place in self._mounted_among(seen)
+    def look_at_mounts(self) -> _MountsSeen:
+        return _MountsSeen(mount_table.read_all_namespaces(), self._mounted_among)
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
-        return self._mounted_among(self._mounts.ask())
+        return self._mounted_among(mount_table.read_all_namespaces())
 
     def room(self) -> DiskRoom:
         room = disk_usage.room_on(self._root)
@@ -175,6 +174,16 @@ class LinuxWorkdir:
         )
 
 
+class _MountsSeen:
+    def __init__(
+        self, seen: mount_table.SeenNamespaces, find: Callable[[mount_table.SeenNamespaces], frozenset[FolderPlace]]
+    ) -> None:
+        self._seen, self._find = seen, find
+
+    def is_mounted(self, place: FolderPlace) -> bool:
+        return self._seen.mention(place.name) and place in self._find(self._seen)
+
+
 class LinuxKubeletDir:
     """`path` may lead over symbolic links; they are followed when it is opened, and never again."""
 
@@ -184,11 +193,9 @@ class LinuxKubeletDir:
         self._real_path = os.readlink(f"/proc/self/fd/{self._root}")
         self._path = os.path.abspath(path)
 
-    def names_of(self, path: str) -> Names:
-        try:
-            return names_below(self._path, path)
-        except UnsafePath:
-            return names_below(self._real_path, path)
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self._path, self._real_path)))
 
     def is_shared(self) -> bool:
         if not mount_table.mount_of(self._root).is_shared:

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from orlop.host import confined_paths, mount_table, mounts, subpath_mounts
-from orlop.host.confined_open import READ_FLAGS, reopen
-from orlop.host.confined_paths import Mounts, Use, opened_below
+from orlop.host.confined_paths import READ_FLAGS, Mounts, Use, opened_below, reopen
 from orlop.host.errors import HostError
 from orlop.host.volume_host import Names, VolumeHost
 from orlop.host.volume_ownership import OwnershipReport, give_to_group, is_given

@@ -97,6 +97,11 @@ def mount_of(descriptor: int) -> MountLine:
     return _line_of(descriptor, _own_table(PROC))
 
 
+def all_mounts() -> tuple[MountLine, ...]:
+    """Our own table; outer mounts come before those in them."""
+    return parse_mount_lines(_own_table(PROC))
+
+
 def other_mounts_of(descriptor: int) -> tuple[str, ...]:
     """Where else, in our own table, the same folder of the same file system is mounted."""
     table = _own_table(PROC)

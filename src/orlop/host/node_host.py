@@ -40,11 +40,18 @@ class FolderPlace:
         return f"{self.state.value}/{self.name}"
 
 
+class MountsSeen(Protocol):
+    """What was mounted in one moment."""
+
+    def is_mounted(self, place: FolderPlace) -> bool:
+        """Wholly or in part, anywhere; costs less than finding all `mounted_folders`."""
+
+
 class Workdir(Protocol):
-    """Folders with their records. What a function changed survives power loss when it returns."""
+    """Folders with their records. What a function changed survives power loss when it returns, unless it says so."""
 
     def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
-        """A new, empty folder, held to its limits before it has its name.
+        """A new, empty folder, held to its limits before it has its name. Durable after `make_durable` of its shelf.
 
         EEXIST: the name is taken, and no folder was changed. EOPNOTSUPP: its limits would not be enforced.
         """
@@ -59,7 +66,13 @@ class Workdir(Protocol):
         """ENOENT: no such folder. After an error either record is there, whole; read it to know which."""
 
     def move(self, place: FolderPlace, to: FolderPlace) -> None:
-        """With all it holds. ENOENT: it is not there. EEXIST: the other place is taken. EBUSY: mounted on."""
+        """With all it holds; durable after `make_durable` of the shelf it went to.
+
+        ENOENT: it is not there. EEXIST: the other place is taken. EBUSY: mounted on.
+        """
+
+    def make_durable(self, state: FolderState) -> None:
+        """All folders that were made on this shelf, or moved there, survive power loss."""
 
     def listing(self, state: FolderState) -> ShelfListing:
         """All folders of a shelf with their records, and what is there without one."""
@@ -76,8 +89,8 @@ class Workdir(Protocol):
     def identity(self, place: FolderPlace) -> FileIdentity:
         """ENOENT: no such folder."""
 
-    def is_mounted(self, place: FolderPlace) -> bool:
-        """Whether it is among the `mounted_folders`; costs less than looking at all."""
+    def look_at_mounts(self) -> MountsSeen:
+        """Of all mount namespaces that can be seen; looked up anew."""
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
         """Those that are mounted, wholly or in part, in any mount namespace that can be seen; looked up anew."""
@@ -112,8 +125,9 @@ class Workdir(Protocol):
 class KubeletDir(Protocol):
     """Targets below kubelet's directory. No symbolic link is followed there; mounts may be crossed."""
 
-    def names_of(self, path: str) -> Names:
-        """The names of an absolute path below it; UnsafePath (a ValueError) if it is elsewhere."""
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """As it was given, and where it was when it was opened, if links led there: kubelet may use either."""
 
     def is_shared(self) -> bool:
         """Whether mounts made below it are seen by others: if not, no pod would ever see its volume."""

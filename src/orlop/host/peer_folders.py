@@ -75,6 +75,7 @@ class PeerFolders:
         with opened_below(self._root, (folder.pod_uid,), Use.FOLDER_CONTENT, Mounts.REFUSED) as pod:
             folder_records.write_record(pod, folder.volume_id, record)
             folder_records.move(pod, folder.volume_id, to_shelf, name)
+            folder_records.make_durable(to_shelf, name)
         self._remove_if_empty(folder.pod_uid)
 
     def _of_pod(self, pod: str) -> list[PeerFolder]:

@@ -14,6 +14,7 @@ import errno
 import os
 import select
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,7 +62,7 @@ def end_all_noted(folder: int, patience_seconds: float = 10.0) -> list[ProcessId
     """Those that were still there; each is gone, and its note too, when this returns."""
     ended = []
     for name in os.listdir(folder):
-        process = _read(name)
+        process = read_identity(name)
         if process is None:
             continue
         if _ended(process, patience_seconds):
@@ -70,23 +71,43 @@ def end_all_noted(folder: int, patience_seconds: float = 10.0) -> list[ProcessId
     return ended
 
 
-def _read(name: str) -> ProcessIdentity | None:
+def read_identity(name: str) -> ProcessIdentity | None:
+    """From its text; None where it is none."""
     parts = name.split(".", 2)
     if len(parts) != _PARTS or not (parts[0].isdecimal() and parts[1].isdecimal()):
         return None
     return ProcessIdentity(int(parts[0]), int(parts[1]), parts[2])
 
 
+def ask_to_end(process: ProcessIdentity, patience_seconds: float) -> bool:
+    """SIGTERM; whether it was gone when the patience was."""
+    with _held(process) as handle:
+        if handle is None:
+            return True
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+        return _is_gone(handle, patience_seconds)
+
+
+def is_running(process: ProcessIdentity) -> bool:
+    return identity_of_process(process.number) == process
+
+
 def _ended(process: ProcessIdentity, patience_seconds: float) -> bool:
-    """Looked at again once it is held: from then on the number is no other's."""
+    with _held(process) as handle:
+        return handle is not None and _killed(handle, process, patience_seconds)
+
+
+@contextlib.contextmanager
+def _held(process: ProcessIdentity) -> Iterator[int | None]:
+    """None: it is gone. Looked at again once it is held: from then on the number is no other's."""
     try:
         handle = os.pidfd_open(process.number)
     except OSError:  # no such process, or a number that is only a thread's
-        return False
+        yield None
+        return
     try:
-        if identity_of_process(process.number) != process:
-            return False
-        return _killed(handle, process, patience_seconds)
+        yield handle if identity_of_process(process.number) == process else None
     finally:
         os.close(handle)
 
@@ -94,13 +115,17 @@ def _ended(process: ProcessIdentity, patience_seconds: float) -> bool:
 def _killed(handle: int, process: ProcessIdentity, patience_seconds: float) -> bool:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(handle, signal.SIGKILL)
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    if not poll.poll(patience_seconds * 1000):
+    if not _is_gone(handle, patience_seconds):
         raise HostError(
             errno.EBUSY, f"Process {process.number} was killed and does not end: it waits for a disk or a server."
         )
     return True
+
+
+def _is_gone(handle: int, patience_seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(patience_seconds * 1000))
 
 
 def _boot() -> str:

@@ -16,7 +16,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from orlop.host.confined_open import open_place, reopen
+from orlop.host.confined_paths import open_place, reopen
 from orlop.host.descent import Descent
 from orlop.host.errors import HostError
 from orlop.host.folder_entries import entries_in_batches

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from orlop.host import confined_paths, mounts, system_calls
-from orlop.host.confined_open import refuse_unfit_name
-from orlop.host.confined_paths import Mounts, Use, opened_below
+from orlop.host.confined_paths import Mounts, Use, opened_below, refuse_unfit_name
 from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import MountOptions
 

@@ -30,6 +30,7 @@ TREE_CLONE: Final = 0x1
 MOVE_FROM_DESCRIPTOR: Final = 0x04
 MOVE_TO_DESCRIPTOR: Final = 0x40
 PROPAGATION_PRIVATE: Final = 1 << 18
+PROPAGATION_SHARED: Final = 1 << 20
 
 # fsconfig
 _SET_FLAG: Final = 0
@@ -272,8 +273,10 @@ def set_file_attributes(folder: int, name: str, attributes: FileAttributes) -> N
 def _system_call(number: int, *argument_types: Any) -> Callable[..., int]:
     """Typed once, so that a call costs little; it lets other threads run meanwhile."""
     prototype = ctypes.CFUNCTYPE(ctypes.c_long, _Number, *argument_types, use_errno=True)
-    function = prototype(("syscall", _libc))
+    return _checked_call(prototype(("syscall", _libc)), number)
 
+
+def _checked_call(function: Callable[..., int], number: int) -> Callable[..., int]:
     def call(*arguments: object) -> int:
         reason = errno.EINTR
         for _ in range(_TRIES_WHEN_INTERRUPTED):
@@ -288,10 +291,17 @@ def _system_call(number: int, *argument_types: Any) -> Callable[..., int]:
     return call
 
 
+def _quick_system_call(number: int, *argument_types: Any) -> Callable[..., int]:
+    """For calls that wait for no disk: no other thread runs meanwhile, as to let one run takes longer than the call."""
+    function = ctypes.PyDLL(None, use_errno=True)["syscall"]
+    function.restype, function.argtypes = ctypes.c_long, (_Number, *argument_types)
+    return _checked_call(function, number)
+
+
 _openat2 = _system_call(_OPENAT2, _Number, _Text, _Text, _Size)
-_open_tree = _system_call(_OPEN_TREE, _Number, _Text, _Bits)
-_mount_setattr = _system_call(_MOUNT_SETATTR, _Number, _Text, _Bits, _Text, _Size)
-_move_mount = _system_call(_MOVE_MOUNT, _Number, _Text, _Number, _Text, _Bits)
+_open_tree = _quick_system_call(_OPEN_TREE, _Number, _Text, _Bits)
+_mount_setattr = _quick_system_call(_MOUNT_SETATTR, _Number, _Text, _Bits, _Text, _Size)
+_move_mount = _quick_system_call(_MOVE_MOUNT, _Number, _Text, _Number, _Text, _Bits)
 _renameat2 = _system_call(_RENAMEAT2, _Number, _Text, _Number, _Text, _Bits)
 _statx = _system_call(_STATX, _Number, _Text, _Bits, _Bits, ctypes.c_void_p)
 _getdents64 = _system_call(_GETDENTS64, _Number, ctypes.c_void_p, _Size)

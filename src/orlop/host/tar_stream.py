@@ -17,7 +17,7 @@ import stat
 import tarfile
 from typing import TYPE_CHECKING, Final
 
-from orlop.host.confined_open import FOLDER_FLAGS, reopen
+from orlop.host.confined_paths import FOLDER_FLAGS, reopen
 from orlop.host.file_contents import data_ranges
 from orlop.host.folder_reading import PIECE_BYTES, opened_file, place_below
 from orlop.host.folder_walk import Enter, FolderWalk, Meet, kind_of

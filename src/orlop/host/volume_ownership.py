@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from orlop.host.confined_open import path_of
+from orlop.host.confined_paths import path_of
 from orlop.host.errors import HostError
 from orlop.host.folder_walk import Enter, FolderWalk, Leave, Meet
 from orlop.host.remarks import Remarks

@@ -15,11 +15,11 @@ import platform
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, Policy, User
 from orlop.embedded.apiserver.authentication import Authenticator
@@ -55,12 +55,20 @@ from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_s
 from orlop.kube.kinds import BUILT_IN
 from orlop.processes.daemon import CannotGoOn, Surroundings
 
+if TYPE_CHECKING:
+    from orlop.kube.client import KubeClient
+    from orlop.kube.informers import Informers
+    from orlop.kube.workqueue_metrics import WorkqueueMetrics
+
 VERSION: Final = "v1.37.0+orlop"
 TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file
 # Who our controllers are; the rights are a master's, as Kubernetes' own roles for them are not here.
 CONTROLLERS: Final = User("system:kube-controller-manager", (MASTERS, AUTHENTICATED))
 # Besides connections: the database, sockets, standard streams, and what libraries keep open.
 OTHER_FILES: Final = 100
+
+
+MoreControllers: TypeAlias = "Callable[[KubeClient, Informers, WorkqueueMetrics], AbstractAsyncContextManager[None]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +98,13 @@ class _Keys:
 
 
 @asynccontextmanager
-async def api_side(settings: ApiSettings, given: Surroundings) -> AsyncIterator[RunningApi]:
-    """Raises `CannotGoOn` with the reason."""
+async def api_side(
+    settings: ApiSettings, given: Surroundings, more: MoreControllers | None = None
+) -> AsyncIterator[RunningApi]:
+    """`more` run beside the server's own controllers. Raises `CannotGoOn` with the reason."""
     async with AsyncExitStack() as stack:
         try:
-            begun = await _begin(settings, given, stack)
+            begun = await _begin(settings, given, stack, more)
         except (UnusableFolder, UnusableCertificate, StoreUnusable) as error:
             raise CannotGoOn(str(error)) from None
         except WriteFailed as error:  # of what every API server has from its beginning
@@ -105,7 +115,9 @@ async def api_side(settings: ApiSettings, given: Surroundings) -> AsyncIterator[
         yield begun
 
 
-async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitStack) -> RunningApi:
+async def _begin(
+    settings: ApiSettings, given: Surroundings, stack: AsyncExitStack, more: MoreControllers | None
+) -> RunningApi:
     listener = stack.enter_context(_bound_again(settings))
     make_folder(settings.state)
     store = await stack.enter_async_context(durable_store(settings.state, first_revision=_milliseconds(given.clock)))
@@ -126,7 +138,7 @@ async def _begin(settings: ApiSettings, given: Surroundings, stack: AsyncExitSta
     surroundings = Given(given.clock, given.log, given.metrics)
     await stack.enter_async_context(listening(openings, door, surroundings, limits))
     path = write_kubeconfig(settings.state, url, keys.certificates.ca_certificate, keys.admin_token)
-    await stack.enter_async_context(_soon(partial(_run_controllers, server, given)))
+    await stack.enter_async_context(_soon(partial(_run_controllers, server, given, more)))
     return RunningApi(server, url, claim.path, path)
 
 
@@ -141,7 +153,7 @@ async def _soon(run: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[N
             task.cancel()
 
 
-async def _run_controllers(server: ApiServer, given: Surroundings) -> None:
+async def _run_controllers(server: ApiServer, given: Surroundings, more: MoreControllers | None) -> None:
     from orlop.embedded.controllers.storage_protection import (  # noqa: PLC0415 - the server is ready before it
         Tools as ControllerTools,
     )
@@ -153,10 +165,12 @@ async def _run_controllers(server: ApiServer, given: Surroundings) -> None:
     clock, random, log = given.clock, given.random, given.log
     transport = InProcessTransport(server, CONTROLLERS)
     client = KubeClient(transport, clock=clock, random=random, log=log, name="kube-controller-manager")
-    tools = ControllerTools(clock, random, log, WorkqueueMetrics(given.metrics))
+    metrics = WorkqueueMetrics(given.metrics)
+    tools = ControllerTools(clock, random, log, metrics)
     async with (
         Informers(client, clock=clock, random=random, log=log) as informers,
         storage_protection(client, informers, tools),
+        more(client, informers, metrics) if more is not None else nullcontext(),
     ):
         await asyncio.Event().wait()
 

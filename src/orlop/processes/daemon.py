@@ -26,7 +26,7 @@ from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import HelpRequested, UsageError, flag, integer, parse_flags
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import HeldLines, Level, LineStyle, Log, level_named, lines_for
+from orlop.foundation.structured_log import HeldLines, Level, LineStyle, Log, TextStream, level_named, lines_for
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
 
 EXIT_FAILED: Final = 1
@@ -109,9 +109,12 @@ class Daemon:
 
 
 def run_daemon(
-    daemon: Daemon, arguments: Sequence[str], run: Callable[[Settings, Surroundings], Awaitable[None]]
+    daemon: Daemon,
+    arguments: Sequence[str],
+    run: Callable[[Settings, Surroundings], Awaitable[None]],
+    log_to: TextStream | None = None,
 ) -> int:
-    """`run` builds the process and returns when it has ended; its exit code comes back."""
+    """`run` builds the process and returns when it has ended; its exit code comes back. The log goes to stderr."""
     try:
         settings: Settings = parse_flags(
             daemon.settings, arguments, program=daemon.program, summary=daemon.summary, warn=_warn
@@ -126,16 +129,18 @@ def run_daemon(
         sys.stdout.write(answer)
         return 0
     try:
-        uvloop.run(_until_stopped(settings, run))
+        uvloop.run(_until_stopped(settings, run, log_to or sys.stderr))
     except (SocketInUse, SocketUnusable, CannotGoOn) as error:
         sys.stderr.write(f"{daemon.program}: {error}\n")
         return EXIT_FAILED
     return 0
 
 
-async def _until_stopped(settings: Settings, run: Callable[[Settings, Surroundings], Awaitable[None]]) -> None:
+async def _until_stopped(
+    settings: Settings, run: Callable[[Settings, Surroundings], Awaitable[None]], log_to: TextStream
+) -> None:
     clock, stop, loop = SystemClock(), asyncio.Event(), asyncio.get_running_loop()
-    lines = HeldLines(lines_for(sys.stderr, now=clock.now, style=settings.log.style), later=loop.call_later)
+    lines = HeldLines(lines_for(log_to, now=clock.now, style=settings.log.style), later=loop.call_later)
     log = Log(lines, settings.log.level)
     signals = _StopSignals(stop, log, clock)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

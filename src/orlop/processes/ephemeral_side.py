@@ -7,14 +7,12 @@ Leaving: the reaper stops between two steps; what it left in the trash the next 
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -41,6 +39,7 @@ from orlop.host.io_pressure import IoPressure
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderState
 from orlop.processes.daemon import CannotGoOn, Surroundings
+from orlop.processes.folder_threads import FolderThreads, folder_threads, in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,10 +47,8 @@ if TYPE_CHECKING:
     from orlop.processes.ephemeral_settings import EphemeralSettings
 
 T = TypeVar("T")
-THREADS: Final = 16
 PURGE_THREADS: Final = 2
 """For a folder that is purged while no other is; a second one beside it has one."""
-LONGEST_END_SECONDS: Final = 5.0
 TOPOLOGY_SUFFIX: Final = "/node"
 
 
@@ -75,27 +72,25 @@ async def ephemeral_side(
         try:
             stack.enter_context(_locked(settings.workdir))
             host = LinuxNodeHost(settings.workdir, settings.kubelet_dir)
-            threads = await stack.enter_async_context(_threads_of(host, given))
-            book = await threads(lambda: _start_book(host, settings, given, driver_name))
+            pools = await stack.enter_async_context(folder_threads(host, given))
+            book = await pools.threads(lambda: _start_book(host, settings, given, driver_name))
         except (HostError, PeerStillRuns) as error:
             raise CannotGoOn(str(error)) from None
-        parts = _Parts(settings, given, host, book, threads, stack.enter_context(_purge(host, given)))
+        parts = _Parts(settings, given, host, book, pools, stack.enter_context(_purge(host, given)))
         sizes = stack.enter_context(_sizes(parts, given))
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_answering_people(parts, settings, given, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
-        yield EphemeralSide(parts.node_service(identity), _readiness(host, threads), {"erasing": parts.why_not_erasing})
+        readiness = _readiness(host, pools.looks)
+        yield EphemeralSide(parts.node_service(identity), readiness, {"erasing": parts.why_not_erasing})
 
 
 @contextmanager
 def _sizes(parts: _Parts, given: Surroundings) -> Iterator[SizeWatch]:
-    loop, workdir = asyncio.get_running_loop(), parts.host.workdir
+    workdir = parts.host.workdir
     with idle_thread("sizes") as pool:
-
-        async def idle(work: Callable[[], T], /) -> T:
-            return await loop.run_in_executor(pool, work)
-
-        yield SizeWatch(parts.folders, workdir, FolderSizes(workdir.opened), idle, given.clock, given.log)
+        notes = FolderSizes(workdir.opened)
+        yield SizeWatch(parts.folders, workdir, notes, in_threads(pool), given.clock, given.log)
 
 
 @asynccontextmanager
@@ -108,43 +103,12 @@ async def _answering_people(
         parts.host.workdir,
         parts.host.workdir,
         AfterlifeSettings(parts.headroom.share, parts.headroom.why, settings.limits.max_afterlifespan),
-        RequestTools(parts.threads, given.clock, given.log),
+        RequestTools(parts.pools.readers, parts.pools.looks, given.clock, given.log),
     )
     path = settings.admin_socket or default_admin_socket(driver_name)
     async with admin_socket(path, requests, SocketTools(given.clock, given.log)):
         given.log.info("answering orlop afterlife", socket=path)
         yield
-
-
-@asynccontextmanager
-async def _threads_of(host: LinuxNodeHost, given: Surroundings) -> AsyncIterator[Threads]:
-    """Threads to work on the host, which is closed behind the last of them.
-
-    One that hangs on a dead disk is left behind with all that it may use: a descriptor that is closed and made anew
-    would be another folder.
-    """
-    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="folders")
-
-    async def threads(work: Callable[[], T], /) -> T:
-        return await loop.run_in_executor(pool, work)
-
-    try:
-        yield threads
-    finally:
-        ended = loop.create_future()
-        threading.Thread(target=_end, args=(pool, loop, ended), name="end of folders", daemon=True).start()
-        try:
-            async with given.clock.timeout(LONGEST_END_SECONDS):
-                await asyncio.shield(ended)
-            host.close()
-        except TimeoutError:
-            given.log.warning("the disk does not answer: what waits for it is left behind")
-
-
-def _end(pool: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    pool.shutdown(wait=True, cancel_futures=True)
-    with suppress(RuntimeError):  # nobody waited for it, and the loop is closed
-        loop.call_soon_threadsafe(ended.set_result, None)
 
 
 class _Parts:
@@ -156,14 +120,16 @@ class _Parts:
         given: Surroundings,
         host: LinuxNodeHost,
         book: FolderBook,
-        threads: Threads,
+        pools: FolderThreads,
         purge: Purge,
     ) -> None:
-        clock, log = given.clock, given.log
-        self.host, self.threads = host, threads
+        clock, log, threads = given.clock, given.log, pools.threads
+        self.host, self.pools = host, pools
         self._settings, self._clock = settings, clock
         most = settings.max_volumes_per_node
-        self.folders = Folders(host, book, threads=threads, clock=clock, log=log, max_volumes=most)
+        self.folders = Folders(
+            host, book, threads=threads, together=pools.together, clock=clock, log=log, max_volumes=most
+        )
         tools = ReaperTools(threads, clock, given.random, log, given.metrics)
         self.headroom = _headroom(settings, given)
         interval = settings.prune_interval.seconds
@@ -183,8 +149,8 @@ class _Parts:
             self.folders,
             self.host.workdir,
             identity,
-            NodeRules(self._settings.kubelet_dir, self._settings.limits),
-            threads=self.threads,
+            NodeRules(self.host.kubelet_dir.paths, self._settings.limits),
+            looks=self.pools.looks,
             clock=self._clock,
             health=VolumeHealth(self.host, self.quota.escapes),
         )
@@ -285,11 +251,11 @@ def _lock(folder: int, workdir: str) -> None:
         ) from None
 
 
-def _readiness(host: LinuxNodeHost, threads: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
+def _readiness(host: LinuxNodeHost, looks: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
     async def workdir() -> str | None:
-        return await threads(host.workdir.why_not_writable)
+        return await looks(host.workdir.why_not_writable)
 
     async def kubelet_dir() -> str | None:
-        return None if await threads(host.kubelet_dir.is_shared) else KUBELET_DIR_NOT_SHARED
+        return None if await looks(host.kubelet_dir.is_shared) else KUBELET_DIR_NOT_SHARED
 
     return {"workdir": workdir, "kubelet-dir": kubelet_dir}

@@ -114,6 +114,12 @@ class FakeContainers:
         container.begin(statements)
         return container
 
+    async def end_all(self) -> None:
+        for container in self.running():
+            container.ask_to_end()
+        for container in self.running():
+            await container.ended()
+
     async def remembered_pods(self) -> frozenset[str]:
         return frozenset(pod_uid for pod_uid, _, _ in self.logs)
 

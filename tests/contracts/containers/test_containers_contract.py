@@ -62,6 +62,14 @@ async def test_a_command_ends_when_it_is_asked_to(machine: Machine):
         assert await container.ended() == 143
 
 
+async def test_all_can_be_asked_to_end_at_once(machine: Machine):
+    async with machine() as containers:
+        started = [await containers.start(shell("", arguments=("sleep", "1000"), pod=f"pod-{n}")) for n in range(2)]
+        await containers.end_all()
+
+        assert [await container.ended() for container in started] == [143, 143]
+
+
 async def test_a_command_that_ignores_it_goes_on(machine: Machine, tmp_path: Path):
     async with machine() as containers:
         container = await containers.start(shell("trap '' TERM; echo ready; sleep 0.1; exit 6"))

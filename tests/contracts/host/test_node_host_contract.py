@@ -14,7 +14,6 @@ from orlop.host.folder_erase import REST_PREFIX
 from orlop.host.folder_records import RecordedFolder, Stranger
 from orlop.host.mount_option_rules import AccessTimes, MountOptions
 from orlop.host.node_host import FolderState, NodeHost
-from orlop.host.path_rules import UnsafePath
 from support.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained, trashed
 
 PLAIN = MountOptions()
@@ -235,11 +234,8 @@ def test_kubelets_folder_is_shared(host: NodeHost):
     assert host.kubelet_dir.is_shared()
 
 
-def test_a_path_below_kubelets_folder_becomes_names(world: NodeWorld, host: NodeHost):
-    assert host.kubelet_dir.names_of(f"{world.kubelet_path}/pods/u/mount") == ("pods", "u", "mount")
-    for path in ("/etc", world.kubelet_path, f"{world.kubelet_path}/../x", f"{world.kubelet_path}-other/x"):
-        with pytest.raises(UnsafePath):
-            host.kubelet_dir.names_of(path)
+def test_kubelets_folder_has_the_path_it_was_given_by(world: NodeWorld, host: NodeHost):
+    assert host.kubelet_dir.paths == (world.kubelet_path,)
 
 
 def test_a_target_is_made_in_the_folder_that_kubelet_made(world: NodeWorld, host: NodeHost):

@@ -61,8 +61,8 @@ class Node:
             self.folders,
             self.host.workdir,
             NodeIdentity("n1", "csi.orlop.dev/node"),
-            NodeRules(str(room / "kubelet"), LIMITS),
-            threads=right_here,
+            NodeRules((str(room / "kubelet"),), LIMITS),
+            looks=right_here,
             clock=self.clock,
             health=VolumeHealth(self.host, self.watch.escapes),
         )

@@ -2,140 +2,60 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
 from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, NotFound
 from orlop.csi.proto import csi_pb2
-from orlop.foundation.clock import SystemClock
 from orlop.foundation.duration import Duration
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Entry, collecting_log
 from orlop.host.project_quota import why_not_enforced
-from orlop.processes.daemon import CannotGoOn, Surroundings
-from orlop.processes.ephemeral_settings import EphemeralSettings
-from orlop.processes.ephemeral_side import EphemeralSide, ephemeral_side
+from orlop.processes.daemon import CannotGoOn
 from support.descriptors import folder_descriptor
-from support.kernel_rooms import room
+from support.kernel_nodes import KernelNode, node, publish, stats, unpublish
 from support.waiting import eventually
 
-__all__ = ["room"]
-
-UID = "6355041d-f9c6-4bd6-9335-f2c8cf1ea0c7"
-ID = "csi-7d9b3da1c7e2ad5274a8651892defaffc2201d0bb15a061100ed84877ad6fdbe"
-WRITER = csi_pb2.VolumeCapability.AccessMode.Mode.SINGLE_NODE_WRITER
+__all__ = ["node"]
 
 
-class Node:
-    def __init__(self, room: Path) -> None:
-        self.workdir = room / "work"
-        self.kubelet = room / "kubelet"
-        self.workdir.mkdir()
-        self.kubelet.mkdir()
-        self.log: list[Entry] = []
-
-    def target(self, pod: str = UID) -> Path:
-        return self.kubelet / f"pods/{pod}/volumes/kubernetes.io~csi/scratch/mount"
-
-    def pod(self, pod: str = UID) -> Path:
-        """Kubelet makes the parent, and nothing else."""
-        self.target(pod).parent.mkdir(parents=True, exist_ok=True)
-        return self.target(pod)
-
-    @asynccontextmanager
-    async def running(self, **flags: Any) -> AsyncIterator[EphemeralSide]:
-        settings = EphemeralSettings(
-            **{
-                "workdir": str(self.workdir),
-                "kubelet_dir": str(self.kubelet),
-                "admin_socket": str(self.kubelet.parent / "a"),
-                **flags,
-            },
-        )
-        given = Surroundings(
-            collecting_log(self.log), Metrics("test", of_process=False), SystemClock(), Random(1), asyncio.Event()
-        )
-        async with ephemeral_side(settings, given, "csi.orlop.dev", "n1") as side:
-            yield side
-
-    def retained(self) -> list[Path]:
-        return sorted((self.workdir / "retained").iterdir())
-
-    def left(self) -> list[str]:
-        return sorted(path.name for shelf in ("live", "retained", "trash") for path in (self.workdir / shelf).iterdir())
-
-
-@pytest.fixture
-def node(room: Path) -> Node:
-    return Node(room)
-
-
-def publish(target: Path, *, volume_id: str = ID, readonly: bool = False, **context: str) -> Any:
-    return csi_pb2.NodePublishVolumeRequest(
-        volume_id=volume_id,
-        target_path=str(target),
-        readonly=readonly,
-        volume_capability=csi_pb2.VolumeCapability(
-            mount=csi_pb2.VolumeCapability.MountVolume(),
-            access_mode=csi_pb2.VolumeCapability.AccessMode(mode=WRITER),
-        ),
-        volume_context={"csi.storage.k8s.io/ephemeral": "true", **{f"orlop.dev/{k}": v for k, v in context.items()}},
-    )
-
-
-def unpublish(target: Path, volume_id: str = ID) -> csi_pb2.NodeUnpublishVolumeRequest:
-    return csi_pb2.NodeUnpublishVolumeRequest(volume_id=volume_id, target_path=str(target))
-
-
-def stats(target: Path) -> csi_pb2.NodeGetVolumeStatsRequest:
-    return csi_pb2.NodeGetVolumeStatsRequest(volume_id=ID, volume_path=str(target))
-
-
-async def test_a_pod_has_its_folder_and_leaves_it_to_the_afterlife(node: Node):
-    async with node.running() as side:
+async def test_a_pod_has_its_folder_and_leaves_it_to_the_afterlife(node: KernelNode):
+    async with node.running() as service:
         target = node.pod()
-        await side.node_service.NodePublishVolume(publish(target))
+        await service.NodePublishVolume(publish(target))
         (target / "result.csv").write_text("1,2,3")
-        is_mounted = target.is_mount() or os.stat(target).st_ino == os.stat(node.workdir / "live" / ID).st_ino  # noqa: PTH116
-        await side.node_service.NodeUnpublishVolume(unpublish(target))
+        is_mounted = target.is_mount() or os.stat(target).st_ino == os.stat(node.live()).st_ino  # noqa: PTH116
+        await service.NodeUnpublishVolume(unpublish(target))
 
         assert is_mounted
         assert not target.exists()
-        (kept,) = node.retained()
-        assert (kept / "result.csv").read_text() == "1,2,3"
+        assert (node.buried() / "result.csv").read_text() == "1,2,3"
 
 
-async def test_any_user_in_the_pod_can_write_and_no_other_user_of_the_host_gets_there(node: Node):
-    async with node.running() as side:
+async def test_any_user_in_the_pod_can_write_and_no_other_user_of_the_host_gets_there(node: KernelNode):
+    async with node.running() as service:
         target = node.pod()
-        await side.node_service.NodePublishVolume(publish(target))
+        await service.NodePublishVolume(publish(target))
 
         assert stat.S_IMODE(target.stat().st_mode) == 0o777
         assert stat.S_IMODE((node.workdir / "live").stat().st_mode) == 0o700
 
 
-async def test_a_read_only_folder_cannot_be_written_and_another_mode_is_honoured(node: Node):
-    async with node.running() as side:
+async def test_a_read_only_folder_cannot_be_written_and_another_mode_is_honoured(node: KernelNode):
+    async with node.running() as service:
         target = node.pod()
-        await side.node_service.NodePublishVolume(publish(target, readonly=True, mode="0750"))
+        await service.NodePublishVolume(publish(target, readonly=True, mode="0750"))
 
         with pytest.raises(OSError, match="Read-only file system"):
             (target / "x").touch()
         assert stat.S_IMODE(target.stat().st_mode) == 0o750
 
 
-async def test_nothing_in_the_folder_is_run_as_another_user_nor_is_a_device(node: Node):
-    async with node.running() as side:
+async def test_nothing_in_the_folder_is_run_as_another_user_nor_is_a_device(node: KernelNode):
+    async with node.running() as service:
         target = node.pod()
-        await side.node_service.NodePublishVolume(publish(target, **{"mount-options": "noexec"}))
+        await service.NodePublishVolume(publish(target, **{"mount-options": "noexec"}))
 
         flags = os.statvfs(target).f_flag
         assert flags & os.ST_NOSUID
@@ -143,93 +63,93 @@ async def test_nothing_in_the_folder_is_run_as_another_user_nor_is_a_device(node
         assert flags & os.ST_NOEXEC
 
 
-async def test_a_folder_without_an_afterlife_is_erased(node: Node):
-    async with node.running() as side:
+async def test_a_folder_without_an_afterlife_is_erased(node: KernelNode):
+    async with node.running() as service:
         target = node.pod()
-        await side.node_service.NodePublishVolume(publish(target, afterlifespan="0s"))
+        await service.NodePublishVolume(publish(target, afterlifespan="0s"))
         (target / "deep" / "er").mkdir(parents=True)
-        await side.node_service.NodeUnpublishVolume(unpublish(target))
+        await service.NodeUnpublishVolume(unpublish(target))
         await eventually(lambda: node.left() == [])
 
 
-async def test_a_folder_is_erased_when_its_time_is_over(node: Node):
-    async with node.running(prune_interval=Duration.parse("50ms")) as side:
+async def test_a_folder_is_erased_when_its_time_is_over(node: KernelNode):
+    async with node.running(prune_interval=Duration.parse("50ms")) as service:
         target = node.pod()
-        await side.node_service.NodePublishVolume(publish(target, afterlifespan="300ms"))
+        await service.NodePublishVolume(publish(target, afterlifespan="300ms"))
         (target / "file").write_text("x")
-        await side.node_service.NodeUnpublishVolume(unpublish(target))
+        await service.NodeUnpublishVolume(unpublish(target))
         await eventually(lambda: node.left() == [])
 
 
-async def test_a_restart_finds_what_is_live_and_what_is_retained(node: Node):
+async def test_a_restart_finds_what_is_live_and_what_is_retained(node: KernelNode):
     other, other_id = "11111111-f9c6-4bd6-9335-f2c8cf1ea0c7", "csi-other"
-    async with node.running() as side:
-        await side.node_service.NodePublishVolume(publish(node.pod()))
+    async with node.running() as service:
+        await service.NodePublishVolume(publish(node.pod()))
         (node.target() / "live").touch()
-        await side.node_service.NodePublishVolume(publish(node.pod(other), volume_id=other_id))
+        await service.NodePublishVolume(publish(node.pod(other), volume_id=other_id))
         (node.target(other) / "kept").touch()
-        await side.node_service.NodeUnpublishVolume(unpublish(node.target(other), other_id))
-    async with node.running() as side:
-        await side.node_service.NodePublishVolume(publish(node.target()))  # as kubelet does after its own restart
+        await service.NodeUnpublishVolume(unpublish(node.target(other), other_id))
+    async with node.running() as service:
+        await service.NodePublishVolume(publish(node.target()))  # as kubelet does after its own restart
         assert (node.target() / "live").exists()
-        await side.node_service.NodePublishVolume(publish(node.pod(other), volume_id=other_id))
+        await service.NodePublishVolume(publish(node.pod(other), volume_id=other_id))
         assert (node.target(other) / "kept").exists()
-        await side.node_service.NodeUnpublishVolume(unpublish(node.target()))
+        await service.NodeUnpublishVolume(unpublish(node.target()))
         assert not node.target().exists()
 
 
-async def test_statistics_are_those_of_the_volume(node: Node):
-    async with node.running() as side:
+async def test_statistics_are_those_of_the_volume(node: KernelNode):
+    async with node.running() as service:
         target = node.pod()
-        await side.node_service.NodePublishVolume(publish(target))
+        await service.NodePublishVolume(publish(target))
         (target / "file").write_bytes(bytes(1 << 20))
-        answer = await side.node_service.NodeGetVolumeStats(stats(target))
+        answer = await service.NodeGetVolumeStats(stats(target))
         usage = {each.unit: each for each in answer.usage}
 
         assert 1 << 20 <= usage[csi_pb2.VolumeUsage.Unit.BYTES].used < 2 << 20
         assert usage[csi_pb2.VolumeUsage.Unit.INODES].used == 2
         with pytest.raises(NotFound):
-            await side.node_service.NodeGetVolumeStats(stats(node.target("another-pod")))
+            await service.NodeGetVolumeStats(stats(node.target("another-pod")))
 
 
 @pytest.mark.parametrize("limit", [{"size": "1Gi"}, {"inodes": "100"}], ids=str)
-async def test_a_limit_that_the_disk_cannot_hold_is_refused_by_name_and_nothing_is_left(node: Node, limit):
-    async with node.running() as side:
+async def test_a_limit_that_the_disk_cannot_hold_is_refused_by_name_and_nothing_is_left(node: KernelNode, limit):
+    async with node.running() as service:
         target = node.pod()
         with folder_descriptor(node.workdir) as workdir:
             if why_not_enforced(workdir) is None:
                 pytest.skip("this machine's own file system has project quotas")
         with pytest.raises(FailedPrecondition, match=f"orlop.dev/{next(iter(limit))} cannot be held here.*prjquota"):
-            await side.node_service.NodePublishVolume(publish(target, **limit))
+            await service.NodePublishVolume(publish(target, **limit))
         assert node.left() == []
         assert not target.exists()
 
 
-async def test_a_second_process_on_the_same_working_directory_is_refused(node: Node):
+async def test_a_second_process_on_the_same_working_directory_is_refused(node: KernelNode):
     async with node.running():
         with pytest.raises(CannotGoOn, match="another process uses"):
             async with node.running():
                 pass
 
 
-async def test_a_target_that_leads_elsewhere_by_a_link_is_refused(node: Node, tmp_path: Path):
+async def test_a_target_that_leads_elsewhere_by_a_link_is_refused(node: KernelNode, tmp_path: Path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     node.target().parent.parent.mkdir(parents=True)
     node.target().parent.symlink_to(elsewhere)
-    async with node.running() as side:
+    async with node.running() as service:
         with pytest.raises(InvalidArgument):
-            await side.node_service.NodePublishVolume(publish(node.target()))
+            await service.NodePublishVolume(publish(node.target()))
     assert list(elsewhere.iterdir()) == []
     assert list((node.workdir / "live").iterdir()) == []
 
 
-async def test_it_is_ready_while_kubelets_folder_is_shared(node: Node):
-    async with node.running() as side:
+async def test_it_is_ready_while_kubelets_folder_is_shared(node: KernelNode):
+    async with node.side() as side:
         assert [await check() for check in side.readiness.values()] == [None, None]
 
 
-async def test_what_is_none_of_ours_is_reported_and_left(node: Node):
+async def test_what_is_none_of_ours_is_reported_and_left(node: KernelNode):
     async with node.running():
         pass
     (node.workdir / "notes.txt").touch()

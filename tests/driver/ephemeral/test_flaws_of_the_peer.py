@@ -104,12 +104,15 @@ async def test_a_record_that_cannot_be_written_fails_the_publish_and_leaves_noth
     with disk_image(tmp_path / "room", "ext4") as disk:  # an attribute has at most one block there
         node = KernelNode(made(disk.folder / "work"), made(tmp_path / "room" / "kubelet"))
         async with node.running() as service:
+            target = node.kubelet / "/".join(["d" * 200] * ((4000 - len(str(node.kubelet))) // 201)) / "mount"
+            target.parent.mkdir(parents=True)
+            told = {"pod.name": "n" * 250, "serviceAccount.name": "a" * 250}
             with pytest.raises(CsiError, match="record"):
-                await service.NodePublishVolume(publish(node.pod(), told={"pod.name": "x" * 10_000}))
+                await service.NodePublishVolume(publish(target, told=told))
             left = node.left()
 
         assert left == []
-        assert not node.target().exists()
+        assert not target.exists()
         assert node.mounts() == []
 
 

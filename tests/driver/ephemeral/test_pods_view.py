@@ -158,12 +158,15 @@ async def test_a_read_only_folder_is_read_only_from_the_first_instant(node: Kern
 
 @contextmanager
 def writing_without_a_pause(file: Path) -> Iterator[None]:
+    """Makes no file: what it made in the target before anything is mounted there would be in the way."""
     end = threading.Event()
 
     def write() -> None:
         while not end.is_set():
             with suppress(OSError):
-                os.close(os.open(file, os.O_CREAT | os.O_WRONLY))
+                opened = os.open(file, os.O_WRONLY)
+                os.write(opened, b"x")
+                os.close(opened)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -177,11 +180,13 @@ def writing_without_a_pause(file: Path) -> Iterator[None]:
 async def test_a_writer_that_waits_for_the_mount_never_writes_into_a_read_only_folder(node: KernelNode):
     target = node.pod()
     async with node.running() as service:
+        await service.NodePublishVolume(publish(target, readonly=True))
+        (node.live() / "file").touch()
         with writing_without_a_pause(target / "file"):
             for _ in range(PUBLISHES // 4):
+                run("umount", "--lazy", target)
                 await service.NodePublishVolume(publish(target, readonly=True))
-                run("umount", "--lazy", target)  # which uncovers the target's own folder, and that can be written
-                assert list(node.live().iterdir()) == []
+        assert (node.live() / "file").read_bytes() == b""
 
 
 # ---- what the pod sees, and who else can get there -------------------------------------------------------------------

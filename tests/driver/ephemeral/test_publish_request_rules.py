@@ -15,6 +15,7 @@ from orlop.driver.ephemeral.publish_request_rules import (
     AFTERLIFESPAN,
     EPHEMERAL,
     INODES,
+    LONGEST_OF_KUBELET,
     MODE,
     MOUNT_OPTIONS,
     POD_NAME,
@@ -62,7 +63,7 @@ def request(**changes: Any) -> csi_pb2.NodePublishVolumeRequest:
 
 
 def order(**changes: Any) -> PublishOrder:
-    return publish_order(request(**changes), KUBELET, LIMITS)
+    return publish_order(request(**changes), (KUBELET,), LIMITS)
 
 
 def test_what_kubelet_usually_sends_is_served():
@@ -114,18 +115,18 @@ def test_read_only_can_be_asked_for_in_each_place(changes: dict[str, Any]):
     ],
 )
 def test_an_order_says_where_its_limits_come_from(limits, context: dict[str, str], source: tuple[str, ...]):
-    served = publish_order(request(context=context), KUBELET, AdminLimits(HOUR, HOUR, *limits))
+    served = publish_order(request(context=context), (KUBELET,), AdminLimits(HOUR, HOUR, *limits))
     assert served.limited_by == source
     assert bool(served.limited_by) == bool(served.options.size_bytes or served.options.inodes)
 
 
 def test_the_default_size_of_the_admin_is_given_to_who_asks_for_none():
     limits = AdminLimits(HOUR, HOUR, default_size=2**30, max_size=2**40)
-    assert publish_order(request(), KUBELET, limits).options.size_bytes == 2**30
+    assert publish_order(request(), (KUBELET,), limits).options.size_bytes == 2**30
 
 
 def test_without_limits_of_the_admin_there_is_none():
-    assert publish_order(request(), KUBELET, AdminLimits(HOUR, HOUR)).options.size_bytes == 0
+    assert publish_order(request(), (KUBELET,), AdminLimits(HOUR, HOUR)).options.size_bytes == 0
 
 
 def test_names_that_kubelet_did_not_vouch_for_are_marked():
@@ -142,7 +143,7 @@ def test_a_target_of_another_shape_is_served_with_the_identity_the_context_gives
 
 def test_slashes_and_dots_that_mean_nothing_are_taken_out_of_a_target():
     assert order(target_path=f"{KUBELET}//sanity/./target/").target == "sanity/target"
-    assert publish_order(request(), KUBELET + "/", LIMITS) == order()
+    assert publish_order(request(), (KUBELET + "/",), LIMITS) == order()
 
 
 BLOCK = csi_pb2.VolumeCapability(
@@ -186,6 +187,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "an attribute of another driver": {"context": {"capacity": "1"}},
     "an attribute in capitals": {"context": {"orlop.dev/Size": "1Gi"}},
     "an attribute without a name": {"context": {"": "x"}},
+    **{
+        f"{key} of {longest + 1} characters": {"context": {key: "a" * (longest + 1)}}
+        for key, longest in LONGEST_OF_KUBELET.items()
+    },
+    "a pod's name of 70,000 characters": {"context": {POD_NAME: "x" * 70_000}},
     **{f"the size {bad!r}": {"context": {SIZE: bad}} for bad in ("", "0", "-1", "-1Gi", "big", "1GB", "1 Gi", "NaN")},
     **{
         f"the inodes {bad!r}": {"context": {INODES: bad}} for bad in ("", "0", "-1", "1.5", "1k", "many", "9" * 19, "٣")
@@ -234,6 +240,19 @@ def test_more_than_the_admin_allows_is_out_of_range(what: str):
     assert "at most" in message
 
 
+@pytest.mark.parametrize("key", LONGEST_OF_KUBELET)
+def test_a_name_that_no_object_can_have_is_refused_in_one_short_sentence(key: str):
+    code, message = code_of(lambda: order(context={key: "x" * 70_000}))
+    assert code is Code.INVALID_ARGUMENT
+    assert message.startswith(f"{key} cannot be 'xxx")
+    assert len(message) < 300
+
+
+def test_the_longest_names_that_objects_can_have_are_served():
+    longest = {key: "a" * most for key, most in LONGEST_OF_KUBELET.items() if key != POD_UID}
+    assert order(context=longest).owner == Owner(UID, "a" * 253, "a" * 63, "a" * 253, verified=True)
+
+
 words = st.text(max_size=30)
 
 
@@ -275,3 +294,10 @@ def test_slashes_and_dots_that_mean_nothing_make_no_other_path(kubelet_dir: str,
 def test_what_is_not_below_kubelets_folder_is_refused_however_it_is_spelled(target: str):
     with pytest.raises(InvalidArgument):
         target_below(target, "/k/l/")
+
+
+def test_a_target_is_known_by_each_path_of_kubelets_folder():
+    assert target_below("/var/lib/kubelet/pods/x", "/var/lib/kubelet", "/data/kubelet") == "pods/x"
+    assert target_below("/data/kubelet/pods/x", "/var/lib/kubelet", "/data/kubelet") == "pods/x"
+    with pytest.raises(InvalidArgument, match="not below kubelet's folder /var/lib/kubelet"):
+        target_below("/data/pods/x", "/var/lib/kubelet", "/data/kubelet")

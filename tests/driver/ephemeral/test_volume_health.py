@@ -42,8 +42,8 @@ class Node:
             self.folders,
             host.workdir,
             NodeIdentity("n1", "csi.orlop.dev/node"),
-            NodeRules(KUBELET, AdminLimits(1.0, 1.0)),
-            threads=right_here,
+            NodeRules((KUBELET,), AdminLimits(1.0, 1.0)),
+            looks=right_here,
             clock=VirtualClock(),
             health=VolumeHealth(host, self.escapes) if with_health else None,
         )

@@ -75,6 +75,9 @@ class AfterlifeSettings:
 @dataclass(frozen=True, slots=True)
 class RequestTools:
     threads: Threads
+    """For reading folders, which takes as long as it takes."""
+    looks: Threads
+    """For what is answered at once, or not at all."""
     clock: Clock
     log: Log
 
@@ -96,7 +99,7 @@ class AfterlifeRequests:
         self._reaper = reaper
         self._workdir = workdir
         self._settings = settings
-        self._threads = tools.threads
+        self._looks = tools.looks
         self._clock = tools.clock
         self._log = tools.log
         self._reading = AfterlifeReading(folders, access, self._meant, tools.threads, tools.clock, tools.log)
@@ -146,7 +149,7 @@ class AfterlifeRequests:
         await conversation.answer(Done())
 
     async def _usage(self) -> Usage:
-        room = await self._threads(self._workdir.room)
+        room = await self._looks(self._workdir.room)
         space = DiskSpace(room.total_bytes, room.free_bytes, room.total_inodes, room.free_inodes)
         factor = pressure_factor(space, self._settings.headroom)
         folders = self._book.in_afterlife(self._now())
@@ -183,7 +186,7 @@ class AfterlifeRequests:
                 return Kept(self._row(retained, await self._factor()), changed=False)
 
     async def _erase(self, erase: Erase, conversation: Conversation) -> Erasing:
-        factor, mounted = await self._factor(), await self._threads(self._workdir.mounted_folders)
+        factor, mounted = await self._factor(), await self._looks(self._workdir.mounted_folders)
         retained = self._retained(erase.id)
         if self._book.readers[retained.volume_id]:
             raise Refusal("refused", _being_read(retained.volume_id, self._book.readers[retained.volume_id]))
@@ -227,7 +230,7 @@ class AfterlifeRequests:
         )
 
     async def _factor(self) -> Fraction:
-        room = await self._threads(self._workdir.room)
+        room = await self._looks(self._workdir.room)
         space = DiskSpace(room.total_bytes, room.free_bytes, room.total_inodes, room.free_inodes)
         return pressure_factor(space, self._settings.headroom)
 

@@ -1,5 +1,8 @@
 """What publishing, unpublishing and burying do to the machine. Every function blocks; none knows of any other volume.
 
+Publish, unpublish and bury are work that stops for steps which serve many volumes at once: making all that was done on
+a shelf durable, and looking at what is mounted.
+
 Order of effects:
 - publish: the record is durable and names the target → the folder is live, held to its limits → the target is there →
   the folder is bound to it. Whatever fails is undone, last effect first, before the caller hears of it: after a final
@@ -16,28 +19,22 @@ caller sees to it that no two of them work on the same volume.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Final, NoReturn, TypeVar
+from collections.abc import Iterator
+from functools import lru_cache, partial
 
 import msgspec
 
-from orlop.csi.error_codes import (
-    CODE_OF_ERRNO,
-    AlreadyExists,
-    Code,
-    FailedPrecondition,
-    Unavailable,
-    error_of,
-)
+from orlop.csi.error_codes import AlreadyExists, FailedPrecondition
+from orlop.driver.ephemeral.folder_steps import LookAtMounts, MakeDurable
+from orlop.driver.ephemeral.machine_errors import GONE, LEADS_ASTRAY, Undo, telling, told, undone_on_failure
 from orlop.driver.ephemeral.project_numbers import ProjectNumbers
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder
 from orlop.driver.ephemeral.quota_rules import why_refused
+from orlop.foundation.shared_steps import Work
 from orlop.host.errors import HostError
 from orlop.host.mount_option_rules import MountOptions, parse_mount_options
 from orlop.host.mounts import FileIdentity
-from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
+from orlop.host.node_host import FolderPlace, FolderState, MountsSeen, Names, NodeHost
 from orlop.host.project_quota import FolderQuota, ProjectLimits
 from orlop.records.ephemeral_folder import (
     Burial,
@@ -48,17 +45,6 @@ from orlop.records.ephemeral_folder import (
     decode_record,
     encode_record,
 )
-
-T = TypeVar("T")
-Undo = list[Callable[[], object]]
-GONE: Final = frozenset({errno.ENOENT})
-LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
-"""What a path gives that leads over a link or a file: nothing of ours is there."""
-CODES: Final = {
-    **CODE_OF_ERRNO,
-    **dict.fromkeys(LEADS_ASTRAY, Code.INVALID_ARGUMENT),
-    errno.EOPNOTSUPP: Code.FAILED_PRECONDITION,
-}
 
 
 def live_place(volume_id: str) -> FolderPlace:
@@ -79,25 +65,26 @@ class FolderWork:
         self._numbers = numbers
         self._workdir = host.workdir
         self._kubelet_dir = host.kubelet_dir
+        self._live_durable = MakeDurable(host.workdir, FolderState.LIVE)
 
     # ---- publish -----------------------------------------------------------------------------------------------------
 
     def publish(
         self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
-    ) -> FolderRecord:
+    ) -> Work[FolderRecord]:
         """`known` is the record of a folder that is there already, `burial` how it was buried, if it was."""
         place = live_place(order.volume_id) if burial is None else retained_place(burial)
         if known is not None and not told(partial(self._is_there, place)):
             known = burial = None  # somebody removed it by hand
         record = _with_target(_wanted(known, burial) or new_record(order, now), order.target)
-        with _told(final=not _may_be_there(order, known, burial)), _undone_on_failure() as undo:
+        with telling(final=not _may_be_there(order, known, burial)), undone_on_failure() as undo:
             if record != known or burial is not None:
                 self._refuse_unlimited(order, record)
             if known is None:
-                record = self._make_with_quota(record, now, undo)
+                record = yield from self._make_with_quota(record, now, undo)
             else:
                 self._record(place, known, record, undo)
-                self._resurrect(burial, undo)
+                yield from self._resurrect(burial, undo)
             self._bind(order, undo)
         return record
 
@@ -107,17 +94,17 @@ class FolderWork:
         if reason is not None:
             raise FailedPrecondition(why_refused(order.limited_by, reason))
 
-    def _make_with_quota(self, record: FolderRecord, now: float, undo: Undo) -> FolderRecord:
+    def _make_with_quota(self, record: FolderRecord, now: float, undo: Undo) -> Work[FolderRecord]:
         limits = limits_of(record.options)
         if limits is None:
-            self._make(record, None, now, undo)
+            yield from self._make(record, None, now, undo)
             return record
         with self._numbers.in_hand() as project:
             numbered = msgspec.structs.replace(record, project=project)
-            self._make(numbered, FolderQuota(project, limits), now, undo)
+            yield from self._make(numbered, FolderQuota(project, limits), now, undo)
             return numbered
 
-    def _make(self, record: FolderRecord, quota: FolderQuota | None, now: float, undo: Undo) -> None:
+    def _make(self, record: FolderRecord, quota: FolderQuota | None, now: float, undo: Undo) -> Work[None]:
         place = live_place(record.volume_id)
         try:
             self._workdir.create(place, encode_record(record), record.options.mode, quota)
@@ -130,18 +117,20 @@ class FolderWork:
             undo.append(partial(self._unmake, record.volume_id, now))
             raise
         undo.append(partial(self._unmake, record.volume_id, now))
+        yield self._live_durable
 
     def _unmake(self, volume_id: str, now: float) -> None:
         place = live_place(volume_id)
         self._workdir.remove_half_made(place)
-        self._move(place, trash_place(Burial(volume_id, now, 0.0)))
+        self._move_durably(place, trash_place(Burial(volume_id, now, 0.0)))
 
-    def _resurrect(self, burial: Burial | None, undo: Undo) -> None:
+    def _resurrect(self, burial: Burial | None, undo: Undo) -> Work[None]:
         if burial is None:
             return
         place = live_place(burial.volume_id)
-        undo.append(partial(self._move, place, retained_place(burial)))
+        undo.append(partial(self._move_durably, place, retained_place(burial)))
         self._workdir.move(retained_place(burial), place)
+        yield self._live_durable
 
     def _record(self, place: FolderPlace, before: FolderRecord, after: FolderRecord, undo: Undo) -> None:
         if before == after:
@@ -152,9 +141,11 @@ class FolderWork:
     def _bind(self, order: PublishOrder, undo: Undo) -> None:
         target, place, options = _names(order.target), live_place(order.volume_id), mount_options(order)
         undo.append(partial(self._remove_target_if_empty, target))
-        self._kubelet_dir.make_target(target)
-        mounted = self._kubelet_dir.mounted_at(target)
+        is_new = self._kubelet_dir.make_target(target)
+        mounted = None if is_new else self._kubelet_dir.mounted_at(target)
         if mounted is None:
+            if not is_new:
+                self._refuse_what_would_be_hidden(order.target)
             undo.append(partial(self._kubelet_dir.unmount, target))
             self._host.bind(place, target, options)
         elif mounted.root != self._workdir.identity(place):
@@ -162,6 +153,15 @@ class FolderWork:
         elif not mounted.options.fulfil(options):
             words = ",".join(mounted.options.words())
             raise AlreadyExists(f"the volume is mounted at the target {order.target} with other options: {words}")
+
+    def _refuse_what_would_be_hidden(self, target: str) -> None:
+        """Below a mount nobody sees it, and when the mount has gone, the target could not be removed because of it."""
+        hidden = self._kubelet_dir.names_in(_names(target))
+        if hidden:
+            raise FailedPrecondition(
+                f"the target {target} is not empty, and not of our making: it holds {min(hidden)[:100]!r}, which would "
+                "be hidden; look whose it is, and move it away"
+            )
 
     def _remove_target_if_empty(self, target: Names) -> None:
         try:
@@ -172,22 +172,24 @@ class FolderWork:
 
     # ---- unpublish ---------------------------------------------------------------------------------------------------
 
-    def unpublish(self, target: str, record: FolderRecord | None, now: float) -> FolderRecord | Burial | None:
+    def unpublish(self, target: str, record: FolderRecord | None, now: float) -> Work[FolderRecord | Burial | None]:
         """Takes the volume from its target; when that was the last one, and nothing has it mounted, buries it."""
         self.take_from_target(target, record)
         if record is None:
             return None
-        if any(other != target for other in record.targets) or told(partial(self.is_mounted, record.volume_id)):
+        if any(other != target for other in record.targets) or (yield from self.is_mounted(record.volume_id)):
             return self.forget_target(record, target)
-        return self.bury(record.volume_id, now, record.options.lifespan_seconds)
+        return (yield from self.bury(record.volume_id, now, record.options.lifespan_seconds))
 
-    def is_mounted(self, volume_id: str) -> bool:
-        return self._workdir.is_mounted(live_place(volume_id))
+    def is_mounted(self, volume_id: str) -> Work[bool]:
+        with telling():
+            seen: MountsSeen = yield LookAtMounts(self._workdir)
+            return seen.is_mounted(live_place(volume_id))
 
     def take_from_target(self, target: str, record: FolderRecord | None) -> None:
         """Unmounts and removes the target; of what is not ours nothing is touched."""
         names = _names(target)
-        with _told():
+        with telling():
             mounted = self._kubelet_dir.mounted_at(names)
             if mounted is not None and not mounted.is_removed:
                 self._refuse_what_is_not_ours(mounted.root, target, record)
@@ -230,20 +232,21 @@ class FolderWork:
         left = tuple(other for other in record.targets if other != target)
         after = msgspec.structs.replace(record, targets=left)
         if after != record:
-            with _told():
+            with telling():
                 self._workdir.write_record(live_place(record.volume_id), encode_record(after))
         return after
 
-    def bury(self, volume_id: str, now: float, lifespan: float) -> Burial:
+    def bury(self, volume_id: str, now: float, lifespan: float) -> Work[Burial]:
         """Into the afterlife; without one, straight to the trash."""
         burial = Burial(volume_id, round(now, 3), round(lifespan, 3))
         place, retained = live_place(volume_id), retained_place(burial)
-        with _told(), _undone_on_failure() as undo:
+        with telling(), undone_on_failure() as undo:
             if burial.lifespan_seconds > 0:  # as it is written down: less than a millisecond is none
-                undo.append(partial(self._move, retained, place))
+                undo.append(partial(self._move_durably, retained, place))
                 self._move(place, retained)
+                yield MakeDurable(self._workdir, FolderState.RETAINED)
             else:  # never undone: somebody may be erasing it already
-                self._move(place, trash_place(burial))
+                self._move_durably(place, trash_place(burial))
         return burial
 
     def keep(self, burial: Burial, lifespan: float) -> Burial:
@@ -251,21 +254,22 @@ class FolderWork:
         longer = Burial(burial.volume_id, burial.buried_at, round(lifespan, 3))
         if longer.folder_name == burial.folder_name:
             return burial  # less than a millisecond more
-        with _told(), _undone_on_failure() as undo:
-            undo.append(partial(self._move, retained_place(longer), retained_place(burial)))
+        with telling(), undone_on_failure() as undo:
+            undo.append(partial(self._move_durably, retained_place(longer), retained_place(burial)))
             self._workdir.move(retained_place(burial), retained_place(longer))
+            self._workdir.make_durable(FolderState.RETAINED)
         return longer
 
     def discard(self, burial: Burial) -> None:
         """From the afterlife into the trash."""
-        with _told():
-            self._move(retained_place(burial), trash_place(burial))
+        with telling():
+            self._move_durably(retained_place(burial), trash_place(burial))
 
     # ---- where it is -------------------------------------------------------------------------------------------------
 
     def find(self, volume_id: str, known: Burial | None) -> tuple[FolderRecord | None, Burial | None]:
         """The record of a volume's folder, and its burial where it is retained; (None, None) if it is neither."""
-        with _told():
+        with telling():
             self._workdir.synchronise()  # what is found was perhaps never made durable, and will be told as done
             live = self._record_at(live_place(volume_id))
             if live is not None:
@@ -292,6 +296,10 @@ class FolderWork:
                 raise
             return None
 
+    def _move_durably(self, place: FolderPlace, to: FolderPlace) -> None:
+        self._move(place, to)
+        self._workdir.make_durable(to.state)
+
     def _move(self, place: FolderPlace, to: FolderPlace) -> None:
         """What has gone meanwhile need not be moved."""
         try:
@@ -313,8 +321,12 @@ def limits_of(options: FolderOptions) -> ProjectLimits | None:
 
 
 def mount_options(order: PublishOrder) -> MountOptions:
-    words = (*order.options.mount_options, *(("ro",) if order.options.read_only else ()))
-    return parse_mount_options(words)
+    return _parsed_options(order.options.mount_options, order.options.read_only)
+
+
+@lru_cache
+def _parsed_options(words: tuple[str, ...], read_only: bool) -> MountOptions:  # noqa: FBT001 - a key
+    return parse_mount_options((*words, *(("ro",) if read_only else ())))
 
 
 def _wanted(known: FolderRecord | None, burial: Burial | None) -> FolderRecord | None:
@@ -336,42 +348,3 @@ def _with_target(record: FolderRecord, target: str) -> FolderRecord:
 
 def _names(target: str) -> Names:
     return tuple(target.split("/"))
-
-
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _undone_on_failure() -> Iterator[Undo]:
-    undo: Undo = []
-    try:
-        yield undo
-    except Exception as error:
-        for act in reversed(undo):
-            _undo(act, error)
-        raise
-
-
-def _undo(act: Callable[[], object], cause: Exception) -> None:
-    try:
-        act()
-    except HostError as error:
-        raise Unavailable(f"{cause}; and what had been done could not be undone: {error}") from cause
-
-
-@contextmanager
-def _told(*, final: bool = True) -> Iterator[None]:
-    """The machine's errors in the interface's terms: its sentences are meant for the caller."""
-    try:
-        yield
-    except HostError as error:
-        _raise_told(error, Code.INTERNAL if final else Code.UNAVAILABLE)
-
-
-def told(look: Callable[[], T]) -> T:
-    with _told():
-        return look()
-
-
-def _raise_told(error: HostError, otherwise: Code) -> NoReturn:
-    raise error_of(CODES.get(error.errno or 0, otherwise), str(error)) from error

@@ -1,9 +1,10 @@
-"""Publishing, unpublishing and burying scratch folders: one at a time for each volume, many volumes at once.
+"""Publishing, unpublishing and burying scratch folders: one at a time for each volume and each target, many at once.
 
 `folder_work` says what is done to the machine and in which order; this module says when, and keeps the book. Order: the
-volume's key is held → the machine is changed, in a thread → the book is changed → the key is let go. So whoever holds a
-key finds the book as the machine is. After a change that failed, and may have been made all the same, the volume is in
-doubt: the next who holds its key looks at the machine first.
+volume's key is held, then the target's → the machine is changed, in a thread → the target's key is let go → the book is
+changed → the volume's is let go. So whoever holds a volume's key finds the book as the machine is. After a change that
+failed, and may have been made all the same, the volume is in doubt: the next who holds its key looks at the machine
+first.
 
 Nothing is erased here.
 """
@@ -13,16 +14,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from orlop.csi.error_codes import CsiError, FailedPrecondition, ResourceExhausted, Unavailable
 from orlop.driver.ephemeral.folder_book import FolderBook
-from orlop.driver.ephemeral.folder_work import FolderWork, told
+from orlop.driver.ephemeral.folder_work import FolderWork
+from orlop.driver.ephemeral.machine_errors import told
 from orlop.driver.ephemeral.project_numbers import ProjectNumbers
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder, refuse_another_pod
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock
+from orlop.foundation.shared_steps import Together, Work, work_alone
 from orlop.foundation.structured_log import Log
 from orlop.host.node_host import NodeHost
 from orlop.records.ephemeral_folder import Burial, FolderRecord
@@ -40,8 +42,15 @@ class Threads(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
+def _alone_in(threads: Threads) -> Together:
+    async def alone(work: Work[T], /) -> T:
+        return await threads(lambda: work_alone(work))
+
+    return alone
+
+
 class Folders:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is given
         self,
         host: NodeHost,
         book: FolderBook,
@@ -49,11 +58,15 @@ class Folders:
         threads: Threads,
         clock: Clock,
         log: Log,
+        together: Together | None = None,
         max_volumes: int = 0,
     ) -> None:
+        """Without `together`, every volume is worked on alone, in the threads."""
         self.book = book
         self.keys = KeyedLock()
         """By volume id: held by whoever changes a volume's folder."""
+        self._targets = KeyedLock()
+        """By target: two volumes on one would both find it free. Taken last, by who has the volume's key."""
         self.buried = asyncio.Event()
         """Set whenever there may be something to erase sooner than before; who waits for it clears it."""
         self.trashed: list[str] = []
@@ -67,6 +80,7 @@ class Folders:
         self._kubelet_dir = host.kubelet_dir
         self._pods_see_mounts = False
         self._threads = threads
+        self._together = together or _alone_in(threads)
         self._clock = clock
         self._log = log
         self._max_volumes = max_volumes
@@ -85,7 +99,8 @@ class Folders:
             self._being_made.add(order.volume_id)
             try:
                 now = self._clock.now().timestamp()
-                record = await self._threads(lambda: self._work.publish(order, known, burial, now))
+                async with self._targets.hold(order.target, why="NodePublishVolume"):
+                    record = await self._together(self._work.publish(order, known, burial, now))
                 self.book.lives(record)
             except Exception as error:
                 self._publish_failed(order.volume_id, error)
@@ -120,7 +135,8 @@ class Folders:
             await self.make_sure(volume_id)
             record, now = self.book.live.get(volume_id), self._clock.now().timestamp()
             with self._doubted_on_failure(volume_id):
-                left = await self._threads(lambda: self._work.unpublish(target, record, now))
+                async with self._targets.hold(target, why="NodeUnpublishVolume"):
+                    left = await self._together(self._work.unpublish(target, record, now))
             match left:
                 case Burial():
                     self._buried(left)
@@ -134,7 +150,7 @@ class Folders:
         async with self.keys.hold(volume_id, why=why):
             await self.make_sure(volume_id)
             record = self.book.live.get(volume_id)
-            if record is None or await self._is_mounted(volume_id):
+            if record is None or await self._together(self._work.is_mounted(volume_id)):
                 return False
             await self._bury(record)
             self._log.info("buried", volume=volume_id, why=why, pod=record.owner.pod_name)
@@ -143,7 +159,7 @@ class Folders:
     async def _bury(self, record: FolderRecord) -> None:
         now, lifespan = self._clock.now().timestamp(), record.options.lifespan_seconds
         with self._doubted_on_failure(record.volume_id):
-            burial = await self._threads(lambda: self._work.bury(record.volume_id, now, lifespan))
+            burial = await self._together(self._work.bury(record.volume_id, now, lifespan))
         self._buried(burial)
 
     def _buried(self, burial: Burial) -> None:
@@ -166,9 +182,6 @@ class Folders:
                 self.book.was_kept(longer)
                 self._log.info("kept longer", volume=volume_id, lifespan_seconds=lifespan)
             return True
-
-    async def _is_mounted(self, volume_id: str) -> bool:
-        return await self._threads(lambda: told(partial(self._work.is_mounted, volume_id)))
 
     # ---- doubt -------------------------------------------------------------------------------------------------------
 

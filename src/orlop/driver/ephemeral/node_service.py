@@ -40,7 +40,8 @@ class NodeIdentity:
 class NodeRules:
     """What the admin has set."""
 
-    kubelet_dir: str
+    kubelet_dirs: tuple[str, ...]
+    """All its paths: as it was given, and where it is when links are followed."""
     limits: AdminLimits
 
 
@@ -52,28 +53,28 @@ class EphemeralNodeService(services.Node):
         identity: NodeIdentity,
         rules: NodeRules,
         *,
-        threads: Threads,
+        looks: Threads,
         clock: Clock,
         health: VolumeHealth | None = None,
     ) -> None:
-        """Without `health`, volumes are not asked for theirs."""
+        """`looks` are for what changes nothing. Without `health`, volumes are not asked for theirs."""
         self._folders = folders
         self._workdir = workdir
         self._identity = identity
         self._rules = rules
-        self._threads = threads
+        self._looks = looks
         self._clock = clock
         self._health = health
 
     async def NodePublishVolume(self, request: csi_pb2.NodePublishVolumeRequest) -> csi_pb2.NodePublishVolumeResponse:
-        await self._folders.publish(publish_order(request, self._rules.kubelet_dir, self._rules.limits))
+        await self._folders.publish(publish_order(request, self._rules.kubelet_dirs, self._rules.limits))
         return csi_pb2.NodePublishVolumeResponse()
 
     async def NodeUnpublishVolume(
         self, request: csi_pb2.NodeUnpublishVolumeRequest
     ) -> csi_pb2.NodeUnpublishVolumeResponse:
         volume_id = checked_volume_id(request.volume_id)
-        await self._folders.unpublish(volume_id, target_below(request.target_path, self._rules.kubelet_dir))
+        await self._folders.unpublish(volume_id, target_below(request.target_path, *self._rules.kubelet_dirs))
         return csi_pb2.NodeUnpublishVolumeResponse()
 
     async def NodeGetCapabilities(
@@ -101,12 +102,12 @@ class EphemeralNodeService(services.Node):
         self, request: csi_pb2.NodeGetVolumeStatsRequest
     ) -> csi_pb2.NodeGetVolumeStatsResponse:
         volume_id = checked_volume_id(request.volume_id)
-        target = target_below(request.volume_path, self._rules.kubelet_dir)
+        target = target_below(request.volume_path, *self._rules.kubelet_dirs)
         record = self._folders.book.live.get(volume_id)
         if record is None or target not in record.targets:
             raise NotFound(f"the volume {volume_id} is not published at {request.volume_path}")
-        room = await self._threads(self._workdir.room)
-        used = await self._threads(lambda: self._counted(record) or self._measured(volume_id))
+        room = await self._looks(self._workdir.room)
+        used = await self._looks(lambda: self._counted(record) or self._measured(volume_id))
         limits = used.limits if isinstance(used, ProjectUsage) else NO_LIMITS
         bytes_used, inodes_used = (used.bytes, used.inodes) if used is not None else (None, None)
         return csi_pb2.NodeGetVolumeStatsResponse(
@@ -145,8 +146,8 @@ class EphemeralNodeService(services.Node):
         if record is None:
             raise NotFound(f"the volume {volume_id} is not published on this node")
         path = request.volume_publish_path
-        targets = (target_below(path, self._rules.kubelet_dir),) if path else record.targets
-        found = await self._threads(lambda: health.troubles(record, targets))
+        targets = (target_below(path, *self._rules.kubelet_dirs),) if path else record.targets
+        found = await self._looks(lambda: health.troubles(record, targets))
         return csi_pb2.NodeGetVolumeHealthResponse(
             volume_health=csi_pb2.VolumeHealth(volume_id=volume_id, health_statuses=found)
         )

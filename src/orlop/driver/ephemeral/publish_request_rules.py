@@ -40,6 +40,8 @@ DEFAULT_MODE: Final = 0o777
 LARGEST_COUNT: Final = 2**63 - 1
 LONGEST_TARGET: Final = 4095
 LONGEST_NAME: Final = 255
+LONGEST_OF_KUBELET: Final = {POD_NAME: 253, POD_NAMESPACE: 63, POD_UID: 128, SERVICE_ACCOUNT: 253}
+"""What Kubernetes allows: objects' names are DNS subdomains, a namespace's is one label of such a name."""
 
 _POD_TARGET: Final = re.compile(r"pods/([^/]+)/volumes/kubernetes\.io~csi/([^/]+)/mount")
 _OCTAL: Final = re.compile(r"0?[0-7]{1,4}")
@@ -69,10 +71,12 @@ class PublishOrder:
     """The attributes and flags that its limits come from."""
 
 
-def publish_order(request: csi_pb2.NodePublishVolumeRequest, kubelet_dir: str, limits: AdminLimits) -> PublishOrder:
+def publish_order(
+    request: csi_pb2.NodePublishVolumeRequest, kubelet_dirs: tuple[str, ...], limits: AdminLimits
+) -> PublishOrder:
     """What to serve, or the error that says what is wrong with the request."""
     volume_id = checked_volume_id(request.volume_id)
-    target = target_below(request.target_path, kubelet_dir)
+    target = target_below(request.target_path, *kubelet_dirs)
     flags = _mount_flags(request)
     context = request.volume_context
     if context.get(EPHEMERAL) != "true":
@@ -91,18 +95,22 @@ def checked_volume_id(volume_id: str) -> str:
     return volume_id
 
 
-def target_below(target_path: str, kubelet_dir: str) -> str:
-    """The target as a path below kubelet's folder. Only its text is looked at: links are found when it is walked."""
+def target_below(target_path: str, *kubelet_dirs: str) -> str:
+    """The target as a path below kubelet's folder, by any of its paths.
+
+    Only text is looked at: links are found when it is walked.
+    """
     if not target_path:
         raise InvalidArgument("the request names no target: target_path is empty")
     if "\0" in target_path or len(target_path.encode(errors="surrogatepass")) > LONGEST_TARGET:
         raise InvalidArgument(f"the target path is no path of this machine: {target_path[:100]!r}")
     if not target_path.startswith("/"):
         raise InvalidArgument(f"the target path {target_path!r} has to begin with '/'")
-    root, names = _names_in(kubelet_dir), _names_in(target_path)
-    below = names[len(root) :] if names[: len(root)] == root else []
+    names = _names_in(target_path)
+    root = next((root for root in map(_names_in, kubelet_dirs) if names[: len(root)] == root), names)
+    below = names[len(root) :]
     if not below:
-        raise InvalidArgument(f"the target path {target_path!r} is not below kubelet's folder {kubelet_dir}")
+        raise InvalidArgument(f"the target path {target_path!r} is not below kubelet's folder {kubelet_dirs[0]}")
     if ".." in below:
         raise InvalidArgument(f"the target path {target_path!r} must not hold '..'")
     if any(len(name.encode(errors="surrogatepass")) > LONGEST_NAME for name in below):
@@ -118,6 +126,7 @@ def _names_in(path: str) -> list[str]:
 
 
 def _owner(target: str, context: Mapping[str, str]) -> Owner:
+    _refuse_names_that_no_object_has(context)
     told_uid = context.get(POD_UID, "")
     found = _POD_TARGET.fullmatch(target)
     if found is not None and told_uid and told_uid != found[1]:
@@ -132,6 +141,16 @@ def _owner(target: str, context: Mapping[str, str]) -> Owner:
         service_account=context.get(SERVICE_ACCOUNT, ""),
         verified=found is not None and told_uid == found[1],
     )
+
+
+def _refuse_names_that_no_object_has(context: Mapping[str, str]) -> None:
+    for key, longest in LONGEST_OF_KUBELET.items():
+        given = context.get(key, "")
+        if len(given) > longest:
+            raise InvalidArgument(
+                f"{key} cannot be {given[:40]!r}… of {len(given)} characters: nothing in Kubernetes has more than "
+                f"{longest} there, so kubelet did not write it, and a pod must not set it by itself"
+            )
 
 
 def refuse_another_pod(order: PublishOrder, recorded: Owner) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 
-from orlop.driver.ephemeral.folder_work import LEADS_ASTRAY, live_place
+from orlop.driver.ephemeral.folder_work import live_place
+from orlop.driver.ephemeral.machine_errors import LEADS_ASTRAY
 from orlop.driver.ephemeral.volume_health_rules import Entry, LeftQuota, Target, VolumeFacts, troubles
 from orlop.host.errors import HostError
 from orlop.host.mounts import FileIdentity

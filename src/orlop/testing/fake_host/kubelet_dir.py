@@ -6,7 +6,6 @@ import errno
 
 from orlop.host.mounts import MountedAt
 from orlop.host.node_host import Names
-from orlop.host.path_rules import names_below
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import KUBELET_DIR, FakeMount
 
@@ -16,8 +15,9 @@ class FakeKubeletDir:
         self._acts = acts
         self._machine = acts.machine
 
-    def names_of(self, path: str) -> Names:
-        return names_below(KUBELET_DIR, path)
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (KUBELET_DIR,)
 
     def is_shared(self) -> bool:
         with self._acts.look("is_shared"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 
 from orlop.host.disk_usage import DiskRoom, TreeUsage
@@ -19,6 +20,14 @@ from orlop.host.project_quota import FolderQuota, ProjectUsage
 from orlop.host.project_strays import StrayCount
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import FakeFolder
+
+
+@dataclass(frozen=True)
+class _MountsSeen:
+    mounted: frozenset[FolderPlace]
+
+    def is_mounted(self, place: FolderPlace) -> bool:
+        return place in self.mounted
 
 
 class FakeWorkdir:
@@ -78,6 +87,10 @@ class FakeWorkdir:
                 refuse(errno.EEXIST, f"The folder {to} cannot be made")
             folders[to] = folders.pop(place)
 
+    def make_durable(self, state: FolderState) -> None:  # noqa: ARG002 - which shelf, does not matter
+        with self._acts.look("make_durable"):
+            pass  # there is no power to lose here
+
     def listing(self, state: FolderState) -> ShelfListing:
         machine = self._machine
         with self._acts.look("listing"):
@@ -108,8 +121,8 @@ class FakeWorkdir:
         with self._acts.look("identity"):
             return self._folder(place).identity
 
-    def is_mounted(self, place: FolderPlace) -> bool:
-        return place in self.mounted_folders()
+    def look_at_mounts(self) -> _MountsSeen:
+        return _MountsSeen(self.mounted_folders())
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
         machine = self._machine

@@ -113,6 +113,16 @@ def test_volumes_are_at_their_mount_paths():
     assert found.volumes == (("pods", "u", "v"), ("pods", "u", "sub"))
 
 
+def test_the_token_that_admission_mounts_is_left_out():
+    mounts = [{"name": "kube-api-access-x2b4c", "mountPath": "/var/run/secrets"}, {"name": "v", "mountPath": "/v"}]
+    pod, main = made(
+        {"volumeMounts": mounts}, volumes=[{"name": "kube-api-access-x2b4c", "projected": {"sources": []}}]
+    )
+    found = container_request(pod, main, 0, Surroundings(volumes=VolumeSources({"v": ("pods", "u", "v")})))
+
+    assert found.request.root.volumes == (VolumePlace("/v"),)
+
+
 @pytest.mark.parametrize("path", ["/..", "/a/../b", "..", "/", "", "/.", "a/\0b", "/a/.."])
 def test_a_mount_path_that_leads_elsewhere_is_refused(path: str):
     sources = VolumeSources({"v": ("x",)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from orlop.embedded.kubelet.pods.container_logs import ContainerLogs
-from orlop.embedded.kubelet.pods.container_rules import VolumeSources
+from orlop.embedded.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from orlop.embedded.kubelet.pods.log_rules import LogOptions
 from orlop.embedded.kubelet.pods.machine_containers import machine_containers
 from orlop.embedded.kubelet.pods.pod_manager import pod_manager
+from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady
 from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
@@ -55,6 +56,12 @@ class FolderVolumes:
         for name in names:
             (self.folder / "pods" / uid(of) / name).mkdir(parents=True, exist_ok=True)
         return VolumeSources({name: ("pods", uid(of), name) for name in names})
+
+    def all_known(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        return
+
+    async def sub_path(self, pod: Mapping[str, Any], container: str, wish: SubPathWish) -> Names:
+        raise SubPathNotReady("none here")
 
     async def let_go(self, of: Mapping[str, Any]) -> None:
         return

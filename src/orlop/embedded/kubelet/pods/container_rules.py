@@ -15,6 +15,7 @@ from orlop.embedded.kubelet.pods.environment_rules import (
     EnvironmentSources,
     environment_of,
     expanded,
+    missing_names,
 )
 from orlop.embedded.kubelet.pods.pod_status_rules import pod_text
 from orlop.foundation.quantity import InvalidQuantity, Quantity
@@ -40,6 +41,15 @@ class VolumeSources:
 
     volumes: Mapping[str, Names] = field(default_factory=dict)
     sub_paths: Mapping[tuple[str, int], Names] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubPathWish:
+    """A part of a volume that one of a container's mounts asks for; `index` is the mount's place among them."""
+
+    index: int
+    volume: str
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +84,7 @@ def container_request(
         environment = environment_of(pod, container, around.environment)
     except BadEnvironment as error:
         raise NotRunnable(CONFIG_ERROR, str(error)) from error
-    places, sources = _mounts(container, around.volumes)
+    places, sources = _mounts(pod, container, around.volumes)
     security = container.get("securityContext") or {}
     command = Command(
         arguments=_arguments(container, environment),
@@ -142,12 +152,62 @@ def _check_non_root(pod: Mapping[str, Any], container: Mapping[str, Any], user: 
 # ---- what it sees ----------------------------------------------------------------------------------------------------
 
 
-def _mounts(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tuple[VolumePlace, ...], tuple[Names, ...]]:
+def _mounts(
+    pod: Mapping[str, Any], container: Mapping[str, Any], sources: VolumeSources
+) -> tuple[tuple[VolumePlace, ...], tuple[Names, ...]]:
     places, found = [], []
+    left_out = {volume["name"] for volume in pod["spec"].get("volumes") or () if _is_way_to_the_api(volume)}
     for index, mount in enumerate(container.get("volumeMounts") or ()):
+        if mount["name"] in left_out:
+            continue
         places.append(VolumePlace(_mount_path(container, mount["mountPath"]), bool(mount.get("readOnly"))))
         found.append(_source(container, index, mount, sources))
     return tuple(places), tuple(found)
+
+
+def _is_way_to_the_api(volume: Mapping[str, Any]) -> bool:
+    """What admission puts into every pod. Nobody asked for it, and a pod without it runs as well."""
+    return bool(volume.get("projected")) and volume["name"].startswith("kube-api-access-")
+
+
+def sub_path_wishes(
+    pod: Mapping[str, Any], container: Mapping[str, Any], sources: EnvironmentSources
+) -> tuple[SubPathWish, ...]:
+    """What its mounts ask for, with its variables filled in. Raises `NotRunnable`."""
+    found = []
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        path = mount.get("subPath") or _expanded_sub_path(pod, container, mount.get("subPathExpr"), sources)
+        if path:
+            found.append(SubPathWish(index, mount["name"], _checked_sub_path(path)))
+    return tuple(found)
+
+
+def _expanded_sub_path(
+    pod: Mapping[str, Any], container: Mapping[str, Any], text: str | None, sources: EnvironmentSources
+) -> str:
+    if not text:
+        return ""
+    try:
+        environment = environment_of(pod, container, sources)
+    except BadEnvironment as error:
+        raise NotRunnable(CONFIG_ERROR, str(error)) from error
+    if missing := missing_names(text, environment):
+        raise NotRunnable(CONFIG_ERROR, f'missing value for "{missing[0]}"')
+    return expanded(text, environment)
+
+
+def _checked_sub_path(path: str) -> str:
+    """Variables may have brought in what the API server does not let pass."""
+    if path.startswith("/"):
+        raise NotRunnable(CONFIG_ERROR, f"error SubPath `{path}` must not be an absolute path")
+    if ".." in path.split("/"):
+        raise NotRunnable(CONFIG_ERROR, f"unable to provision SubPath `{path}`: must not contain '..'")
+    return path
+
+
+def no_sub_path(container: Mapping[str, Any], volume: str) -> NotRunnable:
+    sentence = f'failed to prepare subPath for volumeMount "{volume}" of container "{container["name"]}"'
+    return NotRunnable(CONFIG_ERROR, sentence)
 
 
 def _mount_path(container: Mapping[str, Any], path: str) -> str:
@@ -163,8 +223,7 @@ def _source(container: Mapping[str, Any], index: int, mount: Mapping[str, Any], 
     who, volume = container["name"], mount["name"]
     if mount.get("subPath") or mount.get("subPathExpr"):
         if (who, index) not in sources.sub_paths:
-            sentence = f'failed to prepare subPath for volumeMount "{volume}" of container "{who}"'
-            raise NotRunnable(CONFIG_ERROR, sentence)
+            raise no_sub_path(container, volume)
         return sources.sub_paths[who, index]
     if volume not in sources.volumes:
         sentence = f'volumeMount "{volume}" of container "{who}": volumes of this type are not supported here.'

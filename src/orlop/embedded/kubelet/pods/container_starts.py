@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from orlop.embedded.kubelet.pods.container_rules import (
@@ -16,10 +16,13 @@ from orlop.embedded.kubelet.pods.container_rules import (
     Surroundings,
     VolumeSources,
     container_request,
+    no_sub_path,
+    sub_path_wishes,
 )
 from orlop.embedded.kubelet.pods.containers import ContainerRefused, RunningContainer, WantedContainer
 from orlop.embedded.kubelet.pods.environment_rules import EnvironmentSources, names_needed
 from orlop.embedded.kubelet.pods.pod_life_rules import Start
+from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady
 from orlop.embedded.kubelet.pods.tools import PodTools
 from orlop.kube.errors import NotFound
 from orlop.kube.kinds import CONFIG_MAP, SECRET, Kind
@@ -47,7 +50,9 @@ class ContainerStarts:
     ) -> RunningContainer | NotStarted:
         spec = _spec(pod, start.name)
         try:
-            around = Surroundings(await self._environment(pod, spec), sources, self._tools.settings.hidden)
+            environment = await self._environment(pod, spec)
+            parts = await self._with_sub_paths(pod, spec, environment, sources)
+            around = Surroundings(environment, parts, self._tools.settings.hidden)
             runnable = container_request(pod, spec, start.attempt, around)
             wanted = WantedContainer(uid(pod), start.name, start.attempt, runnable.request, runnable.volumes)
             return await self._tools.containers.start(wanted)
@@ -57,6 +62,19 @@ class ContainerStarts:
             )
         except ContainerRefused as error:
             return NotStarted("StartError", str(error))
+
+    async def _with_sub_paths(
+        self, pod: Mapping[str, Any], spec: Mapping[str, Any], environment: EnvironmentSources, sources: VolumeSources
+    ) -> VolumeSources:
+        """Prepared at each start: what is there may have been made by the container before."""
+        who, found = str(spec["name"]), {}
+        for wish in sub_path_wishes(pod, spec, environment):
+            try:
+                found[who, wish.index] = await self._tools.volumes.sub_path(pod, who, wish)
+            except SubPathNotReady as error:
+                self._tools.log.warning("a subPath could not be prepared", pod=uid(pod), container=who, why=str(error))
+                raise no_sub_path(spec, wish.volume) from None
+        return replace(sources, sub_paths=found)
 
     async def _environment(self, pod: Mapping[str, Any], spec: Mapping[str, Any]) -> EnvironmentSources:
         maps, secrets = names_needed(spec)

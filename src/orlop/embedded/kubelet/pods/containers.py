@@ -68,6 +68,9 @@ class Containers(Protocol):
     async def start(self, wanted: WantedContainer) -> RunningContainer:
         """Returns when the command's program runs; `ContainerRefused` where it cannot."""
 
+    async def end_all(self) -> None:
+        """SIGTERM to everything that runs; returns when nothing does, however long that takes."""
+
     async def remembered_pods(self) -> frozenset[str]:
         """The uids of those that have logs here, also from an earlier life of ours."""
 

@@ -62,6 +62,12 @@ def expanded(text: str, values: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value_of, text)
 
 
+def missing_names(text: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    """What a text refers to and nobody has set."""
+    found = (match[1] for match in _REFERENCE.finditer(text))
+    return tuple(name for name in found if name is not None and name not in values)
+
+
 def _value(
     pod: Mapping[str, Any],
     container: Mapping[str, Any],

@@ -73,6 +73,12 @@ class MachineContainers:
         told = await self._begun(process)
         return MachineContainer(told, self, wanted.request.command)
 
+    async def end_all(self) -> None:
+        for told in list(self._running):
+            told.process.send_signal(SIGTERM)
+        for told in list(self._running):
+            await told.over.wait()
+
     async def remembered_pods(self) -> frozenset[str]:
         return await asyncio.to_thread(self._pods_with_logs)
 

@@ -7,6 +7,7 @@ be ending while the second begins. Nothing is begun before all that was there at
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from orlop.kube.client import Selection
 from orlop.kube.informer import Informer, Watched, without_managed_fields
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import POD
+from orlop.kube.object_cache import CachedObject
 from orlop.kube.objects import ObjectName, name_of, uid
 
 
@@ -49,6 +51,7 @@ class PodManager:
     async def run(self) -> None:
         await self._pods.wait_synced()
         await self._forget_the_vanished()
+        self._tools.volumes.all_known(self._all_pods())
         stop_listening = self._pods.add_listener(self._pod_changed)
         try:
             await asyncio.Event().wait()
@@ -57,9 +60,12 @@ class PodManager:
 
     async def _forget_the_vanished(self) -> None:
         """Pods whose objects went while nobody was here. What they had mounted is the volume manager's to find."""
-        there = {uid(pod) for name in self._pods.cache.names() if (pod := self._pods.get(name)) is not None}
+        there = {uid(pod) for pod in self._all_pods()}
         for pod_uid in sorted(await self._tools.containers.remembered_pods() - there):
             await self._tools.containers.forget_pod(pod_uid)
+
+    def _all_pods(self) -> list[CachedObject]:
+        return [pod for name in self._pods.cache.names() if (pod := self._pods.get(name)) is not None]
 
     def worker(self, pod_uid: str) -> PodWorker | None:
         return self._workers.get(pod_uid)
@@ -71,6 +77,10 @@ class PodManager:
         """Of several pods that had the name one after the other, the newest."""
         found = [pod_uid for pod_uid, known in self._names.items() if known == name]
         return self._workers[found[-1]] if found else None
+
+    def phases(self) -> Counter[str]:
+        """How many pods there are of each."""
+        return Counter((pod.get("status") or {}).get("phase") or "Pending" for pod in self._all_pods())
 
     def stop(self) -> None:
         for cancel in list(self._endings.values()):

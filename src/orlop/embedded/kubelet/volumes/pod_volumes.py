@@ -13,8 +13,9 @@ from orlop.embedded.kubelet.volumes.volume_values import Actual, Desired, Desire
 
 @dataclass(frozen=True, slots=True)
 class MountedVolume:
-    """`path` is where the volume is on this machine."""
+    """`path` is where the volume is on this machine, `names` the same below kubelet's directory."""
 
+    names: Names
     path: str
     read_only: bool
 
@@ -81,8 +82,8 @@ def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str
         if mount.volume not in actual:
             unattached += mount.outer_names
         elif _is_mounted(mount, actual):
-            path = path_of(volume_paths.mount_target(mount.pod.uid, mount.spec.name))
-            mounted |= dict.fromkeys(mount.outer_names, MountedVolume(path, mount.read_only))
+            names = volume_paths.mount_target(mount.pod.uid, mount.spec.name)
+            mounted |= dict.fromkeys(mount.outer_names, MountedVolume(names, path_of(names), mount.read_only))
     return PodVolumes(desire.wanted, mounted, tuple(unattached), desire.errors, is_read)
 
 

@@ -45,8 +45,8 @@ class SubPaths:
         self._host = tools.host
         self._in_thread = tools.in_thread
 
-    async def mount(self, pod_uid: PodUid, mount: SubPathMount) -> str:
-        """The path at which the container finds it on this machine."""
+    async def mount(self, pod_uid: PodUid, mount: SubPathMount) -> Names:
+        """Where it is mounted for the container."""
         parts = parts_of(mount.sub_path)
         target = (*volume_paths.pod_subpaths(pod_uid, mount.volume), mount.container, str(mount.index))
         if not volume_paths.is_fit_name(mount.container):
@@ -56,7 +56,7 @@ class SubPaths:
             await self._in_thread(partial(self._host.mount_subpath, volume, parts, target))
         except HostError as error:
             raise SubPathRefused(str(error)) from None
-        return self._host.path_of(target)
+        return target
 
     async def clean(self, pod_uid: PodUid, volume: str) -> None:
         """Of all containers; a HostError tells what is still there."""

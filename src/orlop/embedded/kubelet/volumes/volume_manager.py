@@ -30,6 +30,7 @@ from orlop.embedded.kubelet.volumes.pod_volumes import PodVolumes, VolumeInPod
 from orlop.embedded.kubelet.volumes.reconcile_rules import Mount, Operation, World, plan
 from orlop.embedded.kubelet.volumes.reconstruction import reconstruct
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused, SubPaths
+from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
 from orlop.embedded.kubelet.volumes.volume_values import PodUid, Seen
 from orlop.foundation.task_group import TaskGroup
@@ -64,6 +65,7 @@ class VolumeManager:
         )
         self._node_look = NodeLook(tools, self._actual)
         self._all_known = False
+        self._is_reconstructed = asyncio.Event()
 
     # ---- for whoever runs pods -----------------------------------------------------------------------------------
 
@@ -84,6 +86,10 @@ class VolumeManager:
         """Every pod of this node that wants volumes was told; from now on, what nobody wants goes."""
         self._all_known = True
         self._changed()
+
+    async def wait_reconstructed(self) -> None:
+        """Returns when all that an earlier life has left is in our books: nobody may let a pod go before."""
+        await self._is_reconstructed.wait()
 
     def driver_came(self, name: str) -> None:
         """A driver was registered: what failed without it is tried at once."""
@@ -126,10 +132,10 @@ class VolumeManager:
             raise VolumesNotReady(text, timed_out=False)
         return found
 
-    async def mount_subpath(self, pod: Seen, mount: SubPathMount) -> str:
+    async def mount_subpath(self, pod: Seen, mount: SubPathMount) -> Names:
         """For a container that is about to start; its volume, named as the pod calls it, must be mounted.
 
-        Gives the path on this machine. Raises SubPathRefused.
+        Gives where it is mounted. Raises SubPathRefused.
         """
         wanted = self._desired.pods.get(objects.uid(pod))
         mounts = wanted.desire.mounts if wanted is not None else ()
@@ -167,6 +173,7 @@ class VolumeManager:
         await self._leftovers.note_start()
         for found in await self._tools.in_thread(partial(reconstruct, self._tools.host)):
             self._actual.add_reconstructed(found.volume, found.spec, found.pod_uid)
+        self._is_reconstructed.set()
 
     def _begin_what_is_due(self, tasks: TaskGroup) -> float | None:
         """Gives the instant at which there is something to do without any news."""

@@ -1,0 +1,138 @@
+"""The folder that holds all of one `orlop up`: where what is in it, and who uses it right now.
+
+Who uses it holds the kernel's lock on `lock`, which ends with the process however that dies; what is written in the
+file says who it is, and counts only while the lock is held. The file stays: one that is removed could be locked by one
+process while another locks a new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orlop.host.process_records import ProcessIdentity, identity_of_process, read_identity
+
+DEFAULT_STATE: Final = Path("/var/lib/orlop/up")
+MARK: Final = "orlop up"
+LONGEST_NOTE: Final = 1000
+LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class UpState:
+    folder: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
+    def api(self) -> Path:
+        return self.folder / "api"
+
+    @property
+    def kubelet(self) -> Path:
+        return self.folder / "kubelet"
+
+    @property
+    def scratch(self) -> Path:
+        """The driver's working directory."""
+        return self.folder / "scratch"
+
+    @property
+    def node_socket(self) -> Path:
+        return self.folder / "node.sock"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
+    def node_name(self) -> Path:
+        """Pods belong to a node by its name: a machine that is called otherwise today is still the same node."""
+        return self.kubelet / "node-name"
+
+    def strangers(self) -> list[str]:
+        """What is in the folder and none of ours."""
+        own = {path.name for path in (self.kubeconfig, self.api, self.kubelet, self.scratch, self.node_socket)}
+        own |= {self.lock.name, f"{self.node_socket.name}.lock"}
+        return sorted(set(os.listdir(self.folder)) - own)  # noqa: PTH208 - names alone
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """`since` is a time as text; empty where the holder has not said it yet."""
+
+    process: ProcessIdentity | None
+    since: str
+
+    def __str__(self) -> str:
+        number = "a process" if self.process is None else f"process {self.process.number}"
+        return f"{number} since {self.since}" if self.since else number
+
+
+class InUse(Exception):
+    """Somebody else holds the folder."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__(str(holder))
+        self.holder = holder
+
+
+@contextmanager
+def held(state: UpState, since: str) -> Iterator[None]:
+    """Raises `InUse`, or OSError where the file cannot be had."""
+    descriptor = os.open(state.lock, LOCK_FLAGS, 0o600)
+    try:
+        if not _lock(descriptor):
+            raise InUse(_note(descriptor))
+        _write(descriptor, f"{MARK}\n{identity_of_process(os.getpid())}\n{since}\n")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder_of(state: UpState) -> Holder | None:
+    """None: nobody, or it is no such folder."""
+    try:
+        descriptor = os.open(state.lock, LOCK_FLAGS & ~os.O_CREAT)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return None
+        raise
+    try:
+        return None if _lock(descriptor) else _note(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_up_state(state: UpState) -> bool:
+    """Whether an `orlop up` has ever used it: nothing else is ever erased."""
+    with suppress(OSError):
+        return state.lock.read_text(errors="replace").startswith(f"{MARK}\n")
+    return False
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(descriptor: int, text: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
+
+
+def _note(descriptor: int) -> Holder:
+    lines = os.pread(descriptor, LONGEST_NOTE, 0).decode(errors="replace").splitlines()
+    _mark, process, since, *_ = [*lines, "", "", ""]
+    return Holder(read_identity(process), since)

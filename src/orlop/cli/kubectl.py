@@ -1,0 +1,72 @@
+"""`orlop kubectl …`: the kubectl of this machine, with the kubeconfig of an `orlop up`.
+
+Only a `--state DIR` that comes first is ours; everything else is kubectl's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from orlop.admin.up_state import DEFAULT_STATE, UpState
+from orlop.host.errors import HostError
+from orlop.host.programs import become, find_program
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+NOT_FOUND: Final = 127
+FLAG: Final = "--state"
+HELP: Final = f"""\
+Usage: orlop kubectl [--state DIR] ARGUMENTS…
+
+Runs kubectl with the kubeconfig of the `orlop up` whose state is in DIR ({DEFAULT_STATE} where it is not given).
+"""
+
+
+def split_state(arguments: Sequence[str]) -> tuple[Path, list[str]]:
+    """The state folder, and what is left for kubectl. ValueError: the flag has no value."""
+    match list(arguments):
+        case [first, *rest] if first.startswith(f"{FLAG}="):
+            return Path(first.removeprefix(f"{FLAG}=")), rest
+        case ["--state", folder, *rest]:
+            return Path(folder), rest
+        case ["--state"]:
+            raise ValueError("orlop kubectl: --state needs the folder of an `orlop up`.")
+        case rest:
+            return DEFAULT_STATE, rest
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        folder, rest = split_state(arguments)
+    except ValueError as error:
+        return _failed(str(error), EXIT_USAGE)
+    if not rest:
+        sys.stdout.write(HELP)
+        return 0
+    kubeconfig = UpState(folder.absolute()).kubeconfig
+    if not os.access(kubeconfig, os.R_OK):
+        return _failed(_why_no_kubeconfig(kubeconfig), EXIT_FAILED)
+    kubectl = find_program("kubectl", beside=Path(sys.executable).parent)
+    if kubectl is None:
+        return _failed("orlop kubectl: there is no kubectl on the PATH. Install it, or add its folder.", NOT_FOUND)
+    try:
+        become(kubectl, rest, {**os.environ, "KUBECONFIG": str(kubeconfig)})
+    except HostError as error:
+        return _failed(f"orlop kubectl: {error}", EXIT_FAILED)
+
+
+def _why_no_kubeconfig(path: Path) -> str:
+    if os.geteuid() != 0:
+        return f"orlop kubectl: {path} cannot be read: it is root's. Try again as root."
+    return (
+        f"orlop kubectl: there is no {path}: start it with `orlop up`, or name its folder with --state, first of all."
+    )
+
+
+def _failed(sentence: str, code: int) -> int:
+    sys.stderr.write(f"{sentence}\n")
+    return code

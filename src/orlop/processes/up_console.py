@@ -1,0 +1,133 @@
+"""What `orlop up` shows: what to try, the log, and below it all one line that says how things are right now.
+
+On a terminal the line is written over itself; elsewhere each new one is a line of its own. The log goes through here
+too, so that the two never mix.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+from orlop.admin.up_state import DEFAULT_STATE
+
+CLEAR_LINE: Final = "\r\x1b[K"
+EXAMPLE: Final = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: demo
+spec:
+  containers:
+    - name: main
+      image: busybox
+      command: [sh, -c, "date > /scratch/result; sleep infinity"]
+      volumeMounts: [{name: scratch, mountPath: /scratch}]
+  volumes:
+    - name: scratch
+      csi: {driver: csi.orlop.dev}
+"""
+
+
+class Console:
+    """Also a stream, for the log: whatever is written there stands above the line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._line = ""
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def write(self, text: str) -> int:
+        """Whole lines."""
+        self._stream.write(f"{CLEAR_LINE}{text}{self._fitting()}" if self._is_terminal and self._line else text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def say(self, line: str) -> None:
+        self.write(f"{line}\n")
+        self.flush()
+
+    def show_state(self, line: str) -> None:
+        if line == self._line:
+            return
+        self._line = line
+        self._stream.write(f"{CLEAR_LINE}{self._fitting()}" if self._is_terminal else f"{line}\n")
+        self.flush()
+
+    def end(self) -> None:
+        """Nothing more is shown; what was stays."""
+        if self._is_terminal and self._line:
+            self._stream.write("\n")
+        self._line = ""
+        self.flush()
+
+    def _fitting(self) -> str:
+        return self._line[: max(1, shutil.get_terminal_size().columns - 1)]
+
+
+def state_line(node: str, *, is_ready: bool, drivers: Mapping[str, bool], pods: Mapping[str, int]) -> str:
+    parts = [f"node {node} {'ready' if is_ready else 'not ready'}"]
+    parts += [f"driver {name} {'ready' if there else 'not there'}" for name, there in sorted(drivers.items())]
+    counts = ", ".join(f"{count} {phase}" for phase, count in sorted(pods.items()) if count)
+    return " | ".join([*parts, f"pods: {counts or 'none'}"])
+
+
+def greeting(state: Path, node: str, drivers: Sequence[str], *, is_ours: bool) -> str:
+    """Everything in it can be typed as it is."""
+    return f"""\
+Orlop is up: one node, {node}; its state is in {state}. Ctrl-C stops it and keeps everything.
+
+    export KUBECONFIG={shlex.quote(str(state / "kubeconfig"))}    # for any kubectl; `orlop kubectl` finds it by itself
+
+{_what_to_try(state) if is_ours else _what_to_bring(state, drivers)}"""
+
+
+def _what_to_bring(state: Path, drivers: Sequence[str]) -> str:
+    """For a driver that is not ours."""
+    who = f"The driver {drivers[0]} is" if drivers else "As soon as your driver answers, it will be"
+    return f"""\
+{who} registered. Apply its CSIDriver object, and pods that use it; it mounts below
+{state}/kubelet, and has to see the mounts of this machine.
+
+`{_program()} down{_where(state)} --erase` removes every trace.
+"""
+
+
+def _what_to_try(state: Path) -> str:
+    orlop, where = _program(), _where(state)
+    return f"""\
+Try it in another terminal, as root: a pod with a scratch folder,
+
+{orlop} kubectl{where} apply -f - <<'END'
+{EXAMPLE}END
+{orlop} kubectl{where} wait --for=condition=Ready pod/demo
+
+and what it leaves when it is gone:
+
+{orlop} kubectl{where} delete pod demo
+{orlop} afterlife list{where}
+{orlop} afterlife cat{where} $({orlop} afterlife list{where} --pod demo -o name | head -1) result
+
+`{orlop} down{where} --erase` removes every trace.
+"""
+
+
+def _program() -> str:
+    """As whoever started this would call it again."""
+    path = Path(sys.argv[0])
+    if path.name != "orlop":
+        return f"{shlex.quote(sys.executable)} -m orlop" if path.name == "__main__.py" else "orlop"
+    return "orlop" if shutil.which("orlop") == str(path) else shlex.quote(str(path.absolute()))
+
+
+def _where(state: Path) -> str:
+    return "" if state == DEFAULT_STATE else f" --state {shlex.quote(str(state))}"

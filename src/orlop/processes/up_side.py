@@ -1,0 +1,147 @@
+"""What `orlop up` has in its own process: the API server, the controllers beside it, and the kubelet of this machine.
+
+Imported when everything was checked: all of it together costs half a second and 60 MB.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orlop import __version__
+from orlop.admin.up_state import UpState
+from orlop.csi.grpc_transport import GrpcConnection
+from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, User
+from orlop.embedded.apiserver.in_process import InProcessTransport
+from orlop.embedded.controllers.scheduler import SchedulerTools, scheduler
+from orlop.embedded.kubelet.kubelet_side import KubeletSettings, KubeletSide, kubelet_side
+from orlop.embedded.kubelet.linux_machine import linux_machine
+from orlop.embedded.kubelet.node_status_rules import NodeSettings, is_ready
+from orlop.embedded.kubelet.server.server_side import KUBELET_SOCKET, server_side
+from orlop.embedded.kubelet.tools import Tools
+from orlop.foundation.http_edge import ListenAddress
+from orlop.foundation.task_group import TaskGroup
+from orlop.foundation.unix_socket import SocketUnusable
+from orlop.host.errors import HostError
+from orlop.kube.client import KubeClient
+from orlop.kube.errors import AlreadyExists
+from orlop.kube.event_bodies import Reporter
+from orlop.kube.event_recorder import EventRecorder
+from orlop.kube.informers import Informers
+from orlop.kube.kinds import CSI_DRIVER
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
+from orlop.processes.api_side import VERSION, ApiSettings, RunningApi, api_side
+from orlop.processes.daemon import CannotGoOn, Surroundings
+
+LAST_EVENTS_SECONDS: Final = 0.5
+CSI_DRIVER_OBJECT: Final[dict[str, Any]] = {
+    "metadata": {"name": "csi.orlop.dev", "labels": {"app.kubernetes.io/name": "orlop"}},
+    "spec": {
+        "volumeLifecycleModes": ["Ephemeral", "Persistent"],
+        "attachRequired": False,
+        "podInfoOnMount": True,
+        "fsGroupPolicy": "File",
+        "seLinuxMount": False,
+    },
+}
+"""As deploy/manifests has it; the label there that no Kubernetes without OpenShift knows is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpOrder:
+    """`driver` is the name of the driver that pods may wait for; empty: it is not known."""
+
+    state: UpState
+    node_name: str
+    listen: ListenAddress
+    most_connections: int
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpSide:
+    api: RunningApi
+    kubelet: KubeletSide
+    node_name: str
+    driver: str
+
+    async def is_ready(self) -> bool:
+        """Whether pods with volumes would run."""
+        drivers = self.drivers()
+        return bool(drivers) and all(drivers.values()) and await self.is_node_ready()
+
+    async def is_node_ready(self) -> bool:
+        return is_ready(await self.kubelet.node.registration.node())
+
+    def drivers(self) -> dict[str, bool]:
+        """All that are there, and the expected one also when it is not."""
+        found = dict.fromkeys(self.kubelet.node.drivers, True)
+        return {**({self.driver: False} if self.driver else {}), **found}
+
+    def pods(self) -> Counter[str]:
+        return self.kubelet.pods.phases()
+
+
+@asynccontextmanager
+async def up_side(order: UpOrder, given: Surroundings) -> AsyncIterator[UpSide]:
+    """Raises `CannotGoOn` with the reason."""
+    kubelets = {order.node_name: str(order.state.kubelet / KUBELET_SOCKET)}
+    settings = ApiSettings(order.state.api, order.listen, order.most_connections, kubelets.get)
+
+    @asynccontextmanager
+    async def scheduling(client: KubeClient, informers: Informers, metrics: WorkqueueMetrics) -> AsyncIterator[None]:
+        async with _events(client, Reporter("default-scheduler", order.node_name), given) as events:
+            tools = SchedulerTools(given.clock, given.random, given.log, events, metrics)
+            async with scheduler(client, informers, tools):
+                yield
+
+    async with api_side(settings, given, scheduling) as api, _kubelet(order, api, given) as kubelet:
+        yield UpSide(api, kubelet, order.node_name, order.driver)
+
+
+@asynccontextmanager
+async def _kubelet(order: UpOrder, api: RunningApi, given: Surroundings) -> AsyncIterator[KubeletSide]:
+    clock, random, log = given.clock, given.random, given.log
+    # The rights are a master's, as Kubernetes' own authorizer for nodes is not here.
+    user = User(f"system:node:{order.node_name}", ("system:nodes", MASTERS, AUTHENTICATED))
+    client = KubeClient(InProcessTransport(api.server, user), clock=clock, random=random, log=log, name="kubelet")
+    if order.driver == CSI_DRIVER_OBJECT["metadata"]["name"]:
+        await _ensure_csi_driver(client)
+    node = NodeSettings(order.node_name, VERSION, f"orlop://{__version__}")
+    settings = KubeletSettings(node, hidden=(str(order.state.folder),), expected_driver=order.driver)
+    try:
+        async with (
+            _events(client, Reporter("kubelet", order.node_name), given) as events,
+            Informers(client, clock=clock, random=random, log=log) as informers,
+            linux_machine(order.state.kubelet, GrpcConnection, clock) as machine,
+        ):
+            tools = Tools(order.node_name, client, events, clock, random, log, given.metrics)
+            async with (
+                kubelet_side(settings, machine, informers, tools) as kubelet,
+                server_side(order.state.kubelet, kubelet, tools),
+            ):
+                yield kubelet
+    except (HostError, SocketUnusable) as error:
+        raise CannotGoOn(str(error)) from None
+
+
+async def _ensure_csi_driver(client: KubeClient) -> None:
+    with suppress(AlreadyExists):  # somebody's changes are left as they are
+        await client.create(CSI_DRIVER, CSI_DRIVER_OBJECT)
+
+
+@asynccontextmanager
+async def _events(client: KubeClient, reporter: Reporter, given: Surroundings) -> AsyncIterator[EventRecorder]:
+    events = EventRecorder(
+        client, reporter, clock=given.clock, random=given.random, log=given.log, metrics=given.metrics
+    )
+    async with TaskGroup() as tasks:
+        telling = tasks.start(events.run(), name=f"events of {reporter.controller}")
+        try:
+            yield events
+            await events.drain(LAST_EVENTS_SECONDS)
+        finally:
+            telling.cancel()

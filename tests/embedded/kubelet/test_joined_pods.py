@@ -1,0 +1,237 @@
+"""Pods and the volume manager joined, on virtual time: a pod runs when its volumes are there, and they outlast it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from orlop.embedded.kubelet.managed_volumes import ManagedVolumes
+from orlop.embedded.kubelet.pods.pod_manager import pod_manager
+from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
+from orlop.foundation.structured_log import collecting_log
+from orlop.foundation.task_group import TaskGroup
+from orlop.kube.client import DeleteOptions
+from orlop.kube.errors import NotFound
+from orlop.kube.informers import Informers
+from orlop.kube.kinds import POD
+from orlop.kube.objects import ObjectName, uid
+from orlop.testing.fake_containers import FakeContainers
+from support.api_objects import container
+from support.volume_worlds import DRIVER, NODE_NAME, World, volume_world
+
+pytestmark = pytest.mark.virtual_time
+INLINE: dict[str, Any] = {"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]}
+PUBLISH, UNPUBLISH = "NodePublishVolume", "NodeUnpublishVolume"
+
+
+class Node:
+    """A kubelet's pods and volumes; it can die and come back."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.containers = FakeContainers(world.clock)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        world, clock, client = self.world, self.world.clock, self.world.kubelets_client
+        log = collecting_log(world.log)
+        async with (
+            world.manager(known=False) as manager,
+            Informers(client, clock=clock, random=Random(4), log=log) as informers,
+            TaskGroup() as tasks,
+        ):
+            volumes = ManagedVolumes(manager, clock, Random(5))
+            await manager.wait_reconstructed()
+            syncing = tasks.start(volumes.run(), name="syncs")
+            settings = PodSettings(NODE_NAME)
+            tools = PodTools(client, self.containers, volumes, world.recorder, clock, Random(7), log, settings)
+            try:
+                async with pod_manager(informers, tools):
+                    yield
+            finally:
+                syncing.cancel()
+                self.containers.die()
+
+    async def make(self, name: str = "p", *mounts: dict[str, Any], **spec: Any) -> dict[str, Any]:
+        used = list(mounts) or [{"name": "scratch", "mountPath": "/scratch"}]
+        one = container(command=["sleep", "100000"], volumeMounts=used)
+        volume = {"name": "scratch", "csi": {"driver": DRIVER}}
+        return await self.world.pod(name, **{"containers": [one], "volumes": [volume], **spec})
+
+    async def status(self, name: str = "p") -> dict[str, Any]:
+        return (await self.world.client.get(POD, ObjectName("default", name)))["status"]
+
+    async def phase(self, name: str = "p") -> str:
+        return (await self.status(name))["phase"]
+
+    async def delete(self, name: str = "p") -> None:
+        await self.world.client.delete(POD, ObjectName("default", name), DeleteOptions(grace_seconds=1))
+
+    async def is_gone(self, name: str = "p") -> bool:
+        try:
+            await self.status(name)
+        except NotFound:
+            return True
+        return False
+
+    async def settle(self, seconds: float = 1.0) -> None:
+        await self.world.clock.sleep(seconds)
+
+
+@asynccontextmanager
+async def node_with_driver(**driver: Any) -> AsyncIterator[tuple[Node, World]]:
+    async with volume_world() as world:
+        await world.csi_driver(**{**INLINE, **driver})
+        yield Node(world), world
+
+
+async def test_a_pod_runs_once_its_volume_is_mounted_and_goes_once_it_is_not():
+    async with node_with_driver() as (node, world), node.running():
+        world.play({PUBLISH: [{"delay": "5s"}]})
+        made = await node.make()
+        await node.settle(3)
+        before = (await node.phase(), list(node.containers.began))
+        await node.settle(3)
+        (running,) = node.containers.running()
+
+        assert before == ("Pending", [])
+        assert await node.phase() == "Running"
+        assert running.wanted.volumes == (("pods", uid(made), "volumes", "kubernetes.io~csi", "scratch", "mount"),)
+
+        await node.delete()
+        await node.settle(3)
+        assert await node.is_gone()
+        assert world.calls() == [PUBLISH, UNPUBLISH]
+        assert world.left() == []
+
+
+async def test_a_node_that_comes_back_publishes_again_and_takes_nothing_from_a_pod_before_it_knows_all_pods():
+    async with node_with_driver() as (node, world):
+        async with node.running():
+            await node.make()
+            await node.settle()
+        world.way.is_away = True
+        async with node.running():
+            await node.settle(30)
+            assert world.calls(UNPUBLISH) == []
+            world.way.is_away = False
+            await node.settle(60)
+
+            assert await node.phase() == "Running"
+            assert world.calls() == [PUBLISH, PUBLISH]
+            assert len(node.containers.running()) == 1
+
+
+async def test_what_a_pod_left_that_went_while_nobody_was_here_is_unmounted():
+    async with node_with_driver() as (node, world):
+        async with node.running():
+            await node.make()
+            await node.settle()
+        await world.client.delete(POD, ObjectName("default", "p"), DeleteOptions(grace_seconds=0))
+        async with node.running():
+            await node.settle(10)
+
+            assert world.calls() == [PUBLISH, UNPUBLISH]
+            assert world.left() == []
+
+
+async def test_a_pod_that_was_being_deleted_is_brought_to_its_end_by_the_next_life():
+    async with node_with_driver() as (node, world):
+        async with node.running():
+            await node.make()
+            await node.settle()
+        await node.delete()
+        async with node.running():
+            await node.settle(10)
+
+            assert await node.is_gone()
+            assert world.calls() == [PUBLISH, UNPUBLISH]
+            assert world.left() == []
+
+
+async def test_a_part_of_a_volume_is_mounted_for_a_container_when_those_before_it_have_ended():
+    async with node_with_driver() as (node, world), node.running():
+        mount = {"name": "scratch", "mountPath": "/work", "subPathExpr": "of/$(HOSTNAME)"}
+        first = container("first", command=["sleep", "10"], volumeMounts=[{"name": "scratch", "mountPath": "/s"}])
+        made = await node.make("p", mount, initContainers=[first])
+        target = ("pods", uid(made), "volume-subpaths", "scratch", "main", "0")
+        await node.settle(5)
+        before = world.machine.mounts.get(target)
+        await node.settle(10)
+        (running,) = node.containers.running()
+
+        assert not before
+        assert running.wanted.volumes == (target,)
+
+        await node.delete()
+        await node.settle(3)
+        assert world.left() == []
+
+
+@pytest.mark.parametrize(
+    ("mount", "told"),
+    [
+        ({"subPathExpr": "$(UP)/x"}, "unable to provision SubPath `../x`: must not contain '..'"),
+        ({"subPathExpr": "$(ROOT)"}, "error SubPath `/etc` must not be an absolute path"),
+        ({"subPathExpr": "$(NOT_THERE)"}, 'missing value for "NOT_THERE"'),
+    ],
+    ids=["up", "absolute", "missing"],
+)
+async def test_a_part_that_leads_elsewhere_is_refused_in_kubelets_words(mount: dict[str, Any], told: str):
+    async with node_with_driver() as (node, _world), node.running():
+        environment = [{"name": "UP", "value": ".."}, {"name": "ROOT", "value": "/etc"}]
+        one = container(
+            command=["sleep", "1"], env=environment, volumeMounts=[{"name": "scratch", "mountPath": "/w", **mount}]
+        )
+        await node.make(containers=[one])
+        await node.settle()
+        (found,) = (await node.status())["containerStatuses"]
+
+        assert found["state"]["waiting"] == {"reason": "CreateContainerConfigError", "message": told}
+
+
+async def test_a_driver_that_asks_for_it_publishes_again_while_a_pod_runs():
+    async with node_with_driver(requiresRepublish=True) as (node, world), node.running():
+        await node.make()
+        await node.settle(400)
+        times = len(world.calls(PUBLISH))
+        await node.delete()
+        await node.settle(400)
+
+        assert 4 <= times <= 8
+        assert len(world.calls(PUBLISH)) == times
+
+
+async def test_a_claim_that_is_missing_is_told_once_for_each_try():
+    async with node_with_driver() as (node, world):
+        async with node.running():
+            await node.make(volumes=[{"name": "scratch", "persistentVolumeClaim": {"claimName": "c"}}])
+            await node.settle(5)
+        told = [event for event in await world.events() if event.startswith("FailedMount")]
+
+        assert told == [
+            (
+                "FailedMount: Unable to attach or mount volumes: unmounted volumes=[scratch], unattached volumes=[], "
+                "failed to process volumes=[scratch]: error processing PVC default/c: failed to fetch PVC from API "
+                'server: persistentvolumeclaims "c" not found'
+            )
+        ]
+
+
+async def test_a_pod_that_is_deleted_while_its_volume_is_still_awaited_leaves_nothing():
+    async with node_with_driver() as (node, world), node.running():
+        world.play({PUBLISH: [{"delay": "20s"}]})
+        await node.make()
+        await node.settle(5)
+        await node.delete()
+        await node.settle(60)
+        await asyncio.sleep(0)
+
+        assert await node.is_gone()
+        assert node.containers.began == []
+        assert world.left() == []
