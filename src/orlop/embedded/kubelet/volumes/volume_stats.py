@@ -69,10 +69,8 @@ class VolumeStats:
     async def current(self) -> Mapping[VolumeInPod, Measured]:
         mounted = self._volumes()
         self._forget_all_but(frozenset(mounted))
-        for volume in mounted:
-            if self._is_due(volume):
-                self._ask(volume)
-        await self._first_answers(mounted)
+        asked = {volume: self._ask(volume) for volume in mounted if self._is_due(volume)}
+        await self._first_answers([task for volume, task in asked.items() if volume not in self._known])
         return {volume: self._known[volume] for volume in mounted if volume in self._known}
 
     def stop(self) -> None:
@@ -85,23 +83,18 @@ class VolumeStats:
         asked = self._asked.get(volume)
         return asked is None or asked + PERIOD_SECONDS <= self._tools.clock.elapsed()
 
-    def _ask(self, volume: VolumeInPod) -> None:
+    def _ask(self, volume: VolumeInPod) -> asyncio.Task[None]:
         self._asked[volume] = self._tools.clock.elapsed()
         task = self._tasks.start(self._measure(volume), name=f"statistics of volume {volume.handle}")
         self._under_way[volume] = task
         task.add_done_callback(lambda _: self._under_way.pop(volume, None))
+        return task
 
-    async def _first_answers(self, mounted: Sequence[VolumeInPod]) -> None:
-        now = self._tools.clock.elapsed()
-        new = [
-            self._under_way[volume]
-            for volume in mounted
-            if volume in self._under_way and volume not in self._known and self._asked[volume] >= now
-        ]
-        if new:
+    async def _first_answers(self, questions: Sequence[asyncio.Task[None]]) -> None:
+        if questions:
             with suppress(TimeoutError):
                 async with self._tools.clock.timeout(FIRST_ANSWER_SECONDS):
-                    await asyncio.wait(new)
+                    await asyncio.wait(questions)
 
     async def _measure(self, volume: VolumeInPod) -> None:
         try:
