@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -154,6 +155,26 @@ def test_an_example_runs_as_it_is_and_leaves_what_it_promises(up: Up, example: s
     listed = run("afterlife", "list", f"--state={up.state}", f"--pod={promise.pod}", "-o", "name").stdout
     left = run("afterlife", "cat", f"--state={up.state}", listed.strip(), promise.path).stdout
     assert left == promise.text
+
+
+def test_kubectl_reads_logs_runs_commands_and_sees_how_full_volumes_are(up: Up):
+    up.make("talker", "echo hello; sleep 100000")
+    up.runs("talker")
+    (node,) = up.kubectl.ok("get", "nodes", "-o", "name").split()
+    ran = up.kubectl.run(
+        "exec", "-i", "talker", "--", "sh", "-c", "cat > /scratch/x; wc -c < /scratch/x; exit 3", stdin="typed"
+    )
+    summary = json.loads(
+        up.kubectl.ok("get", "--raw", f"/api/v1/{node.replace('node/', 'nodes/')}/proxy/stats/summary")
+    )
+    (pod,) = (one for one in summary["pods"] if one["podRef"]["name"] == "talker")
+
+    assert up.kubectl.ok("logs", "talker") == "hello\n"
+    assert (ran.returncode, ran.stdout.strip()) == (3, "5")
+    assert summary["node"]["fs"]["capacityBytes"] > 0
+    assert [volume["name"] for volume in pod["volume"]] == ["scratch"]
+    assert pod["volume"][0]["usedBytes"] > 0
+    up.delete("talker")
 
 
 def test_orlop_kubectl_finds_the_right_one(up: Up):
