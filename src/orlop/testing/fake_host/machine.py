@@ -16,6 +16,7 @@ from typing import Final
 from orlop.host.mount_option_rules import MountOptions
 from orlop.host.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names
+from orlop.host.payload_files import FileKind, FolderAccess, Payload
 from orlop.host.project_quota import NO_LIMITS, ProjectLimits, ProjectUsage
 from orlop.testing.fake_host.faults import Faults
 
@@ -89,6 +90,13 @@ class FakeMachine:
         """Of those files that kubelet itself wrote."""
         self.group_of: dict[Names, int] = {}
         """Targets that were given to a group, with all they hold."""
+        self.payloads: dict[Names, Payload] = {}
+        """Of volumes whose files kubelet writes."""
+        self.access_of: dict[Names, FolderAccess] = {}
+        """Of volumes that kubelet makes itself; those in memory have a size too."""
+        self.memory_sizes: dict[Names, int] = {}
+        self.host_files: dict[str, FileKind] = {"/": FileKind.FOLDER}
+        """Of the machine itself, by their paths."""
         self.kubelet_is_shared = True
         self.mounts: dict[Names, list[FakeMount]] = {}
         """Below kubelet's directory; the last one is the topmost."""
