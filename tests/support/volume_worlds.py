@@ -104,6 +104,7 @@ class World:
     connection: InProcessConnection = field(init=False)
     drivers: Registry = field(default_factory=Registry)
     csi_drivers: dict[str, Object] = field(default_factory=dict)
+    tools: VolumeTools = field(init=False)
     volumes: VolumeManager = field(init=False)
     recorder: EventRecorder = field(init=False)
     others: list[tuple[ScriptedInterceptor, ScriptedDriver]] = field(default_factory=list)
@@ -177,6 +178,7 @@ class World:
             self.clock,
             log,
         )
+        self.tools = tools
         self.volumes = VolumeManager(tools)
         tasks = [asyncio.ensure_future(self.volumes.run()), asyncio.ensure_future(events.run())]
         if known:

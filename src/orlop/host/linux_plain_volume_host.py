@@ -27,11 +27,6 @@ UNFINISHED: Final = ".new-"
 NO_DEVICES: Final = 0x04
 
 
-def volume_of_entry(name: str) -> str:
-    """The volume that an entry of a folder of volumes is, or belongs to."""
-    return name.removeprefix(UNFINISHED).removeprefix(REST_PREFIX)
-
-
 class LinuxPlainVolumeHost:
     """`path` may lead over symbolic links; they are followed when it is opened, and never again. To be closed."""
 
@@ -62,6 +57,15 @@ class LinuxPlainVolumeHost:
     def make_nested_folders(self, volume: Names, folders: Sequence[Names]) -> None:
         with self._top_of(volume) as top:
             payload_folder.make_nested_folders(top, folders)
+
+    def volumes_in(self, folder: Names) -> frozenset[str]:
+        try:
+            with opened_below(self._root, folder, Use.FOLDER_CONTENT, Mounts.CROSSED) as opened:
+                return frozenset(_volume_of(name) for name in confined_paths.names_in(opened))
+        except HostError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                return frozenset()
+            raise
 
     def remove(self, volume: Names, stop: threading.Event) -> None:
         try:
@@ -109,6 +113,12 @@ class LinuxPlainVolumeHost:
 def as_plain_volume_host(host: LinuxPlainVolumeHost) -> PlainVolumeHost:
     """The type checker's proof that the seam is kept."""
     return host
+
+
+def _volume_of(entry: str) -> str:
+    for prefix in (UNFINISHED, REST_PREFIX):
+        entry = entry.removeprefix(prefix) or entry
+    return entry
 
 
 def _make_finished(parent: int, name: str, access: FolderAccess) -> None:

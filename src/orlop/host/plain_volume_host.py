@@ -30,6 +30,9 @@ class PlainVolumeHost(Protocol):
     def make_nested_folders(self, volume: Names, folders: Sequence[Names]) -> None:
         """Inside it, where others are mounted; what is there is left."""
 
+    def volumes_in(self, folder: Names) -> frozenset[str]:
+        """The names of those in a folder of volumes, also of what is half made or half erased; no folder: none."""
+
     def remove(self, volume: Names, stop: threading.Event) -> None:
         """Unmounted and erased, whatever a tenant left in it; never through a mount, never along a link.
 

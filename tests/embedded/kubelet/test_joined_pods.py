@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from orlop.embedded.kubelet.managed_volumes import ManagedVolumes
+from orlop.embedded.kubelet.plain_volumes.plain_tools import PlainTools
+from orlop.embedded.kubelet.plain_volumes.plain_volumes import plain_volumes
 from orlop.embedded.kubelet.pods.pod_manager import pod_manager
 from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.foundation.structured_log import collecting_log
@@ -18,14 +20,16 @@ from orlop.foundation.task_group import TaskGroup
 from orlop.kube.client import DeleteOptions
 from orlop.kube.errors import NotFound
 from orlop.kube.informers import Informers
-from orlop.kube.kinds import POD
+from orlop.kube.kinds import CONFIG_MAP, POD
 from orlop.kube.objects import ObjectName, uid
 from orlop.testing.fake_containers import FakeContainers
-from support.api_objects import container
+from orlop.testing.fake_host import FakePlainVolumeHost
+from support.api_objects import config_map, container
 from support.volume_worlds import DRIVER, NODE_NAME, World, volume_world
 
 pytestmark = pytest.mark.virtual_time
 INLINE: dict[str, Any] = {"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]}
+ALLOCATABLE = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "10Gi"}
 PUBLISH, UNPUBLISH = "NodePublishVolume", "NodeUnpublishVolume"
 
 
@@ -44,8 +48,9 @@ class Node:
             world.manager(known=False) as manager,
             Informers(client, clock=clock, random=Random(4), log=log) as informers,
             TaskGroup() as tasks,
+            plain_volumes(PlainTools(world.tools, FakePlainVolumeHost(world.machine), ALLOCATABLE)) as plain,
         ):
-            volumes = ManagedVolumes(manager, clock, Random(5))
+            volumes = ManagedVolumes(manager, plain, clock, Random(5))
             await manager.wait_reconstructed()
             syncing = tasks.start(volumes.run(), name="syncs")
             settings = PodSettings(NODE_NAME)
@@ -87,6 +92,7 @@ class Node:
 async def node_with_driver(**driver: Any) -> AsyncIterator[tuple[Node, World]]:
     async with volume_world() as world:
         await world.csi_driver(**{**INLINE, **driver})
+        await world.client.create(CONFIG_MAP, config_map("kube-root-ca.crt", **{"ca.crt": "x"}), namespace="default")
         yield Node(world), world
 
 

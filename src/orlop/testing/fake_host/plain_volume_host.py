@@ -62,6 +62,11 @@ class FakePlainVolumeHost:
                 refuse(errno.EINVAL, f"{_shown(names)} is no path")
             self._make_folders((*volume, *names))
 
+    def volumes_in(self, folder: Names) -> frozenset[str]:
+        with self._acts.look("volumes_in"):
+            everything = self._machine.kubelet_folders | self._machine.kubelet_files
+            return frozenset(names[-1] for names in everything if names and names[:-1] == folder)
+
     def remove(self, volume: Names, stop: threading.Event) -> None:
         machine = self._machine
         if machine.mounts.get(volume):

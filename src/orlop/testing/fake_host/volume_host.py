@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
+from orlop.host.payload_files import HostPath
 from orlop.host.volume_host import Names, VolumeHost
 from orlop.host.volume_ownership import OwnershipReport
 from orlop.testing.fake_host.acts import Acts, refuse
@@ -109,13 +110,12 @@ class FakeVolumeHost:
                 self._machine.group_of[volume] = group
                 report.files += 1
 
-    def mount_subpath(self, volume: Names, parts: tuple[str, ...], target: Names) -> None:
+    def mount_subpath(self, volume: Names | HostPath, parts: tuple[str, ...], target: Names) -> None:
         self.make_folders(target)
         with self._acts.change("mount_subpath", f"mount {_shown(parts)} at {_shown(target)}"):
             if any(part in {"", ".", ".."} or "/" in part for part in parts):
                 refuse(errno.EINVAL, f"{_shown(parts)} is no path")
-            if volume not in self._machine.kubelet_folders:
-                refuse(errno.ENOENT, f"{_shown(volume)} cannot be opened")
+            self._refuse_missing(volume)
             if not self._machine.mounts.get(target):
                 self._machine.mount_something_else(target)
 
@@ -127,6 +127,13 @@ class FakeVolumeHost:
                 self._machine.mounts.pop(target)
         if target in self._machine.kubelet_folders:
             self.remove_folder(target)
+
+    def _refuse_missing(self, volume: Names | HostPath) -> None:
+        if isinstance(volume, HostPath):
+            if volume.path not in self._machine.host_files:
+                refuse(errno.ENOENT, f"{volume.path} cannot be opened")
+        elif volume not in self._machine.kubelet_folders:
+            refuse(errno.ENOENT, f"{_shown(volume)} cannot be opened")
 
     def _entries(self, folder: Names) -> frozenset[str]:
         everything = self._machine.kubelet_folders | self._machine.kubelet_files

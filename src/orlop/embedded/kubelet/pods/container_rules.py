@@ -20,6 +20,7 @@ from orlop.embedded.kubelet.pods.environment_rules import (
 from orlop.embedded.kubelet.pods.pod_status_rules import pod_text
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 from orlop.host.container_request import Account, Command, ContainerRequest, RootRequest, VolumePlace
+from orlop.host.payload_files import HostPath
 from orlop.kube.objects import name
 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
@@ -33,14 +34,18 @@ LEAST_WRITABLE_BYTES: Final = 1 << 20
 
 Names = tuple[str, ...]
 """Names below the kubelet's folder."""
+Origin = Names | HostPath
+"""Where a volume is: there, or a path of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeSources:
     """Where a pod's volumes are: by the volume's name, and for a subPath by container and place in its mounts."""
 
-    volumes: Mapping[str, Names] = field(default_factory=dict)
+    volumes: Mapping[str, Origin] = field(default_factory=dict)
     sub_paths: Mapping[tuple[str, int], Names] = field(default_factory=dict)
+    read_only: frozenset[str] = frozenset()
+    """Those that nobody may write to, whatever a container asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class SubPathWish:
 @dataclass(frozen=True, slots=True)
 class Runnable:
     request: ContainerRequest
-    volumes: tuple[Names, ...]
+    volumes: tuple[Origin, ...]
 
 
 class NotRunnable(ValueError):
@@ -84,7 +89,7 @@ def container_request(
         environment = environment_of(pod, container, around.environment)
     except BadEnvironment as error:
         raise NotRunnable(CONFIG_ERROR, str(error)) from error
-    places, sources = _mounts(pod, container, around.volumes)
+    places, sources = _mounts(container, around.volumes)
     security = container.get("securityContext") or {}
     command = Command(
         arguments=_arguments(container, environment),
@@ -152,22 +157,13 @@ def _check_non_root(pod: Mapping[str, Any], container: Mapping[str, Any], user: 
 # ---- what it sees ----------------------------------------------------------------------------------------------------
 
 
-def _mounts(
-    pod: Mapping[str, Any], container: Mapping[str, Any], sources: VolumeSources
-) -> tuple[tuple[VolumePlace, ...], tuple[Names, ...]]:
+def _mounts(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tuple[VolumePlace, ...], tuple[Origin, ...]]:
     places, found = [], []
-    left_out = {volume["name"] for volume in pod["spec"].get("volumes") or () if _is_way_to_the_api(volume)}
     for index, mount in enumerate(container.get("volumeMounts") or ()):
-        if mount["name"] in left_out:
-            continue
-        places.append(VolumePlace(_mount_path(container, mount["mountPath"]), bool(mount.get("readOnly"))))
+        read_only = bool(mount.get("readOnly")) or mount["name"] in sources.read_only
+        places.append(VolumePlace(_mount_path(container, mount["mountPath"]), read_only))
         found.append(_source(container, index, mount, sources))
     return tuple(places), tuple(found)
-
-
-def _is_way_to_the_api(volume: Mapping[str, Any]) -> bool:
-    """What admission puts into every pod. Nobody asked for it, and a pod without it runs as well."""
-    return bool(volume.get("projected")) and volume["name"].startswith("kube-api-access-")
 
 
 def sub_path_wishes(
@@ -219,7 +215,7 @@ def _mount_path(container: Mapping[str, Any], path: str) -> str:
     return "/" + "/".join(names)
 
 
-def _source(container: Mapping[str, Any], index: int, mount: Mapping[str, Any], sources: VolumeSources) -> Names:
+def _source(container: Mapping[str, Any], index: int, mount: Mapping[str, Any], sources: VolumeSources) -> Origin:
     who, volume = container["name"], mount["name"]
     if mount.get("subPath") or mount.get("subPathExpr"):
         if (who, index) not in sources.sub_paths:

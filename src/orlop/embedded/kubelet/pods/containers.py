@@ -7,9 +7,13 @@ holds for both. Kubernetes' objects are unknown here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from orlop.host.container_request import Command, ContainerRequest
+from orlop.host.payload_files import HostPath
+
+Origin: TypeAlias = tuple[str, ...] | HostPath
+"""Where a volume is: names below the kubelet's folder, or a path of this machine."""
 
 
 class ContainerRefused(Exception):
@@ -18,13 +22,13 @@ class ContainerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WantedContainer:
-    """`volumes` are names below the kubelet's folder, in the order of the request's places."""
+    """`volumes` are where they are, in the order of the request's places; see `Origin`."""
 
     pod_uid: str
     name: str
     attempt: int
     request: ContainerRequest
-    volumes: tuple[tuple[str, ...], ...] = ()
+    volumes: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,21 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from signal import SIGTERM
 from typing import Final
 
-from orlop.embedded.kubelet.pods.containers import ContainerRefused, Streams, WantedContainer
+from orlop.embedded.kubelet.pods.containers import ContainerRefused, Origin, Streams, WantedContainer
 from orlop.host import process_records
 from orlop.host.confined_paths import Mounts, Use, make_folder, names_in, opened_below
 from orlop.host.container_process import Born, ContainerLauncher, ContainerProcess, Ended, Refused, Started
 from orlop.host.container_request import Command
 from orlop.host.errors import HostError
+from orlop.host.host_paths import opened_host_path
 from orlop.host.log_folders import made_log_folder, remove_log_folders, remove_older_logs
+from orlop.host.payload_files import HostPath
 from orlop.host.process_records import ProcessIdentity
 
 LOGS: Final = "logs"
@@ -111,7 +113,11 @@ class MachineContainers:
             return self._working_launcher().start(wanted.request, log, volumes)
 
     @contextmanager
-    def _opened(self, names: Sequence[str]) -> Iterator[int]:
+    def _opened(self, names: Origin) -> Iterator[int]:
+        if isinstance(names, HostPath):
+            with opened_host_path(names) as volume:
+                yield volume
+            return
         with opened_below(self._folder, names, Use.HANDLE, Mounts.CROSSED) as volume:
             if stat.S_ISLNK(os.fstat(volume).st_mode):  # such a descriptor may be that of a link itself
                 raise HostError(errno.ELOOP, f"The volume {'/'.join(names)} is a symbolic link; remove it.")

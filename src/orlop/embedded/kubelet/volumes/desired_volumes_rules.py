@@ -2,7 +2,7 @@
 
 Of a pod's volumes those count that a container mounts, or has as a device. Inline ones are in the pod; the others are
 found by their claim, and the claim's volume: both as the API server has them now, since a cache may be behind.
-Volumes of other kinds than CSI's (an emptyDir, a ConfigMap) are not looked at here.
+Volumes of other kinds than CSI's (an emptyDir, a ConfigMap) are looked at in `plain_volumes`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NotYet(Exception):
 
 def claims_to_read(pod: Seen) -> tuple[str, ...]:
     """Names of claims in the pod's namespace, each once."""
-    names = (_claim_name(pod, volume) for volume in _used_volumes(pod))
+    names = (_claim_name(pod, volume) for volume in used_volumes(pod))
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
@@ -79,7 +79,7 @@ def volume_to_read(claim: Read) -> str | None:
 
 
 def drivers_named_by(pod: Seen, volumes: Mapping[str, Read]) -> frozenset[str]:
-    inline = (volume.get("csi") for volume in _used_volumes(pod))
+    inline = (volume.get("csi") for volume in used_volumes(pod))
     persistent = (_spec(volume).get("csi") for volume in volumes.values() if not isinstance(volume, Unread))
     return frozenset(str(source.get("driver") or "") for source in (*inline, *persistent) if source is not None)
 
@@ -90,7 +90,7 @@ def drivers_named_by(pod: Seen, volumes: Mapping[str, Read]) -> frozenset[str]:
 def desire_of(pod: Seen, found: Found) -> PodDesire:
     mounts: dict[UniqueName, DesiredMount] = {}
     errors: dict[str, str] = {}
-    volumes = [volume for volume in _used_volumes(pod) if _is_ours(volume)]
+    volumes = [volume for volume in used_volumes(pod) if _is_ours(volume)]
     for volume in volumes:
         try:
             mount = _mount(pod, volume, found)
@@ -250,16 +250,19 @@ def _refuse_wrong_mode(pod: Seen, volume: Seen, mode: VolumeMode) -> None:
 # ---- reading a pod ---------------------------------------------------------------------------------------------------
 
 
-def _used_volumes(pod: Seen) -> list[Seen]:
+def used_volumes(pod: Seen) -> list[Seen]:
+    """Those that a container mounts, or has as a device."""
     used = _uses(pod, "volumeMounts", "name") | _uses(pod, "volumeDevices", "name")
     return [volume for volume in _spec(pod).get("volumes") or () if _name(volume) in used]
 
 
 def _uses(pod: Seen, field_name: str, key: str) -> frozenset[str]:
-    return frozenset(str(use.get(key, "")) for container in _containers(pod) for use in container.get(field_name) or ())
+    return frozenset(
+        str(use.get(key, "")) for container in containers_of(pod) for use in container.get(field_name) or ()
+    )
 
 
-def _containers(pod: Seen) -> Iterator[Seen]:
+def containers_of(pod: Seen) -> Iterator[Seen]:
     for field_name in CONTAINER_LISTS:
         yield from _spec(pod).get(field_name) or ()
 
