@@ -25,6 +25,7 @@ def remove_volumes(host: VolumeHost, plain: PlainVolumeHost, pod_uid: str, stop:
             clean_subpaths(host, pod_uid, volume)
         except HostError as error:
             left.append(str(error))
+    _remove_if_empty(host, volume_paths.all_subpaths(pod_uid))
     if not left:
         for folder in FOLDERS:
             left += _remove_all_in(host, plain, (*volume_paths.pod_volumes(pod_uid), folder), stop)

@@ -60,7 +60,8 @@ class VolumeSetUp:
         payload = payload_of(pod, volume, found)
         digest = _digest(payload)
         if self._written.get(volume.name) != digest:
-            await self._in_thread(partial(self._write, pod, volume, payload))
+            stamp = self._tools.volumes.clock.now().strftime(STAMP_FORM)
+            await self._in_thread(partial(self._write, pod, volume, payload, stamp))
             self._written[volume.name] = digest
 
     async def _host_path(self, volume: PlainVolume) -> HostPath:
@@ -89,11 +90,10 @@ class VolumeSetUp:
         else:
             self._host.make_on_disk(folder, access)
 
-    def _write(self, pod: Seen, volume: PlainVolume, payload: Payload) -> None:
+    def _write(self, pod: Seen, volume: PlainVolume, payload: Payload, stamp: str) -> None:
         self._make(pod, volume)
         folder = plain_volumes_rules.folder_of(objects.uid(pod), volume)
         self._host.make_nested_folders(folder, plain_volumes_rules.nested_mount_points(pod, volume.name))
-        stamp = self._tools.volumes.clock.now().strftime(STAMP_FORM)
         self._host.write_payload(folder, payload, stamp, plain_volumes_rules.group_of(pod))
 
 
