@@ -19,6 +19,7 @@ from orlop.embedded.kubelet.pods.container_rules import (
 )
 from orlop.embedded.kubelet.pods.environment_rules import EnvironmentSources, environment_of, expanded, names_needed
 from orlop.host.container_request import Account, VolumePlace, decoded_request
+from orlop.host.payload_files import HostPath
 
 Object = dict[str, Any]
 
@@ -113,14 +114,13 @@ def test_volumes_are_at_their_mount_paths():
     assert found.volumes == (("pods", "u", "v"), ("pods", "u", "sub"))
 
 
-def test_the_token_that_admission_mounts_is_left_out():
-    mounts = [{"name": "kube-api-access-x2b4c", "mountPath": "/var/run/secrets"}, {"name": "v", "mountPath": "/v"}]
-    pod, main = made(
-        {"volumeMounts": mounts}, volumes=[{"name": "kube-api-access-x2b4c", "projected": {"sources": []}}]
-    )
-    found = container_request(pod, main, 0, Surroundings(volumes=VolumeSources({"v": ("pods", "u", "v")})))
+def test_a_volume_that_nobody_may_write_to_is_mounted_so_whatever_is_asked_for():
+    mounts = [{"name": "v", "mountPath": "/v", "readOnly": False}, {"name": "h", "mountPath": "/h"}]
+    sources = VolumeSources({"v": ("pods", "u", "v"), "h": HostPath("/srv")}, read_only=frozenset({"v"}))
+    found = request_for({"volumeMounts": mounts}, Surroundings(volumes=sources))
 
-    assert found.request.root.volumes == (VolumePlace("/v"),)
+    assert found.request.root.volumes == (VolumePlace("/v", read_only=True), VolumePlace("/h"))
+    assert found.volumes == (("pods", "u", "v"), HostPath("/srv"))
 
 
 @pytest.mark.parametrize("path", ["/..", "/a/../b", "..", "/", "", "/.", "a/\0b", "/a/.."])
