@@ -106,7 +106,7 @@ class UpSettings:
 
     def cross_check(self) -> Iterator[str]:
         longest = LONGEST_PATH - len(LONGEST_SOCKET) - 1
-        if len(os.fsencode(self.state)) > longest:
+        if len(os.fsencode(os.path.realpath(self.state))) > longest:
             yield f"--state cannot be {str(self.state)!r}: the path may have {longest} bytes, as it holds sockets."
 
 
