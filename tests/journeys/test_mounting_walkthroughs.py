@@ -74,15 +74,6 @@ def request(machine: Machine, method: str) -> dict[str, Any]:
     return json_format.MessageToDict(machine.world.requests(method)[-1])
 
 
-async def attach(machine: Machine) -> None:
-    """As the attach/detach controller and the attacher of the driver do it."""
-    status = {"status": {"volumesAttached": [{"name": VOLUME, "devicePath": ""}]}}
-    await machine.world.client.patch(
-        VOLUME_ATTACHMENT, ObjectName(None, ATTACHMENT), MergePatch({"status": ATTACHED}), subresource="status"
-    )
-    await machine.world.client.patch(NODE, ObjectName(None, NODE_NAME), MergePatch(status), subresource="status")
-
-
 async def detach(machine: Machine) -> None:
     status = {"status": {"volumesAttached": None}}
     await machine.world.client.patch(NODE, ObjectName(None, NODE_NAME), MergePatch(status), subresource="status")
@@ -103,7 +94,7 @@ async def test_a_persistent_volume_is_attached_staged_published_used_and_taken_b
 
         await it_is_scheduled_and_waits_for_its_attachment(machine)
         await it_waits_while_the_attachment_is_not_attached(machine)
-        await attach(machine)
+        await it_waits_until_the_node_has_it_attached(machine)
         await it_is_staged(machine)
         await it_is_published(machine, uid(made))
         await it_runs(machine, uid(made))
@@ -132,7 +123,7 @@ async def the_driver_is_registered(machine: Machine) -> None:
 
 
 async def it_is_scheduled_and_waits_for_its_attachment(machine: Machine) -> None:
-    await machine.settle(15)  # kubelet tells its node's status every ten seconds
+    await machine.settle()
     pod = await machine.get(POD, "p")
 
     assert (pod["spec"]["nodeName"], pod["status"]["phase"]) == (NODE_NAME, "Pending")
@@ -153,6 +144,18 @@ async def it_waits_while_the_attachment_is_not_attached(machine: Machine) -> Non
     assert machine.world.calls() == []
     assert await waiting(machine) == {"reason": "ContainerCreating"}
     assert machine.remains() == NOTHING
+
+
+async def it_waits_until_the_node_has_it_attached(machine: Machine) -> None:
+    """As the attacher of the driver says it, and then the attach/detach controller."""
+    await machine.world.client.patch(
+        VOLUME_ATTACHMENT, ObjectName(None, ATTACHMENT), MergePatch({"status": ATTACHED}), subresource="status"
+    )
+    await machine.settle(10)
+    assert machine.world.calls() == []
+
+    status = {"status": {"volumesAttached": [{"name": VOLUME, "devicePath": ""}]}}
+    await machine.world.client.patch(NODE, ObjectName(None, NODE_NAME), MergePatch(status), subresource="status")
 
 
 async def it_is_staged(machine: Machine) -> None:
