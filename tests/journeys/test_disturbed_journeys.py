@@ -1,0 +1,168 @@
+"""Something goes wrong at every step of a pod's life: in the end it runs or is gone, and nothing is left of it.
+
+Each journey is made on a machine of its own on virtual time, once for each step that somebody beside the kubelet sees,
+held before it happens, or after it happened and before the kubelet learns of it. The first journey counts the steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from orlop.kube.errors import NotFound
+from support.crossings import Place
+from support.journey_machines import GONE, Machine, journey_machine
+from support.remains import NOTHING
+from support.volume_worlds import DRIVER
+
+pytestmark = pytest.mark.virtual_time
+SOAK = bool(os.environ.get("ORLOP_SOAK"))
+EVERY = 1 if SOAK else 4
+"""Of so many places one is taken; over all disturbances every place is."""
+DRIVER_SPEC: dict[str, Any] = {
+    "attachRequired": False,
+    "podInfoOnMount": True,
+    "volumeLifecycleModes": ["Ephemeral", "Persistent"],
+    "fsGroupPolicy": "File",
+}
+INLINE = {"name": "scratch", "csi": {"driver": DRIVER}}
+CLAIMED = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
+VOLUMES = {"inline": (INLINE,), "persistent": (CLAIMED,)}
+Disturbance = Callable[[Machine], Awaitable[None]]
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def pod_is_deleted(machine: Machine) -> None:
+    await machine.delete_pod()
+
+
+async def pod_is_deleted_by_force(machine: Machine) -> None:
+    """Its object goes at once, whatever of it is still here."""
+    try:
+        await machine.delete_pod(grace=0)
+    except NotFound:
+        return
+
+
+async def driver_is_killed(machine: Machine) -> None:
+    machine.kill_driver()
+    await machine.settle(2)
+    machine.start_driver()
+
+
+async def kubelet_is_restarted(machine: Machine) -> None:
+    await machine.kill_kubelet()
+    await machine.settle(2)
+    await machine.start_kubelet()
+
+
+async def api_server_is_killed(machine: Machine) -> None:
+    await machine.kill_api_server()
+    await machine.settle(2)
+    await machine.start_api_server()
+
+
+async def node_is_rebooted(machine: Machine) -> None:
+    await machine.reboot()
+
+
+ALL: list[Disturbance] = [
+    pod_is_deleted,
+    pod_is_deleted_by_force,
+    driver_is_killed,
+    kubelet_is_restarted,
+    api_server_is_killed,
+    node_is_rebooted,
+]
+BY_DELETION = (pod_is_deleted, pod_is_deleted_by_force)
+
+
+# ---- the journey -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def prepared_machine(place: Place | None = None) -> AsyncIterator[Machine]:
+    async with journey_machine() as machine:
+        await machine.world.csi_driver(**DRIVER_SPEC)
+        await machine.world.bound_claim()
+        machine.start_driver()
+        await machine.start_kubelet()
+        await machine.settle()
+        machine.crossings.hold_at = place
+        machine.crossings.is_counting = True
+        yield machine
+
+
+async def is_running(machine: Machine) -> bool:
+    """What the API says and what the machine does."""
+    if machine.transport is None or await machine.phase() not in {"Running", GONE}:
+        return False
+    return await machine.phase() == GONE or len(machine.containers.running()) == 1
+
+
+async def make_and_end(machine: Machine, volumes: tuple[Any, ...]) -> tuple[int, int]:
+    """How many steps the beginning had, and all of it; whatever is done to the machine meanwhile."""
+    await machine.make_pod("p", *volumes, securityContext={"fsGroup": 2000}, terminationGracePeriodSeconds=1)
+    await machine.until(lambda: is_running(machine))
+    beginning = len(machine.crossings.names)
+    if await machine.phase() != GONE:
+        await machine.delete_pod()
+    await machine.until_phase(GONE)
+    await machine.settle(130)  # as long as the longest delay: what is due is done by then
+    return beginning, len(machine.crossings.names)
+
+
+async def steps_of(volumes: tuple[Any, ...]) -> tuple[int, int]:
+    async with prepared_machine() as machine:
+        counted = await make_and_end(machine, volumes)
+        assert machine.remains() == NOTHING
+        return counted
+
+
+async def disturb(machine: Machine, disturbance: Disturbance) -> None:
+    await machine.crossings.held.wait()
+    await disturbance(machine)
+    machine.crossings.go_on()
+
+
+async def disturbed(place: Place, volumes: tuple[Any, ...], disturbance: Disturbance) -> None:
+    async with prepared_machine(place) as machine:
+        disturbing = asyncio.ensure_future(disturb(machine, disturbance))
+        try:
+            await make_and_end(machine, volumes)
+            assert machine.crossings.held.is_set()
+            await disturbing
+            assert machine.remains() == NOTHING
+            broken = [entry for entry in machine.world.log if "Traceback" in str(entry.fields)]
+            assert broken == []
+        finally:
+            disturbing.cancel()
+            await asyncio.wait([disturbing])
+
+
+def places(steps: int, salt: int) -> list[Place]:
+    every = [Place(number, after) for number in range(1, steps + 1) for after in (False, True)]
+    return every[salt % EVERY :: EVERY]
+
+
+@pytest.mark.parametrize("disturbance", ALL, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", VOLUMES)
+async def test_whatever_happens_at_any_step_the_pod_runs_or_is_gone_and_nothing_is_left(
+    kind: str, disturbance: Disturbance
+):
+    volumes = VOLUMES[kind]
+    beginning, steps = await steps_of(volumes)
+    last = beginning if disturbance is pod_is_deleted else steps
+    for place in places(last, ALL.index(disturbance)):
+        try:
+            await disturbed(place, volumes, disturbance)
+        except BaseException as error:
+            error.add_note(f"{disturbance.__name__} {place} of {last}")
+            raise
