@@ -37,9 +37,11 @@ from orlop.kube.informers import Informers
 from orlop.kube.kinds import POD, Kind
 from orlop.kube.objects import ObjectName
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
+from orlop.testing.driver_script import read_script
 from orlop.testing.fake_containers import FakeContainer, FakeContainers
 from orlop.testing.fake_host import FakeVolumeHost
 from orlop.testing.fake_host.machine import KUBELET_DIR
+from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from support.api_objects import container, named
 from support.api_servers import api_server_on
 from support.crossings import Crossings
@@ -69,6 +71,8 @@ class DriverSocket:
     world: World
     crossings: Crossings
     name: str = DRIVER
+    interceptor: ScriptedInterceptor | None = None
+    """None: the one that the world plays at the time."""
     told: list[tuple[bool, str]] = field(default_factory=list)
 
     def shape_of(self, _path: str) -> Shape | None:
@@ -86,7 +90,7 @@ class DriverSocket:
                 status = registration_pb2.RegistrationStatus.FromString(message)
                 self.told.append((status.plugin_registered, status.error))
                 return b""
-        answer = await self.world.interceptor.answer(path, message)
+        answer = await (self.interceptor or self.world.interceptor).answer(path, message)
         self._stage(path, message)
         return answer
 
@@ -237,11 +241,20 @@ class Machine:
 
     # ---- drivers -------------------------------------------------------------------------------------------------
 
-    def start_driver(self, socket: str = "d", name: str = DRIVER) -> DriverSocket:
-        """A socket that was there is replaced."""
-        driver = DriverSocket(self.world, self.crossings, name)
+    def start_driver(self, socket: str = "d", other: str = "", **script: Any) -> DriverSocket:
+        """A socket that was there is replaced; another driver has a name, volumes and a script of its own."""
+        interceptor = self._other(other, script) if other else None
+        driver = DriverSocket(self.world, self.crossings, other or DRIVER, interceptor)
         self.registry.there[f"{REGISTRY}/{socket}.sock"] = VirtualSocket(driver)
         return driver
+
+    def _other(self, name: str, script: dict[str, Any]) -> ScriptedInterceptor:
+        world = self.world
+        played = {"driver": {"name": name}, "node": {"id": "n"}, "capabilities": world.capabilities, "script": script}
+        driver = ScriptedDriver(read_script(played), self.clock, targets=world.targets)
+        interceptor = ScriptedInterceptor(driver, log=self.log, metrics=Metrics("t"), clock=self.clock)
+        world.others.append((interceptor, driver))
+        return interceptor
 
     def kill_driver(self, socket: str = "d") -> None:
         """Without a word: the socket's file stays."""
@@ -249,6 +262,10 @@ class Machine:
         self.registry.there[path].handler = None
         for connection in self._connections.pop(path, []):
             connection.cut()
+
+    def remove_driver(self, socket: str = "d") -> None:
+        """Its socket's file."""
+        del self.registry.there[f"{REGISTRY}/{socket}.sock"]
 
     # ---- the API server ------------------------------------------------------------------------------------------
 
