@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from random import Random
 from typing import Any
 
 import pytest
 
 from orlop.kube.errors import NotFound
+from support.api_objects import container
 from support.crossings import Place
 from support.journey_machines import GONE, Machine, journey_machine
 from support.remains import NOTHING
@@ -22,7 +24,7 @@ from support.volume_worlds import DRIVER
 
 pytestmark = pytest.mark.virtual_time
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
-EVERY = 1 if SOAK else 4
+EVERY = 1 if SOAK else 9
 """Of so many places one is taken; over all disturbances every place is."""
 DRIVER_SPEC: dict[str, Any] = {
     "attachRequired": False,
@@ -32,7 +34,8 @@ DRIVER_SPEC: dict[str, Any] = {
 }
 INLINE = {"name": "scratch", "csi": {"driver": DRIVER}}
 CLAIMED = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
-VOLUMES = {"inline": (INLINE,), "persistent": (CLAIMED,)}
+VOLUMES = {"inline": (INLINE,), "persistent": (CLAIMED,), "parts": (INLINE, CLAIMED)}
+"""Of the last, the pod mounts a part of each."""
 Disturbance = Callable[[Machine], Awaitable[None]]
 
 
@@ -69,6 +72,20 @@ async def api_server_is_killed(machine: Machine) -> None:
     await machine.start_api_server()
 
 
+async def pod_is_deleted_while_the_kubelet_is_away(machine: Machine) -> None:
+    await machine.kill_kubelet()
+    await pod_is_deleted_by_force(machine)
+    await machine.start_kubelet()
+
+
+async def kubelet_is_back_before_its_driver(machine: Machine) -> None:
+    await machine.kill_kubelet()
+    machine.kill_driver()
+    await machine.start_kubelet()
+    await machine.settle(30)
+    machine.start_driver()
+
+
 async def node_is_rebooted(machine: Machine) -> None:
     await machine.reboot()
 
@@ -79,9 +96,10 @@ ALL: list[Disturbance] = [
     driver_is_killed,
     kubelet_is_restarted,
     api_server_is_killed,
+    pod_is_deleted_while_the_kubelet_is_away,
+    kubelet_is_back_before_its_driver,
     node_is_rebooted,
 ]
-BY_DELETION = (pod_is_deleted, pod_is_deleted_by_force)
 
 
 # ---- the journey -----------------------------------------------------------------------------------------------------
@@ -107,23 +125,43 @@ async def is_running(machine: Machine) -> bool:
     return await machine.phase() == GONE or len(machine.containers.running()) == 1
 
 
+async def make(machine: Machine, volumes: tuple[Any, ...]) -> None:
+    mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
+    if len(volumes) > 1:
+        mounts = [{**mount, "subPath": "a/b"} for mount in mounts]
+    one = container(command=["sleep", "1000000"], volumeMounts=mounts)
+    options = {"securityContext": {"fsGroup": 2000}, "terminationGracePeriodSeconds": 1}
+    await machine.make_pod("p", *volumes, containers=[one], **options)
+
+
 async def make_and_end(machine: Machine, volumes: tuple[Any, ...]) -> tuple[int, int]:
     """How many steps the beginning had, and all of it; whatever is done to the machine meanwhile."""
-    await machine.make_pod("p", *volumes, securityContext={"fsGroup": 2000}, terminationGracePeriodSeconds=1)
+    await make(machine, volumes)
     await machine.until(lambda: is_running(machine))
     beginning = len(machine.crossings.names)
     if await machine.phase() != GONE:
         await machine.delete_pod()
     await machine.until_phase(GONE)
-    await machine.settle(130)  # as long as the longest delay: what is due is done by then
-    return beginning, len(machine.crossings.names)
+    return beginning, await is_clean(machine)
+
+
+async def is_clean(machine: Machine) -> int:
+    """Soon, within what the longest delay may be, and for good. Gives how many steps there were until then."""
+
+    async def nothing_is_left() -> bool:
+        return machine.remains() == NOTHING
+
+    with suppress(AssertionError):
+        await machine.until(nothing_is_left, within=130)
+    steps = len(machine.crossings.names)
+    await machine.settle(10)
+    assert machine.remains() == NOTHING
+    return steps
 
 
 async def steps_of(volumes: tuple[Any, ...]) -> tuple[int, int]:
     async with prepared_machine() as machine:
-        counted = await make_and_end(machine, volumes)
-        assert machine.remains() == NOTHING
-        return counted
+        return await make_and_end(machine, volumes)
 
 
 async def disturb(machine: Machine, disturbance: Disturbance) -> None:
@@ -139,7 +177,6 @@ async def disturbed(place: Place, volumes: tuple[Any, ...], disturbance: Disturb
             await make_and_end(machine, volumes)
             assert machine.crossings.held.is_set()
             await disturbing
-            assert machine.remains() == NOTHING
             broken = [entry for entry in machine.world.log if "Traceback" in str(entry.fields)]
             assert broken == []
         finally:
@@ -166,3 +203,36 @@ async def test_whatever_happens_at_any_step_the_pod_runs_or_is_gone_and_nothing_
         except BaseException as error:
             error.add_note(f"{disturbance.__name__} {place} of {last}")
             raise
+
+
+# ---- one thing after the other ---------------------------------------------------------------------------------------
+
+AGAIN: list[Disturbance] = [
+    driver_is_killed,
+    kubelet_is_restarted,
+    api_server_is_killed,
+    kubelet_is_back_before_its_driver,
+    node_is_rebooted,
+]
+
+
+@pytest.mark.parametrize("seed", range(200 if SOAK else 6))
+async def test_one_thing_after_the_other_at_any_moment_ends_as_well_as_one_alone(seed: int):
+    random = Random(seed)
+    async with prepared_machine() as machine:
+        slow = {f"Node{verb}Volume": [{"times": 0, "delay": "1s"}] for verb in VERBS}
+        machine.world.play(slow)
+        for _ in range(2):
+            await make(machine, VOLUMES[random.choice(sorted(VOLUMES))])
+            for _ in range(4):
+                await machine.settle(random.uniform(0.0, 3.0))
+                await random.choice(AGAIN)(machine)
+            await machine.until(lambda: is_running(machine))
+            await machine.delete_pod()
+            await machine.settle(random.uniform(0.0, 3.0))
+            await random.choice(AGAIN)(machine)
+            await machine.until_phase(GONE)
+            await is_clean(machine)
+
+
+VERBS = ("Stage", "Publish", "Unpublish", "Unstage")

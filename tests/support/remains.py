@@ -1,6 +1,6 @@
 """What is left of volumes and pods on a machine: mounts, folders and files, loop devices, processes.
 
-One look for all four, of a fake machine or of this one; what was there before does not count.
+One look for all four, of a fake machine or of this one.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ def remains_of_fake(world: World, processes: Iterable[str]) -> Remains:
     return Remains(tuple(sorted(mounted)), tuple(rest), (), tuple(sorted(processes)))
 
 
-def loop_devices() -> frozenset[str]:
-    listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME"], check=True, capture_output=True)
-    return frozenset(listed.stdout.decode().split())
-
-
-def remains_of_up(up: Up, loops_before: frozenset[str], expected: Iterable[int] = ()) -> Remains:
-    """`expected` are processes that should be there; the driver's own store is its own, and is no remains."""
+def remains_of_up(up: Up, expected: Iterable[str]) -> Remains:
+    """`expected` are processes that should be there; what a driver has stored is its own, and is no remains."""
     kubelet = up.state / "kubelet"
-    mounts = [path for path in up.mounts() if path != str(up.state)]
-    below = [*_below(kubelet / "pods"), *_below(kubelet / "processes")]
     staged = [path for driver in _below(kubelet / "plugins/kubernetes.io/csi") for path in _below(driver)]
-    processes = [words for number, words in up.processes().items() if number not in set(expected)]
+    folders = [*_below(kubelet / "pods"), *_below(kubelet / "logs"), *staged]
+    processes = [words for words in up.processes().values() if words not in set(expected)]
     return Remains(
-        tuple(sorted(mounts)),
-        tuple(str(path.relative_to(kubelet)) for path in sorted([*below, *staged])),
-        tuple(sorted(loop_devices() - loops_before)),
+        tuple(sorted(path for path in up.mounts() if path != str(up.state))),
+        tuple(str(path.relative_to(kubelet)) for path in folders),
+        tuple(loop_devices(up.folder)),
         tuple(sorted(processes)),
     )
+
+
+def loop_devices(folder: Path) -> list[str]:
+    """Of files below this folder."""
+    words = ["losetup", "--list", "--noheadings", "--output=NAME,BACK-FILE"]
+    listed = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    return sorted(line for line in listed if f" {folder}/" in line)
 
 
 def _below(folder: Path) -> list[Path]:
