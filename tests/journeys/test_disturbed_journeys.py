@@ -36,6 +36,7 @@ INLINE = {"name": "scratch", "csi": {"driver": DRIVER}}
 CLAIMED = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
 VOLUMES = {"inline": (INLINE,), "persistent": (CLAIMED,), "parts": (INLINE, CLAIMED)}
 """Of the last, the pod mounts a part of each."""
+UNDOING = ("NodeUnpublishVolume", "NodeUnstageVolume")
 Disturbance = Callable[[Machine], Awaitable[None]]
 
 
@@ -84,6 +85,14 @@ async def kubelet_is_back_before_its_driver(machine: Machine) -> None:
     await machine.start_kubelet()
     await machine.settle(30)
     machine.start_driver()
+
+
+async def kubelet_is_back_before_the_api_server(machine: Machine) -> None:
+    await machine.kill_kubelet()
+    await machine.kill_api_server()
+    await machine.start_kubelet()
+    await machine.settle(30)
+    await machine.start_api_server()
 
 
 async def node_is_rebooted(machine: Machine) -> None:
@@ -140,6 +149,7 @@ async def make_and_end(machine: Machine, volumes: tuple[Any, ...]) -> tuple[int,
     await machine.until(lambda: is_running(machine))
     beginning = len(machine.crossings.names)
     if await machine.phase() != GONE:
+        assert machine.world.calls(*UNDOING) == [], "nothing is taken from a pod that is to run"
         await machine.delete_pod()
     await machine.until_phase(GONE)
     return beginning, await is_clean(machine)
@@ -212,6 +222,7 @@ AGAIN: list[Disturbance] = [
     kubelet_is_restarted,
     api_server_is_killed,
     kubelet_is_back_before_its_driver,
+    kubelet_is_back_before_the_api_server,
     node_is_rebooted,
 ]
 
@@ -223,11 +234,13 @@ async def test_one_thing_after_the_other_at_any_moment_ends_as_well_as_one_alone
         slow = {f"Node{verb}Volume": [{"times": 0, "delay": "1s"}] for verb in VERBS}
         machine.world.play(slow)
         for _ in range(2):
+            before = machine.world.calls(*UNDOING)
             await make(machine, VOLUMES[random.choice(sorted(VOLUMES))])
             for _ in range(4):
                 await machine.settle(random.uniform(0.0, 3.0))
                 await random.choice(AGAIN)(machine)
             await machine.until(lambda: is_running(machine))
+            assert machine.world.calls(*UNDOING) == before
             await machine.delete_pod()
             await machine.settle(random.uniform(0.0, 3.0))
             await random.choice(AGAIN)(machine)
