@@ -95,6 +95,7 @@ async def _volumes(
             events=tools.events,
             clock=tools.clock,
             log=tools.log,
+            report_node=node.registration.report_soon,
         )
     )
     node.registration.add_part(lambda: Contribution(volumes_in_use=manager.volumes_in_use()))
