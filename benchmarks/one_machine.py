@@ -120,7 +120,7 @@ def up(state: Path) -> Iterator[subprocess.Popen[str]]:
     words = [*ORLOP, "up", f"--state={state}"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         lines = iter(process.stdout or ())
-        next(line for line in lines if "ready | driver csi.orlop.dev ready" in line)
+        next(line for line in lines if "ready | driver csi.orlop.dev registered" in line)
         print(f"orlop up: ready after {time.perf_counter() - began:.2f} s (asked: 2)")
         try:
             yield process

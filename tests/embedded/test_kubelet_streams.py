@@ -67,7 +67,7 @@ async def test_kubectl_follows_a_log_until_the_container_ends(folder: Path):
         following = await m.begin("logs", "-f", "p")
         assert following.stdout is not None
         assert await following.stdout.readline() == b"first\n"
-        assert (await m.kubectl("exec", "p", "--", "touch", "/go")).code == 0
+        await m.kubectl("exec", "p", "--", "touch", "/go")  # which may end with the container it ends
 
         assert await following.communicate() == (b"last\n", b"")
         assert following.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,17 @@ def test_what_is_in_use_is_told_and_nothing_is_detached(folder: Path):
 
     assert str(folder / "a") in own(folder)
     unmount_below(str(folder))
+
+
+def test_a_folder_in_which_somebody_listens_on_a_socket_stays_bound_and_says_what_to_do(folder: Path):
+    bind_on_itself(str(folder))
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(folder / "csi.sock"))
+        with pytest.raises(HostError, match=r"listens on a socket there\. End that, and try again\."):
+            unbind(str(folder))
+        assert own(folder) == [str(folder)]
+
+    assert unbind(str(folder))
 
 
 def test_the_admins_own_mount_at_the_folder_is_never_taken_away(folder: Path):

@@ -56,6 +56,8 @@ def test_the_state_names_what_is_missing():
     line = state_line("n1", is_ready=False, drivers={"csi.orlop.dev": False}, pods={"Running": 2, "Failed": 0})
 
     assert line == "node n1 not ready | driver csi.orlop.dev not there | pods: 2 Running"
+    line = state_line("n1", is_ready=True, drivers={"csi.orlop.dev": True}, pods={})
+    assert line == "node n1 ready | driver csi.orlop.dev registered | pods: none"
     assert state_line("n1", is_ready=True, drivers={}, pods={}) == "node n1 ready | pods: none"
 
 
@@ -65,3 +67,11 @@ def test_commands_name_the_state_folder_only_where_it_is_needed():
 
     assert "--state" not in usual
     assert "afterlife list --state '/srv/my state'" in other
+
+
+def test_a_driver_of_your_own_is_named_when_it_is_there_already():
+    there = greeting(DEFAULT_STATE, "n1", ("other.example.com",), is_ours=False)
+    not_yet = greeting(DEFAULT_STATE, "n1", (), is_ours=False)
+
+    assert "The driver other.example.com is registered." in there
+    assert "As soon as your driver answers, it will be registered." in not_yet

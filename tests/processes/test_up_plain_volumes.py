@@ -100,7 +100,7 @@ def test_the_way_to_the_api_is_in_every_pod(up: Up):
 def test_empty_folders_are_anybodys_limited_in_memory_and_outlast_a_container(up: Up):
     script = """
         cd /mnt/disk; test -e second && { cat first; stat -c '%a %g' /mnt/disk /mnt/ram; exit 0; }
-        test -e first && touch second; echo kept > first; ln -s /etc link; mkfifo fifo; mkdir -m 0 closed
+        test -e first && touch second || { ln -s /etc link; mkfifo fifo; mkdir -m 0 closed; }; echo kept > first
         head -c 3000000 /dev/zero > /mnt/ram/large 2>/dev/null || echo full
         stat -c %s /mnt/ram/large; exit 1
     """
@@ -121,7 +121,7 @@ def test_empty_folders_are_anybodys_limited_in_memory_and_outlast_a_container(up
 
     assert last == ["kept", "2777 2000", "3777 2000"]
     assert before == ["full", "1048576"]
-    assert Path("/etc/hostname").parent.exists()
+    assert list(Path("/etc").iterdir())
     nothing_is_left(up)
 
 

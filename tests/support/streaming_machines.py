@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from orlop.embedded.apiserver.access_rules import User
 from orlop.embedded.apiserver.http_upgrade import ServerAnswer
 from orlop.embedded.apiserver.state_folder import TEMPLATE
 from orlop.embedded.kubelet.pods.container_logs import ContainerLogs
-from orlop.embedded.kubelet.pods.container_rules import VolumeSources
+from orlop.embedded.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from orlop.embedded.kubelet.pods.machine_containers import machine_containers
 from orlop.embedded.kubelet.pods.pod_manager import pod_manager
+from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady
 from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.embedded.kubelet.server.answers import KubeletParts, Summary
 from orlop.embedded.kubelet.server.kubelet_server import ServerTools, kubelet_server
@@ -76,6 +77,12 @@ class FolderVolumes:
 
     async def let_go(self, of: Mapping[str, Any]) -> None:
         _ = of
+
+    def all_known(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Nothing waits for it."""
+
+    async def sub_path(self, pod: Mapping[str, Any], container: str, wish: SubPathWish) -> Names:
+        raise SubPathNotReady("none here")
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Up:
 
     def start(self, *flags: str) -> None:
         self.begin(*flags)
-        self.says("Orlop is up", "driver csi.orlop.dev ready")
+        self.says("Orlop is up", "driver csi.orlop.dev registered")
 
     def begin(self, *flags: str) -> None:
         with self.output.open("w") as stream:

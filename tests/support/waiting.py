@@ -34,9 +34,9 @@ async def eventually_answered(question: Callable[[], Awaitable[T]], within: floa
     return value
 
 
-def eventually_there(condition: Callable[[], bool], within: float = 20.0) -> None:
+def eventually_there(condition: Callable[[], bool], within: float = 20.0, every: float = LOOK_EVERY) -> None:
     """The same for fixtures, which have no event loop."""
     end = time.monotonic() + within
     while not condition():
         assert time.monotonic() < end, f"{condition} did not become true within {within} seconds"
-        time.sleep(LOOK_EVERY)
+        time.sleep(every)

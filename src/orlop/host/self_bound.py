@@ -111,7 +111,11 @@ def _unmount_topmost(parent: int, name: str, path: str) -> None:
     try:
         system_calls.umount2(f"/proc/self/fd/{parent}/{name}", system_calls.UNMOUNT_NO_FOLLOW)
     except OSError as error:
-        raise HostError.because(error, f"{path} cannot be unmounted") from error
+        if error.errno != errno.EBUSY:
+            raise HostError.because(error, f"{path} cannot be unmounted") from error
+        who = "a process stands in it, has a file of it open or listens on a socket there"
+        why = f"something is mounted below it, or {who}. End that, and try again"
+        raise HostError(errno.EBUSY, f"{path} cannot be unmounted: {why}.") from error
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class Console:
 
 def state_line(node: str, *, is_ready: bool, drivers: Mapping[str, bool], pods: Mapping[str, int]) -> str:
     parts = [f"node {node} {'ready' if is_ready else 'not ready'}"]
-    parts += [f"driver {name} {'ready' if there else 'not there'}" for name, there in sorted(drivers.items())]
+    parts += [f"driver {name} {'registered' if there else 'not there'}" for name, there in sorted(drivers.items())]
     counts = ", ".join(f"{count} {phase}" for phase, count in sorted(pods.items()) if count)
     return " | ".join([*parts, f"pods: {counts or 'none'}"])
 

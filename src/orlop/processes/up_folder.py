@@ -2,7 +2,8 @@
 
 Order: the folder → its lock → bound on itself → its parts, which from then on are made and seen on that mount. Back:
 the lock, whose file may be open on that mount → unbound, unless volumes of pods are mounted below it, which stay as
-they do when a kubelet is stopped. Whoever has taken the lock meanwhile has a file open there, and keeps it bound.
+they do when a kubelet is stopped, or somebody's driver listens in it. Whoever has taken the lock meanwhile has a file
+open there, and keeps it bound.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _unbind(state: UpState, given: Surroundings) -> None:
     try:
         unbind(str(state.folder))
     except HostError as error:
-        given.log.info("the state folder stays mounted, since volumes of pods are", why=str(error))
+        given.log.info("the state folder stays mounted", why=str(error))
 
 
 def _make_parts(state: UpState) -> None:

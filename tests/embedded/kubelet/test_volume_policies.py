@@ -15,10 +15,11 @@ from orlop.embedded.kubelet.volumes.node_affinity_rules import is_allowed_on
 from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
 from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Lifecycle, PodFacts, VolumeSpec
 from orlop.kube.client import MergePatch
+from orlop.kube.kinds import NODE as NODE_KIND
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, uid
 from orlop.testing.kill_points import Moment
-from support.volume_worlds import DRIVER, NODE_NAME, volume_world
+from support.volume_worlds import DRIVER, NODE_NAME, World, volume_world
 
 POD = PodFacts("u1", ObjectName("ns1", "web-0"), fs_group=2000)
 INLINE = VolumeSpec("scratch", "d", "h", Lifecycle.EPHEMERAL)
@@ -112,6 +113,11 @@ async def test_a_volume_is_given_to_its_pods_group_and_a_failure_of_that_is_trie
         assert world.calls("NodePublishVolume") == ["NodePublishVolume"] * 2
 
 
+async def node_says(world: World, **status: Any) -> None:
+    patch = MergePatch({"status": status})
+    await world.client.patch(NODE_KIND, ObjectName(None, NODE_NAME), patch, subresource="status")
+
+
 @pytest.mark.virtual_time
 async def test_a_volume_that_needs_attaching_waits_for_it_and_the_driver_is_told_what_attaching_told():
     async with volume_world() as world:
@@ -135,6 +141,11 @@ async def test_a_volume_that_needs_attaching_waits_for_it_and_the_driver_is_told
             await world.client.patch(
                 VOLUME_ATTACHMENT, ObjectName(None, name), MergePatch(status), subresource="status"
             )
+            await node_says(world, volumesAttached=[{"name": "kubernetes.io/csi/d.example^h1", "devicePath": ""}])
+            await world.clock.sleep(10)
+            assert world.calls() == [], "whoever detaches must know first that it is in use"
+
+            await node_says(world, volumesInUse=["kubernetes.io/csi/d.example^h1"])
             await volumes.wait_mounted(pod)
             await volumes.wait_unmounted(uid(pod))
             await world.clock.sleep(3)

@@ -99,6 +99,7 @@ async def _joined_volumes(
         events=tools.events,
         clock=tools.clock,
         log=tools.log,
+        report_node=node.registration.report_soon,
     )
     plain_tools = PlainTools(volume_tools, machine.plain_volumes, allocatable(await machine.surroundings.machine()))
     async with _volumes(node, csi_drivers, volume_tools) as manager, plain_volumes(plain_tools) as plain:

@@ -25,7 +25,7 @@ from orlop.embedded.kubelet.pods.pod_life_rules import Start
 from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady
 from orlop.embedded.kubelet.pods.tools import PodTools
 from orlop.kube.errors import NotFound
-from orlop.kube.kinds import CONFIG_MAP, SECRET, Kind
+from orlop.kube.kinds import CONFIG_MAP, SECRET, InvalidPath, Kind
 from orlop.kube.objects import Object, ObjectName, namespace, uid
 
 CONFIG_AGAIN_SECONDS: Final = 10.0
@@ -87,7 +87,7 @@ class ContainerStarts:
     async def _found(self, kind: Kind, space: str | None, name: str) -> Object | None:
         try:
             return await self._tools.client.get(kind, ObjectName(space, name))
-        except NotFound:
+        except (NotFound, InvalidPath):  # no object has a name that is no name
             return None
 
 

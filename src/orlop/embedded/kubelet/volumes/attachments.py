@@ -1,13 +1,14 @@
-"""What a VolumeAttachment says: whether a volume is attached to this node, and what was told when it was.
+"""Whether a volume is attached to this node, and what was told when it was: from the Node and the VolumeAttachment.
 
-Only read here: another controller attaches and detaches. It is asked of the API server, and no cache, because a volume
-that is used though it was detached loses data.
+Only read here: another controller attaches and detaches. It takes no volume away that the Node's status has in use, so
+none is used before it stands there; whoever keeps that status is asked to tell it soon. The API server is asked, and no
+cache, because a volume that is used though it was detached loses data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
@@ -15,29 +16,34 @@ from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.embedded.kubelet.volumes.volume_values import DesiredMount
 from orlop.kube import objects
-from orlop.kube.errors import ApiError, NotFound
-from orlop.kube.kinds import VOLUME_ATTACHMENT
+from orlop.kube.errors import ApiError
+from orlop.kube.kinds import NODE, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
+
+NOT_ATTACHED: Final = "Volume not attached according to node status"
+NOT_IN_USE: Final = "Volume has not been added to the list of VolumesInUse in the node's volume status"
 
 
 class Attachments:
     def __init__(self, tools: VolumeTools) -> None:
         self._client = tools.client
         self._node = tools.node
+        self._report_node = tools.report_node
 
     async def verify(self, mount: DesiredMount) -> None:
         """Returns when the volume may be used here; NotPrepared while it is not attached."""
         if not mount.attach_required:
             return
-        why = "Volume not attached according to node status"
         try:
-            found = await self._client.get(VOLUME_ATTACHMENT, self._name(mount))
-        except NotFound:
-            raise NotPrepared(why, f"volume {mount.volume} is not yet in node's status") from None
+            node = await self._client.get(NODE, ObjectName(None, self._node))
         except ApiError as error:
-            raise NotPrepared(why, error.message) from None
-        if not _status(found).get("attached"):
-            raise NotPrepared(why, f"volume {mount.volume} is not yet in node's status")
+            raise NotPrepared(NOT_ATTACHED, error.message) from None
+        status = _status(node)
+        if mount.volume not in (status.get("volumesInUse") or ()):
+            self._report_node()
+            raise NotPrepared(NOT_IN_USE, mount.volume)
+        if mount.volume not in {one.get("name") for one in status.get("volumesAttached") or ()}:
+            raise NotPrepared(NOT_ATTACHED, f"volume {mount.volume} is not yet in node's status")
 
     async def publish_context(self, mount: DesiredMount) -> dict[str, str]:
         """What the attaching told for the node; nothing where nothing is attached."""
@@ -67,5 +73,5 @@ def _fault(attachment: Mapping[str, Any], handle: str) -> str | None:
     return None
 
 
-def _status(attachment: Mapping[str, Any]) -> Mapping[str, Any]:
-    return attachment.get("status") or {}
+def _status(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    return obj.get("status") or {}

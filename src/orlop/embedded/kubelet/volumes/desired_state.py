@@ -17,7 +17,7 @@ from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.embedded.kubelet.volumes.volume_values import Desired, DesiredMount, PodUid, Seen, UniqueName
 from orlop.kube import objects
 from orlop.kube.errors import ApiError
-from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, Kind
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, InvalidPath, Kind
 from orlop.kube.objects import ObjectName
 
 FIRST_LOOK_AGAIN: Final = 0.1
@@ -147,6 +147,8 @@ class DesiredState:
             return await self._tools.client.get(kind, name)
         except ApiError as error:
             return Unread(error.message)
+        except InvalidPath as error:  # a pod may name anything as its claim
+            return Unread(str(error))
 
     def _all_mounts(self) -> Iterator[DesiredMount]:
         for wanted in self._pods.values():

@@ -24,7 +24,7 @@ from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.foundation.clock import Deadline
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import ApiError
-from orlop.kube.kinds import SECRET
+from orlop.kube.kinds import SECRET, InvalidPath
 from orlop.kube.objects import ObjectName
 
 STEP_SECONDS: Final = 120.0
@@ -74,6 +74,8 @@ async def read_secret(client: KubeClient, name: ObjectName | None, field: str, p
         secret = await client.get(SECRET, name)
     except ApiError as error:
         raise StepFailed(prefix, f"fetching {field} {name} failed: {error.message}") from None
+    except InvalidPath as error:
+        raise StepFailed(prefix, f"fetching {field} {name} failed: {error}") from None
     return _texts(secret)
 
 

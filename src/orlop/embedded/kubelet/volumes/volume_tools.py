@@ -42,6 +42,8 @@ class VolumeTools:
     events: EventRecorder
     clock: Clock
     log: Log
+    report_node: Callable[[], None] = lambda: None
+    """Has the Node's status told soon: what is in use may be new."""
 
 
 def reference_to(pod: PodFacts) -> Reference:
