@@ -404,23 +404,6 @@ async def test_a_subpath_is_unmounted_before_its_volume_and_one_in_use_keeps_it(
         assert world.left() == []
 
 
-async def test_a_raw_block_volume_is_refused_in_words():
-    async with volume_world() as world:
-        await world.csi_driver(**INLINE_DRIVER)
-        await world.bound_claim(volumeMode="Block")
-        volume = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
-        devices = [{"name": "main", "image": "i", "volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]}]
-        pod = await world.pod("p", volume, containers=devices)
-        async with world.manager() as volumes:
-            volumes.want(pod)
-            await world.clock.sleep(0.2)
-            await volumes.wait_unmounted(uid(pod))
-
-        (told,) = await world.events()
-        assert told.startswith('FailedMapVolume: MapVolume.SetUpDevice failed for volume "pv1" : raw block volumes')
-        assert world.left() == []
-
-
 async def test_a_claim_that_can_no_longer_be_read_takes_no_volume_from_a_pod_that_runs():
     async with volume_world() as world:
         pod = await persistent_world(world)

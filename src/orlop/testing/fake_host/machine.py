@@ -145,16 +145,21 @@ class FakeMachine:
 
     def place_device(self, target: Names, number: int) -> None:
         """A driver mounts a block device at a file, which it makes."""
-        self.kubelet_files.add(target)
+        self.make_empty_file(target)
         self.devices[target] = number
         root = FileIdentity(DEVICE, number)
         self.mounts[target] = [FakeMount(None, root, MountOptions())]
+
+    def make_empty_file(self, target: Names) -> None:
+        self.kubelet_files.add(target)
+        self.kubelet_contents[target] = b""
 
     def take_device(self, target: Names) -> None:
         """A driver unmounts it and removes the file."""
         self.mounts.pop(target, None)
         self.devices.pop(target, None)
         self.kubelet_files.discard(target)
+        self.kubelet_contents.pop(target, None)
 
     def reboot(self) -> None:
         """Nothing is mounted and nothing attached; files and folders are there."""

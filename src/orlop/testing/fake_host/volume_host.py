@@ -65,7 +65,8 @@ class FakeVolumeHost:
 
     def read_file(self, file: Names, most: int) -> bytes | None:
         with self._acts.look("read_file"):
-            content = self._machine.kubelet_contents.get(file)
+            is_device = file in self._machine.devices
+            content = None if is_device else self._machine.kubelet_contents.get(file)
             return None if content is None else content[:most]
 
     def remove_file(self, file: Names) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
 from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
@@ -39,7 +38,7 @@ class Attachments:
         if not _status(found).get("attached"):
             raise NotPrepared(why, f"volume {mount.volume} is not yet in node's status")
 
-    async def publish_context(self, mount: DesiredMount) -> dict[str, str]:
+    async def publish_context(self, mount: DesiredMount, prefix: str) -> dict[str, str]:
         """What the attaching told for the node; nothing where nothing is attached."""
         if not mount.attach_required:
             return {}
@@ -48,9 +47,9 @@ class Attachments:
             found = await self._client.get(VOLUME_ATTACHMENT, name)
         except ApiError as error:
             why = f"volume {handle} has GET error for volume attachment {name}: {error.message}"
-            raise StepFailed(texts.WAIT_FOR_ATTACH, why) from None
+            raise StepFailed(prefix, why) from None
         if (fault := _fault(found, handle)) is not None:
-            raise StepFailed(texts.WAIT_FOR_ATTACH, fault)
+            raise StepFailed(prefix, fault)
         return dict(_status(found).get("attachmentMetadata") or {})
 
     def _name(self, mount: DesiredMount) -> ObjectName:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from orlop.embedded.kubelet.volumes.csi_driver_facts import driver_facts
 from orlop.embedded.kubelet.volumes.volume_handles import inline_handle, unique_name
-from orlop.embedded.kubelet.volumes.volume_paths import is_fit_name
+from orlop.embedded.kubelet.volumes.volume_paths import TAKEN_BY_BLOCK, is_fit_name
 from orlop.embedded.kubelet.volumes.volume_values import (
     DesiredMount,
     Lifecycle,
@@ -142,6 +142,8 @@ def _refuse_unfit_names(pod: Seen, spec: VolumeSpec) -> None:
     for name in (objects.uid(pod), spec.name.replace("/", "~"), spec.driver):
         if not is_fit_name(name):
             raise NotYet(f"{name!r} cannot be the name of a folder: the pod, the volume or the driver needs another")
+    if spec.mode is VolumeMode.BLOCK and spec.name in TAKEN_BY_BLOCK:
+        raise NotYet(f"a raw block volume cannot be called {spec.name!r}, which is kubelet's: give it another name")
 
 
 # ---- inline ----------------------------------------------------------------------------------------------------------

@@ -16,13 +16,25 @@ PLUGIN: Final = "kubernetes.io/csi: "
 NODE_AFFINITY: Final = "MountVolume.NodeAffinity check failed"
 WAIT_FOR_ATTACH: Final = "MountVolume.WaitForAttach failed"
 MOUNT_DEVICE: Final = "MountVolume.MountDevice failed"
-MAP_DEVICE: Final = "MapVolume.SetUpDevice failed"
-NO_BLOCK_VOLUMES: Final = "raw block volumes are not served on this node yet: use one with volumeMode Filesystem"
 SET_UP: Final = "MountVolume.SetUp failed"
 TEAR_DOWN: Final = "UnmountVolume.TearDown failed"
 NEW_UNMOUNTER: Final = "UnmountVolume.NewUnmounter failed"
 MOUNT_REFERENCES: Final = "GetDeviceMountRefs check failed"
 UNMOUNT_DEVICE: Final = "UnmountDevice failed"
+MAP_NODE_AFFINITY: Final = "MapVolume.NodeAffinity check failed"
+NEW_MAPPER: Final = "MapVolume.NewBlockVolumeMapper initialization failed"
+MAP_WAIT_FOR_ATTACH: Final = "MapVolume.WaitForAttach failed"
+SET_UP_DEVICE: Final = "MapVolume.SetUpDevice failed"
+MAP_POD_DEVICE: Final = "MapVolume.MapPodDevice failed"
+EVAL_LINKS: Final = "MapVolume.EvalHostSymlinks failed"
+MAP_BLOCK_VOLUME: Final = "MapVolume.MapBlockVolume failed"
+NEW_UNMAPPER: Final = "UnmapVolume.NewUnmapper failed"
+UNMAP_BLOCK_VOLUME: Final = "UnmapVolume.UnmapBlockVolume failed"
+UNMAP_POD_DEVICE: Final = "UnmapVolume.UnmapPodDevice failed"
+BIND_REFERENCES: Final = "UnmapDevice.GetDeviceBindMountRefs check failed"
+UNMAP_DEVICE: Final = "UnmapDevice failed"
+TEAR_DOWN_DEVICE: Final = "UnmapDevice.TearDownDevice failed"
+REMOVE_MAP_PATH: Final = "UnmapDevice.RemoveMapPath failed"
 IN_USE_BY_ANOTHER: Final = "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
 NO_MATCHING_TERMS: Final = "no matching NodeSelectorTerms"
 DEADLINE: Final = "context deadline exceeded"
@@ -33,7 +45,9 @@ OWNERSHIP_LINK: Final = (
 
 
 def reason_of(prefix: str) -> str:
-    return FAILED_MAP if prefix.startswith("MapVolume.") else FAILED_MOUNT
+    """Of a device that may not be used on this node, kubelet tells as of a mount."""
+    is_map = prefix.startswith("MapVolume.") and prefix != MAP_NODE_AFFINITY
+    return FAILED_MAP if is_map else FAILED_MOUNT
 
 
 def failed(prefix: str, volume: str, why: str) -> str:
@@ -62,6 +76,23 @@ def still_mounted(mounted: Iterable[str], cause: str) -> str:
 
 def mounted_elsewhere(path: str, others: Iterable[str]) -> str:
     return f'the device mount path "{path}" is still mounted by other references {_listed(others)}'
+
+
+def mapped(volume: str, what: str, path: str) -> str:
+    return f'MapVolume.MapPodDevice succeeded for volume "{volume}" {what} "{path}"'
+
+
+def still_referenced(path: str, pods: Iterable[str]) -> str:
+    return f'the device "{path}" is still referenced from other Pods {_listed(pods)}'
+
+
+def nothing_to_resolve(path: str) -> str:
+    return f"lstat {path}: no such file or directory"
+
+
+def no_device(driver: str, what: str) -> str:
+    """Kubelet does not look; its container runtime would refuse it later."""
+    return f"driver {driver} answered NodePublishVolume with success, but {what}"
 
 
 def nothing_there(driver: str, path: str) -> str:

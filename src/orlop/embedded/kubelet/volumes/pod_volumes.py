@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from orlop.embedded.kubelet.volumes import event_texts, volume_paths
 from orlop.embedded.kubelet.volumes.desired_volumes_rules import PodDesire
 from orlop.embedded.kubelet.volumes.volume_paths import Names
-from orlop.embedded.kubelet.volumes.volume_values import Actual, DesiredMount, MountState
+from orlop.embedded.kubelet.volumes.volume_values import Actual, DesiredMount, MountState, VolumeMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class MountedVolume:
     names: Names
     path: str
     read_only: bool
+    is_device: bool = False
+    """A raw block volume: there is a device's file, and no folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,16 @@ def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str
         if mount.volume not in actual:
             unattached += mount.outer_names
         elif _is_mounted(mount, actual):
-            names = volume_paths.mount_target(mount.pod.uid, mount.spec.name)
-            mounted |= dict.fromkeys(mount.outer_names, MountedVolume(names, path_of(names), mount.read_only))
+            mounted |= dict.fromkeys(mount.outer_names, _mounted(mount, path_of))
     return PodVolumes(desire.wanted, mounted, tuple(unattached), desire.errors, is_read)
+
+
+def _mounted(mount: DesiredMount, path_of: Callable[[Names], str]) -> MountedVolume:
+    is_device = mount.spec.mode is VolumeMode.BLOCK
+    volume, pod_uid = mount.spec.name, mount.pod.uid
+    device, folder = volume_paths.block_device(volume, pod_uid), volume_paths.mount_target(pod_uid, volume)
+    names = device if is_device else folder
+    return MountedVolume(names, path_of(names), mount.read_only, is_device)
 
 
 def _is_mounted(mount: DesiredMount, actual: Actual) -> bool:

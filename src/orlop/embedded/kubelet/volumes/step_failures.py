@@ -20,7 +20,7 @@ class NotPrepared(StepFailed):
     """Nothing was begun: it is looked at again soon, nobody is told, and no delay grows."""
 
 
-def failed_call(prefix: str, error: CsiError | TimeoutError) -> StepFailed:
+def failed_call(prefix: str, error: CsiError | TimeoutError, asking: str = "") -> StepFailed:
     """The client has taken the secrets of the request out of the driver's message already."""
     why = call_text(error) if isinstance(error, CsiError) else DEADLINE_TEXT
-    return StepFailed(prefix, why, failure_of_call(error))
+    return StepFailed(prefix, f"{asking}{why}", failure_of_call(error))

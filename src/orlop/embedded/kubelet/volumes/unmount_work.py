@@ -19,6 +19,7 @@ from orlop.embedded.kubelet.volumes import csi_request_rules as requests
 from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import volume_data, volume_paths
 from orlop.embedded.kubelet.volumes.actual_state import ActualState
+from orlop.embedded.kubelet.volumes.block_unmap_work import BlockUnmapWork
 from orlop.embedded.kubelet.volumes.driver_talk import talk_with
 from orlop.embedded.kubelet.volumes.mount_folders import MountFolders, StillMounted
 from orlop.embedded.kubelet.volumes.outcome_rules import Failure
@@ -40,10 +41,14 @@ class UnmountWork:
         self._actual = actual
         self._folders = MountFolders(tools)
         self._subpaths = SubPaths(tools)
+        self._blocks = BlockUnmapWork(tools, actual)
 
     # ---- from a pod ----------------------------------------------------------------------------------------------
 
     async def unmount(self, volume: UniqueName, mount: ActualMount) -> None:
+        if mount.spec.mode is VolumeMode.BLOCK:
+            await self._blocks.unmap(volume, mount)
+            return
         target = volume_paths.mount_target(mount.pod_uid, mount.spec.name)
         data = volume_data.published_spec(await self._folders.read_data(target[:-1]), VolumeMode.FILESYSTEM)
         if data is None and await self._folders.is_there(target):
@@ -75,6 +80,9 @@ class UnmountWork:
 
     async def unmount_device(self, volume: UniqueName) -> None:
         spec = self._actual.volumes[volume].spec
+        if spec.mode is VolumeMode.BLOCK:
+            await self._blocks.unmap_from_node(volume)
+            return
         target = volume_paths.global_mount(spec.driver, spec.handle)
         try:
             await self._check_references(target)
