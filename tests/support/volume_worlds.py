@@ -238,7 +238,7 @@ class World:
 
     async def bind(self, claim_name: str) -> None:
         name = ObjectName("default", claim_name)
-        status = MergePatch({"status": {"phase": "Bound"}})
+        status = MergePatch({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}})
         await self.client.patch(PERSISTENT_VOLUME_CLAIM, name, status, subresource="status")
 
     async def events(self) -> list[str]:

@@ -1,7 +1,8 @@
 """Gives one pod the device of a raw block volume: the steps of kubelet's MapVolume, in their order.
 
     node affinity → one pod alone (ReadWriteOncePod) → attachment → SetUpDevice: vol_data.json, folder, NodeStage
-    → MapPodDevice: folder, NodePublish → the device is mounted for the pod, linked, held by a loop device → mapped
+    → MapPodDevice: folder, NodePublish → the device is mounted for the pod, linked, held by a loop device
+    → NodeExpand where the PV has grown → mapped
 
 The file stands before the driver is asked. Kubelet makes the whole staging path, but of a target only the parent: the
 target is the driver's. Once it has published, every failure leaves the volume perhaps mapped, to be unmapped.
@@ -24,6 +25,7 @@ from orlop.embedded.kubelet.volumes.attachments import Attachments
 from orlop.embedded.kubelet.volumes.csi_driver_facts import driver_facts
 from orlop.embedded.kubelet.volumes.csi_request_rules import StepFacts
 from orlop.embedded.kubelet.volumes.driver_talk import read_secret, talk_with
+from orlop.embedded.kubelet.volumes.expansion_work import ExpansionWork
 from orlop.embedded.kubelet.volumes.mount_checks import MountChecks
 from orlop.embedded.kubelet.volumes.mount_folders import MountFolders
 from orlop.embedded.kubelet.volumes.outcome_rules import Failure, MountChange, after_failed_publish, after_failed_stage
@@ -42,11 +44,19 @@ NO_PUBLISH_WORDS: Final = (
 
 
 class BlockMapWork:
-    def __init__(self, tools: VolumeTools, actual: ActualState, attachments: Attachments, checks: MountChecks) -> None:
+    def __init__(
+        self,
+        tools: VolumeTools,
+        actual: ActualState,
+        attachments: Attachments,
+        checks: MountChecks,
+        expansion: ExpansionWork,
+    ) -> None:
         self._tools = tools
         self._actual = actual
         self._attachments = attachments
         self._checks = checks
+        self._expansion = expansion
         self._folders = MountFolders(tools)
 
     async def map(self, mount: DesiredMount) -> None:
@@ -54,22 +64,24 @@ class BlockMapWork:
         await self._checks.node(mount, texts.MAP_NODE_AFFINITY)
         self._checks.one_pod(mount, texts.SET_UP_DEVICE)
         context = await self._attachments.publish_context(mount, texts.MAP_WAIT_FOR_ATTACH)
-        await self._set_up_device(mount, context)
-        await self._map_pod_device(mount, context)
+        has_staged = await self._set_up_device(mount, context)
+        await self._map_pod_device(mount, context, has_staged=has_staged)
 
     # ---- staging -------------------------------------------------------------------------------------------------
 
-    async def _set_up_device(self, mount: DesiredMount, context: dict[str, str]) -> None:
+    async def _set_up_device(self, mount: DesiredMount, context: dict[str, str]) -> bool:
+        """Whether the driver has staged it now."""
         if self._actual.device(mount.volume) is Device.MOUNTED:
-            return
+            return False
         try:
-            await self._stage(mount, context)
+            has_staged = await self._stage(mount, context)
         except StepFailed as error:
             await self._stage_failed(mount, error)
             raise
         self._actual.set_device(mount.volume, Device.MOUNTED)
+        return has_staged
 
-    async def _stage(self, mount: DesiredMount, context: dict[str, str]) -> None:
+    async def _stage(self, mount: DesiredMount, context: dict[str, str]) -> bool:
         """The file also for a driver that does not stage: it says whom to ask when the volume goes."""
         spec, prefix = mount.spec, texts.SET_UP_DEVICE
         async with talk_with(self._tools, spec.driver, prefix, SET_UP_DOING) as driver:
@@ -81,12 +93,13 @@ class BlockMapWork:
             await self._folders.make(data, texts.NEW_MAPPER)
             await self._folders.write_data(data, volume_data.publish_data(spec, self._tools.node), texts.NEW_MAPPER)
             if not stages:
-                return
+                return False
             staging = volume_paths.block_staging(spec.name)
             await self._folders.make(staging, prefix)
             facts = StepFacts(abilities, publish_context=context, secrets=secrets)
             request = requests.stage_request(mount, facts, self._tools.host.path_of(staging))
             await driver.call(rpc.NODE_STAGE_VOLUME, request)
+        return True
 
     async def _stage_failed(self, mount: DesiredMount, error: StepFailed) -> None:
         outcome = after_failed_stage(
@@ -108,14 +121,15 @@ class BlockMapWork:
 
     # ---- publishing ----------------------------------------------------------------------------------------------
 
-    async def _map_pod_device(self, mount: DesiredMount, context: dict[str, str]) -> None:
+    async def _map_pod_device(self, mount: DesiredMount, context: dict[str, str], *, has_staged: bool) -> None:
         try:
             await self._publish(mount, context)
             await self._map_device(mount)
+            self._tell_success(mount)
+            await self._expansion.at_mount(mount, has_staged=has_staged)
         except StepFailed as error:
             await self._publish_failed(mount, error)
             raise
-        self._tell_success(mount)
         self._actual.set_mount(mount.volume, mount.pod.uid, mount.spec, MountState.MOUNTED)
 
     async def _publish(self, mount: DesiredMount, context: dict[str, str]) -> None:

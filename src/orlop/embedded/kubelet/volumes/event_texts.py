@@ -8,6 +8,9 @@ from typing import Final
 FAILED_MOUNT: Final = "FailedMount"
 FAILED_MAP: Final = "FailedMapVolume"
 SUCCESSFUL_MOUNT: Final = "SuccessfulMountVolume"
+FAILED_RESIZE: Final = "VolumeResizeFailed"
+RESIZED: Final = "FileSystemResizeSuccessful"
+RESIZE_REFUSED: Final = "FileSystemResizeFailed"
 SLOW_OWNERSHIP: Final = "VolumePermissionChangeInProgress"
 NOT_A_MOUNT: Final = "VolumeNotAMountPoint"
 """Not kubelet's: it does not look."""
@@ -28,6 +31,11 @@ SET_UP_DEVICE: Final = "MapVolume.SetUpDevice failed"
 MAP_POD_DEVICE: Final = "MapVolume.MapPodDevice failed"
 EVAL_LINKS: Final = "MapVolume.EvalHostSymlinks failed"
 MAP_BLOCK_VOLUME: Final = "MapVolume.MapBlockVolume failed"
+MAP_EXPANDING: Final = "MapVolume.MarkVolumeAsMounted failed while expanding volume"
+SET_UP_EXPANDING: Final = "MountVolume.Setup failed while expanding volume"
+EXPAND: Final = "NodeExpandVolume.NodeExpandVolume failed"
+CLAIM_NOT_WRITTEN: Final = "mountVolume.NodeExpandVolume update pvc status failed: "
+OLDER_CLAIM_NOT_WRITTEN: Final = "mountVolume.NodeExpandVolume update PVC status failed : "
 NEW_UNMAPPER: Final = "UnmapVolume.NewUnmapper failed"
 UNMAP_BLOCK_VOLUME: Final = "UnmapVolume.UnmapBlockVolume failed"
 UNMAP_POD_DEVICE: Final = "UnmapVolume.UnmapPodDevice failed"
@@ -46,6 +54,8 @@ OWNERSHIP_LINK: Final = (
 
 def reason_of(prefix: str) -> str:
     """Of a device that may not be used on this node, kubelet tells as of a mount."""
+    if prefix == EXPAND:
+        return FAILED_RESIZE
     is_map = prefix.startswith("MapVolume.") and prefix != MAP_NODE_AFFINITY
     return FAILED_MAP if is_map else FAILED_MOUNT
 
@@ -56,7 +66,21 @@ def failed(prefix: str, volume: str, why: str) -> str:
 
 
 def not_registered(doing: str, driver: str) -> str:
-    return f"{PLUGIN}{doing}: driver name {driver} not found in the list of registered CSI drivers"
+    """Without a word of what it was needed for where kubelet has none."""
+    who = f"{PLUGIN}{doing}: " if doing else ""
+    return f"{who}driver name {driver} not found in the list of registered CSI drivers"
+
+
+def expanded(volume: str, node: str) -> str:
+    return f'MountVolume.NodeExpandVolume succeeded for volume "{volume}" {node}'
+
+
+def read_only_expansion(volume: str) -> str:
+    return f'MountVolume.NodeExpandVolume failed for volume "{volume}" requested read-only file system'
+
+
+def not_expanded(why: str, *, is_infeasible: bool) -> str:
+    return f"Expander.NodeExpand failed to expand the volume {'' if is_infeasible else ': '}{why}"
 
 
 def not_ready(unmounted: Iterable[str], unattached: Iterable[str], unprocessed: Iterable[str], cause: str) -> str:

@@ -1,7 +1,7 @@
 """Mounts one volume into one pod: the steps of kubelet's MountVolume, in their order.
 
     node affinity → one pod alone (ReadWriteOncePod) → attachment → MountDevice: folder, vol_data.json, NodeStage
-    → SetUp: folder, vol_data.json, NodePublish, fsGroup → mounted
+    → SetUp: folder, vol_data.json, NodePublish, fsGroup → NodeExpand where the PV has grown → mounted
 
 The file stands before the driver is asked, so that whatever a killed kubelet leaves can be found and undone. Kubelet
 makes the whole staging path, but of a target only the parent: the target is the driver's. What a final error leaves is
@@ -25,6 +25,7 @@ from orlop.embedded.kubelet.volumes.block_map_work import BlockMapWork
 from orlop.embedded.kubelet.volumes.csi_driver_facts import DriverFacts, driver_facts
 from orlop.embedded.kubelet.volumes.csi_request_rules import StepFacts
 from orlop.embedded.kubelet.volumes.driver_talk import DriverTalk, read_secret, talk_with
+from orlop.embedded.kubelet.volumes.expansion_work import ExpansionWork
 from orlop.embedded.kubelet.volumes.fs_group import FsGroup
 from orlop.embedded.kubelet.volumes.fs_group_rules import NoPolicy, check_policy, group_to_apply
 from orlop.embedded.kubelet.volumes.mount_checks import MountChecks
@@ -47,12 +48,15 @@ SET_UP_DOING: Final = "mounter.SetUpAt failed to get CSI client"
 
 
 class MountWork:
-    def __init__(self, tools: VolumeTools, actual: ActualState, attachments: Attachments) -> None:
+    def __init__(
+        self, tools: VolumeTools, actual: ActualState, attachments: Attachments, expansion: ExpansionWork
+    ) -> None:
         self._tools = tools
         self._actual = actual
         self._attachments = attachments
         self._checks = MountChecks(tools, actual)
-        self._blocks = BlockMapWork(tools, actual, attachments, self._checks)
+        self._blocks = BlockMapWork(tools, actual, attachments, self._checks, expansion)
+        self._expansion = expansion
         self._folders = MountFolders(tools)
         self._fs_group = FsGroup(tools)
         self._tokens = ServiceAccountTokens(tools)
@@ -112,6 +116,7 @@ class MountWork:
     async def _set_up(self, mount: DesiredMount, context: dict[str, str]) -> None:
         try:
             await self._publish(mount, context)
+            await self._expansion.at_mount(mount, has_staged=True)
         except StepFailed as error:
             await self._publish_failed(mount, error)
             raise
