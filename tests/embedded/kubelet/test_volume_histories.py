@@ -260,8 +260,9 @@ async def test_an_inline_volume_needs_a_driver_that_says_so():
 
         (told,) = await world.events()
         assert told == (
-            'FailedMount: MountVolume.SetUp failed for volume "scratch" : volume mode "Ephemeral" not supported by '
-            'driver d.example (only supports ["Persistent"])'
+            'FailedMount: MountVolume.SetUp failed for volume "scratch" : kubernetes.io/csi: mounter.SetupAt failed to '
+            'check volume lifecycle mode: volume mode "Ephemeral" not supported by driver d.example (only supports '
+            '["Persistent"])'
         )
         assert world.calls() == []
 

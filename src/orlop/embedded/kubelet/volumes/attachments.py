@@ -59,11 +59,11 @@ class Attachments:
 def _fault(attachment: Mapping[str, Any], handle: str) -> str | None:
     if objects.is_being_deleted(attachment):
         return "volume attachment is being deleted"
+    if _status(attachment).get("attached"):
+        return None
     if (error := _status(attachment).get("attachError")) is not None:
         return str(error.get("message") or "")
-    if not _status(attachment).get("attached"):
-        return f"volume {handle} is not attached for volume attachment {objects.name(attachment)}"
-    return None
+    return f"volume {handle} is not attached for volume attachment {objects.name(attachment)}"
 
 
 def _status(attachment: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ from orlop.embedded.kubelet.volumes.mount_folders import MountFolders
 from orlop.embedded.kubelet.volumes.outcome_rules import Failure, MountChange, after_failed_publish, after_failed_stage
 from orlop.embedded.kubelet.volumes.step_failures import StepFailed
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
-from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Device, MountState
+from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Device, MountState, VolumeSpec
 from orlop.host.errors import HostError
 
 SET_UP_DOING: Final = "blockMapper.SetUpDevice failed to get CSI client"
@@ -89,17 +89,21 @@ class BlockMapWork:
             stages = requests.STAGES in abilities
             asked_for = spec.stage_secret if stages else None
             secrets = await read_secret(self._tools.client, asked_for, NO_STAGE_WORDS, prefix)
-            data = volume_paths.block_data(spec.name)
-            await self._folders.make(data, texts.NEW_MAPPER)
-            await self._folders.write_data(data, volume_data.publish_data(spec, self._tools.node), texts.NEW_MAPPER)
+            await self._write_data(spec)
             if not stages:
                 return False
             staging = volume_paths.block_staging(spec.name)
-            await self._folders.make(staging, prefix)
+            await self._folders.make(staging, prefix, "blockMapper.stageVolumeForBlock")
             facts = StepFacts(abilities, publish_context=context, secrets=secrets)
             request = requests.stage_request(mount, facts, self._tools.host.path_of(staging))
             await driver.call(rpc.NODE_STAGE_VOLUME, request)
         return True
+
+    async def _write_data(self, spec: VolumeSpec) -> None:
+        folder, prefix = volume_paths.block_data(spec.name), texts.NEW_MAPPER
+        await self._folders.make(folder, prefix, "csi.NewBlockVolumeMapper")
+        data = volume_data.publish_data(spec, self._tools.node)
+        await self._folders.write_data(folder, data, prefix, "csi.NewBlockVolumeMapper ")
 
     async def _stage_failed(self, mount: DesiredMount, error: StepFailed) -> None:
         outcome = after_failed_stage(

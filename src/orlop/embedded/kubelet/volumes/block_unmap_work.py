@@ -63,7 +63,8 @@ class BlockUnmapWork:
         if found is None:
             look = partial(block_folders.is_anything_there, self._tools.host, mount.spec.name, mount.pod_uid)
             if await self._tools.in_thread(look):
-                why = f"{texts.PLUGIN}unmapper failed to load volume data file [{self._tools.host.path_of(folder)}]"
+                path_of = self._tools.host.path_of
+                why = texts.no_data_file("unmapper", path_of(folder), path_of(volume_paths.data_file(folder)))
                 raise NotPrepared(texts.NEW_UNMAPPER, why)
         return found
 

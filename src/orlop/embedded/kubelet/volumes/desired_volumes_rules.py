@@ -190,9 +190,9 @@ def _claimed_spec(pod: Seen, volume: Seen, found: Found) -> tuple[VolumeSpec, Cl
 def why_claim_is_not_ready(claim: Seen) -> str | None:
     if objects.is_being_deleted(claim) and not objects.has_finalizer(claim, CLAIM_FINALIZER):
         return "PVC is being deleted"
-    if (claim.get("status") or {}).get("phase") != "Bound" or not _spec(claim).get("volumeName"):
+    if (claim.get("status") or {}).get("phase") != "Bound":
         return "PVC is not bound"
-    return None
+    return None if _spec(claim).get("volumeName") else "PVC has empty pvc.Spec.VolumeName"
 
 
 def _why_volume_is_not_ready(claim: Seen, volume: Read) -> str | None:

@@ -23,6 +23,7 @@ SET_UP: Final = "MountVolume.SetUp failed"
 TEAR_DOWN: Final = "UnmountVolume.TearDown failed"
 NEW_UNMOUNTER: Final = "UnmountVolume.NewUnmounter failed"
 MOUNT_REFERENCES: Final = "GetDeviceMountRefs check failed"
+SUBPATHS: Final = "error cleaning subPath mounts"
 UNMOUNT_DEVICE: Final = "UnmountDevice failed"
 MAP_NODE_AFFINITY: Final = "MapVolume.NodeAffinity check failed"
 NEW_MAPPER: Final = "MapVolume.NewBlockVolumeMapper initialization failed"
@@ -132,10 +133,23 @@ def not_a_mount(volume: str, driver: str, path: str) -> str:
 
 def unsupported_mode(mode: str, driver: str, modes: tuple[str, ...] | None) -> str:
     """None: there is no CSIDriver object."""
-    if modes is None:
-        return f'volume mode "{mode}" not supported by driver {driver} (no CSIDriver object)'
-    listed = " ".join(f'"{one}"' for one in modes)
-    return f'volume mode "{mode}" not supported by driver {driver} (only supports [{listed}])'
+    listed = " ".join(f'"{one}"' for one in modes or ())
+    why = "no CSIDriver object" if modes is None else f"only supports [{listed}]"
+    about = f"{PLUGIN}mounter.SetupAt failed to check volume lifecycle mode: "
+    return f'{about}volume mode "{mode}" not supported by driver {driver} ({why})'
+
+
+def no_folder(doing: str, path: str, why: str) -> str:
+    """The two blanks are kubelet's."""
+    return f'{PLUGIN}{doing} failed to create dir "{path}":  {why}'
+
+
+def no_data_file(who: str, place: str, file: str) -> str:
+    """Missing, or not one of kubelet's: of what is wrong with it no more is told."""
+    return (
+        f"{PLUGIN}{who} failed to load volume data file [{place}]: {PLUGIN}failed to open volume data file [{file}]: "
+        f"open {file}: no such file or directory"
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

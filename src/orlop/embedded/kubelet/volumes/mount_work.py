@@ -42,6 +42,10 @@ from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_t
 from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Device, MountState, VolumeMode
 
 DEVICE_DOING: Final = "attacher.MountDevice failed to create newCsiDriverClient"
+SET_UP_ASKING: Final = f"{texts.PLUGIN}mounter.SetUpAt failed to check for STAGE_UNSTAGE_VOLUME capability: "
+INLINE_ASKING: Final = (
+    f"{texts.PLUGIN}mounter.SetUpAt failed to determine if the node service has VOLUME_MOUNT_GROUP capability: "
+)
 NO_STAGE_WORDS: Final = "fetching NodeStageSecretRef {name} failed: {error}"
 NO_PUBLISH_WORDS: Final = "fetching NodePublishSecretRef {name} failed: {error}"
 SET_UP_DOING: Final = "mounter.SetUpAt failed to get CSI client"
@@ -92,10 +96,10 @@ class MountWork:
             secrets = await read_secret(self._tools.client, spec.stage_secret, NO_STAGE_WORDS, prefix)
             facts = StepFacts(abilities, publish_context=context, secrets=secrets)
             target = volume_paths.global_mount(spec.driver, spec.handle)
-            await self._folders.make(target, prefix)
+            await self._folders.make(target, prefix, "attacher.MountDevice")
             if not facts.stages:
                 return
-            await self._folders.write_data(target[:-1], volume_data.stage_data(spec), prefix)
+            await self._folders.write_data(target[:-1], volume_data.stage_data(spec), prefix, "")
             request = requests.stage_request(mount, facts, self._tools.host.path_of(target))
             await driver.call(rpc.NODE_STAGE_VOLUME, request)
 
@@ -127,9 +131,9 @@ class MountWork:
         target = volume_paths.mount_target(mount.pod.uid, spec.name)
         async with talk_with(self._tools, spec.driver, texts.SET_UP, SET_UP_DOING) as driver:
             facts = await self._publish_facts(mount, context, driver)
-            await self._folders.make(target[:-1], texts.SET_UP)
+            await self._folders.make(target[:-1], texts.SET_UP, "mounter.SetUpAt")
             data = volume_data.publish_data(spec, self._tools.node)
-            await self._folders.write_data(target[:-1], data, texts.SET_UP)
+            await self._folders.write_data(target[:-1], data, texts.SET_UP, "mounter.SetUpAt ")
             staging = self._tools.host.path_of(volume_paths.global_mount(spec.driver, spec.handle))
             request = requests.publish_request(mount, facts, staging, self._tools.host.path_of(target))
             await driver.call(rpc.NODE_PUBLISH_VOLUME, request)
@@ -142,7 +146,7 @@ class MountWork:
         _check_lifecycle(mount, about)
         secret = mount.spec.publish_secret
         facts = StepFacts(
-            await driver.abilities(),
+            await driver.abilities(INLINE_ASKING if mount.spec.is_inline else SET_UP_ASKING),
             about,
             context,
             await read_secret(self._tools.client, secret, NO_PUBLISH_WORDS, texts.SET_UP),
