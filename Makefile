@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help venv up test soak check format generate bench lock
 
 BIN := .venv/bin
-STATE ?= $(CURDIR)/.state
+STATE ?=
 export STATE
 
 help: ## list every target
@@ -14,8 +14,8 @@ help: ## list every target
 venv: ## make .venv with orlop, kubectl 1.37 and helm in .venv/bin
 	@tools/setup.sh run test kubectl
 
-up: ## run Orlop on this machine (now: the CSI driver on a socket in $STATE)
-	@tools/setup.sh run
+up: ## run everything on this machine, as root: pods with scratch folders, driven by kubectl (state in $STATE)
+	@tools/setup.sh run kubectl
 	@tools/up.sh
 
 test: check ## every check: `make check`, then all tests

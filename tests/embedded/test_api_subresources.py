@@ -59,10 +59,10 @@ async def test_an_eviction_deletes_as_its_options_say():
         assert (await server.ask("GET", f"{PODS}/p")).body["metadata"]["deletionGracePeriodSeconds"] == 7
 
 
-async def test_parts_that_a_kubelet_serves_are_not_here():
+async def test_streams_that_no_kubelet_here_has_are_not_here():
     async with api_server() as server:
         await make_pod(server)
-        for part in ("log", "exec"):
+        for part in ("attach", "portforward", "proxy"):
             answer = await server.ask("GET", f"{PODS}/p/{part}")
             assert (answer.status, answer.body["details"]) == (404, {})
 

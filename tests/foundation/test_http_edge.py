@@ -19,17 +19,17 @@ from orlop.foundation.http_edge import (
     ListenAddress,
     Request,
     Response,
-    health_routes,
-    metrics_route,
     parse_listen_address,
 )
+from orlop.processes.health_routes import health_routes, metrics_route
 from support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from orlop.foundation.http_edge import Check, Route
+    from orlop.foundation.http_edge import Route
+    from orlop.processes.health_routes import Check
 
 HERE = ListenAddress("127.0.0.1", 0)
 

@@ -1,15 +1,13 @@
-"""`make up`, as the README has it: where its state goes, and what it leaves alone."""
+"""`make up`, as the README has it: where its state goes, and what it says when that cannot be."""
 
 from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from support.up_process import up_folder
 from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,37 +20,22 @@ def start(state: str, output: Path) -> subprocess.Popen[str]:
         )
 
 
-async def test_it_makes_its_folder_for_its_owner_alone_and_says_how_to_call_it(short_folder: Path):
-    state, output = short_folder / "new" / "state", short_folder / "output"
-    up = start(str(state), output)
-    try:
-        await eventually(lambda: "csi Identity.GetPluginInfo --endpoint" in output.read_text())
-        assert stat.S_IMODE(state.stat().st_mode) == 0o700
-    finally:
-        up.send_signal(signal.SIGTERM)
-        assert up.wait(20) == 0
+async def test_it_runs_everything_with_its_state_where_it_was_told_to_have_it():
+    with up_folder() as up:
+        made = up.process = start(str(up.state), up.output)
+        await eventually(lambda: "Orlop is up" in up.said() or made.poll() is not None, within=40)
+        node = up.kubectl.ok("get", "nodes", "-o", "name")
+        up.process.send_signal(signal.SIGTERM)
 
-    assert not (state / "csi.sock").exists()
-    assert "stopped" in output.read_text()
-
-
-async def test_a_folder_that_is_there_keeps_its_mode(short_folder: Path):
-    state, output = short_folder / "shared", short_folder / "output"
-    state.mkdir()
-    state.chmod(0o1777)
-    up = start(str(state), output)
-    try:
-        await eventually(lambda: "listening" in output.read_text())
-    finally:
-        up.send_signal(signal.SIGTERM)
-        up.wait(20)
-
-    assert stat.S_IMODE(state.stat().st_mode) == 0o1777
+        assert up.process.wait(20) == 0
+        assert node.startswith("node/")
+        assert f"{ROOT}/.venv/bin/orlop kubectl --state {up.state} apply -f -" in up.said()
+        assert (up.processes(), up.mounts()) == ({}, [])
 
 
-@pytest.mark.parametrize("state", ["", "/proc/nothing/here"], ids=["empty", "cannot be made"])
-def test_a_folder_that_cannot_be_is_refused_with_a_sentence(state: str, short_folder: Path):
-    up = start(state, short_folder / "output")
+def test_a_folder_that_cannot_be_is_refused_with_a_sentence(short_folder: Path):
+    up = start("/proc/nothing/here", short_folder / "output")
 
-    assert up.wait(20) == 2
-    assert (short_folder / "output").read_text().startswith("make up: ")
+    assert up.wait(20) == 1
+    (line,) = (short_folder / "output").read_text().splitlines()
+    assert line.startswith("orlop up: the state folder /proc/nothing/here cannot be used")

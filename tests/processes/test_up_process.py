@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from orlop.cli import kubectl as kubectl_verb
 from orlop.processes import up as up_role
-from support.orlop_process import run
+from support.orlop_process import run, running
 from support.up_process import Up, up_folder
 from support.waiting import eventually_there
 
@@ -127,6 +129,54 @@ def test_a_pod_that_the_node_may_not_have_waits_with_the_reason_on_it(up: Up):
     assert waiting == "0/1 nodes are available: 1 node(s) were unschedulable."
 
 
+@dataclass(frozen=True)
+class Promise:
+    pod: str
+    phase: str
+    path: str
+    text: str
+    """What is found at the path, in the afterlife."""
+
+
+EXAMPLES = {
+    "scratch-with-afterlife": Promise("trainer", "Running", "run.log", "epoch 1: loss 0.31\n"),
+    "scratch-in-parts": Promise("parts", "Succeeded", "out/count", "3\n"),
+    "what-a-failed-run-left": Promise("what-a-failed-run-left", "Failed", "progress", "step 1 of 2 done\n"),
+}
+
+
+@pytest.mark.parametrize("example", sorted(path.stem for path in (ROOT / "examples").glob("*.yaml")))
+def test_an_example_runs_as_it_is_and_leaves_what_it_promises(up: Up, example: str):
+    promise, file = EXAMPLES[example], str(ROOT / f"examples/{example}.yaml")
+    up.kubectl.ok("apply", "-f", file)
+    up.kubectl.ok("wait", f"--for=jsonpath={{.status.phase}}={promise.phase}", f"pod/{promise.pod}", "--timeout=30s")
+    up.kubectl.ok("delete", "-f", file)
+
+    listed = run("afterlife", "list", f"--state={up.state}", f"--pod={promise.pod}", "-o", "name").stdout
+    left = run("afterlife", "cat", f"--state={up.state}", listed.strip(), promise.path).stdout
+    assert left == promise.text
+
+
+def test_kubectl_reads_logs_runs_commands_and_sees_how_full_volumes_are(up: Up):
+    up.make("talker", "echo hello; sleep 100000")
+    up.runs("talker")
+    (node,) = up.kubectl.ok("get", "nodes", "-o", "name").split()
+    ran = up.kubectl.run(
+        "exec", "-i", "talker", "--", "sh", "-c", "cat > /scratch/x; wc -c < /scratch/x; exit 3", stdin="typed"
+    )
+    summary = json.loads(
+        up.kubectl.ok("get", "--raw", f"/api/v1/{node.replace('node/', 'nodes/')}/proxy/stats/summary")
+    )
+    (pod,) = (one for one in summary["pods"] if one["podRef"]["name"] == "talker")
+
+    assert up.kubectl.ok("logs", "talker") == "hello\n"
+    assert (ran.returncode, ran.stdout.strip()) == (3, "5")
+    assert summary["node"]["fs"]["capacityBytes"] > 0
+    assert [volume["name"] for volume in pod["volume"]] == ["scratch"]
+    assert pod["volume"][0]["usedBytes"] > 0
+    up.delete("talker")
+
+
 def test_orlop_kubectl_finds_the_right_one(up: Up):
     ran = run("kubectl", "--state", str(up.state), "get", "csidrivers", "-o", "name", env={"HOME": str(up.folder)})
 
@@ -179,6 +229,47 @@ def test_it_goes_on_where_it_was_after_every_kind_of_end_and_leaves_nothing_when
         assert up.process is not None
         assert up.process.wait(20) == 0
         assert up.processes() == {}
+
+
+def test_one_that_is_told_to_stop_while_it_starts_leaves_nothing():
+    with up_folder() as up:
+        up.begin()
+        eventually_there((up.state / "kubeconfig").is_symlink)
+
+        assert up.end() == 0
+        assert (up.processes(), up.mounts()) == ({}, [])
+
+
+CSI_DRIVER = """
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: other.example.com}
+spec: {attachRequired: false, podInfoOnMount: true, volumeLifecycleModes: [Ephemeral]}
+"""
+
+
+def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
+    with up_folder() as up:
+        socket, workdir = up.folder / "csi.sock", up.folder / "work"
+        workdir.mkdir()
+        up.begin(f"--driver=unix://{socket}")
+        eventually_there((up.state / "kubelet" / "plugins_registry").exists)
+        flags = [f"--kubelet-dir={up.state}/kubelet", f"--workdir={workdir}", f"--adminsocket={up.folder}/a.sock"]
+        names = ["--drivername=other.example.com", "--nodeid=n1", f"--endpoint=unix://{socket}"]
+        with running(up.folder, "driver", *names, *flags):
+            up.says("Orlop is up", "driver other.example.com ready")
+            up.kubectl.ok("apply", "-f", "-", stdin=CSI_DRIVER)
+            up.make("theirs", driver="other.example.com")
+            up.runs("theirs")
+            eventually_there((up.volume_of("theirs") / "result").exists)
+            listed = up.kubectl.ok("get", "csinodes", "-o", "jsonpath={.items[0].spec.drivers[*].name}")
+            up.delete("theirs")
+            assert up.end() == 0
+
+        assert listed == "other.example.com"
+        assert "The driver other.example.com is registered." in up.said()
+        (kept,) = (workdir / "retained").iterdir()
+        assert (kept / "result").read_text() == "began\n"
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

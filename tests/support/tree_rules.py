@@ -64,8 +64,8 @@ BANS = (
     ),
     Ban(
         ("aiohttp",),
-        ("kube/transport.py", "foundation/http_edge.py", "embedded/apiserver/", "web/"),
-        "HTTP is spoken by kube/transport, foundation/http_edge, embedded/apiserver and web alone",
+        ("kube/transport.py", "embedded/apiserver/", "web/"),
+        "HTTP is spoken by kube/transport, embedded/apiserver and web, and without aiohttp by foundation/http_edge",
     ),
     Ban(
         (

@@ -32,7 +32,7 @@ spec:
       volumeMounts: [{{name: scratch, mountPath: /scratch}}]
   volumes:
     - name: scratch
-      csi: {{driver: csi.orlop.dev}}
+      csi: {{driver: {driver}}}
 """
 WRITES = "echo began >> /scratch/result; sleep 100000"
 
@@ -48,10 +48,13 @@ class Up:
         self.output = folder / "output"
 
     def start(self, *flags: str) -> None:
+        self.begin(*flags)
+        self.says("Orlop is up", "driver csi.orlop.dev ready")
+
+    def begin(self, *flags: str) -> None:
         with self.output.open("w") as stream:
             words = [*ORLOP, "up", f"--state={self.state}", *flags]
             self.process = subprocess.Popen(words, stdout=stream, stderr=stream, text=True)
-        self.says("Orlop is up", "driver csi.orlop.dev ready")
 
     def said(self) -> str:
         return self.output.read_text()
@@ -69,8 +72,8 @@ class Up:
 
     # ---- pods ----------------------------------------------------------------------------------------------------
 
-    def make(self, name: str, script: str = WRITES) -> None:
-        self.kubectl.ok("apply", "-f", "-", stdin=POD.format(name=name, script=script))
+    def make(self, name: str, script: str = WRITES, driver: str = "csi.orlop.dev") -> None:
+        self.kubectl.ok("apply", "-f", "-", stdin=POD.format(name=name, script=script, driver=driver))
 
     def runs(self, name: str) -> None:
         self.kubectl.ok("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=30s")

@@ -1,8 +1,8 @@
-"""The HTTP side of a daemon: health, metrics and whatever else its process hands in, on a TCP address or a socket.
+"""The HTTP side of a daemon: whatever its process hands in, on a TCP address or a socket.
 
-Routes are plain values (method, path, handler), handlers take and give plain values: nobody else needs aiohttp.
-`/healthz` and `/livez` ask only the liveness checks, `/readyz` those and the readiness checks: a daemon that waits for
-something must not be restarted for it.
+Routes are plain values (method, path, handler), handlers take and give plain values. HTTP/1.1 is spoken here and not by
+aiohttp, which would be an eighth of a node's memory: one request for each connection, which arrives within seconds and
+within bounds, and one answer, whole or cut off.
 
 This module must not log requests and must not answer with the text of an exception: either may hold secrets.
 """
@@ -10,28 +10,36 @@ This module must not log requests and must not answer with the text of an except
 from __future__ import annotations
 
 import asyncio
-import logging
+import re
 import socket
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import AsyncIterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from urllib.parse import parse_qs, unquote
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
     from types import TracebackType
 
 BACKLOG = 128
 LARGEST_PORT = 65535
 PLAIN_TEXT = "text/plain; charset=utf-8"
-# Shorter than the second kubelet waits by default, so that the reason of a failure reaches the pod's events.
-CHECK_SECONDS = 0.8
 STOP_SECONDS = 5.0
-ANSWER_HEADERS: Final = {"Server": "orlop", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-# aiohttp would write what clients sent into the standard library's log.
-SILENT_LOGGER: Final = logging.Logger("silent", logging.CRITICAL + 1)  # noqa: LOG001 - it shall not be found by name
+LONGEST_HEAD = 16 << 10
+LARGEST_BODY = 1 << 20
+REQUEST_SECONDS = 10.0
+"""How long a request may take to arrive, and a client to take each piece of its answer."""
+ANSWER_HEADERS: Final = {
+    "Server": "orlop",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Connection": "close",
+}
+_REQUEST_LINE: Final = re.compile(r"([A-Z]{1,20}) (/[!-~]*) HTTP/1\.[01]")
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ \t!-~\x80-\xff]*)")
 
 
 # ---- what handlers see -----------------------------------------------------------------------------------------------
@@ -59,113 +67,14 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
+MALFORMED: Final = Response(body="That is no request of HTTP/1.1.\n", status=400)
 UNREADABLE: Final = Response(body="The body of the request cannot be read.\n", status=400)
+TOO_LARGE: Final = Response(body="The request is too large.\n", status=413)
+NOT_FOUND: Final = Response(body="There is nothing of this name here.\n", status=404)
 WENT_WRONG: Final = Response(body="Something went wrong here; the log says what.\n", status=500)
 
 Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 Route: TypeAlias = "tuple[str, str, Handler]"
-
-
-# ---- health ----------------------------------------------------------------------------------------------------------
-
-Check: TypeAlias = "Callable[[], Awaitable[str | None]]"  # None when all is well, else the reason
-
-
-async def _ping() -> None:
-    """The check that is always there: that an answer comes at all."""
-
-
-def health_routes(
-    *, liveness: Mapping[str, Check], readiness: Mapping[str, Check], check_seconds: float = CHECK_SECONDS
-) -> list[Route]:
-    """`/healthz`, `/livez` and `/readyz`, each also for one check alone, as in `/readyz/driver`."""
-    live = {"ping": _ping, **liveness}
-    ready = {**live, **readiness}
-    return [
-        *_Health("healthz", live, check_seconds).routes(),
-        *_Health("livez", live, check_seconds).routes(),
-        *_Health("readyz", ready, check_seconds).routes(),
-    ]
-
-
-class _Health:
-    """One endpoint, answering in the words of Kubernetes' own."""
-
-    def __init__(self, name: str, checks: Mapping[str, Check], check_seconds: float) -> None:
-        self._name = name
-        self._checks = checks
-        self._check_seconds = check_seconds
-
-    def routes(self) -> list[Route]:
-        return [("GET", f"/{self._name}", self.all), ("GET", f"/{self._name}/{{check}}", self.one)]
-
-    async def all(self, request: Request) -> Response:
-        excluded = set(request.query.get("exclude", ()))
-        reasons = await self._ask(name for name in self._checks if name not in excluded)
-        failed = any(reason is not None for reason in reasons.values())
-        if not failed and "verbose" not in request.query:
-            return Response(body="ok")
-        verdict = f"{self._name} check {'failed' if failed else 'passed'}"
-        lines = [*self._lines(reasons), *self._wrong_exclusions(excluded), verdict, ""]
-        return Response(body="\n".join(lines), status=500 if failed else 200)
-
-    async def one(self, request: Request) -> Response:
-        name = request.parameters["check"]
-        if name not in self._checks:
-            return Response(body=f"There is no check {name}; there are: {', '.join(self._checks)}.\n", status=404)
-        reason = (await self._ask([name]))[name]
-        return Response(body="ok") if reason is None else Response(body=f"{name} failed: {reason}\n", status=500)
-
-    def _lines(self, reasons: Mapping[str, str | None]) -> Iterator[str]:
-        for name in self._checks:
-            if name not in reasons:
-                yield f"[+]{name} excluded: ok"
-            elif reasons[name] is None:
-                yield f"[+]{name} ok"
-            else:
-                yield f"[-]{name} failed: {reasons[name]}"
-
-    def _wrong_exclusions(self, excluded: set[str]) -> Iterator[str]:
-        if unknown := sorted(excluded - self._checks.keys()):
-            yield f"warn: some health checks cannot be excluded: no matches for {', '.join(map(repr, unknown))}"
-
-    async def _ask(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Asks all at once and waits for none longer than allowed, not even for one that ignores being cancelled."""
-        tasks = {name: asyncio.ensure_future(_reason_of(self._checks[name])) for name in names}
-        try:
-            if tasks:
-                await asyncio.wait(tasks.values(), timeout=self._check_seconds)
-        finally:
-            for task in tasks.values():
-                task.cancel()
-        return {name: self._outcome(task) for name, task in tasks.items()}
-
-    def _outcome(self, task: asyncio.Future[str | None]) -> str | None:
-        if not task.done():
-            return f"no answer within {self._check_seconds} seconds"
-        return "the check was cancelled" if task.cancelled() else task.result()
-
-
-async def _reason_of(check: Check) -> str | None:
-    try:
-        reason = await check()
-    except Exception as error:  # noqa: BLE001 - a check that breaks has failed
-        return f"the check itself broke with {type(error).__name__}"
-    # One line for each check, whatever the reason holds. An empty reason is still a failure.
-    return None if reason is None else " ".join(reason.split()) or "no reason given"
-
-
-# ---- metrics ---------------------------------------------------------------------------------------------------------
-
-
-def metrics_route(render: Callable[[str], tuple[bytes, str]], path: str = "/metrics") -> Route:
-    """The scrape: `render` is given the Accept header and gives the body and its content type."""
-
-    async def scrape(request: Request) -> Response:
-        body, content_type = render(request.headers.get("Accept", ""))
-        return Response(body=body, content_type=content_type)
-
-    return ("GET", path, scrape)
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------
@@ -213,78 +122,107 @@ class HttpEdge:
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._listen = listen
+        self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
         self._on_error = on_error
-        self._address: str | None = None
-        application = web.Application()
-        for method, path, handler in routes:
-            self._add(application, method, path, handler)
-        self._runner = web.AppRunner(
-            application, access_log=None, logger=SILENT_LOGGER, shutdown_timeout=stop_seconds
-        )  # fmt: skip
+        self._stop_seconds = stop_seconds
+        self._listener: socket.socket | None = None
+        self._address = ""
+        self._server: asyncio.Server | None = None
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> str:
         """Where it listens: `host:port` with the port the kernel chose, or the path of the socket."""
-        if self._address is None:
+        if self._listener is None:
             raise RuntimeError("The HTTP edge has no address before it is entered.")
         return self._address
 
     async def __aenter__(self) -> Self:
         listener = self._listen if isinstance(self._listen, socket.socket) else await _bound_socket(self._listen)
         listener.setblocking(False)
-        self._address = _address_of(listener)
+        self._listener, self._address = listener, _address_of(listener)
         try:
-            await self._runner.setup()
-            await web.SockSite(self._runner, listener, backlog=BACKLOG).start()
+            self._server = await asyncio.start_server(
+                self._connected, sock=listener, limit=LONGEST_HEAD, backlog=BACKLOG
+            )
         except BaseException:
             listener.close()
-            await self._runner.cleanup()
             raise
         return self
 
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        await self._runner.cleanup()
+        assert self._server is not None  # noqa: S101 - it was entered
+        assert self._listener is not None  # noqa: S101 - as above
+        self._server.close()
+        await _ended(self._arriving, 0)  # what has not come cannot be answered
+        await _ended(self._under_way, self._stop_seconds)
+        self._listener.close()
 
-    def _add(self, application: web.Application, method: str, path: str, handler: Handler) -> None:
-        answer = partial(self._answer, handler)
-        if method == "GET":
-            application.router.add_get(path, answer)  # HEAD comes with it
-        else:
-            application.router.add_route(method, path, answer)
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+        task.add_done_callback(self._under_way.discard)
 
-    async def _answer(self, handler: Handler, request: web.Request) -> web.Response:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A client that is gone, or too slow, hears nothing, and nobody hears of it.
+        with suppress(OSError, EOFError):
+            try:
+                request = await _request_from(reader)
+                task = asyncio.current_task()
+                assert task is not None  # noqa: S101 - this is one
+                self._arriving.discard(task)
+                self._under_way.add(task)
+                await self._answer(request, writer)
+                await _close(writer)
+            finally:
+                writer.transport.abort()  # does nothing after a close; else nobody waits for the rest
+
+    async def _answer(self, request: Request | Response, writer: asyncio.StreamWriter) -> None:
+        if isinstance(request, Response):
+            await _send(writer, _encoded(request))
+            return
         where = f"{request.method} {request.path}"
         try:
-            return self._web_response(await handler(await _plain_request(request)), where)
-        except web.HTTPException:  # of the request itself, such as a body that is too large
-            raise
-        except web.RequestPayloadError:
-            return self._web_response(UNREADABLE, where)
+            response = await self._handled(request)
+            head_and_body = _encoded(response, without_body=request.method == "HEAD")
         except Exception as error:  # noqa: BLE001 - the edge of the process: told to the log, not to the client
             self._on_error(where, error)
-            return self._web_response(WENT_WRONG, where)
+            response, head_and_body = WENT_WRONG, _encoded(WENT_WRONG)
+        await _send(writer, head_and_body)
+        if isinstance(response.body, AsyncIterable) and request.method != "HEAD":
+            await _send_pieces(writer, self._watched(response.body, where))
 
-    def _web_response(self, response: Response, where: str) -> web.Response:
-        headers = {**ANSWER_HEADERS, "Content-Type": response.content_type, **response.headers}
-        match response.body:
-            case str():
-                body: Any = response.body.encode()
-            case bytes():
-                body = response.body
-            case pieces:
-                body = self._watched(pieces, where)
-        return web.Response(body=body, status=response.status, headers=headers)
+    async def _handled(self, request: Request) -> Response:
+        found = [(method, match, each) for method, at, each in self._routes if (match := at.fullmatch(request.path))]
+        wanted = "GET" if request.method == "HEAD" else request.method
+        for method, match, handler in found:
+            if method == wanted:
+                return await handler(replace(request, parameters=match.groupdict()))
+        allowed = ", ".join(sorted({method for method, _, _ in found}))
+        if not found:
+            return NOT_FOUND
+        return Response(body=f"Allowed here: {allowed}.\n", status=405, headers={"Allow": allowed})
 
     async def _watched(self, pieces: AsyncIterable[bytes], where: str) -> AsyncIterator[bytes]:
-        """A stream that breaks is cut off, so that the client cannot take a part for the whole."""
         try:
             async for piece in pieces:
                 yield piece
         except Exception as error:
             self._on_error(where, error)
-            raise
+            raise EOFError from error
+
+
+async def _ended(tasks: set[asyncio.Task[None]], seconds: float) -> None:
+    if tasks:
+        await asyncio.wait({*tasks}, timeout=seconds)
+    for task in {*tasks}:
+        task.cancel()
+    if tasks:
+        await asyncio.wait({*tasks})
 
 
 def _address_of(listener: socket.socket) -> str:
@@ -308,12 +246,92 @@ async def _bound_socket(address: ListenAddress) -> socket.socket:
         raise OSError(f"The address {address} cannot be listened on: it names no host.") from error
 
 
-async def _plain_request(request: web.Request) -> Request:
+# ---- HTTP/1.1 --------------------------------------------------------------------------------------------------------
+
+
+class _Headers(Mapping[str, str]):
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._values = {name.lower(): value.strip() for name, value in pairs}
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", path)
+    return re.compile("".join(f"(?P<{part}>[^/]+)" if odd % 2 else re.escape(part) for odd, part in enumerate(parts)))
+
+
+async def _request_from(reader: asyncio.StreamReader) -> Request | Response:
+    """What came, or the answer to what is none."""
+    async with asyncio.timeout(REQUEST_SECONDS):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return TOO_LARGE
+        first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+        line, fields = _REQUEST_LINE.fullmatch(first), [_HEADER.fullmatch(each) for each in lines]
+        if line is None or None in fields:
+            return MALFORMED
+        headers = _Headers((each[1], each[2]) for each in fields if each is not None)
+        body = await _body_from(reader, headers)
+    if isinstance(body, Response):
+        return body
+    path, _, query = line[2].partition("?")
     return Request(
-        method=request.method,
-        path=request.path,
-        parameters=dict(request.match_info),
-        query={name: tuple(request.query.getall(name)) for name in request.query},
-        headers=request.headers,
-        body=await request.read(),
+        method=line[1],
+        path=unquote(path),
+        parameters={},
+        query={name: tuple(values) for name, values in parse_qs(query, keep_blank_values=True).items()},
+        headers=headers,
+        body=body,
     )
+
+
+async def _body_from(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes | Response:
+    length = headers.get("Content-Length", "0")
+    if "Transfer-Encoding" in headers or not (length.isascii() and length.isdecimal()):
+        return UNREADABLE
+    if len(length) > len(str(LARGEST_BODY)) or int(length) > LARGEST_BODY:
+        return TOO_LARGE
+    body = await reader.readexactly(int(length))
+    return UNREADABLE if "Content-Encoding" in headers else body
+
+
+def _encoded(response: Response, *, without_body: bool = False) -> bytes:
+    body = response.body.encode() if isinstance(response.body, str) else response.body
+    size = {"Content-Length": str(len(body))} if isinstance(body, bytes) else {"Transfer-Encoding": "chunked"}
+    headers = {**ANSWER_HEADERS, "Content-Type": response.content_type, **response.headers, **size}
+    status = HTTPStatus(response.status)
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("A header of the answer holds a line break.")
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+    return head + body if isinstance(body, bytes) and not without_body else head
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """When all that was written is on its way."""
+    writer.close()
+    async with asyncio.timeout(REQUEST_SECONDS):
+        await writer.wait_closed()
+
+
+async def _send_pieces(writer: asyncio.StreamWriter, pieces: AsyncIterable[bytes]) -> None:
+    """Without the last chunk, which is missing when they break off, no client takes a part for the whole."""
+    async for piece in pieces:
+        if piece:
+            await _send(writer, b"%x\r\n%b\r\n" % (len(piece), piece))
+    await _send(writer, b"0\r\n\r\n")
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    async with asyncio.timeout(REQUEST_SECONDS):
+        await writer.drain()

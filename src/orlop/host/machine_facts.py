@@ -63,6 +63,22 @@ def read_machine(folder: int) -> MachineFacts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryRoom:
+    total_bytes: int
+    available_bytes: int
+    """What programs could have without anything being swapped out, as the kernel estimates it."""
+
+
+def read_memory() -> MemoryRoom | None:
+    """None where the kernel does not say."""
+    lines = dict(line.partition(":")[::2] for line in _text("/proc/meminfo").splitlines())
+    with suppress(KeyError, ValueError, IndexError):
+        total, available = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        return MemoryRoom(total, available)
+    return None
+
+
 def _address() -> str:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(NOT_ROUTED)

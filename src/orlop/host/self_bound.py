@@ -33,7 +33,9 @@ def bind_on_itself(path: str) -> bool:
         except OSError as error:
             raise HostError.because(error, f"The folder {path} cannot be bound on itself") from error
         try:
-            system_calls.set_attributes_of_whole_tree(tree, 0, system_calls.PROPAGATION_SHARED)
+            # Private first: else it would share with what it was cloned from, and each mount appear below it too.
+            for propagation in (system_calls.PROPAGATION_PRIVATE, system_calls.PROPAGATION_SHARED):
+                system_calls.set_attributes_of_whole_tree(tree, 0, propagation)
             system_calls.attach_tree(tree, folder)
         except OSError as error:
             raise HostError.because(error, f"The folder {path} cannot be made a shared mount") from error

@@ -58,6 +58,8 @@ class HttpStream:
     pieces: AsyncIterator[bytes]
     given_up: Callable[[], bool] = lambda: False
     """Whether nothing more comes because the reader was too slow: what was sent last need not be waited for."""
+    patient: bool = False
+    """Whether a reader is waited for however long he reads nothing: what stands behind it waits as well."""
 
     @property
     def is_error(self) -> bool:

@@ -27,6 +27,7 @@ from orlop.embedded.apiserver.certificates import ServerCertificates, UnusableCe
 from orlop.embedded.apiserver.front_door import FrontDoor
 from orlop.embedded.apiserver.http_listener import BACKLOG, Given, ListenerSettings, Opening, listening, server_tls
 from orlop.embedded.apiserver.in_process import InProcessTransport
+from orlop.embedded.apiserver.kubelet_streams import NO_KUBELETS, KubeletSockets
 from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
 from orlop.embedded.apiserver.object_store.errors import StoreUnusable, WriteFailed
@@ -75,6 +76,8 @@ class ApiSettings:
     state: Path
     listen: ListenAddress
     most_connections: int
+    kubelets: KubeletSockets = NO_KUBELETS
+    """The socket of a node's kubelet, for logs, commands and statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ async def _begin(
         Opening(bind_root_only(claim), None),
     ]
     url = f"https://{ListenAddress(*listener.getsockname()[:2])}"
-    server, door = _door(store, keys, given, url)
+    server, door = _door(store, keys, given, url, settings.kubelets)
     await stack.enter_async_context(server.running())
     ca = keys.certificates.ca_certificate.read_text()
     furnishing = NamespaceFurnishing(server, store, ca, clock=given.clock, random=given.random, log=given.log)
@@ -177,7 +180,9 @@ def _ensure_keys(folder: Path, given: Surroundings) -> _Keys:
     return _Keys(certificates, ensure_signer(folder / TOKEN_KEY), ensure_admin_token(folder, given.random))
 
 
-def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tuple[ApiServer, FrontDoor]:
+def _door(
+    store: ObjectStore, keys: _Keys, given: Surroundings, url: str, kubelets: KubeletSockets
+) -> tuple[ApiServer, FrontDoor]:
     def current_policy() -> Policy:
         return server.policy.current()
 
@@ -193,6 +198,7 @@ def _door(store: ObjectStore, keys: _Keys, given: Surroundings, url: str) -> tup
         extra_paths=paths.handlers(),
         reviews=Reviews(authenticator, tools),
         address=url.removeprefix("https://"),
+        kubelets=kubelets,
     )
     return server, FrontDoor(server, authenticator, paths, server.policy.decide)
 

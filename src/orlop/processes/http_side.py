@@ -1,7 +1,4 @@
-"""Health and metrics of a daemon over HTTP.
-
-Imported only by a process that was asked to serve them: aiohttp costs 17 MB and a fifth of a second.
-"""
+"""Health and metrics of a daemon over HTTP. Imported only by a process that was asked to serve them."""
 
 from __future__ import annotations
 
@@ -9,18 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from orlop.csi.endpoint import TcpEndpoint
-from orlop.foundation.http_edge import (
-    Check,
-    Handler,
-    HttpEdge,
-    ListenAddress,
-    Request,
-    Response,
-    health_routes,
-    metrics_route,
-)
+from orlop.foundation.http_edge import Handler, HttpEdge, ListenAddress, Request, Response
 from orlop.foundation.unix_socket import SocketUnusable
 from orlop.processes.daemon import Surroundings
+from orlop.processes.health_routes import Check, health_routes, metrics_route
 
 Healthz = Callable[[], Awaitable[tuple[int, str]]]
 """What `/healthz` answers in place of the usual: a status and a text."""

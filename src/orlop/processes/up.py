@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orlop.admin.up_state import DEFAULT_STATE, UpState
-from orlop.csi.endpoint import TcpEndpoint, parse_http_address
+from orlop.csi.endpoint import Endpoint, TcpEndpoint, UnixEndpoint, parse_endpoint, parse_http_address
+from orlop.embedded.kubelet.kubelet_folders import PLUGINS_REGISTRY
 from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.structured_log import Level, level_named
 from orlop.foundation.task_group import TaskGroup
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 DRIVER: Final = "csi.orlop.dev"
 MOST_CONNECTIONS: Final = 2000
+ORLOP: Final = (sys.executable, "-P", "-m", "orlop")
 LONGEST_SOCKET: Final = f"kubelet/plugins_registry/{DRIVER}-reg.sock"
 READY_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.02
@@ -51,6 +53,10 @@ def folder(value: str) -> Path:
     if path.exists() and not path.is_dir():
         raise ValueError("it is there and is no folder")
     return path.absolute()
+
+
+def is_unix_socket(endpoint: Endpoint) -> str | None:
+    return None if isinstance(endpoint, UnixEndpoint) else "kubelet speaks to unix sockets alone"
 
 
 def is_node_name(name: str) -> str | None:
@@ -83,6 +89,12 @@ class UpSettings:
         check=is_node_name,
         help="What the node is called; not given: as before, or like this machine.",
     )
+    driver: Endpoint | None = flag(
+        parse_endpoint,
+        metavar="ADDRESS",
+        check=is_unix_socket,
+        help="The unix socket of a driver of your own, which is used in place of ours.",
+    )
     listen: TcpEndpoint = flag(
         parse_http_address,
         default="127.0.0.1:0",
@@ -94,7 +106,7 @@ class UpSettings:
 
     def cross_check(self) -> Iterator[str]:
         longest = LONGEST_PATH - len(LONGEST_SOCKET) - 1
-        if len(os.fsencode(self.state)) > longest:
+        if len(os.fsencode(os.path.realpath(self.state))) > longest:
             yield f"--state cannot be {str(self.state)!r}: the path may have {longest} bytes, as it holds sockets."
 
 
@@ -121,41 +133,57 @@ async def _begin(
     settings: UpSettings, state: UpState, given: Surroundings, console: Console, stack: AsyncExitStack
 ) -> None:
     name = node_name(settings.node_name, state)
-    words = node_words(state, name, settings.log)
-    await stack.enter_async_context(kept_running("orlop node", words, console.say, given))
+    child = child_words(settings, state, name)
+    await stack.enter_async_context(kept_running(f"orlop {child[0]}", [*ORLOP, *child], console.say, given))
     await given.clock.sleep(0)  # it begins while the rest is imported here
 
     from orlop.foundation.http_edge import ListenAddress  # noqa: PLC0415 - as above
     from orlop.processes.up_side import UpOrder, up_side  # noqa: PLC0415 - as above
 
     host = ADDRESS_OF.get(settings.listen.host, settings.listen.host.strip("[]"))
-    order = UpOrder(state, name, ListenAddress(host, settings.listen.port), MOST_CONNECTIONS, DRIVER)
+    order = UpOrder(
+        state, name, ListenAddress(host, settings.listen.port), MOST_CONNECTIONS, "" if settings.driver else DRIVER
+    )
     side = await stack.enter_async_context(up_side(order, given))
     await _until_ready(side, given)
     if not given.stop.is_set():
-        console.say(greeting(settings.state, name))
+        console.say(greeting(settings.state, name, tuple(side.drivers()), is_ours=settings.driver is None))
         await stack.enter_async_context(_state_shown(side, given, console))
 
 
-def node_words(state: UpState, name: str, log: LogSettings) -> list[str]:
-    """Our driver, as it runs on a node of a cluster."""
-    flags = {
+def child_words(settings: UpSettings, state: UpState, name: str) -> list[str]:
+    """Our driver, as it runs on a node of a cluster; for another one what stands beside it there."""
+    if isinstance(settings.driver, UnixEndpoint):
+        role, flags = "registrar", _registrar_flags(settings.driver.path, state)
+    else:
+        role, flags = "node", _node_flags(state, name)
+    flags |= {"log-level": settings.log.level.name.lower(), "log-format": settings.log.style}
+    return [role, *(f"--{key}={value}" for key, value in flags.items())]
+
+
+def _node_flags(state: UpState, name: str) -> dict[str, object]:
+    return {
         "nodeid": name,
         "drivername": DRIVER,
         "kubelet-dir": state.kubelet,
         "workdir": state.scratch,
         "adminsocket": state.node_socket,
-        "log-level": log.level.name.lower(),
-        "log-format": log.style,
     }
-    return [sys.executable, "-P", "-m", "orlop", "node", *(f"--{key}={value}" for key, value in flags.items())]
+
+
+def _registrar_flags(socket: str, state: UpState) -> dict[str, object]:
+    return {
+        "csi-address": f"unix://{socket}",
+        "kubelet-registration-path": socket,
+        "plugin-registration-path": state.kubelet / PLUGINS_REGISTRY,
+    }
 
 
 async def _until_ready(side: UpSide, given: Surroundings) -> None:
     """Or until it takes too long: then the line that shows the state tells what is missing."""
     with suppress(TimeoutError):
         async with given.clock.timeout(READY_SECONDS):
-            while not given.stop.is_set() and not (await side.is_ready() and all(side.drivers().values())):
+            while not given.stop.is_set() and not await side.is_ready():
                 await given.clock.sleep(LOOK_SECONDS)
 
 
@@ -163,7 +191,7 @@ async def _until_ready(side: UpSide, given: Surroundings) -> None:
 async def _state_shown(side: UpSide, given: Surroundings, console: Console) -> AsyncIterator[None]:
     async def show() -> None:
         while True:
-            ready = await side.is_ready()
+            ready = await side.is_node_ready()
             console.show_state(state_line(side.node_name, is_ready=ready, drivers=side.drivers(), pods=side.pods()))
             await given.clock.sleep(STATE_SECONDS)
 

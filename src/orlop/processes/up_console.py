@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -81,14 +81,30 @@ def state_line(node: str, *, is_ready: bool, drivers: Mapping[str, bool], pods: 
     return " | ".join([*parts, f"pods: {counts or 'none'}"])
 
 
-def greeting(state: Path, node: str) -> str:
+def greeting(state: Path, node: str, drivers: Sequence[str], *, is_ours: bool) -> str:
     """Everything in it can be typed as it is."""
-    orlop, where = _program(), _where(state)
     return f"""\
 Orlop is up: one node, {node}; its state is in {state}. Ctrl-C stops it and keeps everything.
 
     export KUBECONFIG={shlex.quote(str(state / "kubeconfig"))}    # for any kubectl; `orlop kubectl` finds it by itself
 
+{_what_to_try(state) if is_ours else _what_to_bring(state, drivers)}"""
+
+
+def _what_to_bring(state: Path, drivers: Sequence[str]) -> str:
+    """For a driver that is not ours."""
+    who = f"The driver {drivers[0]} is" if drivers else "As soon as your driver answers, it will be"
+    return f"""\
+{who} registered. Apply its CSIDriver object, and pods that use it; it mounts below
+{state}/kubelet, and has to see the mounts of this machine.
+
+`{_program()} down{_where(state)} --erase` removes every trace.
+"""
+
+
+def _what_to_try(state: Path) -> str:
+    orlop, where = _program(), _where(state)
+    return f"""\
 Try it in another terminal, as root: a pod with a scratch folder,
 
 {orlop} kubectl{where} apply -f - <<'END'

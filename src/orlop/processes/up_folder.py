@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from orlop.admin.up_state import InUse, UpState, held
-from orlop.embedded.kubelet.linux_machine import make_kubelet_folders
+from orlop.embedded.kubelet.kubelet_folders import make_kubelet_folders
 from orlop.host.errors import HostError
 from orlop.host.self_bound import bind_on_itself, unbind
 from orlop.kube.objects import time_text

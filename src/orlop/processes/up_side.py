@@ -20,9 +20,11 @@ from orlop.embedded.controllers.scheduler import SchedulerTools, scheduler
 from orlop.embedded.kubelet.kubelet_side import KubeletSettings, KubeletSide, kubelet_side
 from orlop.embedded.kubelet.linux_machine import linux_machine
 from orlop.embedded.kubelet.node_status_rules import NodeSettings, is_ready
+from orlop.embedded.kubelet.server.server_side import KUBELET_SOCKET, server_side
 from orlop.embedded.kubelet.tools import Tools
 from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.task_group import TaskGroup
+from orlop.foundation.unix_socket import SocketUnusable
 from orlop.host.errors import HostError
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import AlreadyExists
@@ -50,7 +52,7 @@ CSI_DRIVER_OBJECT: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class UpOrder:
-    """`driver` is the name of the driver that pods may wait for."""
+    """`driver` is the name of the driver that pods may wait for; empty: it is not known."""
 
     state: UpState
     node_name: str
@@ -67,6 +69,11 @@ class UpSide:
     driver: str
 
     async def is_ready(self) -> bool:
+        """Whether pods with volumes would run."""
+        drivers = self.drivers()
+        return bool(drivers) and all(drivers.values()) and await self.is_node_ready()
+
+    async def is_node_ready(self) -> bool:
         return is_ready(await self.kubelet.node.registration.node())
 
     def drivers(self) -> dict[str, bool]:
@@ -81,7 +88,8 @@ class UpSide:
 @asynccontextmanager
 async def up_side(order: UpOrder, given: Surroundings) -> AsyncIterator[UpSide]:
     """Raises `CannotGoOn` with the reason."""
-    settings = ApiSettings(order.state.api, order.listen, order.most_connections)
+    kubelets = {order.node_name: str(order.state.kubelet / KUBELET_SOCKET)}
+    settings = ApiSettings(order.state.api, order.listen, order.most_connections, kubelets.get)
 
     @asynccontextmanager
     async def scheduling(client: KubeClient, informers: Informers, metrics: WorkqueueMetrics) -> AsyncIterator[None]:
@@ -109,15 +117,14 @@ async def _kubelet(order: UpOrder, api: RunningApi, given: Surroundings) -> Asyn
             _events(client, Reporter("kubelet", order.node_name), given) as events,
             Informers(client, clock=clock, random=random, log=log) as informers,
             linux_machine(order.state.kubelet, GrpcConnection, clock) as machine,
-            kubelet_side(
-                settings,
-                machine,
-                informers,
-                Tools(order.node_name, client, events, clock, random, log, given.metrics),
-            ) as kubelet,
         ):
-            yield kubelet
-    except HostError as error:
+            tools = Tools(order.node_name, client, events, clock, random, log, given.metrics)
+            async with (
+                kubelet_side(settings, machine, informers, tools) as kubelet,
+                server_side(order.state.kubelet, kubelet, tools),
+            ):
+                yield kubelet
+    except (HostError, SocketUnusable) as error:
         raise CannotGoOn(str(error)) from None
 
 

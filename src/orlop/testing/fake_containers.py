@@ -30,6 +30,10 @@ class FakeContainer:
     task: asyncio.Task[None] | None = None
 
     @property
+    def command(self) -> Command:
+        return self.wanted.request.command
+
+    @property
     def running(self) -> bool:
         return not self.over.is_set()
 

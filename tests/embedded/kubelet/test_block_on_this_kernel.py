@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from support.block_devices import SIZE, block_device, loops_about, publish_devic
 from support.kernel_rooms import mount_points_of, mount_room, run
 from support.machine_pods import Kubelet, kubelet_in
 from support.volume_worlds import World, volume_world
+from support.waiting import eventually
 
 
 @dataclass
@@ -73,8 +73,7 @@ async def device_world(machine: Machine, **source: Any) -> AsyncIterator[tuple[W
 
 async def gone(machine: Machine, volumes: VolumeManager, pod: Any) -> None:
     await volumes.wait_unmounted(uid(pod))
-    while machine.left():
-        await asyncio.sleep(0.02)
+    await eventually(lambda: not machine.left())
 
 
 def folders(machine: Machine) -> list[str]:
@@ -100,8 +99,8 @@ async def test_a_device_is_mounted_linked_and_held_for_its_pod_and_all_of_it_goe
         await gone(machine, volumes, pod)
         base = ["plugins", "plugins/kubernetes.io", "plugins/kubernetes.io/csi"]
         blocks = "plugins/kubernetes.io/csi/volumeDevices"
-        while folders(machine) != sorted([*base, blocks, f"{blocks}/publish", f"{blocks}/staging", "pods"]):
-            await asyncio.sleep(0.02)
+        kept = sorted([*base, blocks, f"{blocks}/publish", f"{blocks}/staging", "pods"])
+        await eventually(lambda: folders(machine) == kept)
 
 
 async def test_a_kubelet_that_comes_back_uses_the_loop_device_it_had_and_takes_it_away_when_the_pod_is_gone(

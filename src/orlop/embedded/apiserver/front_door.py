@@ -12,16 +12,17 @@ from typing import Protocol
 from orlop.embedded.apiserver.access_rules import Decision, Denied, Question, User
 from orlop.embedded.apiserver.authentication import ADMIN, Authenticator
 from orlop.embedded.apiserver.edge_answers import UNAUTHORIZED, forbidden
+from orlop.embedded.apiserver.http_upgrade import ServerAnswer
 from orlop.embedded.apiserver.impersonation_rules import NobodyNamed, asked_for, questions, user_of
 from orlop.embedded.apiserver.server_paths import ServerPaths
 from orlop.embedded.apiserver.status_answers import bad_request
-from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
+from orlop.kube.http_messages import HttpAnswer, HttpRequest
 
 
 class Objects(Protocol):
     """The API server proper."""
 
-    async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream: ...
+    async def answer(self, request: HttpRequest, user: User) -> ServerAnswer: ...
 
 
 class FrontDoor:

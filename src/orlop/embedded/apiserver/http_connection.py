@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -20,6 +21,7 @@ from aiohttp import web
 
 from orlop.embedded.apiserver import edge_answers
 from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.http_upgrade import HttpUpgrade, ServerAnswer, joined
 from orlop.embedded.apiserver.status_answers import LARGEST_BODY
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Level, Log
@@ -43,7 +45,7 @@ class Door(Protocol):
     def admit(self, head: HttpRequest, *, local: bool) -> User | HttpAnswer:
         """Who asks, or the answer that needs no more; `local` is the socket that only root can connect to."""
 
-    async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream: ...
+    async def answer(self, request: HttpRequest, user: User) -> ServerAnswer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Manners:
 class Connection(web.RequestHandler):
     """aiohttp's, and what it does not do: noticing who does not read, and ending streams when their reader is gone."""
 
-    __slots__ = ("_clock", "_lost", "_made_on", "blocked_since", "given_up", "stopped", "stream")
+    __slots__ = ("_clock", "_lost", "_made_on", "blocked_since", "given_up", "patient", "stopped", "stream")
 
     def __init__(self, server: web.Server, clock: Clock, lost: Callable[[Connection], None], **settings: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
@@ -68,6 +70,7 @@ class Connection(web.RequestHandler):
         self.blocked_since: float | None = None
         self.stream: asyncio.Task[Any] | None = None
         self.given_up: Callable[[], bool] | None = None
+        self.patient = False
         self.stopped = False
         self._made_on: asyncio.Transport | None = None
 
@@ -81,7 +84,7 @@ class Connection(web.RequestHandler):
 
     def does_not_read(self, longest: float) -> bool:
         """For so many seconds; or already for so long that the stream it was sent has given it up."""
-        if self.blocked_since is None:
+        if self.blocked_since is None or self.patient:
             return False
         return self.blocked_since <= self._clock.elapsed() - longest or bool(self.given_up and self.given_up())
 
@@ -100,6 +103,17 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._made_on = cast("asyncio.Transport", transport)
+
+    def take_over(self) -> Upgraded:
+        """From now on its bytes are another protocol's."""
+        if self.transport is None:
+            raise ConnectionResetError("the client is gone")
+        upgraded = Upgraded(self, self.transport)
+        self.set_parser(cast("Any", upgraded))
+        return upgraded
+
+    async def drained(self) -> None:
+        await self._drain_helper()
 
     def abort(self) -> None:
         """Also when it is closing already and waits for a client that does not read."""
@@ -121,6 +135,30 @@ class Connection(web.RequestHandler):
         response = _response(answer)
         response.force_close()
         return response
+
+
+class Upgraded:
+    """The client's bytes behind an answer 101, and the way back. To aiohttp it is a parser of payloads."""
+
+    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._bytes = asyncio.StreamReader(limit=SLICE)
+        self._bytes.set_transport(transport)  # so that it is paused while nobody reads
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self._bytes.feed_data(data)
+        return False, b""
+
+    def feed_eof(self) -> None:
+        self._bytes.feed_eof()
+
+    async def read(self) -> bytes:
+        return await self._bytes.read(SLICE)
+
+    async def write(self, data: bytes) -> None:
+        self._transport.write(data)
+        await self._connection.drained()
 
 
 class Refused(Exception):
@@ -145,13 +183,14 @@ class RequestLoop:
         began = self._clock.elapsed()
         head = _head(incoming)
         answer = await self._answer(incoming, head, local=local)
-        if isinstance(answer, HttpStream):
-            self._metrics.began(head, answer.status)
-            self._tell(head, answer.status, began)
-            return await self._send_stream(incoming, answer)
-        self._metrics.ended(head, answer.status, self._clock.elapsed() - began)
         self._tell(head, answer.status, began)
-        return await self._send(incoming, answer)
+        if isinstance(answer, HttpAnswer):
+            self._metrics.ended(head, answer.status, self._clock.elapsed() - began)
+            return await self._send(incoming, answer)
+        self._metrics.began(head, answer.status)
+        if isinstance(answer, HttpUpgrade):
+            return await self._send_upgrade(incoming, answer)
+        return await self._send_stream(incoming, answer)
 
     def _tell(self, head: HttpRequest, status: int, began: float) -> None:
         if self._log.enabled(DEBUG):
@@ -159,7 +198,7 @@ class RequestLoop:
             agent = head.headers.get("user-agent", "")
             self._log.debug("answered", method=head.method, path=head.path, status=status, seconds=seconds, agent=agent)
 
-    async def _answer(self, incoming: web.BaseRequest, head: HttpRequest, *, local: bool) -> HttpAnswer | HttpStream:
+    async def _answer(self, incoming: web.BaseRequest, head: HttpRequest, *, local: bool) -> ServerAnswer:
         try:
             user = self._door.admit(head, local=local)
             if isinstance(user, HttpAnswer):
@@ -215,12 +254,38 @@ class RequestLoop:
     async def _send_stream(self, incoming: web.BaseRequest, stream: HttpStream) -> web.StreamResponse:
         connection = cast("Connection", incoming.protocol)
         response = web.StreamResponse(status=stream.status, headers={**ANSWER_HEADERS, **stream.headers})
+        connection.given_up, connection.patient = stream.given_up, stream.patient
+        try:
+            await self._streamed(incoming, response, partial(_copy, stream, response))
+        finally:
+            connection.given_up, connection.patient = None, False
+            await _close(stream)
+        return response
+
+    async def _send_upgrade(self, incoming: web.BaseRequest, upgrade: HttpUpgrade) -> web.StreamResponse:
+        connection = cast("Connection", incoming.protocol)
+        response = web.StreamResponse(status=upgrade.status, headers=upgrade.headers)
+        response.force_close()
+        connection.patient = True
+
+        async def join() -> None:
+            await joined(connection.take_over(), upgrade)
+
+        try:
+            await self._streamed(incoming, response, join)
+        finally:
+            upgrade.close()
+        return response
+
+    async def _streamed(
+        self, incoming: web.BaseRequest, response: web.StreamResponse, send: Callable[[], Awaitable[None]]
+    ) -> None:
+        connection = cast("Connection", incoming.protocol)
         task = connection.stream = asyncio.current_task()
-        connection.given_up = stream.given_up
         try:
             await response.prepare(incoming)
             if not connection.stopped and incoming.method != "HEAD":
-                await _copy(stream, response)
+                await send()
         except asyncio.CancelledError:
             # Ours is the end of the stream; any other is the end of the reader, or of the process.
             if not connection.stopped or connection.transport is None or task is None or task.uncancel():
@@ -232,9 +297,7 @@ class RequestLoop:
             connection.abort()  # so that nobody takes the part for the whole
             raise ConnectionError("the stream broke off") from error
         finally:
-            connection.stream = connection.given_up = None
-            await _close(stream)
-        return response
+            connection.stream = None
 
 
 async def _copy(stream: HttpStream, response: web.StreamResponse) -> None:

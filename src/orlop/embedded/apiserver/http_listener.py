@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -23,12 +24,14 @@ from aiohttp import web
 from orlop.embedded.apiserver.http_connection import Connection, Door, Manners, RequestLoop
 from orlop.embedded.apiserver.request_metrics import RequestMetrics
 from orlop.foundation.clock import Clock
-from orlop.foundation.http_edge import SILENT_LOGGER
 from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 
 if TYPE_CHECKING:
     from orlop.foundation.metrics import Metrics
+
+# aiohttp would write what clients sent into the standard library's log.
+SILENT_LOGGER: Final = logging.Logger("silent", logging.CRITICAL + 1)  # noqa: LOG001 - it shall not be found by name
 
 BACKLOG: Final = 1024
 MOST_CONNECTIONS: Final = 2000

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.http_upgrade import HttpUpgrade, ServerAnswer
 from orlop.kube.errors import ConnectionBroken, NoAnswerInTime, NotConnected
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class Server(Protocol):
-    async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream: ...
+    async def answer(self, request: HttpRequest, user: User) -> ServerAnswer: ...
 
 
 class InProcessTransport:
@@ -32,7 +33,7 @@ class InProcessTransport:
     async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
         try:
             async with asyncio.timeout(within):
-                answer = await self._received(self._server.answer(request, self._user))
+                answer = await self._answered(request)
                 if isinstance(answer, HttpAnswer):
                     return answer
                 return HttpAnswer(answer.status, answer.headers, await self._whole(answer))
@@ -43,7 +44,7 @@ class InProcessTransport:
     async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
         try:
             async with asyncio.timeout(within):
-                answer = await self._received(self._server.answer(request, self._user))
+                answer = await self._answered(request)
         except TimeoutError:
             raise NoAnswerInTime(f"no answer within {within:g} seconds: {request.method} {request.path}") from None
         source = _one_piece(answer.body) if isinstance(answer, HttpAnswer) else answer.pieces
@@ -62,6 +63,13 @@ class InProcessTransport:
         self._closed = True
         for waiting in self._under_way:
             waiting.cancel()
+
+    async def _answered(self, request: HttpRequest) -> HttpAnswer | HttpStream:
+        answer = await self._received(self._server.answer(request, self._user))
+        if isinstance(answer, HttpUpgrade):
+            answer.close()
+            raise ConnectionBroken("nothing can be upgraded without a socket")
+        return answer
 
     def _is_closed(self) -> bool:
         return self._closed

@@ -18,6 +18,7 @@ import msgspec
 
 from orlop.embedded.apiserver.access_rules import User
 from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.http_upgrade import ServerAnswer
 from orlop.embedded.apiserver.object_store.decoded_objects import fresh
 from orlop.embedded.apiserver.object_store.errors import Expired, StoreClosed, TooSlow
 from orlop.embedded.apiserver.object_store.store import ObjectStore
@@ -26,7 +27,7 @@ from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
-from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
+from orlop.kube.http_messages import HttpRequest
 from orlop.kube.kinds import CONFIG_MAP, NAMESPACE, SERVICE_ACCOUNT, Kind
 
 ACCOUNT: Final = "default"
@@ -42,7 +43,7 @@ Object = dict[str, Any]
 
 
 class Server(Protocol):
-    async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream: ...
+    async def answer(self, request: HttpRequest, user: User) -> ServerAnswer: ...
 
 
 class NamespaceFurnishing:

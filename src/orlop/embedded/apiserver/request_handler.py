@@ -20,6 +20,8 @@ from orlop.embedded.apiserver.access_rules import Denied, PathQuestion, Resource
 from orlop.embedded.apiserver.discovery_paths import discovery_answer
 from orlop.embedded.apiserver.event_expiry import EventExpiry
 from orlop.embedded.apiserver.first_objects import make_first_objects
+from orlop.embedded.apiserver.http_upgrade import ServerAnswer
+from orlop.embedded.apiserver.kubelet_streams import NO_KUBELETS, KubeletSockets
 from orlop.embedded.apiserver.namespace_deletion import NamespaceDeletion
 from orlop.embedded.apiserver.object_store.errors import StoreClosed, WriteFailed
 from orlop.embedded.apiserver.request_options import asks_to_watch
@@ -41,7 +43,7 @@ from orlop.embedded.apiserver.status_answers import (
 from orlop.embedded.apiserver.stored_objects import kinds_in_store
 from orlop.embedded.apiserver.subresources import NO_REVIEWS, Reviews
 from orlop.foundation.task_group import TaskGroup
-from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
+from orlop.kube.http_messages import HttpAnswer, HttpRequest
 from orlop.kube.kinds import BUILT_IN, Kind
 from orlop.kube.label_requirements import InvalidSelector
 from orlop.kube.selectors import FieldSelector
@@ -53,7 +55,10 @@ ON_COLLECTIONS: Final = frozenset({"list", "watch", "deletecollection"})
 
 
 class ApiServer:
-    """`extra_paths` are paths that lead to no object; one that ends with a slash stands for all paths below it."""
+    """`extra_paths` are paths that lead to no object; one that ends with a slash stands for all paths below it.
+
+    `kubelets` gives the socket of a node's kubelet by the node's name, for logs, commands and `nodes/proxy`.
+    """
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class ApiServer:
         extra_paths: Mapping[str, PathHandler] | None = None,
         reviews: Reviews = NO_REVIEWS,
         address: str = DEFAULT_ADDRESS,
+        kubelets: KubeletSockets = NO_KUBELETS,
     ) -> None:
         self.kinds = tuple(kinds)
         self.policy = AccessPolicy(tools.store)
@@ -72,15 +78,15 @@ class ApiServer:
         self._groups = {(kind.group, kind.version) for kind in kinds}
         self._extra_paths = dict(extra_paths or {})
         self._address = address
-        self._verbs = ResourceVerbs(tools, self.policy, reviews)
+        self._verbs = ResourceVerbs(tools, self.policy, reviews, kubelets)
         self._namespace_deletion = NamespaceDeletion(
             tools, self._served.values(), self._verbs.deleter, self._verbs.updater
         )
         self._event_expiry = EventExpiry(tools, self._verbs.deleter)
 
-    async def answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream:
+    async def answer(self, request: HttpRequest, user: User) -> ServerAnswer:
         try:
-            answer = await self._answer(request, user)
+            answer: ServerAnswer = await self._answer(request, user)
         except Refusal as refusal:
             answer = refusal.answer()
         except StoreClosed:
@@ -109,7 +115,7 @@ class ApiServer:
         finally:
             self.policy.close()
 
-    async def _answer(self, request: HttpRequest, user: User) -> HttpAnswer | HttpStream:
+    async def _answer(self, request: HttpRequest, user: User) -> ServerAnswer:
         if len(request.body) > LARGEST_BODY:
             raise body_too_large()
         path = read_path(request.path)

@@ -33,15 +33,15 @@ ANY_FIELDS: Final = FieldSelector()
 Query = Sequence[tuple[str, str]]
 
 
-def _first(query: Query) -> Mapping[str, str]:
+def first_options(query: Query) -> Mapping[str, str]:
     return dict(reversed(query))
 
 
-def _flag(options: Mapping[str, str], name: str) -> bool:
+def flag_option(options: Mapping[str, str], name: str) -> bool:
     return name in options and options[name] not in FALSE
 
 
-def _integer(options: Mapping[str, str], name: str) -> int | None:
+def integer_option(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name, "")
     if not text:
         return None
@@ -81,23 +81,23 @@ class ListOptions:
 
 
 def asks_to_watch(query: Query) -> bool:
-    return _flag(_first(query), "watch")
+    return flag_option(first_options(query), "watch")
 
 
 def read_list_options(query: Query) -> ListOptions:
-    options = _first(query)
+    options = first_options(query)
     labels, fields = _selectors(options)
     read = ListOptions(
         labels=labels,
         fields=fields,
-        watch=_flag(options, "watch"),
+        watch=flag_option(options, "watch"),
         version=options.get("resourceVersion", ""),
         match=options.get("resourceVersionMatch", ""),
-        limit=max(0, _integer(options, "limit") or 0),
+        limit=max(0, integer_option(options, "limit") or 0),
         continue_token=options.get("continue", ""),
-        timeout_seconds=_integer(options, "timeoutSeconds"),
-        bookmarks=_flag(options, "allowWatchBookmarks"),
-        send_initial=_flag(options, "sendInitialEvents") if "sendInitialEvents" in options else None,
+        timeout_seconds=integer_option(options, "timeoutSeconds"),
+        bookmarks=flag_option(options, "allowWatchBookmarks"),
+        send_initial=flag_option(options, "sendInitialEvents") if "sendInitialEvents" in options else None,
     )
     if causes := list(_watch_causes(read) if read.watch else _list_causes(read)):
         raise invalid_options("ListOptions", causes)
@@ -170,7 +170,7 @@ class WriteOptions:
 
 def read_write_options(query: Query, kind_of_options: str) -> WriteOptions:
     """`kind_of_options` is CreateOptions, UpdateOptions or PatchOptions: refusals name it."""
-    options = _first(query)
+    options = first_options(query)
     validation = options.get("fieldValidation", "")
     dry_run = [value for name, value in query if name == "dryRun"]
     causes = [*_dry_run_causes(dry_run), *_manager_causes(options.get("fieldManager", ""))]
@@ -224,14 +224,14 @@ def read_deletion_options(query: Query, body: Mapping[str, Any] | None) -> Delet
 
 
 def _deletion_query(query: Query) -> dict[str, Any]:
-    options = _first(query)
+    options = first_options(query)
     given: dict[str, Any] = {
         "propagationPolicy": options.get("propagationPolicy", ""),
         "dryRun": [value for name, value in query if name == "dryRun"],
-        "gracePeriodSeconds": _integer(options, "gracePeriodSeconds"),
+        "gracePeriodSeconds": integer_option(options, "gracePeriodSeconds"),
     }
     if "orphanDependents" in options:
-        given["orphanDependents"] = _flag(options, "orphanDependents")
+        given["orphanDependents"] = flag_option(options, "orphanDependents")
     return given
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from orlop.embedded.apiserver.name_rules import path_segment
 from orlop.embedded.apiserver.object_store.versions import Key
@@ -17,6 +18,7 @@ from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.kube.http_messages import HttpRequest
 from orlop.kube.kinds import Subresource
 
+PROXY: Final = "proxy"
 Served = Mapping[tuple[str, str, str], KindInStore]
 
 
@@ -30,6 +32,8 @@ class ResourceRequest:
     namespace: str
     name: str
     subresource: Subresource | None
+    rest: tuple[str, ...] = ()
+    """What stands behind a subresource that leads on."""
 
     @property
     def key(self) -> Key:
@@ -45,7 +49,7 @@ class ResourceRequest:
 
 def resource_request(served: Served, http: HttpRequest, path: ResourcePath, verb: str | None) -> ResourceRequest:
     kind = served.get((path.group, path.version, path.resource))
-    if kind is None or path.rest or not _has_place(kind, path):
+    if kind is None or (path.rest and path.subresource != PROXY) or not _has_place(kind, path):
         raise no_such_resource()
     part = kind.kind.subresource(path.subresource) if path.subresource else None
     if path.subresource and part is None:
@@ -54,7 +58,7 @@ def resource_request(served: Served, http: HttpRequest, path: ResourcePath, verb
         raise method_not_allowed()
     if path.name and (wrong := path_segment(path.name)):
         raise bad_name(path.name, wrong[0])
-    return ResourceRequest(http, verb, kind, path.namespace, path.name, part)
+    return ResourceRequest(http, verb, kind, path.namespace, path.name, part, path.rest)
 
 
 def _has_place(kind: KindInStore, path: ResourcePath) -> bool:

@@ -12,6 +12,8 @@ from orlop.embedded.apiserver.access_rules import Denied, ResourceQuestion, User
 from orlop.embedded.apiserver.answer_forms import Form, form_of
 from orlop.embedded.apiserver.creating import Creator
 from orlop.embedded.apiserver.deleting import Deleter
+from orlop.embedded.apiserver.http_upgrade import ServerAnswer
+from orlop.embedded.apiserver.kubelet_streams import NO_KUBELETS, KubeletSockets, KubeletStreams
 from orlop.embedded.apiserver.media_types import answer_form
 from orlop.embedded.apiserver.namespace_gate import NamespaceGate
 from orlop.embedded.apiserver.object_patches import read_patch
@@ -45,7 +47,9 @@ STREAM_HEADERS: Final = {**JSON_HEADERS, "cache-control": "no-cache, private"}
 
 
 class ResourceVerbs:
-    def __init__(self, tools: ServerTools, policy: AccessPolicy, reviews: Reviews) -> None:
+    def __init__(
+        self, tools: ServerTools, policy: AccessPolicy, reviews: Reviews, kubelets: KubeletSockets = NO_KUBELETS
+    ) -> None:
         self._tools = tools
         self._policy = policy
         gate = NamespaceGate(tools.store)
@@ -55,6 +59,7 @@ class ResourceVerbs:
         self.deleter = Deleter(tools, gate)
         self._parts = Subresources(tools, self.updater, self.deleter, reviews)
         self._watches = WatchStreams(tools, self.reader)
+        self._kubelets = KubeletStreams(self.reader, policy, kubelets, tools.clock)
         self._verbs: Mapping[str, Callable[[ResourceRequest, User], Awaitable[HttpAnswer | HttpStream]]] = {
             "get": self._get,
             "list": self._list,
@@ -66,7 +71,9 @@ class ResourceVerbs:
             "deletecollection": self._delete_collection,
         }
 
-    async def carry_out(self, request: ResourceRequest, user: User) -> HttpAnswer | HttpStream:
+    async def carry_out(self, request: ResourceRequest, user: User) -> ServerAnswer:
+        if self._kubelets.answers(request):
+            return await self._kubelets.answer(request, user)
         return await self._verbs[request.verb](request, user)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -152,7 +159,7 @@ def _selection(request: ResourceRequest, options: ListOptions) -> Selection:
 
 
 def _part(request: ResourceRequest) -> str:
-    """The part of the object that is meant, and is served here; exec, log and their like are a kubelet's."""
+    """The part of the object that is meant, and is served here."""
     name = request.subresource.name if request.subresource else MAIN
     if name not in SERVED_PARTS:
         raise no_such_resource()

@@ -1,6 +1,6 @@
-"""This machine, as a kubelet with a folder of its own has it: the folder's parts made and opened, its containers.
+"""This machine, as a kubelet with a folder of its own has it: the folder's parts opened, its containers.
 
-Order: the folders that every kubelet has → they are opened → what an earlier life left running is ended → containers
+Order: kubelet's folders are opened → what an earlier life left running is ended → containers
 can be started. Leaving ends every container.
 """
 
@@ -14,31 +14,21 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from orlop.embedded.kubelet.kubelet_folders import PLUGINS, PLUGINS_REGISTRY
 from orlop.embedded.kubelet.kubelet_side import KubeletMachine
 from orlop.embedded.kubelet.node_side import Surroundings
 from orlop.embedded.kubelet.plugin_registration import Connect
 from orlop.embedded.kubelet.pods.machine_containers import machine_containers
 from orlop.embedded.kubelet.registration_folder import watched_folder
 from orlop.foundation.clock import Clock
-from orlop.host.confined_paths import make_folder, opened_root
+from orlop.host.confined_paths import opened_root
 from orlop.host.linux_volume_host import LinuxVolumeHost
 from orlop.host.machine_facts import MachineFacts, read_machine
 
 T = TypeVar("T")
-PLUGINS: Final = "plugins"
-PLUGINS_REGISTRY: Final = "plugins_registry"
-PODS: Final = "pods"
-FOLDER_MODE: Final = 0o750
 THREADS: Final = 16
 """For work on volumes: one of them may hang, and others' must go on."""
 LONGEST_END_SECONDS: Final = 5.0
-
-
-def make_kubelet_folders(folder: str) -> None:
-    """`folder` is there; HostError where something else is in the way."""
-    with opened_root(folder) as root:
-        for name in (PLUGINS, PLUGINS_REGISTRY, PODS):
-            make_folder(root, name, FOLDER_MODE)
 
 
 @asynccontextmanager

@@ -69,6 +69,25 @@ async def test_a_daemon_that_holds_the_output_is_not_waited_for(folder: Path):
         assert await run(container, "sleep 1000 & echo done") == (0, b"done\n", b"")
 
 
+async def test_output_is_told_to_its_end_however_slowly_it_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orlop.embedded.kubelet.pods.exec_session.LAST_WORDS_SECONDS", 0.01)
+    async with kubelet_in(folder) as k:
+        container = await k.containers.start(shell("sleep 1000"))
+        may_go_on, printed = asyncio.Event(), []
+
+        async def output(_name: str, piece: bytes) -> None:
+            await may_go_on.wait()
+            printed.append(len(piece))
+
+        request = ExecRequest(Command(("sh", "-c", "head -c 100000 /dev/zero; touch /done")), None, output)
+        session = asyncio.create_task(run_in_container(container, request, SystemClock()))
+        await run(container, "while [ ! -e /done ]; do sleep 0.01; done; sleep 0.1")
+        may_go_on.set()
+
+        assert await session == 0
+        assert sum(printed) == 100_000
+
+
 async def test_a_session_that_is_given_up_ends_its_command(folder: Path):
     async with kubelet_in(folder) as k:
         container = await k.containers.start(shell("sleep 1000"))

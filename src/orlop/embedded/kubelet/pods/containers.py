@@ -47,6 +47,10 @@ class CommandInside(Protocol):
 
 
 class RunningContainer(Protocol):
+    @property
+    def command(self) -> Command:
+        """What it was started with; commands beside it have its surroundings."""
+
     async def ended(self) -> int:
         """The exit code; 137 where it was killed. Returns when no process of the container is left."""
 

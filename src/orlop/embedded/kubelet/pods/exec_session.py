@@ -12,15 +12,14 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from io import FileIO
 from typing import Final
 
 from orlop.embedded.kubelet.pods.containers import CommandInside, RunningContainer, Streams
+from orlop.embedded.kubelet.pods.pipe_ends import read_pipe, write_pipe
 from orlop.foundation.clock import Clock
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.container_request import Command
 
-ONE_READ: Final = 64 << 10
 LAST_WORDS_SECONDS: Final = 1.0
 
 Output = Callable[[str, bytes], Awaitable[None]]
@@ -49,8 +48,10 @@ async def run_in_container(container: RunningContainer, request: ExecRequest, cl
     return await _Session(running, pipes, request, clock).to_the_end()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Pipes:
+    """Ours do not block, and are closed by `close_ours` alone; of standard input also before."""
+
     theirs: Streams
     stdin: int | None
     stdout: int
@@ -61,16 +62,24 @@ class _Pipes:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         in_read, in_write = os.pipe() if with_stdin else (os.open(os.devnull, os.O_RDONLY), None)
+        for ours in (in_write, out_read, err_read):
+            if ours is not None:
+                os.set_blocking(ours, False)
         return cls(Streams(in_read, out_write, err_write), in_write, out_read, err_read)
 
     def close_theirs(self) -> None:
         for descriptor in (self.theirs.stdin, self.theirs.stdout, self.theirs.stderr):
             os.close(descriptor)
 
+    def close_stdin(self) -> None:
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
     def close_ours(self) -> None:
-        for descriptor in (self.stdin, self.stdout, self.stderr):
-            if descriptor is not None:
-                os.close(descriptor)
+        self.close_stdin()
+        os.close(self.stdout)
+        os.close(self.stderr)
 
 
 class _Session:
@@ -79,6 +88,9 @@ class _Session:
         self._pipes = pipes
         self._request = request
         self._clock = clock
+        self._telling: set[str] = set()
+        self._told = 0
+        """How many pieces."""
 
     async def to_the_end(self) -> int:
         try:
@@ -94,37 +106,42 @@ class _Session:
             return code
         finally:
             self._running.kill()
+            self._pipes.close_ours()
 
     async def _last_words(self, printed: list[asyncio.Task[None]]) -> None:
-        with suppress(TimeoutError):
-            async with self._clock.timeout(LAST_WORDS_SECONDS):
-                await asyncio.wait(printed)
+        """All that was printed is told, however slowly it is taken; only silence is not waited for."""
+        is_silent = False
+        while not is_silent and not all(task.done() for task in printed):
+            before = self._told
+            with suppress(TimeoutError):
+                async with self._clock.timeout(LAST_WORDS_SECONDS):
+                    await asyncio.wait(printed)
+            is_silent = not self._telling and self._told == before
         for task in printed:
             task.cancel()
 
     async def _print(self, name: str, descriptor: int) -> None:
-        reader = asyncio.StreamReader(limit=ONE_READ)
-        end = FileIO(descriptor, "rb")  # the transport closes it
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), end)
-        try:
-            while piece := await reader.read(ONE_READ):
-                await self._request.output(name, piece)
-        finally:
-            transport.close()
+        while piece := await read_pipe(descriptor):
+            self._telling.add(name)
+            await self._request.output(name, piece)
+            self._telling.discard(name)
+            self._told += 1
 
     async def _type(self) -> None:
         """What the command does not read any more is dropped."""
         if self._pipes.stdin is None or self._request.typed is None:
             return
-        end = FileIO(self._pipes.stdin, "wb")
-        loop = asyncio.get_running_loop()
-        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, end)
-        writer = asyncio.StreamWriter(transport, protocol, None, loop)
         try:
-            with suppress(BrokenPipeError, ConnectionResetError):
+            with suppress(BrokenPipeError):
                 async for piece in self._request.typed:
-                    writer.write(piece)
-                    await writer.drain()
+                    await write_pipe(self._pipes.stdin, piece)
         finally:
-            transport.close()
+            self._pipes.close_stdin()
+            await _closed(self._request.typed)
+
+
+async def _closed(typed: AsyncIterator[bytes]) -> None:
+    """So that whoever types knows that nobody reads it any more."""
+    close = getattr(typed, "aclose", None)
+    if close is not None:
+        await close()

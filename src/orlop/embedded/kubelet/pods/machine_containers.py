@@ -72,7 +72,7 @@ class MachineContainers:
             asking.add_done_callback(self._end_unwanted)
             raise
         told = await self._begun(process)
-        return MachineContainer(told, self)
+        return MachineContainer(told, self, wanted.request.command)
 
     async def end_all(self) -> None:
         for told in list(self._running):
@@ -245,9 +245,10 @@ class _Told:
 class MachineContainer:
     """A running container, or one that has ended."""
 
-    def __init__(self, told: _Told, containers: MachineContainers) -> None:
+    def __init__(self, told: _Told, containers: MachineContainers, command: Command) -> None:
         self._told = told
         self._containers = containers
+        self.command: Final = command
 
     async def ended(self) -> int:
         await self._told.over.wait()

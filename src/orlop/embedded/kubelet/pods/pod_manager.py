@@ -70,6 +70,14 @@ class PodManager:
     def worker(self, pod_uid: str) -> PodWorker | None:
         return self._workers.get(pod_uid)
 
+    def workers(self) -> tuple[PodWorker, ...]:
+        return tuple(self._workers.values())
+
+    def named(self, name: ObjectName) -> PodWorker | None:
+        """Of several pods that had the name one after the other, the newest."""
+        found = [pod_uid for pod_uid, known in self._names.items() if known == name]
+        return self._workers[found[-1]] if found else None
+
     def phases(self) -> Counter[str]:
         """How many pods there are of each."""
         return Counter((pod.get("status") or {}).get("phase") or "Pending" for pod in self._all_pods())

@@ -74,6 +74,15 @@ class PodWorker:
         return self._running
 
     @property
+    def pod(self) -> Pod:
+        """As it was last told, or written by us."""
+        return self._pod
+
+    def is_running(self, container: str, attempt: int) -> bool:
+        life = self._life.container(container)
+        return life.attempt == attempt and isinstance(life.state, Running)
+
+    @property
     def life(self) -> PodLife:
         return self._life
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from orlop.embedded.kubelet.volumes import event_texts, volume_paths
 from orlop.embedded.kubelet.volumes.desired_volumes_rules import PodDesire
 from orlop.embedded.kubelet.volumes.volume_paths import Names
-from orlop.embedded.kubelet.volumes.volume_values import Actual, DesiredMount, MountState, VolumeMode
+from orlop.embedded.kubelet.volumes.volume_values import Actual, Desired, DesiredMount, MountState, VolumeMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,32 @@ class PodVolumes:
         return event_texts.not_ready(self.unmounted, self.unattached, self.errors, cause)
 
 
+@dataclass(frozen=True, slots=True)
+class VolumeInPod:
+    """A volume that is mounted for a pod, as its driver knows it; `names` are the pod's own for it."""
+
+    pod_uid: str
+    names: tuple[str, ...]
+    driver: str
+    handle: str
+    path: str
+
+
+def volumes_in_pods(desired: Desired, actual: Actual, path_of: Callable[[Names], str]) -> tuple[VolumeInPod, ...]:
+    mounts = (mount for pods in desired.values() for mount in pods.values() if mount.volume in actual)
+    return tuple(
+        VolumeInPod(mount.pod.uid, mount.outer_names, mount.spec.driver, mount.spec.handle, path_of(_place(mount)))
+        for mount in mounts
+        if _is_mounted(mount, actual)
+    )
+
+
+def _place(mount: DesiredMount) -> Names:
+    if mount.spec.mode is VolumeMode.BLOCK:
+        return volume_paths.block_device(mount.spec.name, mount.pod.uid)
+    return volume_paths.mount_target(mount.pod.uid, mount.spec.name)
+
+
 def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str], *, is_read: bool) -> PodVolumes:
     mounted: dict[str, MountedVolume] = {}
     unattached: list[str] = []
@@ -61,11 +87,8 @@ def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str
 
 
 def _mounted(mount: DesiredMount, path_of: Callable[[Names], str]) -> MountedVolume:
-    is_device = mount.spec.mode is VolumeMode.BLOCK
-    volume, pod_uid = mount.spec.name, mount.pod.uid
-    device, folder = volume_paths.block_device(volume, pod_uid), volume_paths.mount_target(pod_uid, volume)
-    names = device if is_device else folder
-    return MountedVolume(names, path_of(names), mount.read_only, is_device)
+    names = _place(mount)
+    return MountedVolume(names, path_of(names), mount.read_only, mount.spec.mode is VolumeMode.BLOCK)
 
 
 def _is_mounted(mount: DesiredMount, actual: Actual) -> bool:

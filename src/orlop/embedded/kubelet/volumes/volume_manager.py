@@ -26,7 +26,7 @@ from orlop.embedded.kubelet.volumes.desired_volumes_rules import pod_facts
 from orlop.embedded.kubelet.volumes.leftovers import Leftovers
 from orlop.embedded.kubelet.volumes.node_look import NodeLook
 from orlop.embedded.kubelet.volumes.operations import Operations
-from orlop.embedded.kubelet.volumes.pod_volumes import PodVolumes
+from orlop.embedded.kubelet.volumes.pod_volumes import PodVolumes, VolumeInPod
 from orlop.embedded.kubelet.volumes.reconcile_rules import Mount, Operation, World, plan
 from orlop.embedded.kubelet.volumes.reconstruction import reconstruct
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused, SubPaths
@@ -103,6 +103,10 @@ class VolumeManager:
             return PodVolumes()
         path_of = self._tools.host.path_of
         return pod_volumes.volumes_of(wanted.desire, self._actual.volumes, path_of, is_read=wanted.is_answered)
+
+    def mounted_volumes(self) -> tuple[VolumeInPod, ...]:
+        """All that are mounted for pods, for whoever asks their drivers about them."""
+        return pod_volumes.volumes_in_pods(self._desired.mounts(), self._actual.volumes, self._tools.host.path_of)
 
     def volumes_in_use(self) -> tuple[str, ...] | None:
         """For the Node's status: all that need attaching; None: leave it, since it is not known yet."""
