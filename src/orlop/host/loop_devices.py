@@ -36,6 +36,12 @@ def holder_of(path: str) -> str | None:
     return next((f"/dev/{name}" for name in _loop_names() if _path_behind(name) == path), None)
 
 
+def held_below(folder: str) -> list[str]:
+    """Paths below the folder, which is given without links, that loop devices hold."""
+    paths = (_path_behind(name) for name in _loop_names())
+    return sorted(path for path in paths if path is not None and path.startswith(f"{folder.rstrip('/')}/"))
+
+
 def hold(place: int, path: str) -> str:
     """The loop device that has it, from before or now. `place` is a handle of the block device at the path."""
     for _ in range(MOST_TRIES):
