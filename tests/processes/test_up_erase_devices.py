@@ -26,7 +26,10 @@ def test_devices_are_let_go_unmounted_and_erased_and_others_are_not_touched(tmp_
         assert loops_about(state.folder) == loop_devices.held_below(str(state.folder)) == [held]
 
         told: list[str] = []
-        erase(state, told.append)
+        try:
+            erase(state, told.append)
+        finally:
+            loop_devices.release(held)
 
         assert told[0] == f"let go of {held}"
         assert loops_about(room) == []
