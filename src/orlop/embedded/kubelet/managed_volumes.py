@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, Final
 
-from orlop.embedded.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
+from orlop.embedded.kubelet.pods.container_rules import DeviceSource, Names, SubPathWish, VolumeSources
 from orlop.embedded.kubelet.pods.pod_life_rules import FINAL_PHASES
 from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady, VolumesNotReady
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused
@@ -47,7 +47,11 @@ class ManagedVolumes:
         except NotMounted as error:
             raise VolumesNotReady(str(error), told=False) from None  # the manager has told what is to be told
         self._note_next_sync(pod)
-        return VolumeSources({name: volume.names for name, volume in found.mounted.items()})
+        mounted = found.mounted.items()
+        return VolumeSources(
+            {name: volume.names for name, volume in mounted if not volume.is_device},
+            devices={name: DeviceSource(one.names, one.read_only) for name, one in mounted if one.is_device},
+        )
 
     async def sub_path(self, pod: Pod, container: str, wish: SubPathWish) -> Names:
         try:
