@@ -282,3 +282,19 @@ def test_a_working_directory_that_was_deleted_or_unmounted_is_not_writable(tmp_p
     assert before is None
     assert without_shelf.startswith("The working directory is gone: its folder live was deleted.")
     assert "it was unmounted." in unmounted
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_what_is_mounted_on_a_disk_that_died_is_found_out_or_refused_with_a_sentence(tmp_path: Path, file_system: str):
+    with disk_image(tmp_path / "room", file_system) as disk:
+        workdir = LinuxWorkdir(str(disk.folder))
+        workdir.create(live("a"), b"", 0o777)
+        disk.lose_power()
+        try:
+            mounted = workdir.mounted_folders()
+        except HostError:
+            mounted = frozenset()
+        finally:
+            workdir.close()
+
+        assert mounted == frozenset()

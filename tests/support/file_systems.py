@@ -18,7 +18,7 @@ from support.kernel_rooms import why_nothing_can_be_mounted
 IMAGE_BYTES = 600 * 2**20
 MAKERS = {
     "xfs": ("mkfs.xfs", "-q"),
-    "ext4": ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1"),
+    "ext4": ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", "-i", "2048"),  # many small files
 }
 WHY_NOT = why_nothing_can_be_mounted()
 MOUNTS = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar
+from zlib import crc32
 
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process import InProcessConnection
 from orlop.embedded.kubelet.volumes.volume_manager import VolumeManager
+from orlop.embedded.kubelet.volumes.volume_paths import BLOCK_ROOT
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
@@ -65,11 +67,16 @@ class MachineTargets:
     """False: says success and leaves a plain folder; see also `makes`."""
     makes: bool = True
     unmounts: bool = True
+    blocks: str = "device"
+    """What a raw block volume is published as; or "file", or "folder"."""
 
     def make(self, path: str, *, block: bool) -> None:
         names = tuple(path.removeprefix(f"{KUBELET_DIR}/").split("/"))
         assert names[:-1] in self.machine.kubelet_folders, f"kubelet did not make the parent of {path}"
         if not self.makes:
+            return
+        if block and self.blocks != "folder":
+            self._make_device(names)
             return
         self.machine.kubelet_folders.add(names)
         if self.mounts and not self.machine.mounts.get(names):
@@ -78,8 +85,15 @@ class MachineTargets:
     def remove(self, path: str) -> None:
         names = tuple(path.removeprefix(f"{KUBELET_DIR}/").split("/"))
         if self.unmounts:
-            self.machine.mounts.pop(names, None)
+            self.machine.take_device(names)
             self.machine.kubelet_folders.discard(names)
+
+    def _make_device(self, names: tuple[str, ...]) -> None:
+        """The same device for all pods that have the volume."""
+        if self.blocks == "device":
+            self.machine.place_device(names, crc32(names[-2].encode()))
+        else:
+            self.machine.make_empty_file(names)
 
 
 @dataclass
@@ -210,6 +224,11 @@ class World:
     async def claimed_pod(self, name: str = "p", claim_name: str = "c", **spec: Any) -> Object:
         return await self.pod(name, {"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}, **spec)
 
+    async def device_pod(self, name: str = "p", claim_name: str = "c", **source: Any) -> Object:
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim_name, **source}}
+        devices = [{"name": "data", "devicePath": "/dev/xvda"}]
+        return await self.pod(name, volume, containers=[container(volumeDevices=devices)])
+
     async def bound_claim(self, claim_name: str = "c", pv: str = "pv1", handle: str = "h1", **spec: Any) -> None:
         if self.storage.volumes.get(handle) is None:
             self.storage.add_volume(handle, 1 << 30)
@@ -221,7 +240,7 @@ class World:
 
     async def bind(self, claim_name: str) -> None:
         name = ObjectName("default", claim_name)
-        status = MergePatch({"status": {"phase": "Bound"}})
+        status = MergePatch({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}})
         await self.client.patch(PERSISTENT_VOLUME_CLAIM, name, status, subresource="status")
 
     async def events(self) -> list[str]:
@@ -235,12 +254,13 @@ class World:
         machine = self.machine
         base = {("pods",), ("plugins",), ("plugins", "kubernetes.io"), ("plugins", "kubernetes.io", "csi")}
         base |= {("plugins", "kubernetes.io", "csi", DRIVER), ()}
+        base |= {BLOCK_ROOT, (*BLOCK_ROOT, "staging"), (*BLOCK_ROOT, "publish")}
         names = (
             (machine.kubelet_folders - base) | machine.kubelet_files | {at for at, it in machine.mounts.items() if it}
         )
         published = [volume.id for volume in self.volumes_of_driver() if volume.published]
         staged = [volume.id for volume in self.volumes_of_driver() if volume.staged]
-        return sorted(["/".join(name) for name in names] + published + staged)
+        return sorted(["/".join(name) for name in names] + published + staged + [*machine.loops.values()])
 
     def volumes_of_driver(self) -> list[Any]:
         return list(self.storage.volumes)

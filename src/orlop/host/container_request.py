@@ -41,6 +41,8 @@ class VolumePlace:
 
     path: str
     read_only: bool = False
+    is_device: bool = False
+    """It is a block device, of which the container gets a node of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@ namespace → an overlay: below it `/`, above it a tmpfs that is limited in size
 what is hidden is covered → /proc, /dev and /sys → the volumes, outermost first → the overlay becomes the root and the
 machine's tree is let go.
 
+Of a block device the container gets a node of its own, with the owner and the permissions of the machine's: what it
+does to the node's permissions does not reach the machine. It can make no other nodes.
+
 Nothing is mounted where this machine sees it, so there is nothing to clean up: all of it goes with the last process.
 Targets are walked by the kernel as if the new root were the root already: no link and no `..` leads out of it.
 
@@ -18,6 +21,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -41,6 +45,7 @@ _PSEUDO: Final = frozenset(
 )
 _DEVICES: Final = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _DEVICE_LINKS: Final = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
+_NOT_WRITABLE: Final = ~0o222
 _READ_ONLY_IN_PROC: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 
 
@@ -52,12 +57,25 @@ class _Carried:
     tree: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A block device's number, and what its node is to be like."""
+
+    place: VolumePlace
+    number: int
+    mode: int
+    user: int
+    group: int
+
+
 class ContainerRoot:
     """Made while the process is still in the machine's mount namespace; `enter` leaves it for good."""
 
     def __init__(self, request: RootRequest, volumes: Sequence[int]) -> None:
         self._request = request
-        self._volumes = [_cloned(place, source) for place, source in zip(request.volumes, volumes, strict=True)]
+        sources = list(zip(request.volumes, volumes, strict=True))
+        self._volumes = [_cloned(place, source) for place, source in sources if not place.is_device]
+        self._devices = [_noted_device(place, source) for place, source in sources if place.is_device]
         self._carried = list(_carried_file_systems(request.hidden))
         self._sys = _clone_of("/sys")
 
@@ -91,9 +109,10 @@ class ContainerRoot:
         _attach_at(root, "/sys", self._sys)
         _attach_proc(root)
         _attach_dev(root)
-        by_depth = sorted(self._volumes, key=lambda volume: len(PurePosixPath(volume[0].path).parts))
-        for place, tree in by_depth:
-            _attach_at(root, place.path, tree)
+        with _device_nodes(root, self._devices) as devices:
+            by_depth = sorted([*self._volumes, *devices], key=lambda volume: len(PurePosixPath(volume[0].path).parts))
+            for place, tree in by_depth:
+                _attach_at(root, place.path, tree)
         if self._request.read_only:
             system_calls.set_mount_attributes(root, READ_ONLY, 0, 0)
 
@@ -110,6 +129,14 @@ def _cloned(place: VolumePlace, source: int) -> tuple[VolumePlace, int]:
     except OSError as error:
         raise HostError.because(error, f"The volume for {place.path} cannot be bound") from error
     return place, tree
+
+
+def _noted_device(place: VolumePlace, source: int) -> _Device:
+    found = os.fstat(source)
+    if not stat.S_ISBLK(found.st_mode):
+        raise HostError(errno.ENOTBLK, f"What is to be the device {place.path} is no block device: map it again.")
+    mode = stat.S_IMODE(found.st_mode) & (_NOT_WRITABLE if place.read_only else ~0)
+    return _Device(place, found.st_rdev, mode, found.st_uid, found.st_gid)
 
 
 def _clone_of(path: str) -> int:
@@ -226,6 +253,32 @@ def _attach_dev(root: int) -> None:
     options = {"newinstance": None, "ptmxmode": "0666", "mode": "0620", "gid": "5"}
     _attach(system_calls.new_file_system("devpts", options, NO_SUID | NO_EXEC), _open_in(root, "/dev/pts"))
     os.close(dev)
+
+
+@contextmanager
+def _device_nodes(root: int, devices: Sequence[_Device]) -> Iterator[list[tuple[VolumePlace, int]]]:
+    """Mounts of nodes that are made in /dev; their names there go again once they are attached elsewhere."""
+    folder = _open_in(root, "/dev")
+    try:
+        yield [_device_node(folder, f".device-{number}", device) for number, device in enumerate(devices)]
+        for number in range(len(devices)):
+            os.unlink(f".device-{number}", dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _device_node(folder: int, name: str, device: _Device) -> tuple[VolumePlace, int]:
+    try:
+        os.mknod(name, stat.S_IFBLK | 0o600, device.number, dir_fd=folder)
+        os.chown(name, device.user, device.group, dir_fd=folder, follow_symlinks=False)
+        os.chmod(name, device.mode, dir_fd=folder)
+        node = os.open(name, _TARGET_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            return device.place, system_calls.clone_tree(node)
+        finally:
+            os.close(node)
+    except OSError as error:
+        raise HostError.because(error, f"The device {device.place.path} cannot be made in the container") from error
 
 
 # ---- places in the new root ------------------------------------------------------------------------------------------

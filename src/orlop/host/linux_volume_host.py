@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from orlop.host import confined_paths, mount_table, mounts, subpath_mounts
+from orlop.host import confined_paths, device_mounts, loop_devices, mount_table, mounts, subpath_mounts
 from orlop.host.confined_paths import READ_FLAGS, Mounts, Use, opened_below, reopen
 from orlop.host.errors import HostError
 from orlop.host.host_paths import opened_host_path
@@ -139,6 +139,56 @@ class LinuxVolumeHost:
         except HostError as error:
             _if_missing(error, None)
 
+    # ---- raw block volumes ---------------------------------------------------------------------------------------
+
+    def device_at(self, place: Names) -> str:
+        with self._parent_of(place) as parent, device_mounts.opened_device(parent, place[-1]) as device:
+            return device_mounts.resolved_path(device)
+
+    def make_file(self, file: Names) -> None:
+        with self._parent_of(file) as parent:
+            device_mounts.make_file(parent, file[-1])
+
+    def mount_device(self, place: Names, file: Names) -> None:
+        with (
+            self._parent_of(place) as published,
+            device_mounts.opened_device(published, place[-1]) as device,
+            self._parent_of(file) as parent,
+        ):
+            device_mounts.mount_device(device, parent, file[-1])
+
+    def unmount_device(self, file: Names) -> None:
+        try:
+            with self._parent_of(file) as parent:
+                mounts.unmount(parent, file[-1])
+        except HostError as error:
+            _if_missing(error, None)
+
+    def hold_device(self, file: Names) -> str:
+        with self._parent_of(file) as parent, device_mounts.opened_device(parent, file[-1]) as device:
+            return loop_devices.hold(device, self.path_of(file))
+
+    def release_device(self, file: Names) -> bool:
+        return loop_devices.release(self.path_of(file))
+
+    def link(self, link: Names, path: str) -> None:
+        unfinished = f"{link[-1]}{UNFINISHED}"
+        with self._parent_of(link) as parent:
+            _remove(parent, unfinished)
+            try:
+                os.symlink(path, unfinished, dir_fd=parent)
+                os.rename(unfinished, link[-1], src_dir_fd=parent, dst_dir_fd=parent)
+            except OSError as error:
+                raise HostError.because(error, f"The link {'/'.join(link)} cannot be made") from error
+
+    def remove_link(self, link: Names) -> bool:
+        try:
+            with self._parent_of(link) as parent:
+                _remove(parent, f"{link[-1]}{UNFINISHED}")
+                return _is_link(parent, link[-1]) and _remove(parent, link[-1])
+        except HostError as error:
+            return _if_missing(error, False)
+
     def close(self) -> None:
         os.close(self._root)
 
@@ -187,6 +237,15 @@ def _remove(parent: int, name: str) -> bool:
     except OSError as error:
         raise HostError.because(error, f"The file {name} cannot be removed") from error
     return True
+
+
+def _is_link(parent: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HostError.because(error, f"{name} cannot be looked at") from error
 
 
 def _if_missing(error: HostError, answer: T) -> T:

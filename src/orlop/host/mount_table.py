@@ -60,7 +60,11 @@ class SeenNamespaces:
     def folder_of(self, descriptor: int) -> FolderInFileSystem:
         """Which folder of which file system an open folder is, in the terms of all mount tables."""
         mount, path = _line_of(descriptor, self.own), _path_of(descriptor)
-        if os.fstat(descriptor).st_nlink == 0 or path.startswith("(unreachable)"):
+        try:
+            is_deleted = os.fstat(descriptor).st_nlink == 0
+        except OSError as error:
+            raise HostError.because(error, f"The folder {path} cannot be looked at") from error
+        if is_deleted or path.startswith("(unreachable)"):
             raise HostError(errno.ENOENT, f"The folder {path} was deleted, or is out of reach.")
         return folder_of_path(mount, path)
 

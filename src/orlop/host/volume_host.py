@@ -3,7 +3,8 @@
 The seam: `linux_volume_host` is the real one, `testing/fake_host` has a model of it, and one contract suite is kept by
 both. Everything blocks and raises HostError, whose `errno` tells the reasons named here apart. No symbolic link is
 followed below the directory. Nothing here mounts, unmounts, or removes anything but one empty folder or one of our
-own files, except for subPaths: a part of a volume, mounted once more for one container.
+own files, except for subPaths (a part of a volume, mounted once more for one container) and for raw block volumes: the
+device that a driver left at its target, mounted once more at a file of ours, held by a loop device, linked for its pod.
 """
 
 from __future__ import annotations
@@ -67,3 +68,30 @@ class VolumeHost(Protocol):
 
     def unmount_subpath(self, target: Names) -> None:
         """The mount and its target; neither need be there."""
+
+    def device_at(self, place: Names) -> str:
+        """The path, without links, of the block device that a driver left there; its own links are followed.
+
+        ENOENT: nothing is there. ENOTBLK: something else is.
+        """
+
+    def make_file(self, file: Names) -> None:
+        """An empty one; what is there is left as it is. ENOENT: its folder is missing."""
+
+    def mount_device(self, place: Names, file: Names) -> None:
+        """The device that a driver left there, at a file, which is made; what else is mounted at it is replaced."""
+
+    def unmount_device(self, file: Names) -> None:
+        """The file stays; nothing need be mounted. EBUSY: somebody has it open, such as a loop device."""
+
+    def hold_device(self, file: Names) -> str:
+        """The loop device that has it, from before or now; so nobody can pull it away."""
+
+    def release_device(self, file: Names) -> bool:
+        """Whether a loop device had it."""
+
+    def link(self, link: Names, path: str) -> None:
+        """Another link, or a file, is replaced. ENOENT: its folder is missing."""
+
+    def remove_link(self, link: Names) -> bool:
+        """Whether it was there; anything but a link is left."""

@@ -1,14 +1,16 @@
 """The end of an `orlop up`, from outside: it is asked to stop; when asked to, every trace of it is removed.
 
 Order of an erasure: the process that holds the folder is gone → the folder is held by us → what it left running is
-ended → what is mounted below is unmounted → the folder is unbound, for which it must be let go → held again, its
-contents go, and last the folder itself, with its lock. Killed in between, the same command goes on.
+ended → devices of raw block volumes are let go → what is mounted below is unmounted → the folder is unbound, for which
+it must be let go → held again, its contents go, and last the folder itself, with its lock. Killed in between, the same
+command goes on.
 
 Erases nothing but a folder that an `orlop up` has used and in which there is nothing but its own.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +19,8 @@ from typing import Final
 
 from orlop.admin.up_state import Holder, InUse, UpState, held, holder_of, is_up_state
 from orlop.embedded.kubelet.pods.machine_containers import PROCESSES
-from orlop.host import process_records
+from orlop.embedded.kubelet.volumes.volume_paths import BLOCK_ROOT
+from orlop.host import loop_devices, process_records
 from orlop.host.confined_paths import Mounts, Use, names_in, opened_below, opened_root
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
@@ -59,6 +62,7 @@ def erase(state: UpState, tell: Callable[[str], None]) -> None:
     try:
         with held(state, ""):
             _end_processes(state)
+            _release_devices(state, tell)
             _unmount(state, tell)
         unbind(str(state.folder))
         with held(state, ""):
@@ -79,6 +83,14 @@ def _end_processes(state: UpState) -> None:
                 process_records.end_all_noted(notes)
         except FileNotFoundError:
             return
+
+
+def _release_devices(state: UpState, tell: Callable[[str], None]) -> None:
+    """What the kubelet held, and nothing else: other loop devices are a driver's."""
+    folder = "/".join((os.path.realpath(state.kubelet), *BLOCK_ROOT))
+    for path in loop_devices.held_below(folder):
+        loop_devices.release(path)
+        tell(f"let go of {path}")
 
 
 def _unmount(state: UpState, tell: Callable[[str], None]) -> None:

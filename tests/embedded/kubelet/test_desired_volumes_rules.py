@@ -120,7 +120,7 @@ ABOUT = "error processing PVC ns1/c: "
     [
         (Unread("gone"), None, ABOUT + "failed to fetch PVC from API server: gone"),
         (claim(status={"phase": "Pending"}), None, ABOUT + "PVC is not bound"),
-        (claim(spec={}), None, ABOUT + "PVC is not bound"),
+        (claim(spec={}), None, ABOUT + "PVC has empty pvc.Spec.VolumeName"),
         (claim(metadata={"deletionTimestamp": "t"}), None, ABOUT + "PVC is being deleted"),
         (None, Unread("gone"), ABOUT + "failed to fetch PV pv1 from API server: gone"),
         (

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from orlop.embedded.kubelet.volumes.volume_paths import BLOCK_ROOT
+from orlop.host.container_request import VolumePlace
 from orlop.kube.client import DeleteOptions
 from orlop.kube.kinds import POD
 from orlop.kube.objects import ObjectName, uid
@@ -34,6 +36,27 @@ async def test_a_pod_runs_once_its_volume_is_mounted_and_goes_once_it_is_not():
         await node.settle(3)
         assert await node.is_gone()
         assert world.calls() == [PUBLISH, UNPUBLISH]
+        assert world.left() == []
+
+
+async def test_a_pod_with_devices_runs_once_they_are_mapped_and_both_of_its_containers_have_them():
+    async with node_with_driver(volumeLifecycleModes=["Persistent"]) as (node, world), node.running():
+        await world.bound_claim(volumeMode="Block")
+        uses = {"command": ["sleep", "100000"], "volumeDevices": [{"name": "data", "devicePath": "/dev/xvda"}]}
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}}
+        both = [container("one", **uses), container("other", **uses)]
+        made = await world.pod("p", volume, containers=both, automountServiceAccountToken=False)
+        await node.settle(3)
+        device = (*BLOCK_ROOT, "pv1", "dev", uid(made))
+
+        assert await node.phase() == "Running"
+        assert [one.wanted.volumes for one in node.containers.running()] == [(device,), (device,)]
+        places = {one.wanted.request.root.volumes for one in node.containers.running()}
+        assert places == {(VolumePlace("/dev/xvda", read_only=True, is_device=True),)}
+
+        await node.delete()
+        await node.settle(10)
+        assert await node.is_gone()
         assert world.left() == []
 
 

@@ -31,6 +31,12 @@ async def make_persistent(world: World) -> None:
     await world.claimed_pod()
 
 
+async def make_block(world: World) -> None:
+    await world.csi_driver(attachRequired=False)
+    await world.bound_claim(volumeMode="Block")
+    await world.device_pod()
+
+
 async def make_both(world: World) -> None:
     await world.csi_driver(
         attachRequired=False,
@@ -68,7 +74,9 @@ async def live(world: World, points: KillPoints) -> None:
         volumes.all_pods_known()
         for pod in pods:
             await volumes.wait_mounted(pod)
-            for index, name in enumerate(volumes.volumes_of(pod).wanted):
+            for index, (name, mounted) in enumerate(volumes.volumes_of(pod).mounted.items()):
+                if mounted.is_device:
+                    continue
                 await volumes.mount_subpath(pod, SubPathMount(name, "main", index, "a/b"))
             await world.client.delete(POD, of(POD, "p"), AT_ONCE)
             await volumes.wait_unmounted(uid(pod))
@@ -84,7 +92,7 @@ def check(world: World) -> None:
     assert world.left() == []
 
 
-@pytest.mark.parametrize("make", [make_inline, make_persistent, make_both])
+@pytest.mark.parametrize("make", [make_inline, make_persistent, make_both, make_block])
 async def test_a_kubelet_killed_at_any_effect_leaves_nothing_once_it_is_back(make: Any):
     async with AsyncExitStack() as stack:
         deaths = 2 if SOAK and make is make_inline else 1
@@ -93,9 +101,10 @@ async def test_a_kubelet_killed_at_any_effect_leaves_nothing_once_it_is_back(mak
         assert len(explored.effects) > 10
 
 
-async def test_a_kubelet_killed_at_any_effect_leaves_nothing_of_a_driver_that_does_not_stage():
+@pytest.mark.parametrize("make", [make_persistent, make_block])
+async def test_a_kubelet_killed_at_any_effect_leaves_nothing_of_a_driver_that_does_not_stage(make: Any):
     async with AsyncExitStack() as stack:
-        await explore_kills(Worlds(stack, make_persistent, node=[]).build, run, check)
+        await explore_kills(Worlds(stack, make, node=[]).build, run, check)
 
 
 STAGES = [0.0, 0.05, 0.1, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 1.0]
@@ -107,7 +116,7 @@ def slow() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seconds", STAGES)
-@pytest.mark.parametrize("make", [make_inline, make_persistent])
+@pytest.mark.parametrize("make", [make_inline, make_persistent, make_block])
 async def test_a_pod_that_is_deleted_at_any_stage_of_its_start_leaves_nothing(make: Any, seconds: float):
     async with volume_world() as world:
         await make(world)
@@ -123,7 +132,7 @@ async def test_a_pod_that_is_deleted_at_any_stage_of_its_start_leaves_nothing(ma
 
 
 @pytest.mark.parametrize("seconds", STAGES)
-@pytest.mark.parametrize("make", [make_inline, make_persistent])
+@pytest.mark.parametrize("make", [make_inline, make_persistent, make_block])
 async def test_a_driver_that_is_killed_at_any_stage_is_asked_again_when_it_is_back(make: Any, seconds: float):
     async with volume_world() as world:
         await make(world)
@@ -205,13 +214,14 @@ async def test_a_pod_whose_claim_cannot_be_read_after_a_restart_keeps_its_volume
         assert any(world.machine.mounts.values())
 
 
-async def test_what_a_reboot_left_without_its_mounts_is_cleaned_or_mounted_anew():
+@pytest.mark.parametrize("make", [make_persistent, make_block])
+async def test_what_a_reboot_left_without_its_mounts_is_cleaned_or_mounted_anew(make: Any):
     async with volume_world() as world:
-        await make_persistent(world)
+        await make(world)
         (pod,) = (await world.client.list(POD)).items
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
-        world.machine.mounts.clear()
+        world.machine.reboot()
         for volume in world.volumes_of_driver():
             volume.published.clear()
             volume.staged.clear()

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from orlop.embedded.kubelet.plain_volumes.plain_volumes import PlainVolumes
-from orlop.embedded.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
+from orlop.embedded.kubelet.pods.container_rules import DeviceSource, Names, SubPathWish, VolumeSources
 from orlop.embedded.kubelet.pods.pod_life_rules import FINAL_PHASES
 from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady, VolumesNotReady
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused
@@ -55,10 +55,13 @@ class ManagedVolumes:
         except NotMounted as error:
             raise VolumesNotReady(str(error), told=False) from None  # the managers have told what is to be told
         self._note_next_sync(pod)
-        plain = asking.result()
-        of_drivers = {name: volume.names for name, volume in found.mounted.items()}
-        read_only = {name for name, volume in found.mounted.items() if volume.read_only}
-        return VolumeSources({**of_drivers, **plain.origins}, read_only=plain.read_only | read_only)
+        mounted, plain = found.mounted.items(), asking.result()
+        of_drivers = {name: volume.names for name, volume in mounted if not volume.is_device}
+        return VolumeSources(
+            {**of_drivers, **plain.origins},
+            devices={name: DeviceSource(one.names, one.read_only) for name, one in mounted if one.is_device},
+            read_only=plain.read_only | {name for name, volume in mounted if volume.read_only},
+        )
 
     async def sub_path(self, pod: Pod, container: str, wish: SubPathWish) -> Names:
         mount = SubPathMount(wish.volume, container, wish.index, wish.path)

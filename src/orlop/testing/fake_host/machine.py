@@ -88,6 +88,14 @@ class FakeMachine:
         self.kubelet_files: set[Names] = set()
         self.kubelet_contents: dict[Names, bytes] = {}
         """Of those files that kubelet itself wrote."""
+        self.links: dict[Names, str] = {}
+        """Those of kubelet's files that are symbolic links, and where they lead."""
+        self.devices: dict[Names, int] = {}
+        """The number of the block device that is seen at a file."""
+        self.loops: dict[str, str] = {}
+        """Loop devices, and the paths behind them."""
+        self.busy_loops: set[str] = set()
+        """Those that somebody has open."""
         self.group_of: dict[Names, int] = {}
         """Targets that were given to a group, with all they hold."""
         self.payloads: dict[Names, Payload] = {}
@@ -142,6 +150,30 @@ class FakeMachine:
     def mount_something_else(self, target: Names) -> None:
         root = FileIdentity(OTHER_DEVICE, next(self._inodes))
         self.mounts.setdefault(target, []).append(FakeMount(None, root, MountOptions()))
+
+    def place_device(self, target: Names, number: int) -> None:
+        """A driver mounts a block device at a file, which it makes."""
+        self.make_empty_file(target)
+        self.devices[target] = number
+        root = FileIdentity(DEVICE, number)
+        self.mounts[target] = [FakeMount(None, root, MountOptions())]
+
+    def make_empty_file(self, target: Names) -> None:
+        self.kubelet_files.add(target)
+        self.kubelet_contents[target] = b""
+
+    def take_device(self, target: Names) -> None:
+        """A driver unmounts it and removes the file."""
+        self.mounts.pop(target, None)
+        self.devices.pop(target, None)
+        self.kubelet_files.discard(target)
+        self.kubelet_contents.pop(target, None)
+
+    def reboot(self) -> None:
+        """Nothing is mounted and nothing attached; files and folders are there."""
+        self.mounts.clear()
+        self.devices.clear()
+        self.loops.clear()
 
     def free_bytes(self) -> int:
         used = self.used_by_others + sum(folder.bytes for folder in self._all_folders())

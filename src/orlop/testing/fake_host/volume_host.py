@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from typing import NoReturn
 
 from orlop.host.payload_files import HostPath
 from orlop.host.volume_host import Names, VolumeHost
@@ -65,7 +66,8 @@ class FakeVolumeHost:
 
     def read_file(self, file: Names, most: int) -> bytes | None:
         with self._acts.look("read_file"):
-            content = self._machine.kubelet_contents.get(file)
+            is_device = file in self._machine.devices
+            content = None if is_device else self._machine.kubelet_contents.get(file)
             return None if content is None else content[:most]
 
     def remove_file(self, file: Names) -> bool:
@@ -75,6 +77,8 @@ class FakeVolumeHost:
         if file not in self._machine.kubelet_files:
             return False
         with self._acts.change("remove_file", f"remove {_shown(file)}"):
+            if self._machine.mounts.get(file):
+                refuse(errno.EBUSY, f"{_shown(file)} cannot be removed")
             self._take(file)
         return True
 
@@ -128,6 +132,95 @@ class FakeVolumeHost:
         if target in self._machine.kubelet_folders:
             self.remove_folder(target)
 
+    # ---- raw block volumes ---------------------------------------------------------------------------------------
+
+    def device_at(self, place: Names) -> str:
+        with self._acts.look("device_at"):
+            self._number(place)
+            return self.path_of(place)
+
+    def make_file(self, file: Names) -> None:
+        if file not in self._machine.kubelet_files:
+            with self._acts.change("make_file", f"make {_shown(file)}"):
+                if file[:-1] not in self._machine.kubelet_folders:
+                    refuse(errno.ENOENT, f"{_shown(file)} cannot be made")
+                self._put(file, b"")
+
+    def mount_device(self, place: Names, file: Names) -> None:
+        with self._acts.look("mount_device"):
+            number = self._number(place)
+        if self._machine.devices.get(file) == number:
+            return
+        self.unmount_device(file)
+        self.make_file(file)
+        with self._acts.change("mount_device", f"mount {_shown(place)} at {_shown(file)}"):
+            self._machine.devices[file] = number
+            self._machine.mounts[file] = list(self._machine.mounts[place])
+
+    def unmount_device(self, file: Names) -> None:
+        if self._machine.mounts.get(file):
+            with self._acts.change("unmount_device", f"unmount {_shown(file)}"):
+                if file in self._machine.busy or self.path_of(file) in self._machine.loops.values():
+                    refuse(errno.EBUSY, f"{_shown(file)} cannot be unmounted")
+                self._machine.mounts.pop(file)
+                self._machine.devices.pop(file, None)
+
+    def hold_device(self, file: Names) -> str:
+        path, loops = self.path_of(file), self._machine.loops
+        if (found := self._holder(path)) is not None:
+            return found
+        with self._acts.change("hold_device", f"attach a loop device to {_shown(file)}"):
+            self._number(file)
+            free = next(name for number in range(len(loops) + 1) if (name := f"/dev/loop{number}") not in loops)
+            loops[free] = path
+            return free
+
+    def release_device(self, file: Names) -> bool:
+        found = self._holder(self.path_of(file))
+        if found is not None:
+            with self._acts.change("release_device", f"detach {found}"):
+                if found in self._machine.busy_loops:
+                    refuse(errno.EBUSY, f"{found} is in use")
+                del self._machine.loops[found]
+        return found is not None
+
+    def link(self, link: Names, path: str) -> None:
+        unfinished = _unfinished(link)
+        with self._acts.change("link", f"link {_shown(unfinished)}"):
+            if link[:-1] not in self._machine.kubelet_folders:
+                refuse(errno.ENOENT, f"{_shown(link)} cannot be made")
+            self._machine.kubelet_files.add(unfinished)
+            self._machine.links[unfinished] = path
+        with self._acts.effect(f"rename to {_shown(link)}"):
+            self._take(unfinished)
+            self._take(link)
+            self._machine.kubelet_files.add(link)
+            self._machine.links[link] = path
+
+    def remove_link(self, link: Names) -> bool:
+        for one in (_unfinished(link), link):
+            if one in self._machine.links:
+                with self._acts.change("remove_link", f"remove {_shown(one)}"):
+                    self._take(one)
+                if one == link:
+                    return True
+        return False
+
+    def _holder(self, path: str) -> str | None:
+        return next((loop for loop, behind in self._machine.loops.items() if behind == path), None)
+
+    def _number(self, place: Names) -> int:
+        if place not in self._machine.devices:
+            self._refuse_no_device(place)
+        return self._machine.devices[place]
+
+    def _refuse_no_device(self, place: Names) -> NoReturn:
+        if place in self._machine.kubelet_folders:
+            refuse(errno.ENOTBLK, f"{self.path_of(place)} is a folder, and no block device")
+        if place in self._machine.kubelet_files:
+            refuse(errno.ENOTBLK, f"{self.path_of(place)} is a plain file, and no block device")
+        refuse(errno.ENOENT, f"{self.path_of(place)} cannot be opened")
+
     def _refuse_missing(self, volume: Names | HostPath) -> None:
         if isinstance(volume, HostPath):
             if volume.path not in self._machine.host_files:
@@ -146,6 +239,7 @@ class FakeVolumeHost:
     def _take(self, file: Names) -> None:
         self._machine.kubelet_files.discard(file)
         self._machine.kubelet_contents.pop(file, None)
+        self._machine.links.pop(file, None)
 
 
 def as_volume_host(host: FakeVolumeHost) -> VolumeHost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.embedded.kubelet.pods.container_rules import (
+    DeviceSource,
     NotRunnable,
     Surroundings,
     VolumeSources,
@@ -142,6 +144,61 @@ def test_whatever_the_mount_path_what_is_asked_for_is_below_the_root(path: str):
 
     assert place.path.startswith("/")
     assert all(name not in {"", ".", ".."} for name in names)
+
+
+def device_container(path: str) -> Object:
+    return {"volumeDevices": [{"name": "d", "devicePath": path}]}
+
+
+DEVICES = Surroundings(volumes=VolumeSources(devices={"d": DeviceSource(("dev", "u"), read_only=True)}))
+
+
+def test_devices_are_at_their_device_paths_after_the_mounts():
+    main = {**device_container("/dev/xvda"), "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    around = Surroundings(volumes=replace(DEVICES.volumes, volumes={"v": ("x",)}))
+    found = request_for(main, around)
+
+    assert found.request.root.volumes == (
+        VolumePlace("/v"),
+        VolumePlace("/dev/xvda", read_only=True, is_device=True),
+    )
+    assert found.volumes == (("x",), ("dev", "u"))
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("dev/xvda", "error DevicePath `dev/xvda` must be an absolute path"),
+        ("/dev/../etc/passwd", 'devicePath "/dev/../etc/passwd" of container "main" must lead somewhere below /'),
+        ("/..", 'devicePath "/.." of container "main" must lead somewhere below /'),
+        ("/", 'devicePath "/" of container "main" must lead somewhere below /'),
+        ("/dev/a\0b", "must lead somewhere below /"),
+    ],
+)
+def test_a_device_path_that_leads_elsewhere_is_refused(path: str, sentence: str):
+    main = device_container(path)
+    with pytest.raises(NotRunnable) as refused:
+        request_for(main, DEVICES)
+
+    assert sentence in str(refused.value)
+
+
+@given(st.text(alphabet="/.ab\0 ", max_size=20))
+def test_whatever_the_device_path_what_is_asked_for_is_below_the_root(path: str):
+    main = device_container(path)
+    try:
+        found = request_for(main, DEVICES)
+    except NotRunnable:
+        return
+    (place,) = found.request.root.volumes
+    assert place.path.startswith("/")
+    assert ".." not in place.path.split("/")
+
+
+def test_a_device_that_nobody_maps_is_named_in_kubelets_words():
+    main = device_container("/dev/xvda")
+    with pytest.raises(NotRunnable, match='cannot find volume "d" to pass into container "main"'):
+        request_for(main)
 
 
 def test_a_volume_that_nobody_mounts_here_is_named():

@@ -39,11 +39,19 @@ Origin = Names | HostPath
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSource:
+    names: Names
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VolumeSources:
     """Where a pod's volumes are: by the volume's name, and for a subPath by container and place in its mounts."""
 
     volumes: Mapping[str, Origin] = field(default_factory=dict)
     sub_paths: Mapping[tuple[str, int], Names] = field(default_factory=dict)
+    devices: Mapping[str, DeviceSource] = field(default_factory=dict)
+    """Raw block volumes."""
     read_only: frozenset[str] = frozenset()
     """Those that nobody may write to, whatever a container asks for."""
 
@@ -90,6 +98,7 @@ def container_request(
     except BadEnvironment as error:
         raise NotRunnable(CONFIG_ERROR, str(error)) from error
     places, sources = _mounts(container, around.volumes)
+    devices, device_sources = _devices(container, around.volumes)
     security = container.get("securityContext") or {}
     command = Command(
         arguments=_arguments(container, environment),
@@ -99,13 +108,13 @@ def container_request(
         no_new_privileges=security.get("allowPrivilegeEscalation") is False,
     )
     root = RootRequest(
-        volumes=places,
+        volumes=(*places, *devices),
         hidden=around.hidden,
         writable_bytes=_writable_bytes(container),
         read_only=bool(security.get("readOnlyRootFilesystem")),
         host_name=(pod["spec"].get("hostname") or name(pod))[:LONGEST_HOST_NAME].rstrip("-."),
     )
-    return Runnable(ContainerRequest(command, root, f"{attempt}.log"), sources)
+    return Runnable(ContainerRequest(command, root, f"{attempt}.log"), (*sources, *device_sources))
 
 
 def _refuse_what_cannot_be(pod: Mapping[str, Any], container: Mapping[str, Any]) -> None:
@@ -120,8 +129,6 @@ def _refuse_what_cannot_be(pod: Mapping[str, Any], container: Mapping[str, Any])
     if is_init and container.get("restartPolicy"):
         sentence = f'init container "{who}" has a restartPolicy: sidecars are not supported here; make it a container.'
         raise NotRunnable(CONFIG_ERROR, sentence)
-    if container.get("volumeDevices"):
-        raise NotRunnable(CONFIG_ERROR, f'container "{who}" has volumeDevices, which are not supported here yet.')
 
 
 def _arguments(container: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -161,8 +168,23 @@ def _mounts(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tuple
     places, found = [], []
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         read_only = bool(mount.get("readOnly")) or mount["name"] in sources.read_only
-        places.append(VolumePlace(_mount_path(container, mount["mountPath"]), read_only))
+        places.append(VolumePlace(_path_in_container(container, "mountPath", mount["mountPath"]), read_only))
         found.append(_source(container, index, mount, sources))
+    return tuple(places), tuple(found)
+
+
+def _devices(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tuple[VolumePlace, ...], tuple[Names, ...]]:
+    places, found = [], []
+    for device in container.get("volumeDevices") or ():
+        path, volume = device["devicePath"], device["name"]
+        if not path.startswith("/"):
+            raise NotRunnable(CONFIG_ERROR, f"error DevicePath `{path}` must be an absolute path")
+        if (source := sources.devices.get(volume)) is None:
+            who = container["name"]
+            raise NotRunnable(CONFIG_ERROR, f'cannot find volume "{volume}" to pass into container "{who}"')
+        where = _path_in_container(container, "devicePath", path)
+        places.append(VolumePlace(where, source.read_only, is_device=True))
+        found.append(source.names)
     return tuple(places), tuple(found)
 
 
@@ -206,11 +228,11 @@ def no_sub_path(container: Mapping[str, Any], volume: str) -> NotRunnable:
     return NotRunnable(CONFIG_ERROR, sentence)
 
 
-def _mount_path(container: Mapping[str, Any], path: str) -> str:
+def _path_in_container(container: Mapping[str, Any], what: str, path: str) -> str:
     """A relative one is meant from the root, as kubelet takes it."""
     names = [part for part in path.split("/") if part not in {"", "."}]
     if not names or ".." in names or "\0" in path:
-        sentence = f'mountPath "{path}" of container "{container["name"]}" must lead somewhere below /, without "..".'
+        sentence = f'{what} "{path}" of container "{container["name"]}" must lead somewhere below /, without "..".'
         raise NotRunnable(CONFIG_ERROR, sentence)
     return "/" + "/".join(names)
 

@@ -15,20 +15,21 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from signal import SIGTERM
 from typing import Final
 
 from orlop.embedded.kubelet.pods.containers import ContainerRefused, Origin, Streams, WantedContainer
 from orlop.host import process_records
-from orlop.host.confined_paths import Mounts, Use, make_folder, names_in, opened_below
+from orlop.host.confined_paths import Mounts, Use, make_folder, names_in, opened_below, shown
 from orlop.host.container_process import Born, ContainerLauncher, ContainerProcess, Ended, Refused, Started
-from orlop.host.container_request import Command
+from orlop.host.container_request import Command, VolumePlace
 from orlop.host.errors import HostError
 from orlop.host.host_paths import opened_host_path
 from orlop.host.log_folders import made_log_folder, remove_log_folders, remove_older_logs
+from orlop.host.loop_devices import opened_holder
 from orlop.host.payload_files import HostPath
 from orlop.host.process_records import ProcessIdentity
 
@@ -109,15 +110,20 @@ class MachineContainers:
             logs = held.enter_context(opened_below(self._folder, (LOGS,), Use.FOLDER_HANDLE, Mounts.CROSSED))
             log = held.enter_context(made_log_folder(logs, wanted.pod_uid, wanted.name))
             remove_older_logs(log, wanted.attempt)
-            volumes = [held.enter_context(self._opened(names)) for names in wanted.volumes]
+            places = zip(wanted.request.root.volumes, wanted.volumes, strict=True)
+            volumes = [held.enter_context(self._opened(place, names)) for place, names in places]
             return self._working_launcher().start(wanted.request, log, volumes)
 
-    @contextmanager
-    def _opened(self, names: Origin) -> Iterator[int]:
+    def _opened(self, place: VolumePlace, names: Origin) -> AbstractContextManager[int]:
+        """Permissions keep no root user from writing to a device; what holds it, and cannot write, does."""
         if isinstance(names, HostPath):
-            with opened_host_path(names) as volume:
-                yield volume
-            return
+            return opened_host_path(names)
+        if place.is_device and place.read_only:
+            return opened_holder("/".join((shown(self._folder), *names)))
+        return self._opened_itself(names)
+
+    @contextmanager
+    def _opened_itself(self, names: Sequence[str]) -> Iterator[int]:
         with opened_below(self._folder, names, Use.HANDLE, Mounts.CROSSED) as volume:
             if stat.S_ISLNK(os.fstat(volume).st_mode):  # such a descriptor may be that of a link itself
                 raise HostError(errno.ELOOP, f"The volume {'/'.join(names)} is a symbolic link; remove it.")

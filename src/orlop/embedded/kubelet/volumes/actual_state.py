@@ -18,6 +18,7 @@ from orlop.embedded.kubelet.volumes.volume_values import (
     UniqueName,
     VolumeSpec,
 )
+from orlop.foundation.quantity import Quantity
 
 
 class ActualState:
@@ -51,6 +52,10 @@ class ActualState:
             if (mount := volume.mounts.get(pod_uid)) is not None:
                 yield name, mount
 
+    def has_failed_to_expand(self, name: UniqueName) -> bool:
+        volume = self._volumes.get(name)
+        return volume is not None and volume.has_failed_to_expand
+
     def has_trace_of(self, pod_uid: PodUid) -> bool:
         return any(True for _ in self.mounts_of(pod_uid))
 
@@ -63,6 +68,21 @@ class ActualState:
     def add(self, name: UniqueName, spec: VolumeSpec, *, attachable: bool) -> None:
         if name not in self._volumes:
             self._put(ActualVolume(name, spec, attachable=attachable))
+
+    def note_first_size(self, name: UniqueName, size: Quantity) -> None:
+        """Where none is known yet."""
+        volume = self._volumes.get(name)
+        if volume is not None and not (volume.size and volume.size.nanos):
+            self._put(replace(volume, size=size))
+
+    def set_size(self, name: UniqueName, size: Quantity) -> None:
+        self._put(replace(self._volumes[name], size=size, has_failed_to_expand=False))
+
+    def stop_expanding(self, name: UniqueName) -> None:
+        self._put(replace(self._volumes[name], may_expand=False))
+
+    def note_failed_expansion(self, name: UniqueName) -> None:
+        self._put(replace(self._volumes[name], has_failed_to_expand=True))
 
     def set_device(self, name: UniqueName, device: Device) -> None:
         if device is not Device.UNCERTAIN:

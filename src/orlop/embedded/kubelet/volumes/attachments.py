@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
 from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
@@ -45,7 +44,7 @@ class Attachments:
         if mount.volume not in {one.get("name") for one in status.get("volumesAttached") or ()}:
             raise NotPrepared(NOT_ATTACHED, f"volume {mount.volume} is not yet in node's status")
 
-    async def publish_context(self, mount: DesiredMount) -> dict[str, str]:
+    async def publish_context(self, mount: DesiredMount, prefix: str) -> dict[str, str]:
         """What the attaching told for the node; nothing where nothing is attached."""
         if not mount.attach_required:
             return {}
@@ -54,9 +53,9 @@ class Attachments:
             found = await self._client.get(VOLUME_ATTACHMENT, name)
         except ApiError as error:
             why = f"volume {handle} has GET error for volume attachment {name}: {error.message}"
-            raise StepFailed(texts.WAIT_FOR_ATTACH, why) from None
+            raise StepFailed(prefix, why) from None
         if (fault := _fault(found, handle)) is not None:
-            raise StepFailed(texts.WAIT_FOR_ATTACH, fault)
+            raise StepFailed(prefix, fault)
         return dict(_status(found).get("attachmentMetadata") or {})
 
     def _name(self, mount: DesiredMount) -> ObjectName:
@@ -66,11 +65,11 @@ class Attachments:
 def _fault(attachment: Mapping[str, Any], handle: str) -> str | None:
     if objects.is_being_deleted(attachment):
         return "volume attachment is being deleted"
+    if _status(attachment).get("attached"):
+        return None
     if (error := _status(attachment).get("attachError")) is not None:
         return str(error.get("message") or "")
-    if not _status(attachment).get("attached"):
-        return f"volume {handle} is not attached for volume attachment {objects.name(attachment)}"
-    return None
+    return f"volume {handle} is not attached for volume attachment {objects.name(attachment)}"
 
 
 def _status(obj: Mapping[str, Any]) -> Mapping[str, Any]:

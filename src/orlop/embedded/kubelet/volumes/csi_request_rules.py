@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from orlop.csi.proto import csi_pb2
 from orlop.embedded.kubelet.volumes.csi_driver_facts import DriverFacts
 from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, PodFacts, VolumeMode, VolumeSpec
 
+EXPANDS: Final = "EXPAND_VOLUME"
 STAGES: Final = "STAGE_UNSTAGE_VOLUME"
 MULTI_WRITER: Final = "SINGLE_NODE_MULTI_WRITER"
 MOUNT_GROUP: Final = "VOLUME_MOUNT_GROUP"
@@ -86,6 +87,21 @@ def unpublish_request(handle: str, target_path: str) -> csi_pb2.NodeUnpublishVol
 
 def unstage_request(handle: str, staging_path: str) -> csi_pb2.NodeUnstageVolumeRequest:
     return csi_pb2.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=staging_path)
+
+
+def expand_request(
+    mount: DesiredMount, facts: StepFacts, volume_path: str, staging_path: str, required: int
+) -> csi_pb2.NodeExpandVolumeRequest:
+    """The pod's group is never told here."""
+    groupless = replace(facts, abilities=facts.abilities - {MOUNT_GROUP})
+    return csi_pb2.NodeExpandVolumeRequest(
+        volume_id=mount.spec.handle,
+        volume_path=volume_path,
+        capacity_range=csi_pb2.CapacityRange(required_bytes=required),
+        staging_target_path=staging_path,
+        volume_capability=_capability(mount, groupless),
+        secrets=facts.secrets,
+    )
 
 
 def _volume_context(mount: DesiredMount, facts: StepFacts) -> dict[str, str]:

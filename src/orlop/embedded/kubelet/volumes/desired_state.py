@@ -95,6 +95,11 @@ class DesiredState:
         known.pod, known.due, known.delay = pod, now, FIRST_LOOK_AGAIN
         known.told += 1
 
+    def look_again(self, pod_uid: PodUid) -> None:
+        """Its claims are to be read once more, though it was not told anew."""
+        if (known := self._pods.get(pod_uid)) is not None:
+            known.due = self._tools.clock.elapsed()
+
     def let_go(self, pod_uid: PodUid) -> None:
         self._pods.pop(pod_uid, None)
         self._postponed = {key: turn for key, turn in self._postponed.items() if key[1] != pod_uid}

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from orlop.embedded.kubelet.volumes.csi_driver_facts import driver_facts
+from orlop.embedded.kubelet.volumes.expansion_rules import claim_facts, storage_of
 from orlop.embedded.kubelet.volumes.volume_handles import inline_handle, unique_name
-from orlop.embedded.kubelet.volumes.volume_paths import is_fit_name
+from orlop.embedded.kubelet.volumes.volume_paths import TAKEN_BY_BLOCK, is_fit_name
 from orlop.embedded.kubelet.volumes.volume_values import (
+    ClaimFacts,
     DesiredMount,
     Lifecycle,
     PodFacts,
@@ -116,10 +118,12 @@ def pod_facts(pod: Seen) -> PodFacts:
 
 def _mount(pod: Seen, volume: Seen, found: Found) -> DesiredMount:
     source = volume.get("csi")
+    claim = None
     if source is not None:
         spec, read_only = _inline_spec(pod, volume, source), bool(source.get("readOnly"))
     else:
-        spec, read_only = _claimed_spec(pod, volume, found)
+        spec, claim = _claimed_spec(pod, volume, found)
+        read_only = bool((volume.get("persistentVolumeClaim") or {}).get("readOnly"))
     _refuse_unfit_names(pod, spec)
     driver = driver_facts(found.drivers.get(spec.driver))
     return DesiredMount(
@@ -130,6 +134,7 @@ def _mount(pod: Seen, volume: Seen, found: Found) -> DesiredMount:
         read_only=read_only,
         attach_required=not spec.is_inline and driver.attach_required,
         requires_republish=driver.requires_republish,
+        claim=claim,
     )
 
 
@@ -142,6 +147,8 @@ def _refuse_unfit_names(pod: Seen, spec: VolumeSpec) -> None:
     for name in (objects.uid(pod), spec.name.replace("/", "~"), spec.driver):
         if not is_fit_name(name):
             raise NotYet(f"{name!r} cannot be the name of a folder: the pod, the volume or the driver needs another")
+    if spec.mode is VolumeMode.BLOCK and spec.name in TAKEN_BY_BLOCK:
+        raise NotYet(f"a raw block volume cannot be called {spec.name!r}, which is kubelet's: give it another name")
 
 
 # ---- inline ----------------------------------------------------------------------------------------------------------
@@ -163,7 +170,7 @@ def _inline_spec(pod: Seen, volume: Seen, source: Seen) -> VolumeSpec:
 # ---- by a claim ------------------------------------------------------------------------------------------------------
 
 
-def _claimed_spec(pod: Seen, volume: Seen, found: Found) -> tuple[VolumeSpec, bool]:
+def _claimed_spec(pod: Seen, volume: Seen, found: Found) -> tuple[VolumeSpec, ClaimFacts]:
     claim_name = _claim_name(pod, volume) or ""
     about = f"error processing PVC {objects.namespace(pod)}/{claim_name}"
     claim = found.claims.get(claim_name, Unread("it was not read"))
@@ -177,15 +184,15 @@ def _claimed_spec(pod: Seen, volume: Seen, found: Found) -> tuple[VolumeSpec, bo
         raise NotYet(f"{about}: {why_not}")
     spec = _persistent_spec(persistent)
     _refuse_wrong_mode(pod, volume, spec.mode)
-    return spec, bool((volume.get("persistentVolumeClaim") or {}).get("readOnly"))
+    return spec, claim_facts(claim)
 
 
 def why_claim_is_not_ready(claim: Seen) -> str | None:
     if objects.is_being_deleted(claim) and not objects.has_finalizer(claim, CLAIM_FINALIZER):
         return "PVC is being deleted"
-    if (claim.get("status") or {}).get("phase") != "Bound" or not _spec(claim).get("volumeName"):
+    if (claim.get("status") or {}).get("phase") != "Bound":
         return "PVC is not bound"
-    return None
+    return None if _spec(claim).get("volumeName") else "PVC has empty pvc.Spec.VolumeName"
 
 
 def _why_volume_is_not_ready(claim: Seen, volume: Read) -> str | None:
@@ -230,6 +237,8 @@ def _persistent_spec(volume: Seen) -> VolumeSpec:
         _secret(source.get("nodeStageSecretRef")),
         _secret(source.get("nodePublishSecretRef")),
         (spec.get("nodeAffinity") or {}).get("required"),
+        _secret(source.get("nodeExpandSecretRef")),
+        storage_of(spec.get("capacity")),
     )
 
 

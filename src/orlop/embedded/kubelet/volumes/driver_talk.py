@@ -40,16 +40,17 @@ class DriverTalk:
         self._prefix = prefix
         self._deadline = deadline
 
-    async def call(self, method: Rpc[Request, Response], request: Request) -> Response:
+    async def call(self, method: Rpc[Request, Response], request: Request, asking: str = "") -> Response:
+        """`asking` is what kubelet says before the driver's own words."""
         try:
             return await self._client.call(method, request, within=max(0.001, self._deadline.remaining()))
         except CsiError as error:
-            raise failed_call(self._prefix, error) from None
+            raise failed_call(self._prefix, error, asking) from None
 
-    async def abilities(self) -> frozenset[str]:
+    async def abilities(self, asking: str = "") -> frozenset[str]:
         """The names of the Node service's capabilities; a driver that cannot say has changed nothing."""
         try:
-            answer = await self.call(rpc.NODE_GET_CAPABILITIES, csi_pb2.NodeGetCapabilitiesRequest())
+            answer = await self.call(rpc.NODE_GET_CAPABILITIES, csi_pb2.NodeGetCapabilitiesRequest(), asking)
         except StepFailed as error:
             raise StepFailed(self._prefix, error.why) from None
         known = csi_pb2.NodeServiceCapability.RPC.Type.DESCRIPTOR.values_by_number
@@ -66,16 +67,16 @@ async def talk_with(tools: VolumeTools, driver: str, prefix: str, doing: str) ->
     yield DriverTalk(client, prefix, tools.clock.deadline(STEP_SECONDS))
 
 
-async def read_secret(client: KubeClient, name: ObjectName | None, field: str, prefix: str) -> Mapping[str, str]:
-    """All that a Secret holds, as text; `field` is what it was named by."""
+async def read_secret(client: KubeClient, name: ObjectName | None, told: str, prefix: str) -> Mapping[str, str]:
+    """All that a Secret holds, as text; `told` are kubelet's words, with a `{name}` and an `{error}` in them."""
     if name is None:
         return {}
     try:
         secret = await client.get(SECRET, name)
     except ApiError as error:
-        raise StepFailed(prefix, f"fetching {field} {name} failed: {error.message}") from None
+        raise StepFailed(prefix, told.format(name=name, error=error.message)) from None
     except InvalidPath as error:
-        raise StepFailed(prefix, f"fetching {field} {name} failed: {error}") from None
+        raise StepFailed(prefix, told.format(name=name, error=error)) from None
     return _texts(secret)
 
 

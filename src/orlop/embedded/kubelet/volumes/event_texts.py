@@ -8,6 +8,9 @@ from typing import Final
 FAILED_MOUNT: Final = "FailedMount"
 FAILED_MAP: Final = "FailedMapVolume"
 SUCCESSFUL_MOUNT: Final = "SuccessfulMountVolume"
+FAILED_RESIZE: Final = "VolumeResizeFailed"
+RESIZED: Final = "FileSystemResizeSuccessful"
+RESIZE_REFUSED: Final = "FileSystemResizeFailed"
 SLOW_OWNERSHIP: Final = "VolumePermissionChangeInProgress"
 NOT_A_MOUNT: Final = "VolumeNotAMountPoint"
 """Not kubelet's: it does not look."""
@@ -16,13 +19,31 @@ PLUGIN: Final = "kubernetes.io/csi: "
 NODE_AFFINITY: Final = "MountVolume.NodeAffinity check failed"
 WAIT_FOR_ATTACH: Final = "MountVolume.WaitForAttach failed"
 MOUNT_DEVICE: Final = "MountVolume.MountDevice failed"
-MAP_DEVICE: Final = "MapVolume.SetUpDevice failed"
-NO_BLOCK_VOLUMES: Final = "raw block volumes are not served on this node yet: use one with volumeMode Filesystem"
 SET_UP: Final = "MountVolume.SetUp failed"
 TEAR_DOWN: Final = "UnmountVolume.TearDown failed"
 NEW_UNMOUNTER: Final = "UnmountVolume.NewUnmounter failed"
 MOUNT_REFERENCES: Final = "GetDeviceMountRefs check failed"
+SUBPATHS: Final = "error cleaning subPath mounts"
 UNMOUNT_DEVICE: Final = "UnmountDevice failed"
+MAP_NODE_AFFINITY: Final = "MapVolume.NodeAffinity check failed"
+NEW_MAPPER: Final = "MapVolume.NewBlockVolumeMapper initialization failed"
+MAP_WAIT_FOR_ATTACH: Final = "MapVolume.WaitForAttach failed"
+SET_UP_DEVICE: Final = "MapVolume.SetUpDevice failed"
+MAP_POD_DEVICE: Final = "MapVolume.MapPodDevice failed"
+EVAL_LINKS: Final = "MapVolume.EvalHostSymlinks failed"
+MAP_BLOCK_VOLUME: Final = "MapVolume.MapBlockVolume failed"
+MAP_EXPANDING: Final = "MapVolume.MarkVolumeAsMounted failed while expanding volume"
+SET_UP_EXPANDING: Final = "MountVolume.Setup failed while expanding volume"
+EXPAND: Final = "NodeExpandVolume.NodeExpandVolume failed"
+CLAIM_NOT_WRITTEN: Final = "mountVolume.NodeExpandVolume update pvc status failed: "
+OLDER_CLAIM_NOT_WRITTEN: Final = "mountVolume.NodeExpandVolume update PVC status failed : "
+NEW_UNMAPPER: Final = "UnmapVolume.NewUnmapper failed"
+UNMAP_BLOCK_VOLUME: Final = "UnmapVolume.UnmapBlockVolume failed"
+UNMAP_POD_DEVICE: Final = "UnmapVolume.UnmapPodDevice failed"
+BIND_REFERENCES: Final = "UnmapDevice.GetDeviceBindMountRefs check failed"
+UNMAP_DEVICE: Final = "UnmapDevice failed"
+TEAR_DOWN_DEVICE: Final = "UnmapDevice.TearDownDevice failed"
+REMOVE_MAP_PATH: Final = "UnmapDevice.RemoveMapPath failed"
 IN_USE_BY_ANOTHER: Final = "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
 NO_MATCHING_TERMS: Final = "no matching NodeSelectorTerms"
 DEADLINE: Final = "context deadline exceeded"
@@ -33,7 +54,11 @@ OWNERSHIP_LINK: Final = (
 
 
 def reason_of(prefix: str) -> str:
-    return FAILED_MAP if prefix.startswith("MapVolume.") else FAILED_MOUNT
+    """Of a device that may not be used on this node, kubelet tells as of a mount."""
+    if prefix == EXPAND:
+        return FAILED_RESIZE
+    is_map = prefix.startswith("MapVolume.") and prefix != MAP_NODE_AFFINITY
+    return FAILED_MAP if is_map else FAILED_MOUNT
 
 
 def failed(prefix: str, volume: str, why: str) -> str:
@@ -42,7 +67,21 @@ def failed(prefix: str, volume: str, why: str) -> str:
 
 
 def not_registered(doing: str, driver: str) -> str:
-    return f"{PLUGIN}{doing}: driver name {driver} not found in the list of registered CSI drivers"
+    """Without a word of what it was needed for where kubelet has none."""
+    who = f"{PLUGIN}{doing}: " if doing else ""
+    return f"{who}driver name {driver} not found in the list of registered CSI drivers"
+
+
+def expanded(volume: str, node: str) -> str:
+    return f'MountVolume.NodeExpandVolume succeeded for volume "{volume}" {node}'
+
+
+def read_only_expansion(volume: str) -> str:
+    return f'MountVolume.NodeExpandVolume failed for volume "{volume}" requested read-only file system'
+
+
+def not_expanded(why: str, *, is_infeasible: bool) -> str:
+    return f"Expander.NodeExpand failed to expand the volume {'' if is_infeasible else ': '}{why}"
 
 
 def not_ready(unmounted: Iterable[str], unattached: Iterable[str], unprocessed: Iterable[str], cause: str) -> str:
@@ -64,6 +103,23 @@ def mounted_elsewhere(path: str, others: Iterable[str]) -> str:
     return f'the device mount path "{path}" is still mounted by other references {_listed(others)}'
 
 
+def mapped(volume: str, what: str, path: str) -> str:
+    return f'MapVolume.MapPodDevice succeeded for volume "{volume}" {what} "{path}"'
+
+
+def still_referenced(path: str, pods: Iterable[str]) -> str:
+    return f'the device "{path}" is still referenced from other Pods {_listed(pods)}'
+
+
+def nothing_to_resolve(path: str) -> str:
+    return f"lstat {path}: no such file or directory"
+
+
+def no_device(driver: str, what: str) -> str:
+    """Kubelet does not look; its container runtime would refuse it later."""
+    return f"driver {driver} answered NodePublishVolume with success, but {what}"
+
+
 def nothing_there(driver: str, path: str) -> str:
     return f"driver {driver} answered NodePublishVolume with success, but there is nothing at {path}"
 
@@ -77,10 +133,23 @@ def not_a_mount(volume: str, driver: str, path: str) -> str:
 
 def unsupported_mode(mode: str, driver: str, modes: tuple[str, ...] | None) -> str:
     """None: there is no CSIDriver object."""
-    if modes is None:
-        return f'volume mode "{mode}" not supported by driver {driver} (no CSIDriver object)'
-    listed = " ".join(f'"{one}"' for one in modes)
-    return f'volume mode "{mode}" not supported by driver {driver} (only supports [{listed}])'
+    listed = " ".join(f'"{one}"' for one in modes or ())
+    why = "no CSIDriver object" if modes is None else f"only supports [{listed}]"
+    about = f"{PLUGIN}mounter.SetupAt failed to check volume lifecycle mode: "
+    return f'{about}volume mode "{mode}" not supported by driver {driver} ({why})'
+
+
+def no_folder(doing: str, path: str, why: str) -> str:
+    """The two blanks are kubelet's."""
+    return f'{PLUGIN}{doing} failed to create dir "{path}":  {why}'
+
+
+def no_data_file(who: str, place: str, file: str) -> str:
+    """Missing, or not one of kubelet's: of what is wrong with it no more is told."""
+    return (
+        f"{PLUGIN}{who} failed to load volume data file [{place}]: {PLUGIN}failed to open volume data file [{file}]: "
+        f"open {file}: no such file or directory"
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

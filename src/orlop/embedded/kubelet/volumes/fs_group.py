@@ -43,7 +43,7 @@ class FsGroup:
         try:
             await self._telling(mount, report, self._tools.in_thread(work))
         except HostError as error:
-            why = f"{texts.PLUGIN}mounter.SetUpAt applyFSGroup failed for vol {mount.spec.handle}: {error}"
+            why = f"applyFSGroup failed for vol {mount.spec.handle}: {error}"
             raise StepFailed(texts.SET_UP, why, Failure.NOT_FINAL) from None
         finally:
             stop.set()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from orlop.embedded.kubelet.volumes.csi_request_rules import MOUNT_GROUP, StepFacts
+from orlop.embedded.kubelet.volumes.event_texts import PLUGIN
 from orlop.embedded.kubelet.volumes.volume_values import DesiredMount
 
 ONCE: Final = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
+CHECK: Final = f"{PLUGIN}mounter.SetupAt failed to check fsGroup policy: "
 ON_ROOT_MISMATCH: Final = "OnRootMismatch"
 
 
@@ -26,7 +28,7 @@ def group_to_apply(mount: DesiredMount, facts: StepFacts) -> int | None:
 def check_policy(facts: StepFacts) -> None:
     """Asked before anything is done, as kubelet does."""
     if facts.driver.exists and facts.driver.fs_group_policy is None:
-        raise NoPolicy("expected valid fsGroupPolicy, received nil value or empty string")
+        raise NoPolicy(f"{CHECK}{PLUGIN}expected valid fsGroupPolicy, received nil value or empty string")
 
 
 def _policy_wants_it(mount: DesiredMount, facts: StepFacts) -> bool:

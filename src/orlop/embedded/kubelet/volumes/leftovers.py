@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from orlop.embedded.kubelet.volumes import volume_paths
+from orlop.embedded.kubelet.volumes import block_folders, volume_paths
 from orlop.embedded.kubelet.volumes.mount_folders import remove_mount
-from orlop.embedded.kubelet.volumes.reconstruction import staging_folders
+from orlop.embedded.kubelet.volumes.reconstruction import block_names, staging_folders
 from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
-from orlop.embedded.kubelet.volumes.volume_values import PodUid, VolumeSpec
+from orlop.embedded.kubelet.volumes.volume_values import PodUid, VolumeMode, VolumeSpec
 from orlop.host.errors import HostError
 from orlop.host.volume_host import VolumeHost
 
@@ -52,12 +52,14 @@ class Leftovers:
     def begin(self, pods: Collection[PodUid], volumes: Iterable[VolumeSpec]) -> Coroutine[Any, Any, None]:
         """To be run: removes all that is left of others than these."""
         self.due_at, self.is_sweeping = None, True
-        return self._sweep(pods, {volume_paths.staging_folder(spec.driver, spec.handle) for spec in volumes})
+        specs = tuple(volumes)
+        staged = {volume_paths.staging_folder(spec.driver, spec.handle) for spec in specs}
+        return self._sweep(pods, staged, {spec.name for spec in specs if spec.mode is VolumeMode.BLOCK})
 
-    async def _sweep(self, pods: Collection[PodUid], staged: Collection[Names]) -> None:
+    async def _sweep(self, pods: Collection[PodUid], staged: Collection[Names], blocks: Collection[str]) -> None:
         sweep = Sweep(self._tools.host, self._pods_at_start)
         try:
-            await self._tools.in_thread(partial(sweep.all_but, pods, staged))
+            await self._tools.in_thread(partial(sweep.all_but, pods, staged, blocks))
         except HostError as error:
             sweep.left.append(str(error))
         finally:
@@ -100,9 +102,10 @@ class Sweep:
     """Whose folders are removed though there is nothing of a volume in them; others may just be in the making."""
     left: list[str] = field(default_factory=list)
 
-    def all_but(self, pods: Collection[PodUid], staged: Collection[Names]) -> None:
+    def all_but(self, pods: Collection[PodUid], staged: Collection[Names], blocks: Collection[str]) -> None:
         self.pods(pods)
         self.staging(staged)
+        self.block_volumes(blocks)
 
     def pods(self, known: Collection[str]) -> None:
         """Of all pods but those."""
@@ -116,7 +119,8 @@ class Sweep:
         for name in sorted(self.host.names_in(folder) or ()):
             self._mount((*folder, name, volume_paths.MOUNT))
         self._remove_if_empty(folder)
-        if self._remove_if_empty(volume_paths.pod_volumes(pod_uid)) or pod_uid in self.old_pods:
+        had_devices = self._links(pod_uid)
+        if self._remove_if_empty(volume_paths.pod_volumes(pod_uid)) or had_devices or pod_uid in self.old_pods:
             self._remove_if_empty(volume_paths.pod_folder(pod_uid))
 
     def staging(self, known: Collection[Names]) -> None:
@@ -124,6 +128,31 @@ class Sweep:
         for _driver, folder in list(staging_folders(self.host)):
             if folder not in known:
                 self._mount((*folder, volume_paths.GLOBAL_MOUNT))
+
+    def block_volumes(self, known: Collection[str]) -> None:
+        """Of all raw block volumes but those."""
+        names = set(block_names(self.host))
+        for folder in (volume_paths.BLOCK_STAGING, volume_paths.BLOCK_PUBLISH):
+            names |= self.host.names_in((*volume_paths.BLOCK_ROOT, folder)) or frozenset()
+        for name in sorted(names.difference(map(volume_paths.escaped, known))):
+            self._block_volume(name)
+
+    def _block_volume(self, name: str) -> None:
+        try:
+            block_folders.remove_volume(self.host, name)
+        except HostError as error:
+            self.left.append(str(error))
+
+    def _links(self, pod_uid: str) -> bool:
+        """Of devices; a link is nothing by itself. Whether a folder of them went."""
+        folder = volume_paths.pod_csi_devices(pod_uid)
+        for name in sorted(self.host.names_in(folder) or ()):
+            try:
+                self.host.remove_link((*folder, name))
+            except HostError as error:
+                self.left.append(str(error))
+        self._remove_if_empty(folder)
+        return self._remove_if_empty(volume_paths.pod_devices(pod_uid))
 
     def _mount(self, target: Names) -> None:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import volume_data, volume_paths
 from orlop.embedded.kubelet.volumes.step_failures import StepFailed
 from orlop.embedded.kubelet.volumes.volume_paths import Names
@@ -33,18 +34,19 @@ class MountFolders:
         self._in_thread = tools.in_thread
         self._log = tools.log
 
-    async def make(self, folder: Names, prefix: str) -> None:
+    async def make(self, folder: Names, prefix: str, doing: str) -> None:
+        """`doing` is how kubelet calls the step."""
         try:
             await self._in_thread(partial(self._host.make_folders, folder))
         except HostError as error:
-            raise StepFailed(prefix, str(error)) from None
+            raise StepFailed(prefix, texts.no_folder(doing, self._host.path_of(folder), str(error))) from None
 
-    async def write_data(self, folder: Names, data: Mapping[str, str], prefix: str) -> None:
+    async def write_data(self, folder: Names, data: Mapping[str, str], prefix: str, doing: str) -> None:
         file = volume_paths.data_file(folder)
         try:
             await self._in_thread(partial(self._host.write_file, file, volume_data.encoded(data)))
         except HostError as error:
-            raise StepFailed(prefix, str(error)) from None
+            raise StepFailed(prefix, f"{texts.PLUGIN}{doing}failed to save volume info data: {error}") from None
 
     async def read_data(self, folder: Names) -> Mapping[str, str] | None:
         file = volume_paths.data_file(folder)

@@ -1,7 +1,7 @@
 """Mounts one volume into one pod: the steps of kubelet's MountVolume, in their order.
 
     node affinity → one pod alone (ReadWriteOncePod) → attachment → MountDevice: folder, vol_data.json, NodeStage
-    → SetUp: folder, vol_data.json, NodePublish, fsGroup → mounted
+    → SetUp: folder, vol_data.json, NodePublish, fsGroup → NodeExpand where the PV has grown → mounted
 
 The file stands before the driver is asked, so that whatever a killed kubelet leaves can be found and undone. Kubelet
 makes the whole staging path, but of a target only the parent: the target is the driver's. What a final error leaves is
@@ -21,13 +21,15 @@ from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import volume_data, volume_paths
 from orlop.embedded.kubelet.volumes.actual_state import ActualState
 from orlop.embedded.kubelet.volumes.attachments import Attachments
+from orlop.embedded.kubelet.volumes.block_map_work import BlockMapWork
 from orlop.embedded.kubelet.volumes.csi_driver_facts import DriverFacts, driver_facts
 from orlop.embedded.kubelet.volumes.csi_request_rules import StepFacts
 from orlop.embedded.kubelet.volumes.driver_talk import DriverTalk, read_secret, talk_with
+from orlop.embedded.kubelet.volumes.expansion_work import ExpansionWork
 from orlop.embedded.kubelet.volumes.fs_group import FsGroup
 from orlop.embedded.kubelet.volumes.fs_group_rules import NoPolicy, check_policy, group_to_apply
+from orlop.embedded.kubelet.volumes.mount_checks import MountChecks
 from orlop.embedded.kubelet.volumes.mount_folders import MountFolders
-from orlop.embedded.kubelet.volumes.node_affinity_rules import is_allowed_on
 from orlop.embedded.kubelet.volumes.outcome_rules import (
     Failure,
     MountChange,
@@ -38,20 +40,27 @@ from orlop.embedded.kubelet.volumes.service_account_tokens import ServiceAccount
 from orlop.embedded.kubelet.volumes.step_failures import StepFailed
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
 from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, Device, MountState, VolumeMode
-from orlop.kube.errors import ApiError
-from orlop.kube.kinds import NODE
-from orlop.kube.objects import ObjectName
 
-ONE_POD: Final = "ReadWriteOncePod"
 DEVICE_DOING: Final = "attacher.MountDevice failed to create newCsiDriverClient"
+SET_UP_ASKING: Final = f"{texts.PLUGIN}mounter.SetUpAt failed to check for STAGE_UNSTAGE_VOLUME capability: "
+INLINE_ASKING: Final = (
+    f"{texts.PLUGIN}mounter.SetUpAt failed to determine if the node service has VOLUME_MOUNT_GROUP capability: "
+)
+NO_STAGE_WORDS: Final = "fetching NodeStageSecretRef {name} failed: {error}"
+NO_PUBLISH_WORDS: Final = "fetching NodePublishSecretRef {name} failed: {error}"
 SET_UP_DOING: Final = "mounter.SetUpAt failed to get CSI client"
 
 
 class MountWork:
-    def __init__(self, tools: VolumeTools, actual: ActualState, attachments: Attachments) -> None:
+    def __init__(
+        self, tools: VolumeTools, actual: ActualState, attachments: Attachments, expansion: ExpansionWork
+    ) -> None:
         self._tools = tools
         self._actual = actual
         self._attachments = attachments
+        self._checks = MountChecks(tools, actual)
+        self._blocks = BlockMapWork(tools, actual, attachments, self._checks, expansion)
+        self._expansion = expansion
         self._folders = MountFolders(tools)
         self._fs_group = FsGroup(tools)
         self._tokens = ServiceAccountTokens(tools)
@@ -59,29 +68,14 @@ class MountWork:
     async def mount(self, mount: DesiredMount) -> None:
         """StepFailed tells which step failed; the actual state says then what is known."""
         if mount.spec.mode is VolumeMode.BLOCK:
-            raise StepFailed(texts.MAP_DEVICE, texts.NO_BLOCK_VOLUMES)
-        await self._check_node(mount)
-        self._check_one_pod(mount)
-        context = await self._attachments.publish_context(mount)
+            await self._blocks.map(mount)
+            return
+        await self._checks.node(mount, texts.NODE_AFFINITY)
+        self._checks.one_pod(mount, texts.SET_UP)
+        context = await self._attachments.publish_context(mount, texts.WAIT_FOR_ATTACH)
         if not mount.spec.is_inline:
             await self._mount_device(mount, context)
         await self._set_up(mount, context)
-
-    # ---- before anything is done ---------------------------------------------------------------------------------
-
-    async def _check_node(self, mount: DesiredMount) -> None:
-        if mount.spec.node_affinity is None:
-            return
-        try:
-            node = await self._tools.client.get(NODE, ObjectName(None, self._tools.node))
-        except ApiError as error:
-            raise StepFailed(texts.NODE_AFFINITY, f"error retrieving node: {error.message}") from None
-        if not is_allowed_on(mount.spec.node_affinity, node):
-            raise StepFailed(texts.NODE_AFFINITY, texts.NO_MATCHING_TERMS)
-
-    def _check_one_pod(self, mount: DesiredMount) -> None:
-        if ONE_POD in mount.spec.access_modes and self._actual.is_used_by_others(mount.volume, mount.pod.uid):
-            raise StepFailed(texts.SET_UP, texts.IN_USE_BY_ANOTHER)
 
     # ---- staging -------------------------------------------------------------------------------------------------
 
@@ -99,13 +93,13 @@ class MountWork:
         spec, prefix = mount.spec, texts.MOUNT_DEVICE
         async with talk_with(self._tools, spec.driver, prefix, DEVICE_DOING) as driver:
             abilities = await driver.abilities()
-            secrets = await read_secret(self._tools.client, spec.stage_secret, "NodeStageSecretRef", prefix)
+            secrets = await read_secret(self._tools.client, spec.stage_secret, NO_STAGE_WORDS, prefix)
             facts = StepFacts(abilities, publish_context=context, secrets=secrets)
             target = volume_paths.global_mount(spec.driver, spec.handle)
-            await self._folders.make(target, prefix)
+            await self._folders.make(target, prefix, "attacher.MountDevice")
             if not facts.stages:
                 return
-            await self._folders.write_data(target[:-1], volume_data.stage_data(spec), prefix)
+            await self._folders.write_data(target[:-1], volume_data.stage_data(spec), prefix, "")
             request = requests.stage_request(mount, facts, self._tools.host.path_of(target))
             await driver.call(rpc.NODE_STAGE_VOLUME, request)
 
@@ -126,6 +120,7 @@ class MountWork:
     async def _set_up(self, mount: DesiredMount, context: dict[str, str]) -> None:
         try:
             await self._publish(mount, context)
+            await self._expansion.at_mount(mount, has_staged=True)
         except StepFailed as error:
             await self._publish_failed(mount, error)
             raise
@@ -136,9 +131,9 @@ class MountWork:
         target = volume_paths.mount_target(mount.pod.uid, spec.name)
         async with talk_with(self._tools, spec.driver, texts.SET_UP, SET_UP_DOING) as driver:
             facts = await self._publish_facts(mount, context, driver)
-            await self._folders.make(target[:-1], texts.SET_UP)
+            await self._folders.make(target[:-1], texts.SET_UP, "mounter.SetUpAt")
             data = volume_data.publish_data(spec, self._tools.node)
-            await self._folders.write_data(target[:-1], data, texts.SET_UP)
+            await self._folders.write_data(target[:-1], data, texts.SET_UP, "mounter.SetUpAt ")
             staging = self._tools.host.path_of(volume_paths.global_mount(spec.driver, spec.handle))
             request = requests.publish_request(mount, facts, staging, self._tools.host.path_of(target))
             await driver.call(rpc.NODE_PUBLISH_VOLUME, request)
@@ -151,10 +146,10 @@ class MountWork:
         _check_lifecycle(mount, about)
         secret = mount.spec.publish_secret
         facts = StepFacts(
-            await driver.abilities(),
+            await driver.abilities(INLINE_ASKING if mount.spec.is_inline else SET_UP_ASKING),
             about,
             context,
-            await read_secret(self._tools.client, secret, "NodePublishSecretRef", texts.SET_UP),
+            await read_secret(self._tools.client, secret, NO_PUBLISH_WORDS, texts.SET_UP),
             await self._tokens.of(mount, about),
         )
         try:

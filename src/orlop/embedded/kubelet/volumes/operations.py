@@ -12,9 +12,11 @@ from orlop.embedded.kubelet.volumes import operation_backoff_rules as backoff
 from orlop.embedded.kubelet.volumes.actual_state import ActualState
 from orlop.embedded.kubelet.volumes.attachments import Attachments
 from orlop.embedded.kubelet.volumes.desired_state import DesiredState
+from orlop.embedded.kubelet.volumes.expansion_work import ExpansionWork
 from orlop.embedded.kubelet.volumes.mount_work import MountWork
 from orlop.embedded.kubelet.volumes.operation_backoff_rules import Attempt, Failures
 from orlop.embedded.kubelet.volumes.reconcile_rules import (
+    Expand,
     Forget,
     Mount,
     Operation,
@@ -49,7 +51,8 @@ class Operations:
         self._changed = changed
         self._unmounted = unmounted
         self._attachments = Attachments(tools)
-        self._mount_work = MountWork(tools, actual, self._attachments)
+        self._expansion_work = ExpansionWork(tools, actual)
+        self._mount_work = MountWork(tools, actual, self._attachments, self._expansion_work)
         self._unmount_work = UnmountWork(tools, actual)
         self._under_way: dict[UniqueName, Operation] = {}
         self._failures: dict[UniqueName, Failures] = {}
@@ -118,6 +121,9 @@ class Operations:
             case Mount(volume, pod_uid):
                 if (mount := self._desired_mount(volume, pod_uid)) is not None:
                     await self._mount_work.mount(mount)
+            case Expand(volume, pod_uid):
+                if (mount := self._desired_mount(volume, pod_uid)) is not None:
+                    await self._expand(mount)
             case Unmount(volume, pod_uid):
                 if (actual := self._actual.mount(volume, pod_uid)) is not None:
                     await self._unmount_work.unmount(volume, actual)
@@ -131,6 +137,15 @@ class Operations:
         if (mount := self._any_mount(volume)) is not None:
             await self._attachments.verify(mount)
             self._actual.add(volume, mount.spec, attachable=mount.attach_required)
+            if mount.claim is not None:
+                self._actual.note_first_size(volume, mount.claim.size)
+
+    async def _expand(self, mount: DesiredMount) -> None:
+        """The claim is read anew afterwards: it was written, or it says something else than we knew."""
+        try:
+            await self._expansion_work.in_use(mount)
+        finally:
+            self._desired.look_again(mount.pod.uid)
 
     # ---- what goes wrong -----------------------------------------------------------------------------------------
 
@@ -144,7 +159,7 @@ class Operations:
 
     def _tell(self, operation: Operation, error: StepFailed) -> None:
         self._log.warning("an operation on a volume failed", volume=operation.volume, error=str(error))
-        if isinstance(operation, Mount):
+        if isinstance(operation, Mount | Expand):
             mount = self._desired_mount(operation.volume, operation.pod_uid)
             if mount is not None:
                 note = texts.failed(error.prefix, mount.spec.name, error.why)

@@ -18,6 +18,8 @@ class MountedVolume:
     names: Names
     path: str
     read_only: bool
+    is_device: bool = False
+    """A raw block volume: there is a device's file, and no folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,13 @@ class VolumeInPod:
 def volumes_in_pods(desired: Desired, actual: Actual, path_of: Callable[[Names], str]) -> tuple[VolumeInPod, ...]:
     mounts = (mount for pods in desired.values() for mount in pods.values() if mount.volume in actual)
     return tuple(
-        VolumeInPod(
-            mount.pod.uid, mount.outer_names, mount.spec.driver, mount.spec.handle, path_of(_driver_target(mount))
-        )
+        VolumeInPod(mount.pod.uid, mount.outer_names, mount.spec.driver, mount.spec.handle, path_of(_place(mount)))
         for mount in mounts
         if _is_mounted(mount, actual)
     )
 
 
-def _driver_target(mount: DesiredMount) -> Names:
+def _place(mount: DesiredMount) -> Names:
     if mount.spec.mode is VolumeMode.BLOCK:
         return volume_paths.block_device(mount.spec.name, mount.pod.uid)
     return volume_paths.mount_target(mount.pod.uid, mount.spec.name)
@@ -82,9 +82,13 @@ def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str
         if mount.volume not in actual:
             unattached += mount.outer_names
         elif _is_mounted(mount, actual):
-            names = volume_paths.mount_target(mount.pod.uid, mount.spec.name)
-            mounted |= dict.fromkeys(mount.outer_names, MountedVolume(names, path_of(names), mount.read_only))
+            mounted |= dict.fromkeys(mount.outer_names, _mounted(mount, path_of))
     return PodVolumes(desire.wanted, mounted, tuple(unattached), desire.errors, is_read)
+
+
+def _mounted(mount: DesiredMount, path_of: Callable[[Names], str]) -> MountedVolume:
+    names = _place(mount)
+    return MountedVolume(names, path_of(names), mount.read_only, mount.spec.mode is VolumeMode.BLOCK)
 
 
 def _is_mounted(mount: DesiredMount, actual: Actual) -> bool:

@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from orlop.embedded.kubelet.volumes.expansion_rules import is_worth_a_try
 from orlop.embedded.kubelet.volumes.operation_backoff_rules import Attempt, Failures, held_until
 from orlop.embedded.kubelet.volumes.volume_values import (
     Actual,
     ActualMount,
     ActualVolume,
     Desired,
+    DesiredMount,
     Device,
     MountState,
     PodUid,
@@ -45,6 +47,14 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Expand:
+    """It is in use, and its PV grew."""
+
+    volume: UniqueName
+    pod_uid: PodUid
+
+
+@dataclass(frozen=True, slots=True)
 class UnmountDevice:
     volume: UniqueName
 
@@ -56,12 +66,13 @@ class Forget:
     volume: UniqueName
 
 
-Operation: TypeAlias = Unmount | VerifyAttached | Mount | UnmountDevice | Forget
+Operation: TypeAlias = Unmount | VerifyAttached | Mount | Expand | UnmountDevice | Forget
 
 NAMES: Final[Mapping[type, str]] = {
     Unmount: "volume_unmount",
     VerifyAttached: "verify_controller_attached_volume",
     Mount: "volume_mount",
+    Expand: "volume_fs_resize",
     UnmountDevice: "unmount_device",
     Forget: "forget",
 }
@@ -133,10 +144,18 @@ def _mounts(world: World) -> Iterator[Operation]:
         for pod_uid in pods:
             if _needs_mount(volume.mounts.get(pod_uid)):
                 yield Mount(name, pod_uid)
+            elif _has_grown(volume, pods[pod_uid]):
+                yield Expand(name, pod_uid)
 
 
 def _needs_mount(mount: ActualMount | None) -> bool:
     return mount is None or mount.state is MountState.UNCERTAIN or mount.remount_required
+
+
+def _has_grown(volume: ActualVolume, mount: DesiredMount) -> bool:
+    """What is used read-only is not expanded; a pod that writes may be there too."""
+    is_grown = is_worth_a_try(mount.claim, mount.spec.size, volume.size)
+    return is_grown and volume.may_expand and not mount.read_only
 
 
 def _devices(world: World) -> Iterator[Operation]:

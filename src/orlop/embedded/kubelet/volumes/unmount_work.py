@@ -19,6 +19,7 @@ from orlop.embedded.kubelet.volumes import csi_request_rules as requests
 from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import volume_data, volume_paths
 from orlop.embedded.kubelet.volumes.actual_state import ActualState
+from orlop.embedded.kubelet.volumes.block_unmap_work import BlockUnmapWork
 from orlop.embedded.kubelet.volumes.driver_talk import talk_with
 from orlop.embedded.kubelet.volumes.mount_folders import MountFolders, StillMounted
 from orlop.embedded.kubelet.volumes.outcome_rules import Failure
@@ -30,6 +31,11 @@ from orlop.embedded.kubelet.volumes.volume_values import ActualMount, Device, Un
 from orlop.host.errors import HostError
 
 TEAR_DOWN_DOING: Final = "Unmounter.TearDownAt failed to get CSI client"
+TEAR_DOWN_ASKING: Final = f"{texts.PLUGIN}Unmounter.TearDownAt failed: "
+TEAR_DOWN_CLEANING: Final = f"{texts.PLUGIN}Unmounter.TearDownAt failed to clean mount dir [{{target}}]: {{error}}"
+DEVICE_ASKING: Final = f"{texts.PLUGIN}attacher.UnmountDevice failed: "
+DEVICE_STAGES_ASKING: Final = f"{texts.PLUGIN}attacher.UnmountDevice failed to check whether STAGE_UNSTAGE_VOLUME set: "
+DEVICE_CLEANING: Final = f"{texts.PLUGIN}failed to clean up global mount {{folder}}: {{error}}"
 STAGING_PLACE: Final = "/plugins/kubernetes.io/"
 UNMOUNT_DEVICE_DOING: Final = "attacher.UnmountDevice failed to create newCsiDriverClient"
 
@@ -40,21 +46,25 @@ class UnmountWork:
         self._actual = actual
         self._folders = MountFolders(tools)
         self._subpaths = SubPaths(tools)
+        self._blocks = BlockUnmapWork(tools, actual)
 
     # ---- from a pod ----------------------------------------------------------------------------------------------
 
     async def unmount(self, volume: UniqueName, mount: ActualMount) -> None:
+        if mount.spec.mode is VolumeMode.BLOCK:
+            await self._blocks.unmap(volume, mount)
+            return
         target = volume_paths.mount_target(mount.pod_uid, mount.spec.name)
         data = volume_data.published_spec(await self._folders.read_data(target[:-1]), VolumeMode.FILESYSTEM)
         if data is None and await self._folders.is_there(target):
-            path = self._tools.host.path_of(volume_paths.data_file(target[:-1]))
-            why = f"{texts.PLUGIN}unmounter failed to load volume data file [{path}]"
+            path_of, file = self._tools.host.path_of, volume_paths.data_file(target[:-1])
+            why = texts.no_data_file("unmounter", path_of(target), path_of(file))
             raise NotPrepared(texts.NEW_UNMOUNTER, why)
         try:
             await self._clean_subpaths(mount)
             if data is not None:
                 await self._unpublish(data.driver, data.handle, target)
-            await self._remove(target, texts.TEAR_DOWN)
+            await self._remove(target, texts.TEAR_DOWN, TEAR_DOWN_CLEANING)
         except StepFailed:
             self._actual.mark_uncertain(volume, mount.pod_uid)
             raise
@@ -64,23 +74,26 @@ class UnmountWork:
         try:
             await self._subpaths.clean(mount.pod_uid, mount.spec.name)
         except HostError as error:
-            raise StepFailed(texts.TEAR_DOWN, f"error cleaning subPath mounts: {error}", Failure.NOT_FINAL) from None
+            raise StepFailed(texts.SUBPATHS, str(error), Failure.NOT_FINAL) from None
 
     async def _unpublish(self, driver: str, handle: str, target: Names) -> None:
         async with talk_with(self._tools, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:
             request = requests.unpublish_request(handle, self._tools.host.path_of(target))
-            await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request)
+            await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request, TEAR_DOWN_ASKING)
 
     # ---- from the node -------------------------------------------------------------------------------------------
 
     async def unmount_device(self, volume: UniqueName) -> None:
         spec = self._actual.volumes[volume].spec
+        if spec.mode is VolumeMode.BLOCK:
+            await self._blocks.unmap_from_node(volume)
+            return
         target = volume_paths.global_mount(spec.driver, spec.handle)
         try:
             await self._check_references(target)
             if volume_data.staged_spec(await self._folders.read_data(target[:-1])) is not None:
                 await self._unstage(spec.driver, spec.handle, target)
-            await self._remove(target, texts.UNMOUNT_DEVICE)
+            await self._remove(target, texts.UNMOUNT_DEVICE, DEVICE_CLEANING)
         except StepFailed:
             self._actual.set_device(volume, Device.UNCERTAIN)
             raise
@@ -99,12 +112,14 @@ class UnmountWork:
 
     async def _unstage(self, driver: str, handle: str, target: Names) -> None:
         async with talk_with(self._tools, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING) as asked:
-            if requests.STAGES in await asked.abilities():
+            if requests.STAGES in await asked.abilities(DEVICE_STAGES_ASKING):
                 request = requests.unstage_request(handle, self._tools.host.path_of(target))
-                await asked.call(rpc.NODE_UNSTAGE_VOLUME, request)
+                await asked.call(rpc.NODE_UNSTAGE_VOLUME, request, DEVICE_ASKING)
 
-    async def _remove(self, target: Names, prefix: str) -> None:
+    async def _remove(self, target: Names, prefix: str, words: str) -> None:
+        host = self._tools.host
         try:
             await self._folders.remove(target)
         except (StillMounted, HostError) as error:
-            raise StepFailed(prefix, str(error), Failure.NOT_FINAL) from None
+            why = words.format(target=host.path_of(target), folder=host.path_of(target[:-1]), error=error)
+            raise StepFailed(prefix, why, Failure.NOT_FINAL) from None

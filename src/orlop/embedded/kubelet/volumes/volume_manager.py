@@ -228,6 +228,8 @@ class VolumeManager:
         wanted = await self._desired.read(pod_uid)
         if wanted is not None and not wanted.desire.errors:
             for mount in wanted.desire.mounts:
+                if mount.claim is not None:
+                    self._actual.note_first_size(mount.volume, mount.claim.size)
                 if mount.requires_republish:
                     self._actual.require_remount(mount.volume, pod_uid)
         self._changed()

@@ -22,6 +22,10 @@ GLOBAL_MOUNT: Final = "globalmount"
 ALL_PODS: Final[Names] = (PODS,)
 CSI_PLUGINS: Final[Names] = ("plugins", "kubernetes.io", "csi")
 BLOCK_ROOT: Final[Names] = (*CSI_PLUGINS, VOLUME_DEVICES)
+BLOCK_STAGING: Final = "staging"
+BLOCK_PUBLISH: Final = "publish"
+TAKEN_BY_BLOCK: Final = frozenset({BLOCK_STAGING, BLOCK_PUBLISH})
+"""Names beside those of raw block volumes: none of these can have one of them."""
 LONGEST_NAME: Final = 255
 
 
@@ -87,11 +91,11 @@ def global_mount(driver: str, handle: str) -> Names:
 
 
 def block_staging(volume: str) -> Names:
-    return *BLOCK_ROOT, "staging", volume
+    return *BLOCK_ROOT, BLOCK_STAGING, volume
 
 
 def block_publish_folder(volume: str) -> Names:
-    return *BLOCK_ROOT, "publish", volume
+    return *BLOCK_ROOT, BLOCK_PUBLISH, volume
 
 
 def block_publish(volume: str, pod_uid: str) -> Names:
@@ -106,9 +110,21 @@ def block_data(volume: str) -> Names:
     return *block_folder(volume), "data"
 
 
+def block_devices(volume: str) -> Names:
+    return *block_folder(volume), "dev"
+
+
 def block_device(volume: str, pod_uid: str) -> Names:
-    return *block_folder(volume), "dev", pod_uid
+    return *block_devices(volume), pod_uid
+
+
+def pod_devices(pod_uid: str) -> Names:
+    return *pod_folder(pod_uid), VOLUME_DEVICES
+
+
+def pod_csi_devices(pod_uid: str) -> Names:
+    return *pod_devices(pod_uid), PLUGIN
 
 
 def pod_device_link(pod_uid: str, volume: str) -> Names:
-    return *pod_folder(pod_uid), VOLUME_DEVICES, PLUGIN, escaped(volume)
+    return *pod_csi_devices(pod_uid), escaped(volume)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+from orlop.foundation.quantity import Quantity
 from orlop.kube.objects import ObjectName
 
 Seen: TypeAlias = Mapping[str, Any]
@@ -17,6 +18,7 @@ UniqueName: TypeAlias = str
 
 PodUid: TypeAlias = str
 
+NOTHING: Final = Quantity.of(0)
 WITHOUT_ATTRIBUTES: Final[Mapping[str, str]] = {}
 
 
@@ -51,6 +53,9 @@ class VolumeSpec:
     stage_secret: ObjectName | None = None
     publish_secret: ObjectName | None = None
     node_affinity: Seen | None = None
+    expand_secret: ObjectName | None = None
+    size: Quantity | None = None
+    """As the PV has it."""
 
     @property
     def is_inline(self) -> bool:
@@ -69,6 +74,21 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """What a claim says of its size, and of how far somebody is with changing it."""
+
+    name: ObjectName
+    size: Quantity = NOTHING
+    """The capacity it has, by its status."""
+    requested: Quantity = NOTHING
+    allocated: Quantity | None = None
+    resize_status: str = ""
+    is_for_many_nodes: bool = False
+    is_not_required: bool = False
+    """Nothing need be done on nodes."""
+
+
+@dataclass(frozen=True, slots=True)
 class DesiredMount:
     """One volume in one pod; the pod may have it under several names."""
 
@@ -79,6 +99,8 @@ class DesiredMount:
     read_only: bool = False
     attach_required: bool = False
     requires_republish: bool = False
+    claim: ClaimFacts | None = None
+    """None: it is inline."""
 
 
 # ---- what is there ---------------------------------------------------------------------------------------------------
@@ -118,6 +140,11 @@ class ActualVolume:
     device: Device = Device.NOT_MOUNTED
     mounts: Mapping[PodUid, ActualMount] = field(default_factory=dict)
     attachable: bool = False
+    size: Quantity | None = None
+    """What the claim said when the volume came, or what it was expanded to since."""
+    may_expand: bool = True
+    """False: the driver cannot while it is in use."""
+    has_failed_to_expand: bool = False
 
 
 Desired: TypeAlias = Mapping[UniqueName, Mapping[PodUid, DesiredMount]]
