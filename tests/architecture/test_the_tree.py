@@ -12,7 +12,18 @@ from support.tree_rules import FOLDERS, LAYERS, breaches
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "orlop"
 
-DEPENDENCIES = {"aiohttp", "click", "grpcio", "msgspec", "prometheus_client", "protobuf", "PyYAML", "rich", "uvloop"}
+DEPENDENCIES = {
+    "aiohttp",
+    "click",
+    "grpcio",
+    "hpack",
+    "msgspec",
+    "prometheus_client",
+    "protobuf",
+    "PyYAML",
+    "rich",
+    "uvloop",
+}
 
 
 def files() -> list[str]:

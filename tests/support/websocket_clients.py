@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from support.api_edge import RawClient
+
 BINARY, TEXT, CONTINUATION, CLOSE, PING, PONG = 2, 1, 0, 8, 9, 10
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
@@ -67,21 +69,7 @@ class Heard:
         return int(self.status["details"]["causes"][0]["message"])
 
 
-@dataclass
-class WebSocketClient:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def send(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    async def head(self) -> tuple[int, dict[str, str]]:
-        text = (await self.reader.readuntil(b"\r\n\r\n")).decode()
-        status, *lines = text.split("\r\n")
-        headers = dict(line.split(": ", 1) for line in lines if line)
-        return int(status.split()[1]), {name.lower(): value for name, value in headers.items()}
-
+class WebSocketClient(RawClient):
     async def frame(self) -> tuple[int, bytes] | None:
         """The opcode and what it carries; None where the server is gone."""
         try:

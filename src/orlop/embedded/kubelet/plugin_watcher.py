@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from orlop.csi.client import CsiClient
@@ -301,8 +302,11 @@ class PluginWatcher:
         for name, path in list(self._unannounced.items()):
             if path not in self._busy and not self._folder.is_socket(path):
                 del self._unannounced[name]
-                self._start(tasks, path, lambda _path, name=name: self._registration.forget(name))  # type: ignore[misc]
+                self._start(tasks, path, partial(self._forget, name))
         return self._clock.elapsed() + LOOK_AT_UNANNOUNCED_SECONDS if self._unannounced else None
+
+    async def _forget(self, name: str, _path: str) -> None:
+        await self._registration.forget(name)
 
 
 async def _notify(plugin: CsiClient, error: str) -> None:
