@@ -17,12 +17,12 @@ from orlop.foundation.task_group import TaskGroup
 from orlop.kube.client import DeleteOptions
 from orlop.kube.errors import NotFound
 from orlop.kube.informers import Informers
-from orlop.kube.kinds import CONFIG_MAP, POD
+from orlop.kube.kinds import POD
 from orlop.kube.objects import ObjectName
 from orlop.testing.fake_containers import FakeContainers
 from orlop.testing.fake_host import FakePlainVolumeHost
 from orlop.testing.kill_points import KillPoints
-from support.api_objects import config_map, container
+from support.api_objects import container
 from support.volume_worlds import DRIVER, NODE_NAME, World, volume_world
 
 INLINE: dict[str, Any] = {"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]}
@@ -88,5 +88,4 @@ class Node:
 async def node_with_driver(**driver: Any) -> AsyncIterator[tuple[Node, World]]:
     async with volume_world() as world:
         await world.csi_driver(**{**INLINE, **driver})
-        await world.client.create(CONFIG_MAP, config_map("kube-root-ca.crt", **{"ca.crt": "x"}), namespace="default")
         yield Node(world), world

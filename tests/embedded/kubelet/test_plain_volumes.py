@@ -373,7 +373,6 @@ async def test_killed_at_any_effect_nothing_is_left_once_it_is_back():
 
         async def build() -> World:
             world = await stack.enter_async_context(volume_world())
-            await world.client.create(CONFIG_MAP, config_map("kube-root-ca.crt", a="1"), namespace="default")
             await world.pod("p", *VOLUMES, automountServiceAccountToken=False)
             return world
 
