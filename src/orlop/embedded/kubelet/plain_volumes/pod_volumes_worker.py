@@ -49,6 +49,7 @@ class PodVolumesWorker:
     def __init__(self, pod_uid: str, pod: Seen | None, tools: PlainTools, references: ReferenceReader) -> None:
         self._uid = pod_uid
         self._pod = pod
+        self._about = reference_to(pod_facts(pod)) if pod is not None else None
         self._tools = tools
         self._volume_tools = tools.volumes
         self._set_up = VolumeSetUp(tools, references)
@@ -130,9 +131,9 @@ class PodVolumesWorker:
             self._ready.set()
 
     def _tell(self, each: _Progress, why: str) -> None:
-        assert self._pod is not None  # noqa: S101 - as above
+        assert self._about is not None  # noqa: S101 - as above
         note = texts.failed(texts.SET_UP, each.volume.name, why)
-        self._volume_tools.events.warning(reference_to(pod_facts(self._pod)), texts.FAILED_MOUNT, note)
+        self._volume_tools.events.warning(self._about, texts.FAILED_MOUNT, note)
         self._note_failure(each)
 
     def _note_failure(self, each: _Progress) -> None:

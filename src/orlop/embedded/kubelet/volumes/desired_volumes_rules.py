@@ -60,6 +60,11 @@ class PodDesire:
     wanted: tuple[str, ...] = ()
 
 
+NOT_UNDERSTOOD: Final = "the pod, a claim or a volume of it cannot be understood; the kubelet's log says why"
+SOMETHING: Final = "?"
+"""In the place of a volume's name, where not even that is known; no volume has it."""
+
+
 class NotYet(Exception):
     """The volume cannot be had now; the text is kubelet's."""
 
@@ -102,6 +107,11 @@ def desire_of(pod: Seen, found: Found) -> PodDesire:
         other = mounts.get(mount.volume)
         mounts[mount.volume] = mount if other is None else _merged(other, mount)
     return PodDesire(tuple(mounts.values()), errors, tuple(_name(volume) for volume in volumes))
+
+
+def not_understood(before: PodDesire) -> PodDesire:
+    """What was known stays, and the pod waits for more: nothing of it may go meanwhile."""
+    return replace(before, errors={SOMETHING: NOT_UNDERSTOOD}, wanted=tuple(dict.fromkeys((*before.wanted, SOMETHING))))
 
 
 def pod_facts(pod: Seen) -> PodFacts:
