@@ -67,7 +67,7 @@ def test_of_an_orlop_up_with_another_driver_it_is_told_what_to_do(short_folder: 
     ):
         Afterlife(state.node_socket).usage()
 
-    with held(state, ""), pytest.raises(NodeUnreachable, match="no socket at|Nobody answers"):
+    with held(state, ""), pytest.raises(NodeUnreachable, match=r"no socket at|Nobody answers"):
         Afterlife(state.node_socket).usage()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,41 @@ def test_the_way_to_the_api_is_in_every_pod(up: Up):
     answer = json.loads(up.kubectl.ok("create", "-o", "json", "-f", "-", stdin=json.dumps(review)))
     # It is bound to its pod, which is gone.
     assert not answer["status"].get("authenticated")
+    nothing_is_left(up)
+
+
+ASKS = """
+import json, os, pathlib, ssl, urllib.error, urllib.request
+files = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+namespace, token = (files / "namespace").read_text(), (files / "token").read_text()
+server = os.environ["KUBERNETES_SERVICE_HOST"] + ":" + os.environ["KUBERNETES_SERVICE_PORT"]
+trusted = ssl.create_default_context(cafile=str(files / "ca.crt"))
+for space in (namespace, "kube-system"):
+    url = f"https://{server}/api/v1/namespaces/{space}/configmaps"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, context=trusted, timeout=20) as answer:
+            print(*[one["metadata"]["name"] for one in json.load(answer)["items"]])
+    except urllib.error.HTTPError as error:
+        print(error.code, json.load(error)["message"])
+"""
+
+
+def test_a_program_in_a_pod_finds_the_api_server_and_may_do_what_its_account_may(up: Up):
+    python = os.path.realpath(sys.executable)  # what is below /tmp is not there
+    container = {"name": "main", "image": "x", "command": [python, "-I", "-c", ASKS]}
+    account = "system:serviceaccount:default:default"
+    may_not = f'configmaps is forbidden: User "{account}" cannot list resource "configmaps" in API group "" in the'
+    apply(up, "stranger", "", {"name": "unused", "emptyDir": {}}, restartPolicy="Never", containers=[container])
+    before = result(up, "stranger")
+    up.kubectl.ok("create", "rolebinding", "reads", "--clusterrole=view", "--serviceaccount=default:default")
+    apply(up, "reader", "", {"name": "unused", "emptyDir": {}}, restartPolicy="Never", containers=[container])
+    after = result(up, "reader")
+    up.delete("stranger")
+    up.delete("reader")
+
+    assert before == [f'403 {may_not} namespace "{space}"' for space in ("default", "kube-system")]
+    assert after == ["kube-root-ca.crt settings", f'403 {may_not} namespace "kube-system"']
     nothing_is_left(up)
 
 

@@ -154,9 +154,9 @@ def _why_up_is_silent(state: UpState, path: Path) -> str | None:
     if path != state.node_socket or holder is None or not holder.driver:
         return None
     return (
-        f"The `orlop up` in {state.folder} runs with a driver that is not ours, at {holder.driver}: what its volumes leave "
-        "is that driver's to tell. If it is an orlop driver too, name its --adminsocket with --socket; what pods left of "
-        "our own is told again when `orlop up` runs without --driver."
+        f"The `orlop up` in {state.folder} runs with a driver that is not ours, at {holder.driver}: what its volumes "
+        "leave is that driver's to tell. If it is an orlop driver too, name its --adminsocket with --socket; what pods "
+        "left of our own is told again when `orlop up` runs without --driver."
     )
 
 

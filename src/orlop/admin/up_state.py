@@ -67,7 +67,7 @@ class UpState:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`since` is a time as text; empty where the holder has not said it yet. `driver`: where one of somebody else is."""
+    """`since` is a time as text; empty where the holder has not said it yet. `driver`: where another than ours is."""
 
     process: ProcessIdentity | None
     since: str
@@ -88,7 +88,7 @@ class InUse(Exception):
 
 @contextmanager
 def held(state: UpState, since: str, driver: str = "") -> Iterator[None]:
-    """`driver` is the endpoint of one that stands in the place of ours. Raises `InUse`, or OSError where the file cannot be had."""
+    """`driver` is the endpoint of one in the place of ours. Raises `InUse`, or OSError where the file cannot be had."""
     descriptor = os.open(state.lock, LOCK_FLAGS, 0o600)
     try:
         if not _lock(descriptor):

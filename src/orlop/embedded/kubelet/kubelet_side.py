@@ -23,12 +23,14 @@ from orlop.embedded.kubelet.plain_volumes.plain_tools import PlainTools
 from orlop.embedded.kubelet.plain_volumes.plain_volumes import plain_volumes
 from orlop.embedded.kubelet.plugin_watcher import PluginWatcher
 from orlop.embedded.kubelet.pods.containers import Containers
+from orlop.embedded.kubelet.pods.environment_rules import api_services
 from orlop.embedded.kubelet.pods.pod_manager import PodManager, pod_manager
 from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.embedded.kubelet.registered_drivers import RegisteredDriver, RegisteredDrivers
 from orlop.embedded.kubelet.tools import Tools
 from orlop.embedded.kubelet.volumes.volume_manager import VolumeManager
 from orlop.embedded.kubelet.volumes.volume_tools import InThread, VolumeTools
+from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.plain_volume_host import PlainVolumeHost
 from orlop.host.volume_host import VolumeHost
@@ -44,11 +46,15 @@ FAREWELL_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """`hidden` are absolute paths that no container sees; `expected_driver` may be none."""
+    """`hidden` are absolute paths that no container sees; `expected_driver` may be none.
+
+    `api` is where pods reach the API server; without it they are not told.
+    """
 
     node: NodeSettings
     hidden: tuple[str, ...] = ()
     expected_driver: str = ""
+    api: ListenAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,7 @@ async def _pods(
     tools: Tools,
 ) -> AsyncIterator[PodManager]:
     facts = await machine.surroundings.machine()
+    services = api_services(settings.api) if settings.api is not None else {}
     pod_tools = PodTools(
         client=tools.kube,
         containers=machine.containers,
@@ -142,7 +149,7 @@ async def _pods(
         clock=tools.clock,
         random=tools.random,
         log=tools.log,
-        settings=PodSettings(tools.node_name, facts.address, settings.hidden),
+        settings=PodSettings(tools.node_name, facts.address, settings.hidden, services),
     )
     async with TaskGroup() as tasks:
         syncing = tasks.start(volumes.run(), name="volumes: syncs of pods")

@@ -19,7 +19,14 @@ from orlop.embedded.kubelet.pods.container_rules import (
     container_request,
     unsupported_fields,
 )
-from orlop.embedded.kubelet.pods.environment_rules import EnvironmentSources, environment_of, expanded, names_needed
+from orlop.embedded.kubelet.pods.environment_rules import (
+    EnvironmentSources,
+    api_services,
+    environment_of,
+    expanded,
+    names_needed,
+)
+from orlop.foundation.http_edge import ListenAddress
 from orlop.host.container_request import Account, VolumePlace, decoded_request
 from orlop.host.payload_files import HostPath
 
@@ -218,6 +225,25 @@ def test_later_variables_win_and_may_use_earlier_ones():
 
     assert (found["A"], found["B"], found["C"], found["HOSTNAME"]) == ("map", "own", "own-hush", "p")
     assert names_needed(one) == ({"c"}, {"s"})
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_way_to_the_api_is_told_as_of_the_service_kubernetes(host: str, shown: str):
+    env = [{"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)"}, {"name": "KUBERNETES_PORT", "value": "own"}]
+    pod, one = made({"env": env})
+    found = environment_of(pod, one, EnvironmentSources(services=api_services(ListenAddress(host, 6443))))
+
+    assert {name: value for name, value in found.items() if name not in {"HOSTNAME", "HOME"}} == {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": "6443",
+        "KUBERNETES_SERVICE_PORT_HTTPS": "6443",
+        "KUBERNETES_PORT_6443_TCP": f"tcp://{shown}:6443",
+        "KUBERNETES_PORT_6443_TCP_PROTO": "tcp",
+        "KUBERNETES_PORT_6443_TCP_PORT": "6443",
+        "KUBERNETES_PORT_6443_TCP_ADDR": host,
+        "KUBERNETES_PORT": "own",
+        "URL": f"https://{host}",
+    }
 
 
 @pytest.mark.parametrize(

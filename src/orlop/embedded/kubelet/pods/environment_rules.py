@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from orlop.foundation.http_edge import ListenAddress
 from orlop.kube import objects
 from orlop.kube.objects import name, namespace, uid
 
@@ -29,6 +30,23 @@ class EnvironmentSources:
 
     config_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     secrets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    services: Mapping[str, str] = field(default_factory=dict)
+    """What every container is told of the way to the API, unless it is told otherwise by its pod."""
+
+
+def api_services(api: ListenAddress) -> dict[str, str]:
+    """As kubelet tells of the Service `kubernetes`, which client libraries in a pod look for."""
+    at = f"KUBERNETES_PORT_{api.port}_TCP"
+    return {
+        "KUBERNETES_SERVICE_HOST": api.host,
+        "KUBERNETES_SERVICE_PORT": str(api.port),
+        "KUBERNETES_SERVICE_PORT_HTTPS": str(api.port),
+        "KUBERNETES_PORT": f"tcp://{api}",
+        at: f"tcp://{api}",
+        f"{at}_PROTO": "tcp",
+        f"{at}_PORT": str(api.port),
+        f"{at}_ADDR": api.host,
+    }
 
 
 def names_needed(container: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
@@ -41,7 +59,7 @@ def names_needed(container: Mapping[str, Any]) -> tuple[frozenset[str], frozense
 
 
 def environment_of(pod: Mapping[str, Any], container: Mapping[str, Any], sources: EnvironmentSources) -> dict[str, str]:
-    found: dict[str, str] = {"HOSTNAME": name(pod), "HOME": "/root"}
+    found: dict[str, str] = {"HOSTNAME": name(pod), "HOME": "/root", **sources.services}
     for source in container.get("envFrom") or ():
         found |= _from_whole(source, sources)
     for one in container.get("env") or ():
