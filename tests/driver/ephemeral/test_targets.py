@@ -94,15 +94,15 @@ async def test_what_somebody_left_in_a_target_is_never_hidden_by_a_mount(node: K
 async def test_what_somebody_wrote_while_nothing_was_mounted_keeps_the_target_and_is_told_by_name(node: KernelNode):
     target = node.pod()
     async with node.running() as service:
-        await service.NodePublishVolume(publish(target))
+        await service.NodePublishVolume(publish(target, ID))
         umount2(str(target), 0)
         (target / "lost").write_text("written beside the volume")
         with pytest.raises(FailedPrecondition, match=r"cannot be removed.*'lost'.*move it away"):
-            await service.NodeUnpublishVolume(unpublish(target))
+            await service.NodeUnpublishVolume(unpublish(target, ID))
         assert (node.mounts(), node.volumes("live")) == ([], [ID])
         assert (target / "lost").read_text() == "written beside the volume"
         (target / "lost").unlink()
-        await service.NodeUnpublishVolume(unpublish(target))
+        await service.NodeUnpublishVolume(unpublish(target, ID))
     assert (target.exists(), node.volumes("retained")) == (False, [ID])
 
 
