@@ -115,7 +115,7 @@ class Ours:
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
         flags = [f"--endpoint=unix://{self.socket}", f"--workdir={self.workdir}", f"--kubelet-dir={self.kubelet}"]
         more = ["--nodeid=n", f"--adminsocket={self.folder}/admin.sock", "--headroom=0", "--log-level=warning"]
-        process = subprocess.Popen([sys.executable, "-m", "orlop", "driver", *flags, *more])
+        process = subprocess.Popen([sys.executable, "-m", "orlop", "driver", *flags, *more], env=self.as_installed())
         try:
             while not self.socket.exists():
                 time.sleep(0.01)
@@ -123,6 +123,11 @@ class Ours:
         finally:
             process.terminate()
             process.wait()
+
+    def as_installed(self) -> dict[str, str]:
+        """Compiled, as whatever pip has installed is; from the second start on."""
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return {**inherited, "PYTHONPYCACHEPREFIX": str(self.folder / "compiled")}
 
     def target(self, name: str) -> Path:
         return self.kubelet / f"pods/{name}/volumes/kubernetes.io~csi/scratch/mount"

@@ -8,6 +8,7 @@ more later, ends it at once. Exit codes: 0 told to stop, 1 could not go on, 2 wr
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shlex
 import signal
@@ -128,6 +129,7 @@ def run_daemon(
     if (answer := daemon.instead(settings)) is not None:
         sys.stdout.write(answer)
         return 0
+    gc.freeze()  # what was imported stays; the garbage collector need not look through it again and again
     try:
         uvloop.run(_until_stopped(settings, run, log_to or sys.stderr))
     except (SocketInUse, SocketUnusable, CannotGoOn) as error:

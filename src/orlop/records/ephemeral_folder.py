@@ -7,6 +7,7 @@ long it is kept, so that one rename, which is atomic, moves it into the afterlif
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -70,12 +71,24 @@ def encode_record(record: FolderRecord) -> bytes:
 
 def decode_record(data: bytes) -> FolderRecord:
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
-        if version > VERSION:
-            raise UnreadableRecord(f"it was written in form {version}, and this version of Orlop knows {VERSION}")
-        return _decoder.decode(data)
+        record = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _refuse_newer(_version_of(data))
         raise UnreadableRecord(f"it is damaged: {error}") from None
+    _refuse_newer(record.version)
+    return record
+
+
+def _version_of(data: bytes) -> int:
+    """Also of what cannot be understood otherwise."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(data, type=_Versioned).version
+    return VERSION
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise UnreadableRecord(f"it was written in form {version}, and this version of Orlop knows {VERSION}")
 
 
 def objection_to_volume_id(volume_id: str) -> str | None:

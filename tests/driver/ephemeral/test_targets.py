@@ -12,6 +12,7 @@ from orlop.csi.error_codes import FailedPrecondition
 from orlop.driver.ephemeral.folders import Folders
 from orlop.foundation.structured_log import silent_log
 from orlop.host.node_host import FolderState
+from orlop.host.system_calls import umount2
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.virtual_clock import VirtualClock
 from support.ephemeral_node import (
@@ -88,6 +89,21 @@ async def test_what_somebody_left_in_a_target_is_never_hidden_by_a_mount(node: K
         assert node.mounts() == [str(target)]
         await service.NodeUnpublishVolume(unpublish(target))
         assert not target.exists()
+
+
+async def test_what_somebody_wrote_while_nothing_was_mounted_keeps_the_target_and_is_told_by_name(node: KernelNode):
+    target = node.pod()
+    async with node.running() as service:
+        await service.NodePublishVolume(publish(target, ID))
+        umount2(str(target), 0)
+        (target / "lost").write_text("written beside the volume")
+        with pytest.raises(FailedPrecondition, match=r"cannot be removed.*'lost'.*move it away"):
+            await service.NodeUnpublishVolume(unpublish(target, ID))
+        assert (node.mounts(), node.volumes("live")) == ([], [ID])
+        assert (target / "lost").read_text() == "written beside the volume"
+        (target / "lost").unlink()
+        await service.NodeUnpublishVolume(unpublish(target, ID))
+    assert (target.exists(), node.volumes("retained")) == (False, [ID])
 
 
 async def test_a_kubelet_folder_that_is_a_link_is_known_by_both_paths(node: KernelNode):

@@ -8,14 +8,17 @@ with the weight of all; it decides as if it had seen every folder. Must not deci
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
+
+import msgspec
+from msgspec.structs import replace
 
 from orlop.driver.ephemeral.afterlife_rules import RetainedFolder, Step, Weight, next_step
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+# Ten thousand of them are not looked through by the garbage collector (`gc=False`); none can hold itself.
+class Queued(msgspec.Struct, frozen=True, gc=False):
     """`buried_at` is the elapsed time of the burial, which lies before the start of a process that found the folder."""
 
     name: str

@@ -7,9 +7,11 @@ and state their order of effects. Of a living pod's folder nothing is told or ch
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+from msgspec.structs import replace
 
 from orlop.csi.error_codes import CsiError
 from orlop.driver.ephemeral.admin_socket import Conversation

@@ -11,9 +11,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from orlop.driver.ephemeral.afterlife_queue import AfterlifeQueue, Queued
 from orlop.driver.ephemeral.afterlife_rules import Moment, RetainedFolder, age_of, buried_at_elapsed
@@ -29,8 +30,7 @@ from orlop.records.ephemeral_folder import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Retained:
+class Retained(msgspec.Struct, frozen=True, gc=False):
     """A folder in its afterlife. Its size is None until it has been measured."""
 
     record: FolderRecord
@@ -117,9 +117,9 @@ class FolderBook:
     def _small(self, record: FolderRecord) -> FolderRecord:
         """Ten thousand are kept: what most of them have in common only once."""
         namespace, account = sys.intern(record.owner.namespace), sys.intern(record.owner.service_account)
-        owner = msgspec.structs.replace(record.owner, namespace=namespace, service_account=account)
+        owner = replace(record.owner, namespace=namespace, service_account=account)
         options = self._options.setdefault(record.options, record.options)
-        return msgspec.structs.replace(record, owner=owner, options=options)
+        return replace(record, owner=owner, options=options)
 
     def _buried_at(self, retained: Retained) -> float:
         if retained.buried_at_elapsed is not None:
@@ -222,7 +222,7 @@ def _read_retained(book: FolderBook, folder: RecordedFolder) -> None:
         why = f"there is another folder of the volume {burial.volume_id}"
         book.left_alone.append(LeftAlone(f"{FolderState.RETAINED.value}/{folder.name}", why))
     else:
-        book.retain(Retained(record, msgspec.structs.replace(burial, volume_id=record.volume_id)))
+        book.retain(Retained(record, replace(burial, volume_id=record.volume_id)))
 
 
 def _record_in(book: FolderBook, state: FolderState, folder: RecordedFolder) -> FolderRecord | None:

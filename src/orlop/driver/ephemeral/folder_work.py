@@ -163,6 +163,15 @@ class FolderWork:
                 "be hidden; look whose it is, and move it away"
             )
 
+    def _refuse_what_lies_in_the_target(self, target: str) -> None:
+        """Written there while nothing was mounted: it may be all that somebody has of it."""
+        found = self._kubelet_dir.names_in(_names(target))
+        if found:
+            raise FailedPrecondition(
+                f"the volume is unmounted, but its target {target} cannot be removed: below the mount it holds "
+                f"{min(found)[:100]!r}, which is not of our making; look whose it is, and move it away"
+            )
+
     def _remove_target_if_empty(self, target: Names) -> None:
         try:
             self._kubelet_dir.remove_target(target)
@@ -194,7 +203,12 @@ class FolderWork:
             if mounted is not None and not mounted.is_removed:
                 self._refuse_what_is_not_ours(mounted.root, target, record)
             self._kubelet_dir.unmount(names)
-            self._kubelet_dir.remove_target(names)
+            try:
+                self._kubelet_dir.remove_target(names)
+            except HostError as error:
+                if error.errno == errno.ENOTEMPTY:
+                    self._refuse_what_lies_in_the_target(target)
+                raise
 
     def _refuse_what_is_not_ours(self, root: FileIdentity, target: str, record: FolderRecord | None) -> None:
         if record is not None and self._identity(record.volume_id) == root:
