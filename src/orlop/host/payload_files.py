@@ -41,6 +41,10 @@ class HostPath:
     path: str
 
 
+Origin: TypeAlias = Names | HostPath
+"""Where a volume is: below kubelet's directory, or a path of this machine."""
+
+
 class FileKind(Enum):
     """What is at a path, its links followed."""
 

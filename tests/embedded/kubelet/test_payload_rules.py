@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orlop.embedded.kubelet.downward_rules import NoValue, field_value, resource_value
 from orlop.embedded.kubelet.plain_volumes import host_path_rules
-from orlop.embedded.kubelet.plain_volumes.downward_rules import NoValue, field_value, resource_value
 from orlop.embedded.kubelet.plain_volumes.host_path_rules import NotAsExpected, Step
 from orlop.embedded.kubelet.plain_volumes.memory_size_rules import most_bytes
 from orlop.embedded.kubelet.plain_volumes.payload_rules import (
@@ -18,7 +18,6 @@ from orlop.embedded.kubelet.plain_volumes.payload_rules import (
     NoPayload,
     References,
     TokenWish,
-    Unread,
     payload_of,
     references_of,
 )
@@ -30,6 +29,7 @@ from orlop.embedded.kubelet.plain_volumes.plain_volumes_rules import (
     plain_volumes_of,
     user_of,
 )
+from orlop.embedded.kubelet.volumes.desired_volumes_rules import Unread
 from orlop.host.payload_files import FileKind, FolderAccess
 
 Object = dict[str, Any]

@@ -149,7 +149,7 @@ async def _pods(
         clock=tools.clock,
         random=tools.random,
         log=tools.log,
-        settings=PodSettings(tools.node_name, facts.address, settings.hidden, services),
+        settings=PodSettings(tools.node_name, facts.address, settings.hidden, services, allocatable(facts)),
     )
     async with TaskGroup() as tasks:
         syncing = tasks.start(volumes.run(), name="volumes: syncs of pods")

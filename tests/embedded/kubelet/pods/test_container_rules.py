@@ -227,6 +227,17 @@ def test_later_variables_win_and_may_use_earlier_ones():
     assert names_needed(one) == ({"c"}, {"s"})
 
 
+def test_a_variable_may_tell_what_the_container_has_or_else_the_node():
+    env = [
+        {"name": name, "valueFrom": {"resourceFieldRef": {"resource": name, **more}}}
+        for name, more in (("limits.memory", {"divisor": "1Mi"}), ("limits.cpu", {}), ("requests.memory", {}))
+    ]
+    pod, one = made({"env": env, "resources": {"limits": {"memory": "64Mi"}}})
+    found = environment_of(pod, one, EnvironmentSources(allocatable={"cpu": "3"}))
+
+    assert [found[each["name"]] for each in env] == ["64", "3", "0"]
+
+
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
 def test_the_way_to_the_api_is_told_as_of_the_service_kubernetes(host: str, shown: str):
     env = [{"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)"}, {"name": "KUBERNETES_PORT", "value": "own"}]
@@ -252,7 +263,9 @@ def test_the_way_to_the_api_is_told_as_of_the_service_kubernetes(host: str, show
         ({"configMapKeyRef": {"name": "c", "key": "k"}}, 'configmap "c" not found'),
         ({"secretKeyRef": {"name": "s", "key": "k"}}, "couldn't find key k in Secret d/s"),
         ({"fieldRef": {"fieldPath": "spec.nonsense"}}, "unsupported fieldPath: spec.nonsense"),
-        ({"resourceFieldRef": {"resource": "limits.cpu"}}, "resourceFieldRef, which is not supported"),
+        ({"resourceFieldRef": {"resource": "limits.gold"}}, "unsupported container resource : limits.gold"),
+        ({"resourceFieldRef": {"resource": "limits.cpu", "containerName": "x"}}, "container x not found"),
+        ({"fileKeyRef": {"path": "a", "key": "k", "volumeName": "v"}}, "fileKeyRef, which is not supported"),
     ],
 )
 def test_what_is_missing_is_told_in_kubelets_words(origin: Object, sentence: str):

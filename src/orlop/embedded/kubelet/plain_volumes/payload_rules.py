@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from orlop.embedded.kubelet.plain_volumes.downward_rules import NoValue, field_value, resource_value
+from orlop.embedded.kubelet.downward_rules import NoValue, field_value, resource_value
 from orlop.embedded.kubelet.plain_volumes.plain_volumes_rules import PlainKind, PlainVolume, group_of, user_of
+from orlop.embedded.kubelet.volumes.desired_volumes_rules import Unread
 from orlop.embedded.kubelet.volumes.volume_values import Seen
 from orlop.host.payload_files import Names, Payload, PayloadFile
 
@@ -29,13 +30,6 @@ TOKEN: Final = "serviceAccountToken"  # noqa: S105 - the name of a field
 
 class NoPayload(ValueError):
     """In kubelet's words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What could not be had, and why."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import Any
 from orlop.embedded.kubelet.plain_volumes.plain_tools import PlainTools
 from orlop.embedded.kubelet.plain_volumes.pod_volumes_worker import PodVolumesWorker
 from orlop.embedded.kubelet.plain_volumes.references import ReferenceReader
-from orlop.embedded.kubelet.plain_volumes.volume_set_up import Origin
 from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import volume_paths
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused, SubPaths
@@ -25,6 +24,7 @@ from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_values import PodUid, Seen
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.errors import HostError
+from orlop.host.payload_files import Origin
 from orlop.kube.objects import uid
 
 

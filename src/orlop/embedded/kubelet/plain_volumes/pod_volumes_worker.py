@@ -18,7 +18,7 @@ from orlop.embedded.kubelet.plain_volumes.plain_tools import PlainTools
 from orlop.embedded.kubelet.plain_volumes.plain_volumes_rules import PlainVolume, plain_volumes_of
 from orlop.embedded.kubelet.plain_volumes.references import ReferenceReader
 from orlop.embedded.kubelet.plain_volumes.removal import remove_volumes
-from orlop.embedded.kubelet.plain_volumes.volume_set_up import Origin, VolumeSetUp
+from orlop.embedded.kubelet.plain_volumes.volume_set_up import VolumeSetUp
 from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes.desired_volumes_rules import pod_facts
 from orlop.embedded.kubelet.volumes.operation_backoff_rules import FACTOR, FIRST_DELAY, LONGEST_DELAY
@@ -26,6 +26,7 @@ from orlop.embedded.kubelet.volumes.step_failures import StepFailed
 from orlop.embedded.kubelet.volumes.volume_tools import reference_to
 from orlop.embedded.kubelet.volumes.volume_values import Seen
 from orlop.host.errors import HostError
+from orlop.host.payload_files import Origin
 from orlop.kube.errors import ApiError
 from orlop.kube.kinds import POD
 from orlop.kube.objects import name_of, uid

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orlop.embedded.kubelet.plain_volumes.payload_rules import Found, Read, References, TokenWish, Unread
-from orlop.embedded.kubelet.volumes.desired_volumes_rules import pod_facts
+from orlop.embedded.kubelet.plain_volumes.payload_rules import Found, Read, References, TokenWish
+from orlop.embedded.kubelet.volumes.desired_volumes_rules import Unread, pod_facts
 from orlop.embedded.kubelet.volumes.pod_tokens import PodTokens
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.embedded.kubelet.volumes.volume_values import Seen

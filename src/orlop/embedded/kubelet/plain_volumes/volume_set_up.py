@@ -20,16 +20,12 @@ from orlop.embedded.kubelet.plain_volumes.references import ReferenceReader
 from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import volume_paths
 from orlop.embedded.kubelet.volumes.step_failures import StepFailed
-from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_values import Seen
 from orlop.host.errors import HostError
-from orlop.host.payload_files import HostPath, Payload
+from orlop.host.payload_files import HostPath, Origin, Payload
 from orlop.kube import objects
 
 STAMP_FORM: Final = "%Y_%m_%d_%H_%M_%S"
-
-Origin = Names | HostPath
-"""Where a volume is: below kubelet's directory, or a path of this machine."""
 
 
 class VolumeSetUp:

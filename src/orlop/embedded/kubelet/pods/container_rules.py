@@ -20,7 +20,7 @@ from orlop.embedded.kubelet.pods.environment_rules import (
 from orlop.embedded.kubelet.pods.pod_status_rules import pod_text
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 from orlop.host.container_request import Account, Command, ContainerRequest, RootRequest, VolumePlace
-from orlop.host.payload_files import HostPath
+from orlop.host.payload_files import Origin
 from orlop.kube.objects import name
 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
@@ -34,8 +34,6 @@ LEAST_WRITABLE_BYTES: Final = 1 << 20
 
 Names = tuple[str, ...]
 """Names below the kubelet's folder."""
-Origin = Names | HostPath
-"""Where a volume is: there, or a path of this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,10 @@ holds for both. Kubernetes' objects are unknown here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from orlop.host.container_request import Command, ContainerRequest
-from orlop.host.payload_files import HostPath
-
-Origin: TypeAlias = tuple[str, ...] | HostPath
-"""Where a volume is: names below the kubelet's folder, or a path of this machine."""
+from orlop.host.payload_files import Origin
 
 
 class ContainerRefused(Exception):
@@ -22,7 +19,7 @@ class ContainerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WantedContainer:
-    """`volumes` are where they are, in the order of the request's places; see `Origin`."""
+    """`volumes` are where they are, in the order of the request's places."""
 
     pod_uid: str
     name: str

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from orlop.embedded.kubelet.downward_rules import NoValue, field_value, resource_value
 from orlop.foundation.http_edge import ListenAddress
-from orlop.kube import objects
-from orlop.kube.objects import name, namespace, uid
+from orlop.kube.objects import name, namespace
 
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^()]*)\))")
-_FIELD_WITH_KEY: Final = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
 
 class BadEnvironment(ValueError):
@@ -32,6 +31,8 @@ class EnvironmentSources:
     secrets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     services: Mapping[str, str] = field(default_factory=dict)
     """What every container is told of the way to the API, unless it is told otherwise by its pod."""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What the node has, for who has no limit of his own."""
 
 
 def api_services(api: ListenAddress) -> dict[str, str]:
@@ -96,8 +97,13 @@ def _value(
     origin = one.get("valueFrom")
     if not origin:
         return expanded(one.get("value") or "", known)
-    if reference := origin.get("fieldRef"):
-        return _field(pod, reference["fieldPath"])
+    try:
+        if reference := origin.get("fieldRef"):
+            return _field(pod, reference["fieldPath"])
+        if reference := origin.get("resourceFieldRef"):
+            return _resource(pod, container, reference, sources)
+    except NoValue as error:
+        raise BadEnvironment(str(error)) from None
     if reference := origin.get("configMapKeyRef"):
         return _key(pod, "configmap", reference, sources.config_maps)
     if reference := origin.get("secretKeyRef"):
@@ -109,14 +115,9 @@ def _value(
 
 
 def _field(pod: Mapping[str, Any], path: str) -> str:
-    if match := _FIELD_WITH_KEY.fullmatch(path):
-        found = objects.labels(pod) if match[1] == "labels" else objects.annotations(pod)
-        return found.get(match[2], "")
+    """Some are variables' alone; the others can be in files too."""
     spec, status = pod["spec"], pod.get("status") or {}
     known = {
-        "metadata.name": name(pod),
-        "metadata.namespace": namespace(pod) or "",
-        "metadata.uid": uid(pod),
         "spec.nodeName": spec.get("nodeName") or "",
         "spec.serviceAccountName": spec.get("serviceAccountName") or "",
         "status.podIP": status.get("podIP") or status.get("hostIP") or "",
@@ -124,9 +125,15 @@ def _field(pod: Mapping[str, Any], path: str) -> str:
         "status.hostIP": status.get("hostIP") or "",
         "status.hostIPs": status.get("hostIP") or "",
     }
-    if path not in known:
-        raise BadEnvironment(f"unsupported fieldPath: {path}")
-    return known[path]
+    return known[path] if path in known else field_value(pod, path)
+
+
+def _resource(
+    pod: Mapping[str, Any], container: Mapping[str, Any], reference: Mapping[str, Any], sources: EnvironmentSources
+) -> str:
+    """Of the container itself, where none is named."""
+    whose = reference.get("containerName") or container["name"]
+    return resource_value(pod, {**reference, "containerName": whose}, sources.allocatable)
 
 
 def _key(

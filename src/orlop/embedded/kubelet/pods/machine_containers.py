@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from signal import SIGTERM
 from typing import Final
 
-from orlop.embedded.kubelet.pods.containers import ContainerRefused, Origin, Streams, WantedContainer
+from orlop.embedded.kubelet.pods.containers import ContainerRefused, Streams, WantedContainer
 from orlop.host import process_records
 from orlop.host.confined_paths import Mounts, Use, make_folder, names_in, opened_below, shown
 from orlop.host.container_process import Born, ContainerLauncher, ContainerProcess, Ended, Refused, Started
@@ -30,7 +30,7 @@ from orlop.host.errors import HostError
 from orlop.host.host_paths import opened_host_path
 from orlop.host.log_folders import made_log_folder, remove_log_folders, remove_older_logs
 from orlop.host.loop_devices import opened_holder
-from orlop.host.payload_files import HostPath
+from orlop.host.payload_files import HostPath, Origin
 from orlop.host.process_records import ProcessIdentity
 
 LOGS: Final = "logs"

@@ -23,6 +23,8 @@ class PodSettings:
     hidden: tuple[str, ...] = ()
     services: Mapping[str, str] = field(default_factory=dict)
     """Variables that every container has, with the way to the API."""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What pods may have of the node, by resource."""
 
 
 @dataclass(frozen=True, slots=True)

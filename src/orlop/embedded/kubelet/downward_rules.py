@@ -1,4 +1,4 @@
-"""What a pod may learn of itself through files: fields of its object, and resources of its containers. Pure."""
+"""What a pod may learn of itself, in files and variables: fields of its object, resources of its containers. Pure."""
 
 from __future__ import annotations
 
