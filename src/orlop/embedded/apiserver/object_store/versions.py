@@ -123,7 +123,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    history: Bounds = Bounds(count=10_000, bytes=64 << 20)
+    history: Bounds = Bounds(count=10_000, bytes=16 << 20)
     """Changes kept for watches and for later pages of lists, in memory and on disk."""
     unread: Bounds = Bounds(count=1_000, bytes=16 << 20)
     """What may lie unread before one watch; those already kept when it began do not count."""
