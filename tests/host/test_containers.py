@@ -234,8 +234,17 @@ async def test_what_is_written_to_the_root_is_not_written_to_the_machine(folder:
     assert not Path("/made-inside").exists()
 
 
-async def test_another_file_system_of_the_machine_is_seen_and_cannot_be_written(folder: Path, seen_inside: Path):
-    with mounted("ext4", seen_inside) as disk:
+@pytest.fixture
+def place_of_programs() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="o-", dir="/srv"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+async def test_another_disk_with_programs_of_the_machine_is_seen_and_cannot_be_written(
+    folder: Path, place_of_programs: Path
+):
+    with mounted("ext4", place_of_programs) as disk:
         (disk / "file").write_text("on the disk")
         hidden = disk / "state"
         hidden.mkdir()
@@ -252,6 +261,18 @@ async def test_another_file_system_of_the_machine_is_seen_and_cannot_be_written(
         assert lines[0] == "on the disk"
         assert not any("secret" in line or "kubelet" in line for line in lines)
         assert not (disk / "new").exists()
+
+
+async def test_a_disk_that_holds_no_programs_is_not_seen_and_not_held_by_any_container(folder: Path, seen_inside: Path):
+    with mounted("ext4", seen_inside) as disk:
+        (disk / "file").write_text("on the disk")
+        device = disk.stat().st_dev
+        async with kubelet_in(folder) as k:
+            _, lines = await k.run(f"ls -A {disk}; cat /proc/self/mountinfo")
+
+    assert "file" not in lines
+    assert lines
+    assert not [line for line in lines if f" {os.major(device)}:{os.minor(device)} " in line]
 
 
 async def test_what_others_have_in_tmp_and_run_is_not_seen(folder: Path, tmp_path: Path):

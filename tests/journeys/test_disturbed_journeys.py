@@ -34,8 +34,9 @@ DRIVER_SPEC: dict[str, Any] = {
 }
 INLINE = {"name": "scratch", "csi": {"driver": DRIVER}}
 CLAIMED = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
-VOLUMES = {"inline": (INLINE,), "persistent": (CLAIMED,), "parts": (INLINE, CLAIMED)}
-"""Of the last, the pod mounts a part of each."""
+DEVICE = {"name": "disk", "persistentVolumeClaim": {"claimName": "b"}}
+VOLUMES = {"inline": (INLINE,), "persistent": (CLAIMED,), "parts": (INLINE, CLAIMED), "block": (DEVICE,)}
+"""Of `parts`, the pod mounts a part of each."""
 UNDOING = ("NodeUnpublishVolume", "NodeUnstageVolume")
 Disturbance = Callable[[Machine], Awaitable[None]]
 
@@ -119,6 +120,7 @@ async def prepared_machine(place: Place | None = None) -> AsyncIterator[Machine]
     async with journey_machine() as machine:
         await machine.world.csi_driver(**DRIVER_SPEC)
         await machine.world.bound_claim()
+        await machine.world.bound_claim("b", "pv2", "h2", volumeMode="Block")
         machine.start_driver()
         await machine.start_kubelet()
         await machine.settle()
@@ -134,11 +136,19 @@ async def is_running(machine: Machine) -> bool:
     return await machine.phase() == GONE or len(machine.containers.running()) == 1
 
 
+def assert_has_all(machine: Machine, volumes: tuple[Any, ...]) -> None:
+    """The container was given each volume, and the kubelet holds each device."""
+    for running in machine.containers.running():
+        assert len(running.wanted.volumes) == len(volumes)
+        assert len(machine.world.machine.loops) == sum(one is DEVICE for one in volumes)
+
+
 async def make(machine: Machine, volumes: tuple[Any, ...]) -> None:
-    mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
+    mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes if one is not DEVICE]
     if len(volumes) > 1:
         mounts = [{**mount, "subPath": "a/b"} for mount in mounts]
-    one = container(command=["sleep", "1000000"], volumeMounts=mounts)
+    devices = [{"name": one["name"], "devicePath": f"/dev/{one['name']}"} for one in volumes if one is DEVICE]
+    one = container(command=["sleep", "1000000"], volumeMounts=mounts, volumeDevices=devices)
     options = {"securityContext": {"fsGroup": 2000}, "terminationGracePeriodSeconds": 1}
     await machine.make_pod("p", *volumes, containers=[one], **options)
 
@@ -148,6 +158,7 @@ async def make_and_end(machine: Machine, volumes: tuple[Any, ...]) -> tuple[int,
     await make(machine, volumes)
     await machine.until(lambda: is_running(machine))
     beginning = len(machine.crossings.names)
+    assert_has_all(machine, volumes)
     if await machine.phase() != GONE:
         assert machine.world.calls(*UNDOING) == [], "nothing is taken from a pod that is to run"
         await machine.delete_pod()

@@ -293,7 +293,7 @@ class Machine:
         await self.kill_kubelet()
         self.kill_driver()
         await self.kill_api_server()
-        self.world.machine.mounts.clear()
+        self.world.machine.reboot()
         for volume in self.world.volumes_of_driver():
             volume.published.clear()
             volume.staged.clear()

@@ -32,10 +32,10 @@ NOTHING = Remains()
 
 
 def remains_of_fake(world: World, processes: Iterable[str]) -> Remains:
-    """Below kubelet's folder, and what the driver has in its own books; a fake machine has no loop devices."""
+    """Below kubelet's folder, and what the driver has in its own books."""
     mounted = {"/".join(at) for at, stack in world.machine.mounts.items() if stack}
     rest = [name for name in world.left() if name not in mounted]
-    return Remains(tuple(sorted(mounted)), tuple(rest), (), tuple(sorted(processes)))
+    return Remains(tuple(sorted(mounted)), tuple(rest), tuple(sorted(world.machine.loops)), tuple(sorted(processes)))
 
 
 def remains_of_up(up: Up, expected: Iterable[str]) -> Remains:

@@ -34,7 +34,6 @@ from orlop.host.mount_table_rules import parse_mount_lines
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC = 0x01, 0x02, 0x04, 0x08
 _INODES_PER_MEBIBYTE: Final = 256
 _TARGET_FLAGS: Final = os.O_PATH | os.O_CLOEXEC
-_KEPT_TO_ITSELF: Final = ("/proc", "/sys", "/dev", "/run", "/tmp")  # noqa: S108 - names of places, not files of ours
 _BEGIN_EMPTY: Final = {"tmp": 0o1777, "run": 0o755}
 _PSEUDO: Final = frozenset(
     (
@@ -43,6 +42,12 @@ _PSEUDO: Final = frozenset(
         *("ramfs", "rpc_pipefs", "nsfs"),
     )
 )
+_PROGRAMS: Final = (
+    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc", "/opt", "/home", "/root", "/srv"),
+    *("/nix", "/gnu", "/snap"),
+)
+"""Where commands and what they need are; a disk that is mounted elsewhere is not held by any container."""
+_OVER_A_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "glusterfs", "lustre", "gpfs"})
 _DEVICES: Final = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _DEVICE_LINKS: Final = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _NOT_WRITABLE: Final = ~0o222
@@ -151,19 +156,26 @@ def _clone_of(path: str) -> int:
 
 
 def _carried_file_systems(hidden: Sequence[str]) -> Iterator[_Carried]:
-    """An overlay does not show what is mounted below its lower folder: what else holds files is brought along.
+    """An overlay does not show what is mounted below its lower folder: what else holds programs is brought along.
 
-    One mount for each device: a second one could show what the first one hides.
+    One mount for each device: a second one could show what the first one hides. No file system of a server that may
+    not answer: whoever looks for it would wait, and the container never start.
     """
     seen = {_device_of_root()}
     for device, path, kind in _mounts_of_this_machine():
-        if kind in _PSEUDO or device in seen or _is_below(path, (*_KEPT_TO_ITSELF, *hidden)):
+        if device in seen or not _is_carried(path, kind) or _is_below(path, hidden):
             continue
         seen.add(device)
         try:
             yield _Carried(path, _clone_of(path))
         except OSError:
             continue  # a mount on a file, one that is covered, or a server that does not answer: not seen inside
+
+
+def _is_carried(path: str, kind: str) -> bool:
+    # Of /var only itself: below it others keep the disks of their containers.
+    is_wanted = path == "/var" or _is_below(path, _PROGRAMS)
+    return is_wanted and kind not in _PSEUDO | _OVER_A_NETWORK and not kind.startswith("fuse")
 
 
 def _device_of_root() -> str:
@@ -178,7 +190,7 @@ def _mounts_of_this_machine() -> Iterator[tuple[str, str, str]]:
 
 
 def _is_below(path: str, above: Sequence[str]) -> bool:
-    return path == "/" or any(PurePosixPath(path).is_relative_to(each) for each in above)
+    return any(PurePosixPath(path).is_relative_to(each) for each in above)
 
 
 # ---- the layers ------------------------------------------------------------------------------------------------------
