@@ -170,7 +170,11 @@ class FakeMachine:
         self.kubelet_contents.pop(target, None)
 
     def reboot(self) -> None:
-        """Nothing is mounted and nothing attached; files and folders are there."""
+        """Nothing is mounted and nothing attached; files and folders are there, but for those in memory."""
+        for volume in self.memory_sizes:
+            self.payloads.pop(volume, None)
+            self.access_of.pop(volume, None)
+        self.memory_sizes.clear()
         self.mounts.clear()
         self.devices.clear()
         self.loops.clear()
