@@ -10,6 +10,7 @@ import pytest
 
 from orlop.admin.afterlife import Afterlife
 from orlop.admin.node_socket import NodeUnreachable, find_socket
+from orlop.admin.up_state import UpState, held
 from orlop.foundation.message_socket import encoded
 
 
@@ -52,6 +53,22 @@ def test_a_socket_that_nobody_listens_on_is_told_as_such(short_folder: Path):
             Afterlife(short_folder / name).usage()
     with pytest.raises(NodeUnreachable, match="too long"):
         Afterlife(short_folder / ("x" * 200)).usage()
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_of_an_orlop_up_with_another_driver_it_is_told_what_to_do(short_folder: Path, *, is_stale: bool):
+    state = UpState(short_folder)
+    if is_stale:
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(state.node_socket))
+    with (
+        held(state, "", "unix:///run/theirs.sock"),
+        pytest.raises(NodeUnreachable, match=r"not ours, at unix:///run/theirs.sock: .* --socket; .* without --driver"),
+    ):
+        Afterlife(state.node_socket).usage()
+
+    with held(state, ""), pytest.raises(NodeUnreachable, match=r"no socket at|Nobody answers"):
+        Afterlife(state.node_socket).usage()
 
 
 @pytest.mark.parametrize(

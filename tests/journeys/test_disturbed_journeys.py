@@ -137,9 +137,11 @@ async def is_running(machine: Machine) -> bool:
 
 
 def assert_has_all(machine: Machine, volumes: tuple[Any, ...]) -> None:
-    """The container was given each volume, and the kubelet holds each device."""
+    """The container was given each volume and its way to the API, and the kubelet holds each device."""
     for running in machine.containers.running():
-        assert len(running.wanted.volumes) == len(volumes)
+        assert len(running.wanted.volumes) == len(volumes) + 1
+        (api,) = machine.world.machine.payloads.values()
+        assert sorted(api) == [("ca.crt",), ("namespace",), ("token",)]
         assert len(machine.world.machine.loops) == sum(one is DEVICE for one in volumes)
 
 

@@ -202,7 +202,7 @@ def test_a_persistent_volume_is_attached_mounted_used_and_taken_back_and_its_sec
     ]
     assert json.loads((staging.parent / "vol_data.json").read_text()) == {"driverName": NAME, "volumeHandle": "h1"}
     assert json.loads((target.parent / "vol_data.json").read_text())["attachmentID"] == attachment
-    assert bench.remains().mounts == (str(staging), str(target))
+    assert bench.remains().mounts_of_drivers == (str(staging), str(target))
     assert len(bench.remains().loop_devices) == 1
     assert canaries_in(everything_shown(bench)) == []
     assert canaries_in(files_below(bench.up.state / "api")), "where they are kept they are found"
@@ -271,7 +271,7 @@ def test_after_the_driver_the_kubelet_and_the_machine_died_in_the_midst_of_a_pub
     bench.up.start("--log-level=debug")
     for name in ("p", "q"):
         bench.up.runs(name)
-    assert len(bench.remains().mounts) == 2
+    assert len(bench.remains().mounts_of_drivers) == 2
 
     bench.up.end(signal.SIGKILL)
     bench.driver.kill()

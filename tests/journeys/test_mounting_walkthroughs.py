@@ -66,7 +66,7 @@ async def events_of_pods(machine: Machine) -> list[str]:
 
 
 def mounts(machine: Machine) -> tuple[str, ...]:
-    return machine.remains().mounts
+    return machine.remains().mounts_of_drivers
 
 
 def request(machine: Machine, method: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ async def it_is_scheduled_and_waits_for_its_attachment(machine: Machine) -> None
     assert await waiting(machine) == {"reason": "ContainerCreating"}
     assert await in_use(machine) == [VOLUME]
     assert machine.world.calls() == []
-    assert machine.remains() == NOTHING
+    assert (mounts(machine), machine.world.contents()) == ((), {})
     assert [event.partition(":")[0] for event in await events_of_pods(machine)] == ["ImageNotPulled", "Scheduled"]
 
 
@@ -143,7 +143,7 @@ async def it_waits_while_the_attachment_is_not_attached(machine: Machine) -> Non
 
     assert machine.world.calls() == []
     assert await waiting(machine) == {"reason": "ContainerCreating"}
-    assert machine.remains() == NOTHING
+    assert (mounts(machine), machine.world.contents()) == ((), {})
 
 
 async def it_waits_until_the_node_has_it_attached(machine: Machine) -> None:
@@ -223,7 +223,7 @@ async def it_runs(machine: Machine, pod_uid: str) -> None:
     target = ("pods", pod_uid, "volumes", "kubernetes.io~csi", "pv1", "mount")
     (running,) = machine.containers.running()
 
-    assert running.wanted.volumes == (target,)
+    assert running.wanted.volumes[:-1] == (target,), "the last is its way to the API"
     assert mounts(machine) == (f"{STAGING}/globalmount", "/".join(target))
     assert machine.world.machine.group_of == {target: 2000}
     assert set((await conditions(machine)).values()) == {"True"}

@@ -268,9 +268,12 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
             eventually_there((up.volume_of("theirs") / "result").exists)
             listed = up.kubectl.ok("get", "csinodes", "-o", "jsonpath={.items[0].spec.drivers[*].name}")
             up.delete("theirs")
+            asked = run("afterlife", "list", f"--state={up.state}")
             assert up.end() == 0
 
         assert listed == "other.example.com"
+        assert asked.returncode == 1
+        assert f"a driver that is not ours, at unix://{socket}" in asked.stderr
         (kept,) = (workdir / "retained").iterdir()
         assert (kept / "result").read_text() == "began\n"
 

@@ -39,7 +39,7 @@ from orlop.kube.objects import ObjectName
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.testing.driver_script import read_script
 from orlop.testing.fake_containers import FakeContainer, FakeContainers
-from orlop.testing.fake_host import FakeVolumeHost
+from orlop.testing.fake_host import FakePlainVolumeHost, FakeVolumeHost
 from orlop.testing.fake_host.machine import KUBELET_DIR
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from support.api_objects import container, named
@@ -48,7 +48,7 @@ from support.crossings import Crossings
 from support.kubelet_plugins import VirtualSocket
 from support.plugin_worlds import TellingFolder
 from support.remains import Remains, remains_of_fake
-from support.volume_worlds import DRIVER, NODE_NAME, World, of, volume_world
+from support.volume_worlds import DRIVER, NODE_NAME, TokenIssuer, World, of, volume_world
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -210,8 +210,8 @@ class Machine:
         clock, log = self.clock, self.log
         client = KubeClient(WayToApi(self), clock=clock, random=Random(3), log=log, name="kubelet")
         around = Surroundings(_facts, self.registry, PLUGINS, self._connect)
-        host = FakeVolumeHost(self.world.machine)
-        machine = KubeletMachine(around, host, self.containers, self._in_thread)
+        host, plain = FakeVolumeHost(self.world.machine), FakePlainVolumeHost(self.world.machine)
+        machine = KubeletMachine(around, host, plain, self.containers, self._in_thread)
         async with (
             _events(client, "kubelet", clock, log) as events,
             Informers(client, clock=clock, random=Random(4), log=log) as informers,
@@ -278,7 +278,7 @@ class Machine:
         stopped, started = asyncio.Event(), asyncio.get_running_loop().create_future()
 
         async def live() -> None:
-            async with api_server_on(self.world.on.store, self.clock) as on:
+            async with api_server_on(self.world.on.store, self.clock, reviews=TokenIssuer(self.clock)) as on:
                 started.set_result(on)
                 await stopped.wait()
 

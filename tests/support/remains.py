@@ -22,6 +22,11 @@ class Remains:
     loop_devices: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
 
+    @property
+    def mounts_of_drivers(self) -> tuple[str, ...]:
+        """Without its way to the API, which every pod has mounted."""
+        return tuple(path for path in self.mounts if "/kubernetes.io~projected/" not in path)
+
 
 NOTHING = Remains()
 

@@ -29,6 +29,7 @@ from orlop.kube.errors import NotConnected
 from orlop.kube.event_bodies import Reporter
 from orlop.kube.event_recorder import EventRecorder
 from orlop.kube.kinds import (
+    CONFIG_MAP,
     CSI_DRIVER,
     EVENT,
     NODE,
@@ -46,7 +47,7 @@ from orlop.testing.fake_host.machine import KUBELET_DIR
 from orlop.testing.kill_points import KillPoints
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from orlop.testing.virtual_clock import VirtualClock
-from support.api_objects import claim, container, csi_driver, named, volume
+from support.api_objects import claim, config_map, container, csi_driver, named, volume
 from support.api_servers import TestServer, api_server
 
 T = TypeVar("T")
@@ -118,6 +119,7 @@ class World:
     connection: InProcessConnection = field(init=False)
     drivers: Registry = field(default_factory=Registry)
     csi_drivers: dict[str, Object] = field(default_factory=dict)
+    tools: VolumeTools = field(init=False)
     volumes: VolumeManager = field(init=False)
     recorder: EventRecorder = field(init=False)
     others: list[tuple[ScriptedInterceptor, ScriptedDriver]] = field(default_factory=list)
@@ -191,6 +193,7 @@ class World:
             self.clock,
             log,
         )
+        self.tools = tools
         self.volumes = VolumeManager(tools)
         tasks = [asyncio.ensure_future(self.volumes.run()), asyncio.ensure_future(events.run())]
         if known:
@@ -307,6 +310,7 @@ async def volume_world(clock: Clock | None = None, **capabilities: Any) -> Async
     async with api_server(used, reviews=TokenIssuer(used)) as on:
         client: KubeClient = on.client()
         await client.create(SERVICE_ACCOUNT, named("default"), namespace="default")
+        await client.create(CONFIG_MAP, config_map("kube-root-ca.crt", **{"ca.crt": "x"}), namespace="default")
         await client.create(NODE, named(NODE_NAME, metadata={"name": NODE_NAME, "labels": {"zone": "a"}}))
         machine = FakeMachine()
         world = World(on, machine, MachineTargets(machine), used, Storage(), [], {**STAGED, **capabilities})

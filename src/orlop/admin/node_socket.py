@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import DEFAULT_STATE, UpState
+from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of
 from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
 from orlop.records.afterlife_report import (
     LONGEST_ANSWER,
@@ -62,8 +62,9 @@ def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
     found = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
     if len(found) == 1:
         return found[0]
-    if not found and _may_exist(up := UpState(DEFAULT_STATE).node_socket):
-        return up
+    up = UpState(DEFAULT_STATE)
+    if not found and (_may_exist(up.node_socket) or _holder(up) is not None):
+        return up.node_socket
     if found:
         names = ", ".join(map(str, found))
         raise NodeUnreachable(f"There are several nodes on this machine: {names}. Choose one with --socket.")
@@ -135,6 +136,8 @@ def conversation(path: Path, *, patience: float | None = SHORT_ANSWER_SECONDS) -
 
 
 def _why_unreachable(path: Path, error: OSError) -> str:
+    if error.errno in {errno.ENOENT, errno.ECONNREFUSED} and (why := _why_up_is_silent(UpState(path.parent), path)):
+        return why
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
             return f"There is no socket at {path}. Is the node's process running, and was it given this --adminsocket?"
@@ -143,3 +146,23 @@ def _why_unreachable(path: Path, error: OSError) -> str:
         case errno.EACCES | errno.EPERM:
             return f"You may not connect to {path}: only root may. Try again as root."
     return f"The socket {path} cannot be reached: {error.strerror or 'the path is too long, or nobody answers'}."
+
+
+def _why_up_is_silent(state: UpState, path: Path) -> str | None:
+    """None: the socket is none of an `orlop up`, or its driver should be there."""
+    holder = _holder(state)
+    if path != state.node_socket or holder is None or not holder.driver:
+        return None
+    return (
+        f"The `orlop up` in {state.folder} runs with a driver that is not ours, at {holder.driver}: what its volumes "
+        "leave is that driver's to tell. If it is an orlop driver too, name its --adminsocket with --socket; what pods "
+        "left of our own is told again when `orlop up` runs without --driver."
+    )
+
+
+def _holder(state: UpState) -> Holder | None:
+    """Who may not look is told so when connecting."""
+    try:
+        return holder_of(state)
+    except OSError:
+        return None

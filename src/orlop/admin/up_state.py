@@ -67,10 +67,11 @@ class UpState:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`since` is a time as text; empty where the holder has not said it yet."""
+    """`since` is a time as text; empty where the holder has not said it yet. `driver`: where another than ours is."""
 
     process: ProcessIdentity | None
     since: str
+    driver: str = ""
 
     def __str__(self) -> str:
         number = "a process" if self.process is None else f"process {self.process.number}"
@@ -86,13 +87,13 @@ class InUse(Exception):
 
 
 @contextmanager
-def held(state: UpState, since: str) -> Iterator[None]:
-    """Raises `InUse`, or OSError where the file cannot be had."""
+def held(state: UpState, since: str, driver: str = "") -> Iterator[None]:
+    """`driver` is the endpoint of one in the place of ours. Raises `InUse`, or OSError where the file cannot be had."""
     descriptor = os.open(state.lock, LOCK_FLAGS, 0o600)
     try:
         if not _lock(descriptor):
             raise InUse(_note(descriptor))
-        _write(descriptor, f"{MARK}\n{identity_of_process(os.getpid())}\n{since}\n")
+        _write(descriptor, f"{MARK}\n{identity_of_process(os.getpid())}\n{since}\n{driver}\n")
         yield
     finally:
         os.close(descriptor)
@@ -134,5 +135,5 @@ def _write(descriptor: int, text: str) -> None:
 
 def _note(descriptor: int) -> Holder:
     lines = os.pread(descriptor, LONGEST_NOTE, 0).decode(errors="replace").splitlines()
-    _mark, process, since, *_ = [*lines, "", "", ""]
-    return Holder(read_identity(process), since)
+    _mark, process, since, driver, *_ = [*lines, "", "", "", ""]
+    return Holder(read_identity(process), since, driver)

@@ -14,6 +14,8 @@ from typing import Final, Self, TypeVar
 from orlop.host import confined_paths, device_mounts, loop_devices, mount_table, mounts, subpath_mounts
 from orlop.host.confined_paths import READ_FLAGS, Mounts, Use, opened_below, reopen
 from orlop.host.errors import HostError
+from orlop.host.host_paths import opened_host_path
+from orlop.host.payload_files import HostPath
 from orlop.host.volume_host import Names, VolumeHost
 from orlop.host.volume_ownership import OwnershipReport, give_to_group, is_given
 
@@ -121,10 +123,10 @@ class LinuxVolumeHost:
                 return
             give_to_group(root, group, report, should_stop)
 
-    def mount_subpath(self, volume: Names, parts: tuple[str, ...], target: Names) -> None:
+    def mount_subpath(self, volume: Names | HostPath, parts: tuple[str, ...], target: Names) -> None:
         self.make_folders(target[:-1])
         with (
-            opened_below(self._root, volume, Use.FOLDER_CONTENT, Mounts.CROSSED) as top,
+            self._opened_volume(volume) as top,
             subpath_mounts.opened_within(top, parts) as source,
             self._parent_of(target) as parent,
         ):
@@ -197,6 +199,11 @@ class LinuxVolumeHost:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _opened_volume(self, volume: Names | HostPath) -> AbstractContextManager[int]:
+        if isinstance(volume, HostPath):
+            return opened_host_path(volume)
+        return opened_below(self._root, volume, Use.FOLDER_CONTENT, Mounts.CROSSED)
 
     def _opened(self, folder: Names) -> AbstractContextManager[int]:
         return opened_below(self._root, folder, Use.FOLDER_HANDLE, Mounts.CROSSED)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from orlop.host.payload_files import HostPath
 from orlop.host.volume_ownership import OwnershipReport
 
 Names = tuple[str, ...]
@@ -59,7 +60,7 @@ class VolumeHost(Protocol):
     ) -> None:
         """All that is in it. `unless_root_is`: nothing is done where the top has the group and its bits already."""
 
-    def mount_subpath(self, volume: Names, parts: tuple[str, ...], target: Names) -> None:
+    def mount_subpath(self, volume: Names | HostPath, parts: tuple[str, ...], target: Names) -> None:
         """Mounts what the parts lead to inside the volume, and nothing outside of it; missing folders are made.
 
         EXDEV, ELOOP: a link leads out. EINVAL: no name. What is mounted at the target already is replaced.

@@ -85,9 +85,13 @@ class RunningApi:
     """Where it is reached; `socket` is for root alone."""
 
     server: ApiServer
-    url: str
+    address: ListenAddress
     socket: Path
     kubeconfig: Path
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.address}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,8 @@ async def _begin(
         Opening(listener, server_tls(str(keys.certificates.server_certificate), str(keys.certificates.server_key))),
         Opening(bind_root_only(claim), None),
     ]
-    url = f"https://{ListenAddress(*listener.getsockname()[:2])}"
-    server, door = _door(store, keys, given, url, settings.kubelets)
+    address = ListenAddress(*listener.getsockname()[:2])
+    server, door = _door(store, keys, given, address, settings.kubelets)
     await stack.enter_async_context(server.running())
     ca = keys.certificates.ca_certificate.read_text()
     furnishing = NamespaceFurnishing(server, store, ca, clock=given.clock, random=given.random, log=given.log)
@@ -137,9 +141,9 @@ async def _begin(
     limits = ListenerSettings(most_connections=settings.most_connections)
     surroundings = Given(given.clock, given.log, given.metrics)
     await stack.enter_async_context(listening(openings, door, surroundings, limits))
-    path = write_kubeconfig(settings.state, url, keys.certificates.ca_certificate, keys.admin_token)
+    path = write_kubeconfig(settings.state, f"https://{address}", keys.certificates.ca_certificate, keys.admin_token)
     await stack.enter_async_context(_soon(partial(_run_controllers, server, given, more)))
-    return RunningApi(server, url, claim.path, path)
+    return RunningApi(server, address, claim.path, path)
 
 
 @asynccontextmanager
@@ -181,7 +185,7 @@ def _ensure_keys(folder: Path, given: Surroundings) -> _Keys:
 
 
 def _door(
-    store: ObjectStore, keys: _Keys, given: Surroundings, url: str, kubelets: KubeletSockets
+    store: ObjectStore, keys: _Keys, given: Surroundings, address: ListenAddress, kubelets: KubeletSockets
 ) -> tuple[ApiServer, FrontDoor]:
     def current_policy() -> Policy:
         return server.policy.current()
@@ -197,7 +201,7 @@ def _door(
         ServerTools(store, schemas, given.clock, given.random, given.log),
         extra_paths=paths.handlers(),
         reviews=Reviews(authenticator, tools),
-        address=url.removeprefix("https://"),
+        address=str(address),
         kubelets=kubelets,
     )
     return server, FrontDoor(server, authenticator, paths, server.policy.decide)

@@ -121,7 +121,7 @@ async def run(settings: UpSettings, given: Surroundings, console: Console) -> No
             "the certificates of the API server are made with the package cryptography, which is not installed. "
             "Install it with: pip install 'orlop[certificates]'"
         )
-    with held_folder(settings.state, given) as state:
+    with held_folder(settings.state, given, str(settings.driver or "")) as state:
         async with AsyncExitStack() as stack:
             await _begin(settings, state, given, console, stack)
             await given.stop.wait()

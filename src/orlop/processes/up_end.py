@@ -10,10 +10,11 @@ Erases nothing but a folder that an `orlop up` has used and in which there is no
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -76,13 +77,16 @@ def erase(state: UpState, tell: Callable[[str], None]) -> None:
 
 
 def _end_processes(state: UpState) -> None:
-    """What a killed one left: noted in the kubelet's folder."""
-    with suppress(FileNotFoundError), opened_root(str(state.kubelet)) as kubelet:
+    """What a killed one left: noted in the kubelet's folder, which is not there when it was killed early."""
+    with ExitStack() as stack:
         try:
-            with opened_below(kubelet, (PROCESSES,), Use.FOLDER_CONTENT, Mounts.CROSSED) as notes:
-                process_records.end_all_noted(notes)
-        except FileNotFoundError:
-            return
+            kubelet = stack.enter_context(opened_root(str(state.kubelet)))
+            notes = stack.enter_context(opened_below(kubelet, (PROCESSES,), Use.FOLDER_CONTENT, Mounts.CROSSED))
+        except HostError as error:
+            if error.errno == errno.ENOENT:
+                return
+            raise
+        process_records.end_all_noted(notes)
 
 
 def _release_devices(state: UpState, tell: Callable[[str], None]) -> None:

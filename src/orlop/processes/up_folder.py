@@ -30,12 +30,12 @@ UNFIT: Final = re.compile(r"[^a-z0-9.-]+")
 
 
 @contextmanager
-def held_folder(folder: Path, given: Surroundings) -> Iterator[UpState]:
-    """Raises `CannotGoOn` with the reason."""
+def held_folder(folder: Path, given: Surroundings, driver: str = "") -> Iterator[UpState]:
+    """`driver` is the endpoint of one that stands in the place of ours. Raises `CannotGoOn` with the reason."""
     try:
         folder.mkdir(OWNER_ONLY, parents=True, exist_ok=True)
         state = UpState(Path(os.path.realpath(folder)))
-        with held(state, time_text(given.clock.now())):
+        with held(state, time_text(given.clock.now()), driver):
             bind_on_itself(str(state.folder))
             _make_parts(state)
             yield state

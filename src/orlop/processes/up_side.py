@@ -110,7 +110,7 @@ async def _kubelet(order: UpOrder, api: RunningApi, given: Surroundings) -> Asyn
     if order.driver == CSI_DRIVER_OBJECT["metadata"]["name"]:
         await _ensure_csi_driver(client)
     node = NodeSettings(order.node_name, VERSION, f"orlop://{__version__}")
-    settings = KubeletSettings(node, hidden=(str(order.state.folder),), expected_driver=order.driver)
+    settings = KubeletSettings(node, (str(order.state.folder),), order.driver, api.address)
     try:
         async with (
             _events(client, Reporter("kubelet", order.node_name), given) as events,

@@ -3,93 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 
 import pytest
 
-from orlop.embedded.kubelet.managed_volumes import ManagedVolumes
-from orlop.embedded.kubelet.pods.pod_manager import pod_manager
-from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.embedded.kubelet.volumes.volume_paths import BLOCK_ROOT
-from orlop.foundation.structured_log import collecting_log
-from orlop.foundation.task_group import TaskGroup
 from orlop.host.container_request import VolumePlace
 from orlop.kube.client import DeleteOptions
-from orlop.kube.errors import NotFound
-from orlop.kube.informers import Informers
 from orlop.kube.kinds import POD
 from orlop.kube.objects import ObjectName, uid
-from orlop.testing.fake_containers import FakeContainers
 from support.api_objects import container
-from support.volume_worlds import DRIVER, NODE_NAME, World, volume_world
+from support.joined_nodes import node_with_driver
 
 pytestmark = pytest.mark.virtual_time
-INLINE: dict[str, Any] = {"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]}
 PUBLISH, UNPUBLISH = "NodePublishVolume", "NodeUnpublishVolume"
-
-
-class Node:
-    """A kubelet's pods and volumes; it can die and come back."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.containers = FakeContainers(world.clock)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        world, clock, client = self.world, self.world.clock, self.world.kubelets_client
-        log = collecting_log(world.log)
-        async with (
-            world.manager(known=False) as manager,
-            Informers(client, clock=clock, random=Random(4), log=log) as informers,
-            TaskGroup() as tasks,
-        ):
-            volumes = ManagedVolumes(manager, clock, Random(5))
-            await manager.wait_reconstructed()
-            syncing = tasks.start(volumes.run(), name="syncs")
-            settings = PodSettings(NODE_NAME)
-            tools = PodTools(client, self.containers, volumes, world.recorder, clock, Random(7), log, settings)
-            try:
-                async with pod_manager(informers, tools):
-                    yield
-            finally:
-                syncing.cancel()
-                self.containers.die()
-
-    async def make(self, name: str = "p", *mounts: dict[str, Any], **spec: Any) -> dict[str, Any]:
-        used = list(mounts) or [{"name": "scratch", "mountPath": "/scratch"}]
-        one = container(command=["sleep", "100000"], volumeMounts=used)
-        volume = {"name": "scratch", "csi": {"driver": DRIVER}}
-        return await self.world.pod(name, **{"containers": [one], "volumes": [volume], **spec})
-
-    async def status(self, name: str = "p") -> dict[str, Any]:
-        return (await self.world.client.get(POD, ObjectName("default", name)))["status"]
-
-    async def phase(self, name: str = "p") -> str:
-        return (await self.status(name))["phase"]
-
-    async def delete(self, name: str = "p") -> None:
-        await self.world.client.delete(POD, ObjectName("default", name), DeleteOptions(grace_seconds=1))
-
-    async def is_gone(self, name: str = "p") -> bool:
-        try:
-            await self.status(name)
-        except NotFound:
-            return True
-        return False
-
-    async def settle(self, seconds: float = 1.0) -> None:
-        await self.world.clock.sleep(seconds)
-
-
-@asynccontextmanager
-async def node_with_driver(**driver: Any) -> AsyncIterator[tuple[Node, World]]:
-    async with volume_world() as world:
-        await world.csi_driver(**{**INLINE, **driver})
-        yield Node(world), world
 
 
 async def test_a_pod_runs_once_its_volume_is_mounted_and_goes_once_it_is_not():
@@ -103,7 +30,7 @@ async def test_a_pod_runs_once_its_volume_is_mounted_and_goes_once_it_is_not():
 
         assert before == ("Pending", [])
         assert await node.phase() == "Running"
-        assert running.wanted.volumes == (("pods", uid(made), "volumes", "kubernetes.io~csi", "scratch", "mount"),)
+        assert running.wanted.volumes[0] == ("pods", uid(made), "volumes", "kubernetes.io~csi", "scratch", "mount")
 
         await node.delete()
         await node.settle(3)
@@ -118,7 +45,7 @@ async def test_a_pod_with_devices_runs_once_they_are_mapped_and_both_of_its_cont
         uses = {"command": ["sleep", "100000"], "volumeDevices": [{"name": "data", "devicePath": "/dev/xvda"}]}
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}}
         both = [container("one", **uses), container("other", **uses)]
-        made = await world.pod("p", volume, containers=both)
+        made = await world.pod("p", volume, containers=both, automountServiceAccountToken=False)
         await node.settle(3)
         device = (*BLOCK_ROOT, "pv1", "dev", uid(made))
 
@@ -189,7 +116,7 @@ async def test_a_part_of_a_volume_is_mounted_for_a_container_when_those_before_i
         (running,) = node.containers.running()
 
         assert not before
-        assert running.wanted.volumes == (target,)
+        assert running.wanted.volumes[0] == target
 
         await node.delete()
         await node.settle(3)

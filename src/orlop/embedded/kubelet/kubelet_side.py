@@ -18,16 +18,21 @@ from typing import Final
 from orlop.csi.client import CsiClient
 from orlop.embedded.kubelet.managed_volumes import ManagedVolumes
 from orlop.embedded.kubelet.node_side import NodeSide, Surroundings, node_side
-from orlop.embedded.kubelet.node_status_rules import Contribution, NodeSettings
+from orlop.embedded.kubelet.node_status_rules import Contribution, NodeSettings, allocatable
+from orlop.embedded.kubelet.plain_volumes.plain_tools import PlainTools
+from orlop.embedded.kubelet.plain_volumes.plain_volumes import plain_volumes
 from orlop.embedded.kubelet.plugin_watcher import PluginWatcher
 from orlop.embedded.kubelet.pods.containers import Containers
+from orlop.embedded.kubelet.pods.environment_rules import api_services
 from orlop.embedded.kubelet.pods.pod_manager import PodManager, pod_manager
 from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.embedded.kubelet.registered_drivers import RegisteredDriver, RegisteredDrivers
 from orlop.embedded.kubelet.tools import Tools
 from orlop.embedded.kubelet.volumes.volume_manager import VolumeManager
 from orlop.embedded.kubelet.volumes.volume_tools import InThread, VolumeTools
+from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.task_group import TaskGroup
+from orlop.host.plain_volume_host import PlainVolumeHost
 from orlop.host.volume_host import VolumeHost
 from orlop.kube.informer import Informer, Watched, without_managed_fields
 from orlop.kube.informers import Informers
@@ -41,11 +46,15 @@ FAREWELL_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """`hidden` are absolute paths that no container sees; `expected_driver` may be none."""
+    """`hidden` are absolute paths that no container sees; `expected_driver` may be none.
+
+    `api` is where pods reach the API server; without it they are not told.
+    """
 
     node: NodeSettings
     hidden: tuple[str, ...] = ()
     expected_driver: str = ""
+    api: ListenAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class KubeletMachine:
 
     surroundings: Surroundings
     volumes: VolumeHost
+    plain_volumes: PlainVolumeHost
     containers: Containers
     in_thread: InThread
 
@@ -74,30 +84,37 @@ async def kubelet_side(
     async with (
         informers.using(csi_drivers) as known,
         node_side(settings.node, machine.surroundings, informers, tools) as node,
-        _volumes(node, known, machine, tools) as volumes,
+        _joined_volumes(node, known, machine, tools) as volumes,
         _pods(settings, volumes, machine, informers, node, tools) as pods,
     ):
-        yield KubeletSide(node, volumes, pods)
+        yield KubeletSide(node, volumes.manager, pods)
 
 
 @asynccontextmanager
-async def _volumes(
+async def _joined_volumes(
     node: NodeSide, csi_drivers: Informer, machine: KubeletMachine, tools: Tools
-) -> AsyncIterator[VolumeManager]:
-    manager = VolumeManager(
-        VolumeTools(
-            node=tools.node_name,
-            client=tools.kube,
-            csi_driver=lambda name: csi_drivers.get(ObjectName(None, name)),
-            drivers=_PluginsDrivers(node.plugins),
-            host=machine.volumes,
-            in_thread=machine.in_thread,
-            events=tools.events,
-            clock=tools.clock,
-            log=tools.log,
-            report_node=node.registration.report_soon,
-        )
+) -> AsyncIterator[ManagedVolumes]:
+    """Those of drivers, and those of Kubernetes' own kinds."""
+    volume_tools = VolumeTools(
+        node=tools.node_name,
+        client=tools.kube,
+        csi_driver=lambda name: csi_drivers.get(ObjectName(None, name)),
+        drivers=_PluginsDrivers(node.plugins),
+        host=machine.volumes,
+        in_thread=machine.in_thread,
+        events=tools.events,
+        clock=tools.clock,
+        log=tools.log,
+        report_node=node.registration.report_soon,
     )
+    plain_tools = PlainTools(volume_tools, machine.plain_volumes, allocatable(await machine.surroundings.machine()))
+    async with _volumes(node, csi_drivers, volume_tools) as manager, plain_volumes(plain_tools) as plain:
+        yield ManagedVolumes(manager, plain, tools.clock, tools.random)
+
+
+@asynccontextmanager
+async def _volumes(node: NodeSide, csi_drivers: Informer, volume_tools: VolumeTools) -> AsyncIterator[VolumeManager]:
+    manager = VolumeManager(volume_tools)
     node.registration.add_part(lambda: Contribution(volumes_in_use=manager.volumes_in_use()))
     async with TaskGroup() as tasks:
         running = [
@@ -116,14 +133,14 @@ async def _volumes(
 @asynccontextmanager
 async def _pods(
     settings: KubeletSettings,
-    manager: VolumeManager,
+    volumes: ManagedVolumes,
     machine: KubeletMachine,
     informers: Informers,
     node: NodeSide,
     tools: Tools,
 ) -> AsyncIterator[PodManager]:
-    volumes = ManagedVolumes(manager, tools.clock, tools.random)
     facts = await machine.surroundings.machine()
+    services = api_services(settings.api) if settings.api is not None else {}
     pod_tools = PodTools(
         client=tools.kube,
         containers=machine.containers,
@@ -132,7 +149,7 @@ async def _pods(
         clock=tools.clock,
         random=tools.random,
         log=tools.log,
-        settings=PodSettings(tools.node_name, facts.address, settings.hidden),
+        settings=PodSettings(tools.node_name, facts.address, settings.hidden, services, allocatable(facts)),
     )
     async with TaskGroup() as tasks:
         syncing = tasks.start(volumes.run(), name="volumes: syncs of pods")

@@ -22,6 +22,7 @@ from orlop.embedded.kubelet.pods.machine_containers import machine_containers
 from orlop.embedded.kubelet.registration_folder import watched_folder
 from orlop.foundation.clock import Clock
 from orlop.host.confined_paths import opened_root
+from orlop.host.linux_plain_volume_host import LinuxPlainVolumeHost
 from orlop.host.linux_volume_host import LinuxVolumeHost
 from orlop.host.machine_facts import MachineFacts, read_machine
 
@@ -45,11 +46,12 @@ async def linux_machine(folder: Path, connect: Connect, clock: Clock) -> AsyncIt
     with ExitStack() as opened:
         root = opened.enter_context(opened_root(str(folder)))
         volumes = opened.enter_context(LinuxVolumeHost(str(folder)))
+        plain = opened.enter_context(LinuxPlainVolumeHost(str(folder)))
         registry = opened.enter_context(watched_folder(folder / PLUGINS_REGISTRY))
         surroundings = Surroundings(machine, registry, str(folder / PLUGINS), connect)
         try:
             async with machine_containers(root) as containers:
-                yield KubeletMachine(surroundings, volumes, containers, in_thread)
+                yield KubeletMachine(surroundings, volumes, plain, containers, in_thread)
         finally:
             if not await _is_ended(pool, clock):
                 opened.pop_all()  # what hangs may still use it: a number that is closed would be another folder's soon

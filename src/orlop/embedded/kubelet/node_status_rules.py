@@ -132,7 +132,7 @@ def status_of(
             {"type": "InternalIP", "address": machine.address},
             {"type": "Hostname", "address": settings.name},
         ],
-        "allocatable": _allocatable(machine),
+        "allocatable": allocatable(machine),
         "capacity": _resources(machine.cpus, machine.memory_bytes, machine.disk_bytes),
         "conditions": _conditions(node, parts, now),
         "nodeInfo": _node_info(settings, machine),
@@ -140,7 +140,8 @@ def status_of(
     }
 
 
-def _allocatable(machine: Machine) -> Object:
+def allocatable(machine: Machine) -> Object:
+    """What pods may have of it, as quantities."""
     disk = machine.disk_bytes - machine.disk_bytes // KEPT_DISK_SHARE
     return _resources(machine.cpus, max(0, machine.memory_bytes - KEPT_MEMORY), disk)
 

@@ -12,6 +12,7 @@ power loss, no symbolic links and no descriptors: those are asked of the real ho
 from orlop.testing.fake_host.faults import Faults
 from orlop.testing.fake_host.machine import FakeFolder, FakeMachine, FakeMount
 from orlop.testing.fake_host.node_host import FakeNodeHost
+from orlop.testing.fake_host.plain_volume_host import FakePlainVolumeHost
 from orlop.testing.fake_host.volume_host import FakeVolumeHost
 
-__all__ = ["FakeFolder", "FakeMachine", "FakeMount", "FakeNodeHost", "FakeVolumeHost", "Faults"]
+__all__ = ["FakeFolder", "FakeMachine", "FakeMount", "FakeNodeHost", "FakePlainVolumeHost", "FakeVolumeHost", "Faults"]

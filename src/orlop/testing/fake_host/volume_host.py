@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from typing import NoReturn
 
+from orlop.host.payload_files import HostPath
 from orlop.host.volume_host import Names, VolumeHost
 from orlop.host.volume_ownership import OwnershipReport
 from orlop.testing.fake_host.acts import Acts, refuse
@@ -113,13 +114,12 @@ class FakeVolumeHost:
                 self._machine.group_of[volume] = group
                 report.files += 1
 
-    def mount_subpath(self, volume: Names, parts: tuple[str, ...], target: Names) -> None:
+    def mount_subpath(self, volume: Names | HostPath, parts: tuple[str, ...], target: Names) -> None:
         self.make_folders(target)
         with self._acts.change("mount_subpath", f"mount {_shown(parts)} at {_shown(target)}"):
             if any(part in {"", ".", ".."} or "/" in part for part in parts):
                 refuse(errno.EINVAL, f"{_shown(parts)} is no path")
-            if volume not in self._machine.kubelet_folders:
-                refuse(errno.ENOENT, f"{_shown(volume)} cannot be opened")
+            self._refuse_missing(volume)
             if not self._machine.mounts.get(target):
                 self._machine.mount_something_else(target)
 
@@ -220,6 +220,13 @@ class FakeVolumeHost:
         if place in self._machine.kubelet_files:
             refuse(errno.ENOTBLK, f"{self.path_of(place)} is a plain file, and no block device")
         refuse(errno.ENOENT, f"{self.path_of(place)} cannot be opened")
+
+    def _refuse_missing(self, volume: Names | HostPath) -> None:
+        if isinstance(volume, HostPath):
+            if volume.path not in self._machine.host_files:
+                refuse(errno.ENOENT, f"{volume.path} cannot be opened")
+        elif volume not in self._machine.kubelet_folders:
+            refuse(errno.ENOENT, f"{_shown(volume)} cannot be opened")
 
     def _entries(self, folder: Names) -> frozenset[str]:
         everything = self._machine.kubelet_folders | self._machine.kubelet_files

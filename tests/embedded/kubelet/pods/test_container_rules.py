@@ -19,8 +19,16 @@ from orlop.embedded.kubelet.pods.container_rules import (
     container_request,
     unsupported_fields,
 )
-from orlop.embedded.kubelet.pods.environment_rules import EnvironmentSources, environment_of, expanded, names_needed
+from orlop.embedded.kubelet.pods.environment_rules import (
+    EnvironmentSources,
+    api_services,
+    environment_of,
+    expanded,
+    names_needed,
+)
+from orlop.foundation.http_edge import ListenAddress
 from orlop.host.container_request import Account, VolumePlace, decoded_request
+from orlop.host.payload_files import HostPath
 
 Object = dict[str, Any]
 
@@ -115,14 +123,13 @@ def test_volumes_are_at_their_mount_paths():
     assert found.volumes == (("pods", "u", "v"), ("pods", "u", "sub"))
 
 
-def test_the_token_that_admission_mounts_is_left_out():
-    mounts = [{"name": "kube-api-access-x2b4c", "mountPath": "/var/run/secrets"}, {"name": "v", "mountPath": "/v"}]
-    pod, main = made(
-        {"volumeMounts": mounts}, volumes=[{"name": "kube-api-access-x2b4c", "projected": {"sources": []}}]
-    )
-    found = container_request(pod, main, 0, Surroundings(volumes=VolumeSources({"v": ("pods", "u", "v")})))
+def test_a_volume_that_nobody_may_write_to_is_mounted_so_whatever_is_asked_for():
+    mounts = [{"name": "v", "mountPath": "/v", "readOnly": False}, {"name": "h", "mountPath": "/h"}]
+    sources = VolumeSources({"v": ("pods", "u", "v"), "h": HostPath("/srv")}, read_only=frozenset({"v"}))
+    found = request_for({"volumeMounts": mounts}, Surroundings(volumes=sources))
 
-    assert found.request.root.volumes == (VolumePlace("/v"),)
+    assert found.request.root.volumes == (VolumePlace("/v", read_only=True), VolumePlace("/h"))
+    assert found.volumes == (("pods", "u", "v"), HostPath("/srv"))
 
 
 @pytest.mark.parametrize("path", ["/..", "/a/../b", "..", "/", "", "/.", "a/\0b", "/a/.."])
@@ -220,13 +227,45 @@ def test_later_variables_win_and_may_use_earlier_ones():
     assert names_needed(one) == ({"c"}, {"s"})
 
 
+def test_a_variable_may_tell_what_the_container_has_or_else_the_node():
+    env = [
+        {"name": name, "valueFrom": {"resourceFieldRef": {"resource": name, **more}}}
+        for name, more in (("limits.memory", {"divisor": "1Mi"}), ("limits.cpu", {}), ("requests.memory", {}))
+    ]
+    pod, one = made({"env": env, "resources": {"limits": {"memory": "64Mi"}}})
+    found = environment_of(pod, one, EnvironmentSources(allocatable={"cpu": "3"}))
+
+    assert [found[each["name"]] for each in env] == ["64", "3", "0"]
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_way_to_the_api_is_told_as_of_the_service_kubernetes(host: str, shown: str):
+    env = [{"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)"}, {"name": "KUBERNETES_PORT", "value": "own"}]
+    pod, one = made({"env": env})
+    found = environment_of(pod, one, EnvironmentSources(services=api_services(ListenAddress(host, 6443))))
+
+    assert {name: value for name, value in found.items() if name not in {"HOSTNAME", "HOME"}} == {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": "6443",
+        "KUBERNETES_SERVICE_PORT_HTTPS": "6443",
+        "KUBERNETES_PORT_6443_TCP": f"tcp://{shown}:6443",
+        "KUBERNETES_PORT_6443_TCP_PROTO": "tcp",
+        "KUBERNETES_PORT_6443_TCP_PORT": "6443",
+        "KUBERNETES_PORT_6443_TCP_ADDR": host,
+        "KUBERNETES_PORT": "own",
+        "URL": f"https://{host}",
+    }
+
+
 @pytest.mark.parametrize(
     ("origin", "sentence"),
     [
         ({"configMapKeyRef": {"name": "c", "key": "k"}}, 'configmap "c" not found'),
         ({"secretKeyRef": {"name": "s", "key": "k"}}, "couldn't find key k in Secret d/s"),
         ({"fieldRef": {"fieldPath": "spec.nonsense"}}, "unsupported fieldPath: spec.nonsense"),
-        ({"resourceFieldRef": {"resource": "limits.cpu"}}, "resourceFieldRef, which is not supported"),
+        ({"resourceFieldRef": {"resource": "limits.gold"}}, "unsupported container resource : limits.gold"),
+        ({"resourceFieldRef": {"resource": "limits.cpu", "containerName": "x"}}, "container x not found"),
+        ({"fileKeyRef": {"path": "a", "key": "k", "volumeName": "v"}}, "fileKeyRef, which is not supported"),
     ],
 )
 def test_what_is_missing_is_told_in_kubelets_words(origin: Object, sentence: str):

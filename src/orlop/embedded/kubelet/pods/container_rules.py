@@ -20,6 +20,7 @@ from orlop.embedded.kubelet.pods.environment_rules import (
 from orlop.embedded.kubelet.pods.pod_status_rules import pod_text
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 from orlop.host.container_request import Account, Command, ContainerRequest, RootRequest, VolumePlace
+from orlop.host.payload_files import Origin
 from orlop.kube.objects import name
 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
@@ -45,10 +46,12 @@ class DeviceSource:
 class VolumeSources:
     """Where a pod's volumes are: by the volume's name, and for a subPath by container and place in its mounts."""
 
-    volumes: Mapping[str, Names] = field(default_factory=dict)
+    volumes: Mapping[str, Origin] = field(default_factory=dict)
     sub_paths: Mapping[tuple[str, int], Names] = field(default_factory=dict)
     devices: Mapping[str, DeviceSource] = field(default_factory=dict)
     """Raw block volumes."""
+    read_only: frozenset[str] = frozenset()
+    """Those that nobody may write to, whatever a container asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class SubPathWish:
 @dataclass(frozen=True, slots=True)
 class Runnable:
     request: ContainerRequest
-    volumes: tuple[Names, ...]
+    volumes: tuple[Origin, ...]
 
 
 class NotRunnable(ValueError):
@@ -92,7 +95,7 @@ def container_request(
         environment = environment_of(pod, container, around.environment)
     except BadEnvironment as error:
         raise NotRunnable(CONFIG_ERROR, str(error)) from error
-    places, sources = _mounts(pod, container, around.volumes)
+    places, sources = _mounts(container, around.volumes)
     devices, device_sources = _devices(container, around.volumes)
     security = container.get("securityContext") or {}
     command = Command(
@@ -159,17 +162,11 @@ def _check_non_root(pod: Mapping[str, Any], container: Mapping[str, Any], user: 
 # ---- what it sees ----------------------------------------------------------------------------------------------------
 
 
-def _mounts(
-    pod: Mapping[str, Any], container: Mapping[str, Any], sources: VolumeSources
-) -> tuple[tuple[VolumePlace, ...], tuple[Names, ...]]:
+def _mounts(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tuple[VolumePlace, ...], tuple[Origin, ...]]:
     places, found = [], []
-    left_out = {volume["name"] for volume in pod["spec"].get("volumes") or () if _is_way_to_the_api(volume)}
     for index, mount in enumerate(container.get("volumeMounts") or ()):
-        if mount["name"] in left_out:
-            continue
-        places.append(
-            VolumePlace(_path_in_container(container, "mountPath", mount["mountPath"]), bool(mount.get("readOnly")))
-        )
+        read_only = bool(mount.get("readOnly")) or mount["name"] in sources.read_only
+        places.append(VolumePlace(_path_in_container(container, "mountPath", mount["mountPath"]), read_only))
         found.append(_source(container, index, mount, sources))
     return tuple(places), tuple(found)
 
@@ -187,11 +184,6 @@ def _devices(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tupl
         places.append(VolumePlace(where, source.read_only, is_device=True))
         found.append(source.names)
     return tuple(places), tuple(found)
-
-
-def _is_way_to_the_api(volume: Mapping[str, Any]) -> bool:
-    """What admission puts into every pod. Nobody asked for it, and a pod without it runs as well."""
-    return bool(volume.get("projected")) and volume["name"].startswith("kube-api-access-")
 
 
 def sub_path_wishes(
@@ -243,7 +235,7 @@ def _path_in_container(container: Mapping[str, Any], what: str, path: str) -> st
     return "/" + "/".join(names)
 
 
-def _source(container: Mapping[str, Any], index: int, mount: Mapping[str, Any], sources: VolumeSources) -> Names:
+def _source(container: Mapping[str, Any], index: int, mount: Mapping[str, Any], sources: VolumeSources) -> Origin:
     who, volume = container["name"], mount["name"]
     if mount.get("subPath") or mount.get("subPathExpr"):
         if (who, index) not in sources.sub_paths:

@@ -82,6 +82,8 @@ class ContainerStarts:
         return EnvironmentSources(
             {name: found for name in sorted(maps) if (found := await self._found(CONFIG_MAP, space, name))},
             {name: found for name in sorted(secrets) if (found := await self._found(SECRET, space, name))},
+            self._tools.settings.services,
+            self._tools.settings.allocatable,
         )
 
     async def _found(self, kind: Kind, space: str | None, name: str) -> Object | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from orlop.host.container_request import Command, ContainerRequest
+from orlop.host.payload_files import Origin
 
 
 class ContainerRefused(Exception):
@@ -18,13 +19,13 @@ class ContainerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WantedContainer:
-    """`volumes` are names below the kubelet's folder, in the order of the request's places."""
+    """`volumes` are where they are, in the order of the request's places."""
 
     pod_uid: str
     name: str
     attempt: int
     request: ContainerRequest
-    volumes: tuple[tuple[str, ...], ...] = ()
+    volumes: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from orlop.kube import objects
-from orlop.kube.objects import name, namespace, uid
+from orlop.embedded.kubelet.downward_rules import NoValue, field_value, resource_value
+from orlop.foundation.http_edge import ListenAddress
+from orlop.kube.objects import name, namespace
 
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^()]*)\))")
-_FIELD_WITH_KEY: Final = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
 
 class BadEnvironment(ValueError):
@@ -29,6 +29,25 @@ class EnvironmentSources:
 
     config_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     secrets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    services: Mapping[str, str] = field(default_factory=dict)
+    """What every container is told of the way to the API, unless it is told otherwise by its pod."""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What the node has, for who has no limit of his own."""
+
+
+def api_services(api: ListenAddress) -> dict[str, str]:
+    """As kubelet tells of the Service `kubernetes`, which client libraries in a pod look for."""
+    at = f"KUBERNETES_PORT_{api.port}_TCP"
+    return {
+        "KUBERNETES_SERVICE_HOST": api.host,
+        "KUBERNETES_SERVICE_PORT": str(api.port),
+        "KUBERNETES_SERVICE_PORT_HTTPS": str(api.port),
+        "KUBERNETES_PORT": f"tcp://{api}",
+        at: f"tcp://{api}",
+        f"{at}_PROTO": "tcp",
+        f"{at}_PORT": str(api.port),
+        f"{at}_ADDR": api.host,
+    }
 
 
 def names_needed(container: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
@@ -41,7 +60,7 @@ def names_needed(container: Mapping[str, Any]) -> tuple[frozenset[str], frozense
 
 
 def environment_of(pod: Mapping[str, Any], container: Mapping[str, Any], sources: EnvironmentSources) -> dict[str, str]:
-    found: dict[str, str] = {"HOSTNAME": name(pod), "HOME": "/root"}
+    found: dict[str, str] = {"HOSTNAME": name(pod), "HOME": "/root", **sources.services}
     for source in container.get("envFrom") or ():
         found |= _from_whole(source, sources)
     for one in container.get("env") or ():
@@ -78,8 +97,13 @@ def _value(
     origin = one.get("valueFrom")
     if not origin:
         return expanded(one.get("value") or "", known)
-    if reference := origin.get("fieldRef"):
-        return _field(pod, reference["fieldPath"])
+    try:
+        if reference := origin.get("fieldRef"):
+            return _field(pod, reference["fieldPath"])
+        if reference := origin.get("resourceFieldRef"):
+            return _resource(pod, container, reference, sources)
+    except NoValue as error:
+        raise BadEnvironment(str(error)) from None
     if reference := origin.get("configMapKeyRef"):
         return _key(pod, "configmap", reference, sources.config_maps)
     if reference := origin.get("secretKeyRef"):
@@ -91,14 +115,9 @@ def _value(
 
 
 def _field(pod: Mapping[str, Any], path: str) -> str:
-    if match := _FIELD_WITH_KEY.fullmatch(path):
-        found = objects.labels(pod) if match[1] == "labels" else objects.annotations(pod)
-        return found.get(match[2], "")
+    """Some are variables' alone; the others can be in files too."""
     spec, status = pod["spec"], pod.get("status") or {}
     known = {
-        "metadata.name": name(pod),
-        "metadata.namespace": namespace(pod) or "",
-        "metadata.uid": uid(pod),
         "spec.nodeName": spec.get("nodeName") or "",
         "spec.serviceAccountName": spec.get("serviceAccountName") or "",
         "status.podIP": status.get("podIP") or status.get("hostIP") or "",
@@ -106,9 +125,15 @@ def _field(pod: Mapping[str, Any], path: str) -> str:
         "status.hostIP": status.get("hostIP") or "",
         "status.hostIPs": status.get("hostIP") or "",
     }
-    if path not in known:
-        raise BadEnvironment(f"unsupported fieldPath: {path}")
-    return known[path]
+    return known[path] if path in known else field_value(pod, path)
+
+
+def _resource(
+    pod: Mapping[str, Any], container: Mapping[str, Any], reference: Mapping[str, Any], sources: EnvironmentSources
+) -> str:
+    """Of the container itself, where none is named."""
+    whose = reference.get("containerName") or container["name"]
+    return resource_value(pod, {**reference, "containerName": whose}, sources.allocatable)
 
 
 def _key(

@@ -27,8 +27,10 @@ from orlop.host.confined_paths import Mounts, Use, make_folder, names_in, opened
 from orlop.host.container_process import Born, ContainerLauncher, ContainerProcess, Ended, Refused, Started
 from orlop.host.container_request import Command, VolumePlace
 from orlop.host.errors import HostError
+from orlop.host.host_paths import opened_host_path
 from orlop.host.log_folders import made_log_folder, remove_log_folders, remove_older_logs
 from orlop.host.loop_devices import opened_holder
+from orlop.host.payload_files import HostPath, Origin
 from orlop.host.process_records import ProcessIdentity
 
 LOGS: Final = "logs"
@@ -112,8 +114,10 @@ class MachineContainers:
             volumes = [held.enter_context(self._opened(place, names)) for place, names in places]
             return self._working_launcher().start(wanted.request, log, volumes)
 
-    def _opened(self, place: VolumePlace, names: Sequence[str]) -> AbstractContextManager[int]:
+    def _opened(self, place: VolumePlace, names: Origin) -> AbstractContextManager[int]:
         """Permissions keep no root user from writing to a device; what holds it, and cannot write, does."""
+        if isinstance(names, HostPath):
+            return opened_host_path(names)
         if place.is_device and place.read_only:
             return opened_holder("/".join((shown(self._folder), *names)))
         return self._opened_itself(names)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from random import Random
 
 from orlop.embedded.kubelet.pods.containers import Containers
@@ -20,6 +21,10 @@ class PodSettings:
     node_name: str
     node_address: str = "127.0.0.1"
     hidden: tuple[str, ...] = ()
+    services: Mapping[str, str] = field(default_factory=dict)
+    """Variables that every container has, with the way to the API."""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What pods may have of the node, by resource."""
 
 
 @dataclass(frozen=True, slots=True)

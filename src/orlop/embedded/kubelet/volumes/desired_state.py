@@ -116,6 +116,9 @@ class DesiredState:
         told, pod, wanted.is_being_read = wanted.told, wanted.pod, True
         try:
             desire = rules.desire_of(pod, await self._find(pod))
+        except Exception as error:  # noqa: BLE001 - one pod's trouble is not the others', and is tried again
+            self._tell_not_understood(wanted, error)
+            desire = rules.not_understood(wanted.desire)
         finally:
             wanted.is_being_read = False
         if self._pods.get(pod_uid) is not wanted:
@@ -125,6 +128,11 @@ class DesiredState:
             self._set_due(wanted)
         self._mounts = None
         return wanted
+
+    def _tell_not_understood(self, wanted: WantedPod, error: Exception) -> None:
+        """Once, however often it is tried again; the pod's events tell of it too."""
+        if rules.SOMETHING not in wanted.desire.errors:
+            self._tools.log.exception("a pod's volumes cannot be understood", error, uid=objects.uid(wanted.pod))
 
     def _set_due(self, wanted: WantedPod) -> None:
         if not wanted.desire.errors:

@@ -2,7 +2,7 @@
 
 Of a pod's volumes those count that a container mounts, or has as a device. Inline ones are in the pod; the others are
 found by their claim, and the claim's volume: both as the API server has them now, since a cache may be behind.
-Volumes of other kinds than CSI's (an emptyDir, a ConfigMap) are not looked at here.
+Volumes of other kinds than CSI's (an emptyDir, a ConfigMap) are looked at in `plain_volumes`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class PodDesire:
     wanted: tuple[str, ...] = ()
 
 
+NOT_UNDERSTOOD: Final = "the pod, a claim or a volume of it cannot be understood; the kubelet's log says why"
+SOMETHING: Final = "?"
+"""In the place of a volume's name, where not even that is known; no volume has it."""
+
+
 class NotYet(Exception):
     """The volume cannot be had now; the text is kubelet's."""
 
@@ -69,7 +74,7 @@ class NotYet(Exception):
 
 def claims_to_read(pod: Seen) -> tuple[str, ...]:
     """Names of claims in the pod's namespace, each once."""
-    names = (_claim_name(pod, volume) for volume in _used_volumes(pod))
+    names = (_claim_name(pod, volume) for volume in used_volumes(pod))
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
@@ -81,7 +86,7 @@ def volume_to_read(claim: Read) -> str | None:
 
 
 def drivers_named_by(pod: Seen, volumes: Mapping[str, Read]) -> frozenset[str]:
-    inline = (volume.get("csi") for volume in _used_volumes(pod))
+    inline = (volume.get("csi") for volume in used_volumes(pod))
     persistent = (_spec(volume).get("csi") for volume in volumes.values() if not isinstance(volume, Unread))
     return frozenset(str(source.get("driver") or "") for source in (*inline, *persistent) if source is not None)
 
@@ -92,7 +97,7 @@ def drivers_named_by(pod: Seen, volumes: Mapping[str, Read]) -> frozenset[str]:
 def desire_of(pod: Seen, found: Found) -> PodDesire:
     mounts: dict[UniqueName, DesiredMount] = {}
     errors: dict[str, str] = {}
-    volumes = [volume for volume in _used_volumes(pod) if _is_ours(volume)]
+    volumes = [volume for volume in used_volumes(pod) if _is_ours(volume)]
     for volume in volumes:
         try:
             mount = _mount(pod, volume, found)
@@ -102,6 +107,11 @@ def desire_of(pod: Seen, found: Found) -> PodDesire:
         other = mounts.get(mount.volume)
         mounts[mount.volume] = mount if other is None else _merged(other, mount)
     return PodDesire(tuple(mounts.values()), errors, tuple(_name(volume) for volume in volumes))
+
+
+def not_understood(before: PodDesire) -> PodDesire:
+    """What was known stays, and the pod waits for more: nothing of it may go meanwhile."""
+    return replace(before, errors={SOMETHING: NOT_UNDERSTOOD}, wanted=tuple(dict.fromkeys((*before.wanted, SOMETHING))))
 
 
 def pod_facts(pod: Seen) -> PodFacts:
@@ -259,16 +269,19 @@ def _refuse_wrong_mode(pod: Seen, volume: Seen, mode: VolumeMode) -> None:
 # ---- reading a pod ---------------------------------------------------------------------------------------------------
 
 
-def _used_volumes(pod: Seen) -> list[Seen]:
+def used_volumes(pod: Seen) -> list[Seen]:
+    """Those that a container mounts, or has as a device."""
     used = _uses(pod, "volumeMounts", "name") | _uses(pod, "volumeDevices", "name")
     return [volume for volume in _spec(pod).get("volumes") or () if _name(volume) in used]
 
 
 def _uses(pod: Seen, field_name: str, key: str) -> frozenset[str]:
-    return frozenset(str(use.get(key, "")) for container in _containers(pod) for use in container.get(field_name) or ())
+    return frozenset(
+        str(use.get(key, "")) for container in containers_of(pod) for use in container.get(field_name) or ()
+    )
 
 
-def _containers(pod: Seen) -> Iterator[Seen]:
+def containers_of(pod: Seen) -> Iterator[Seen]:
     for field_name in CONTAINER_LISTS:
         yield from _spec(pod).get(field_name) or ()
 

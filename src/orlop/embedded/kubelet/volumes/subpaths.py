@@ -15,6 +15,7 @@ from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.embedded.kubelet.volumes.volume_values import PodUid
 from orlop.host.errors import HostError
+from orlop.host.payload_files import HostPath
 from orlop.host.volume_host import VolumeHost
 
 
@@ -45,25 +46,26 @@ class SubPaths:
         self._host = tools.host
         self._in_thread = tools.in_thread
 
-    async def mount(self, pod_uid: PodUid, mount: SubPathMount) -> Names:
-        """Where it is mounted for the container."""
+    async def mount(self, pod_uid: PodUid, mount: SubPathMount, volume: Names | HostPath | None = None) -> Names:
+        """Where it is mounted for the container. `volume`: where that is, unless it is a driver's."""
         parts = parts_of(mount.sub_path)
         target = (*volume_paths.pod_subpaths(pod_uid, mount.volume), mount.container, str(mount.index))
         if not volume_paths.is_fit_name(mount.container):
             raise SubPathRefused(f"The container's name {mount.container!r} cannot be the name of a folder.")
-        volume = volume_paths.mount_target(pod_uid, mount.volume)
+        origin = volume_paths.mount_target(pod_uid, mount.volume) if volume is None else volume
         try:
-            await self._in_thread(partial(self._host.mount_subpath, volume, parts, target))
+            await self._in_thread(partial(self._host.mount_subpath, origin, parts, target))
         except HostError as error:
             raise SubPathRefused(str(error)) from None
         return target
 
     async def clean(self, pod_uid: PodUid, volume: str) -> None:
         """Of all containers; a HostError tells what is still there."""
-        await self._in_thread(partial(_clean, self._host, pod_uid, volume))
+        await self._in_thread(partial(clean_subpaths, self._host, pod_uid, volume))
 
 
-def _clean(host: VolumeHost, pod_uid: PodUid, volume: str) -> None:
+def clean_subpaths(host: VolumeHost, pod_uid: PodUid, volume: str) -> None:
+    """Blocks."""
     folder = volume_paths.pod_subpaths(pod_uid, volume)
     for container in sorted(host.names_in(folder) or ()):
         for index in sorted(host.names_in((*folder, container)) or ()):

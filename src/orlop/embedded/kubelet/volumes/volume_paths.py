@@ -67,8 +67,12 @@ def data_file(folder: Names) -> Names:
     return *folder, DATA_FILE
 
 
+def all_subpaths(pod_uid: str) -> Names:
+    return *pod_folder(pod_uid), VOLUME_SUBPATHS
+
+
 def pod_subpaths(pod_uid: str, volume: str) -> Names:
-    return *pod_folder(pod_uid), VOLUME_SUBPATHS, escaped(volume)
+    return *all_subpaths(pod_uid), escaped(volume)
 
 
 # ---- of the node -----------------------------------------------------------------------------------------------------

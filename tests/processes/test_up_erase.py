@@ -1,8 +1,10 @@
-"""What a killed `orlop up` held of block devices goes with its folder."""
+"""What a killed `orlop up` left goes with its folder, also what it held of block devices."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from orlop.admin.up_state import UpState
 from orlop.embedded.kubelet.volumes import block_folders, volume_paths
@@ -11,6 +13,18 @@ from orlop.host.linux_volume_host import LinuxVolumeHost
 from orlop.processes.up_end import erase
 from support.block_devices import block_device, loops_about, publish_device
 from support.kernel_rooms import mount_points_of, mount_room, run
+
+
+@pytest.mark.parametrize("made", [[], ["kubelet"], ["kubelet/processes"]], ids=str)
+def test_a_folder_whose_orlop_up_was_killed_early_is_erased_too(tmp_path: Path, made: list[str]):
+    state = UpState(tmp_path / "state")
+    state.folder.mkdir()
+    for name in made:
+        (state.folder / name).mkdir(parents=True)
+
+    erase(state, lambda _: None)
+
+    assert not state.folder.exists()
 
 
 def test_devices_are_let_go_unmounted_and_erased_and_others_are_not_touched(tmp_path: Path):
