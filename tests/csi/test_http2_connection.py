@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.csi.error_codes import Code, NotFound
+from orlop.csi.header_blocks import HeaderReader
 from orlop.csi.http2_connection import Asked, Http2Connection, Opened
-from orlop.csi.http2_frames import ErrorCode
+from orlop.csi.http2_frames import BrokenProtocol, ErrorCode
 from orlop.csi.transport import LARGEST_MESSAGE, Shape
 from support.http2_bytes import (
     CONTINUATION,
@@ -344,3 +345,30 @@ def test_what_breaks_a_stream_resets_it_with_its_code_and_no_other(what: str):
     assert talk.code() == ("stream", code)
     assert talk.connection.is_idle
     assert len(talk.say(request(3, CALL))) == 2
+
+
+names = st.sampled_from(["grpc-timeout", "x", "user-agent", ":path", "te"])
+values = st.one_of(st.sampled_from(["", "1S", "trailers"]), st.text("abc09%ü", max_size=200))
+
+
+@given(st.lists(st.lists(st.tuples(names, values, st.booleans()), max_size=8), max_size=6), st.integers(0, 1))
+def test_headers_are_read_as_the_library_reads_them(blocks: list[list[tuple[str, str, bool]]], huffman: int):
+    encoder, theirs, ours = hpack.Encoder(), hpack.Decoder(), HeaderReader()
+    for headers in blocks:
+        block = encoder.encode(headers, huffman=bool(huffman))
+        assert list(ours.read(block)) == [tuple(field) for field in theirs.decode(block, raw=True)]
+
+    assert ours._decoder.header_table.dynamic_entries == theirs.header_table.dynamic_entries
+
+
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_blocks_of_any_bytes_are_read_as_the_library_reads_them(blocks: list[bytes]):
+    theirs, ours = hpack.Decoder(), HeaderReader()
+    for block in blocks:
+        try:
+            expected = [tuple(field) for field in theirs.decode(block, raw=True)]
+        except hpack.HPACKError:
+            with pytest.raises(BrokenProtocol):
+                ours.read(block)
+            return
+        assert list(ours.read(block)) == expected

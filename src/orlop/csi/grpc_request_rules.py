@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from orlop.csi.error_codes import CsiError, Internal, InvalidArgument, Unimplemented
 from orlop.csi.header_blocks import ACCEPTED_ENCODING, ANSWER_BEGINS, Fields, http_status
@@ -29,8 +29,7 @@ class MalformedRequest(ValueError):
     """No request of HTTP/2 at all: the stream is reset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """`within` is how many seconds the caller waits; None: for ever."""
 
     path: str

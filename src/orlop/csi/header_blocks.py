@@ -1,7 +1,7 @@
 """HPACK: the headers of calls as they come, and those of answers, which are constants. The only module with hpack.
 
 What comes is read by the library, which keeps the table that a client builds up; here are the limits, and a short way
-for what every client sends from its second call on: references to that table of one byte each.
+for what every client sends from its second call on: references to that table of one byte each, and short values.
 
 What is sent refers to nothing that could change: no table is kept for it. A client that wants ours to be smaller than
 the 4096 bytes everybody begins with must be told once that it is: `TABLE_GIVEN_UP` before the next block says so.
@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import quote_from_bytes
 
 import hpack
+from hpack.huffman_table import decode_huffman
 
 from orlop.csi.error_codes import Code, CsiError
 from orlop.csi.http2_frames import LONGEST_BLOCK, BrokenProtocol, ErrorCode
@@ -27,8 +28,8 @@ LONGEST_MESSAGE: Final = 7 << 10
 """Of an error, in its encoded form: clients take blocks of 8 KiB."""
 TABLE_GIVEN_UP: Final = b"\x20"
 
-_INDEXED, _LONG_INDEX, _LITERAL = 0x80, 0xFF, 0x40
-_SIZE_UPDATE: Final = 0x20
+_INDEXED, _LONG_INDEX, _LITERAL, _LONG_NAME, _SIZE_UPDATE = 0x80, 0xFF, 0x40, 0x7F, 0x20
+_HUFFMAN, _SEVEN_BITS = 0x80, 0x7F
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -52,25 +53,45 @@ class HeaderReader:
         return fields
 
     def _known(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
-        """The fields that the block begins with and that the table has, and how many bytes name them."""
-        find = self._decoder.header_table.get_by_index
+        """The fields that the block begins with whose names at least the table has, and how many bytes they take."""
+        table = self._decoder.header_table
         fields: list[tuple[bytes, bytes]] = []
-        size = 0
-        for at, byte in enumerate(block):
-            if not _INDEXED <= byte < _LONG_INDEX:
-                return fields, at
-            field = find(byte ^ _INDEXED)
+        at = size = 0
+        while at < len(block):
+            byte = block[at]
+            if _INDEXED <= byte < _LONG_INDEX:
+                field = table.get_by_index(byte ^ _INDEXED)
+                at += 1
+            elif _LITERAL < byte < _LONG_NAME and (value_ends := _end_of_text(block, at + 1)):
+                field = table.get_by_index(byte ^ _LITERAL)[0], _read_text(block[at + 1 : value_ends])
+                table.add(*field)
+                at = value_ends
+            else:
+                break
             fields.append(field)
             # A byte can stand for the whole of the table, so the limit is on what it says.
             size += len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
             if size > LARGEST_HEADER_LIST:
                 raise _too_large()
-        return fields, len(block)
+        return fields, at
 
     def _decoded(self, block: bytes, at: int) -> Fields:
         if at and block[at] & (_INDEXED | _LITERAL | _SIZE_UPDATE) == _SIZE_UPDATE:
             raise BrokenProtocol("the size of the table changes within headers", ErrorCode.COMPRESSION_ERROR)
         return self._decoder.decode(block[at:], raw=True)  # type: ignore[return-value]  # raw: they are bytes
+
+
+def _end_of_text(block: bytes, at: int) -> int:
+    """0 where the text is not as short as most are, or not all there."""
+    if at >= len(block):
+        return 0
+    length = block[at] & _SEVEN_BITS
+    end = at + 1 + length
+    return end if length < _SEVEN_BITS and end <= len(block) else 0
+
+
+def _read_text(text: bytes) -> bytes:
+    return decode_huffman(text[1:]) if text[0] & _HUFFMAN else text[1:]
 
 
 def _too_large() -> BrokenProtocol:
@@ -80,7 +101,6 @@ def _too_large() -> BrokenProtocol:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 _READABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-_SEVEN_BITS: Final = 127
 
 
 def _text(value: bytes) -> bytes:
