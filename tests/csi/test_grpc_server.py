@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,10 @@ from typing import Any
 import pytest
 
 from orlop.csi import grpc_server
-from orlop.csi.endpoint import UnixEndpoint
-from orlop.csi.error_codes import Cancelled, Code, CsiError, DeadlineExceeded, Internal, NotFound, ResourceExhausted
-from orlop.csi.grpc_server import GrpcListener
-from orlop.csi.grpc_transport import GrpcConnection
+from orlop.csi.error_codes import Cancelled, Code, CsiError, DeadlineExceeded, Internal, ResourceExhausted
 from orlop.csi.http2_frames import ErrorCode
-from orlop.csi.transport import LARGEST_MESSAGE, Shape
-from orlop.foundation.clock import SystemClock
-from orlop.foundation.structured_log import line_log
+from orlop.csi.transport import LARGEST_MESSAGE
+from support.grpc_listeners import BREAK, COUNT, ECHO, LARGE, WAIT, Handler, Raw, Served
 from support.http2_bytes import (
     DATA,
     END_STREAM,
@@ -29,7 +25,6 @@ from support.http2_bytes import (
     PING,
     PREFACE,
     RST,
-    Answers,
     data,
     frame,
     headers_frame,
@@ -41,115 +36,6 @@ from support.http2_bytes import (
     window,
 )
 from support.waiting import eventually
-
-ECHO, LARGE, WAIT, BREAK, COUNT = "/t.T/Echo", "/t.T/Large", "/t.T/Wait", "/t.T/Break", "/t.T/Count"
-
-
-class Handler:
-    """Of methods that do what they are called."""
-
-    def __init__(self) -> None:
-        self.go_on = asyncio.Event()
-        self.waiting = 0
-        self.left = 0
-        self.counted = 0
-        self.error: BaseException = NotFound("gone")
-
-    def shape_of(self, path: str) -> Shape | None:
-        if path == COUNT:
-            return Shape.MANY_ANSWERS
-        return Shape.ONE_ANSWER if path in {ECHO, LARGE, WAIT, BREAK} else None
-
-    async def answer(self, path: str, message: bytes) -> bytes:
-        if path == LARGE:
-            return bytes(int(message))
-        if path == BREAK:
-            raise self.error
-        if path == WAIT:
-            await self._wait()
-        return message
-
-    async def _wait(self) -> None:
-        self.waiting += 1
-        try:
-            await self.go_on.wait()
-        except asyncio.CancelledError:
-            self.left += 1
-            raise
-        finally:
-            self.waiting -= 1
-
-    async def answers(self, path: str, message: bytes) -> AsyncGenerator[bytes, None]:
-        try:
-            while True:
-                self.counted += 1
-                yield b"%d " % self.counted * int(message)
-                await asyncio.sleep(0)
-        finally:
-            self.left += 1
-
-
-class Served:
-    """A listener on a socket, and clients of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "t.sock")
-        self.handler = Handler()
-        self.lines: list[str] = []
-        self.listener = GrpcListener(self.handler, line_log(self.lines.append, now=SystemClock().now))
-
-    async def listen(self) -> None:
-        bound = socket.socket(socket.AF_UNIX)
-        bound.bind(self.path)
-        await self.listener.listen(bound)
-
-    @asynccontextmanager
-    async def grpcio(self) -> AsyncIterator[GrpcConnection]:
-        client = GrpcConnection(UnixEndpoint(self.path))
-        try:
-            yield client
-        finally:
-            await client.close()
-
-    @asynccontextmanager
-    async def raw(self, greeting: bytes = GREETING) -> AsyncIterator[Raw]:
-        reader, writer = await asyncio.open_unix_connection(self.path)
-        try:
-            writer.write(greeting)
-            yield Raw(reader, writer)
-        finally:
-            writer.transport.abort()
-
-
-class Raw:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.frames: list[tuple[int, int, int, Any]] = []
-        self._answers = Answers()
-
-    def say(self, *pieces: bytes) -> None:
-        self.writer.write(b"".join(pieces))
-
-    async def hear(self, kind: int, *, flags: int = 0) -> tuple[int, int, int, Any]:
-        """The next frame of a kind."""
-        while True:
-            for place, each in enumerate(self.frames):
-                if each[0] == kind and each[1] & flags == flags:
-                    del self.frames[: place + 1]
-                    return each
-            received = await self.reader.read(1 << 16)
-            assert received, "the connection was closed"
-            self.frames.extend(self._answers.read(received))
-
-    async def status(self) -> Code:
-        return Code(int((await self.hear(HEADERS, flags=END_STREAM))[3]["grpc-status"]))
-
-    async def until_closed(self) -> list[tuple[int, int, int, Any]]:
-        with suppress(ConnectionError):
-            while received := await self.reader.read(1 << 16):
-                self.frames.extend(self._answers.read(received))
-        return self.frames
 
 
 @pytest.fixture
@@ -405,3 +291,41 @@ async def test_stopping_does_not_wait_for_a_client_that_reads_nothing(served: An
         await eventually(lambda: connection._transport.get_write_buffer_size() > 0, within=10)
         async with asyncio.timeout(5):
             await the.listener.stop(0.05)
+
+
+async def test_stopping_does_not_wait_for_who_connects_just_then(served: Any):
+    async with served() as the:
+        clients = []
+        for _ in range(50):
+            client = socket.socket(socket.AF_UNIX)
+            client.setblocking(False)
+            client.connect(the.path)
+            clients.append(client)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await the.listener.stop(0)
+        for client in clients:
+            client.close()
+
+
+async def test_a_service_that_will_not_end_does_not_hold_up_the_stopping(served: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grpc_server, "LAST_SECONDS", 0.05)
+    release = asyncio.Event()
+
+    class Stubborn(Handler):
+        async def answer(self, path: str, message: bytes) -> bytes:
+            self.waiting = 1
+            while not release.is_set():
+                with suppress(asyncio.CancelledError):
+                    await release.wait()
+            return b""
+
+    async with served() as the:
+        the.listener.handler = Stubborn()
+        async with the.raw() as client:
+            client.say(request(1, WAIT))
+            await eventually(lambda: the.listener.handler.waiting, within=10)
+            async with asyncio.timeout(5):
+                await the.listener.stop(0)
+        release.set()
+        await asyncio.wait(the.listener.tasks)

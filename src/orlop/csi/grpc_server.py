@@ -23,8 +23,8 @@ from orlop.foundation.structured_log import Log
 MOST_CONNECTIONS: Final = 1000
 GREETING_SECONDS: Final = 10.0
 """From connecting to the first settings."""
-LAST_WRITE_SECONDS: Final = 5.0
-"""For a client to read what it is told at last."""
+LAST_SECONDS: Final = 5.0
+"""For a client to read what it is told at last, and for a service to end that nobody waits for."""
 LONGEST_TIMER: Final = 366 * 24 * 3600.0
 """Who waits for longer waits for ever: not every loop can count so far."""
 UNWRITTEN_BYTES: Final = 256 << 10
@@ -49,6 +49,7 @@ class GrpcListener:
         self.log = log
         self.tasks: set[asyncio.Task[None]] = set()
         self.connections: set[_Connection] = set()
+        self.is_stopping = False
         self._server: asyncio.Server | None = None
 
     async def listen(self, listener: socket.socket) -> None:
@@ -59,6 +60,7 @@ class GrpcListener:
 
     async def stop(self, grace: float) -> None:
         """Takes no new call; those under way have so many seconds before their callers are let go."""
+        self.is_stopping = True
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.connections):
@@ -67,8 +69,8 @@ class GrpcListener:
         for connection in tuple(self.connections):
             connection.abort()
         await self._ended(None)
-        while self.tasks:
-            await asyncio.wait(self.tasks)
+        if self.tasks:  # they were asked to end; who does not is not waited for
+            await asyncio.wait(self.tasks, timeout=LAST_SECONDS)
 
     async def _ended(self, seconds: float | None) -> None:
         if self.connections:
@@ -93,7 +95,8 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio's
         self._listener.connections.add(self)
-        if len(self._listener.connections) > MOST_CONNECTIONS:
+        # One may have been accepted in the turn in which we stopped listening.
+        if self._listener.is_stopping or len(self._listener.connections) > MOST_CONNECTIONS:
             transport.abort()
             return
         transport.set_write_buffer_limits(UNWRITTEN_BYTES)
@@ -157,7 +160,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
         if self._patience is not None:
             self._patience.cancel()
-        self._patience = self._loop.call_later(LAST_WRITE_SECONDS, self._transport.abort)
+        self._patience = self._loop.call_later(LAST_SECONDS, self._transport.abort)
 
     def leave(self) -> None:
         self._leaving = True

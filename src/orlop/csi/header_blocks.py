@@ -48,8 +48,8 @@ class HeaderReader:
                 fields.extend(self._decoded(block, at))
         except hpack.OversizedHeaderListError:
             raise _too_large() from None
-        except hpack.HPACKError as error:
-            raise BrokenProtocol(f"the headers cannot be read: {error}", ErrorCode.COMPRESSION_ERROR) from None
+        except hpack.HPACKError:  # which would quote them
+            raise BrokenProtocol("the headers cannot be read", ErrorCode.COMPRESSION_ERROR) from None
         return fields
 
     def _known(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
