@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.error_codes import FailedPrecondition, Internal, Unavailable
-from orlop.csi.grpc_transport import GrpcConnection, GrpcListener
+from orlop.csi.grpc_server import GrpcListener
+from orlop.csi.grpc_transport import GrpcConnection
 from orlop.csi.in_process import InProcessConnection
 from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.server import serving
@@ -147,10 +149,12 @@ class SaysNothing:
 
 
 async def test_an_answer_that_is_left_out_is_an_error_of_the_driver(short_folder: Path):
-    endpoint = UnixEndpoint(str(short_folder / "csi.sock"))
-    listener = GrpcListener(SaysNothing())  # type: ignore[arg-type]  # all that is called of it
-    await listener.listen(endpoint)
-    client = Workshop("socket", short_folder).client(GrpcConnection(endpoint), Metrics("test"))
+    workshop = Workshop("socket", short_folder)
+    listener = GrpcListener(SaysNothing(), workshop.log())  # type: ignore[arg-type]  # all that is called of it
+    bound = socket.socket(socket.AF_UNIX)
+    bound.bind(str(short_folder / "csi.sock"))
+    await listener.listen(bound)
+    client = workshop.client(GrpcConnection(UnixEndpoint(bound.getsockname())), Metrics("test"))
     try:
         with pytest.raises(Internal, match="gave no answer"):
             await client.call(rpc.PROBE, csi_pb2.ProbeRequest())

@@ -20,7 +20,6 @@ from orlop.foundation.unix_socket import (
     SocketUnusable,
     bind_root_only,
     claim_socket,
-    root_only_umask,
 )
 
 if TYPE_CHECKING:
@@ -315,18 +314,6 @@ def test_a_root_only_socket_is_so_whatever_the_umask_allows(short_folder: Path):
     try:
         with claim_socket(path) as claim, closing(bind_root_only(claim)):
             assert mode_of(path) == 0o600
-    finally:
-        os.umask(before)
-
-
-def test_a_server_that_binds_by_itself_is_root_only_under_the_umask_which_is_restored(short_folder: Path):
-    path = short_folder / "csi.sock"
-    before = os.umask(0o022)
-    try:
-        with root_only_umask():
-            leave_stale_socket(path)
-        assert mode_of(path) == 0o600
-        assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)
 

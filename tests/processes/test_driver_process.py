@@ -189,6 +189,23 @@ async def test_a_driver_needs_no_open_stream(short_folder: Path, closed: str):
     assert answered.returncode == 0
 
 
+@pytest.mark.parametrize("role", ["driver", "node"])
+def test_who_only_answers_calls_loads_no_grpc(role: str):
+    """It is a fifth of a driver's memory."""
+    parts = ", ".join(f"orlop.processes.{each}" for each in (role, "csi_side", "ephemeral_side", "http_side"))
+    look = f"import sys, {parts}; sys.exit(bool({{'grpc', 'aiohttp'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
+
+
+async def test_a_driver_that_has_answered_has_nothing_of_grpc_in_its_memory(short_folder: Path):
+    with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS) as driver:
+        await driver.says("listening")
+        assert run("csi", "Probe", "-e", endpoint(short_folder)).returncode == 0
+        mapped = Path(f"/proc/{driver.process.pid}/maps").read_text()
+
+    assert "cygrpc" not in mapped
+
+
 def test_what_there_is_not_is_named_and_the_nearest_offered():
     ended = run("drvier")
 

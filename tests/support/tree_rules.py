@@ -63,6 +63,11 @@ BANS = (
         "gRPC is behind one seam: use csi/transport, or extend csi/grpc_transport",
     ),
     Ban(
+        ("hpack",),
+        ("csi/header_blocks.py",),
+        "headers of HTTP/2 are read and written by csi/header_blocks",
+    ),
+    Ban(
         ("aiohttp",),
         ("kube/transport.py", "embedded/apiserver/", "web/"),
         "HTTP is spoken by kube/transport, embedded/apiserver and web, and without aiohttp by foundation/http_edge",

@@ -1,14 +1,14 @@
-"""CSI's bytes over gRPC: the only module that imports grpc.
+"""CSI's bytes over gRPC, from the caller's end: the only module that imports grpc. The other end is `grpc_server`.
 
-Messages stay bytes here, both ways: parsing belongs to the interceptor and the client, so that a malformed message is
-an answered, logged call. Sends `:authority: localhost`, as kubelet and the Go sidecars do.
+Messages stay bytes here, both ways: parsing belongs to the client. Sends `:authority: localhost`, as kubelet
+and the Go sidecars do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
@@ -17,15 +17,9 @@ import grpc
 import grpc.aio
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
-from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, Unavailable, Unimplemented, error_of
-from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
-from orlop.foundation.unix_socket import SocketUnusable
+from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, Unavailable, error_of
+from orlop.csi.transport import LARGEST_MESSAGE
 
-SERVER_OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-    ("grpc.max_send_message_length", -1),
-)
 CLIENT_OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
@@ -48,103 +42,6 @@ def _target(endpoint: Endpoint) -> str:
         return f"{endpoint.host}:{endpoint.port}"
     # grpc reads an address as a URI: of a bare path it would bind or call another than the one that is meant.
     return f"unix:{quote_from_bytes(os.fsencode(endpoint.path))}"
-
-
-class GrpcListener:
-    """Serves a handler on one endpoint. Whether the endpoint may be taken is the caller's question."""
-
-    def __init__(self, handler: CallHandler) -> None:
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers((_BytesHandler(handler),))
-
-    async def listen(self, endpoint: Endpoint, *, through: Endpoint | None = None) -> int:
-        """Begins to answer; the port where one was chosen. `SocketUnusable` when the address cannot be bound.
-
-        `through` is another name of the endpoint, to bind it by.
-        """
-        try:
-            port = self._server.add_insecure_port(_target(through or endpoint))
-        except RuntimeError as error:
-            raise SocketUnusable(f"cannot listen on {endpoint}: {error}") from None
-        await self._server.start()
-        return port
-
-    async def stop(self, grace: float) -> None:
-        """Takes no new call; those under way have so many seconds before their callers are let go."""
-        await self._server.stop(grace)
-
-
-ENDS_THE_TASK: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-UNTOLD: Final = Internal("the driver broke while it answered; its log says more")
-
-
-class _BytesHandler(grpc.GenericRpcHandler):
-    def __init__(self, handler: CallHandler) -> None:
-        self._handler = handler
-        self._made: dict[str, Any] = {}
-
-    def service(self, handler_call_details: Any) -> Any:
-        """Asked at every call; what serves a path is made once, and unknown paths are not remembered."""
-        path = handler_call_details.method
-        made = self._made.get(path) or self._make(path)
-        if made is None:
-            return grpc.unary_unary_rpc_method_handler(_not_served(path))
-        self._made[path] = made
-        return made
-
-    def _make(self, path: str) -> Any:
-        match self._handler.shape_of(path):
-            case Shape.ONE_ANSWER:
-                return grpc.unary_unary_rpc_method_handler(self._one_answer(path))
-            case Shape.MANY_ANSWERS:
-                return grpc.unary_stream_rpc_method_handler(self._many_answers(path))
-            case None:
-                return None
-
-    def _one_answer(self, path: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def answer(message: bytes, context: Any) -> bytes:
-            try:
-                return await self._handler.answer(path, message)
-            except CsiError as error:
-                await _abort(context, error)
-                raise  # never reached: aborting raises
-            except ENDS_THE_TASK:
-                raise
-            except BaseException:  # grpc would quote it to the caller and print it, secrets and all
-                await _abort(context, UNTOLD)
-                raise  # as above
-
-        return answer
-
-    def _many_answers(self, path: str) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
-        async def answers(message: bytes, context: Any) -> AsyncIterator[bytes]:
-            try:
-                async for answer in self._handler.answers(path, message):
-                    yield answer
-            except CsiError as error:
-                await _abort(context, error)
-            except ENDS_THE_TASK:
-                raise
-            except BaseException:  # noqa: BLE001 - as above
-                await _abort(context, UNTOLD)
-
-        return answers
-
-
-def _not_served(path: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    async def refuse(_message: bytes, context: Any) -> bytes:
-        error = Unimplemented(f"{path} is not served here")
-        await _abort(context, error)
-        raise error  # never reached: aborting raises
-
-    return refuse
-
-
-_STATUS_OF_CODE: Final = {status.value[0]: status for status in grpc.StatusCode}
-
-
-async def _abort(context: Any, error: CsiError) -> None:
-    await context.abort(_STATUS_OF_CODE[error.code], error.message)
 
 
 class GrpcConnection:

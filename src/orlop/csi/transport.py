@@ -1,6 +1,7 @@
 """The seam between CSI and what carries its messages: paths and bytes go over it, bytes and `CsiError`s come back.
 
-`grpc_transport` and `in_process` are the two sides' implementations; both pass tests/contracts/test_csi_transports.py.
+`grpc_server` with `grpc_transport`, and `in_process`, are its implementations; all pass
+tests/contracts/test_csi_transports.py.
 Nothing above this seam knows which one it has.
 """
 

@@ -23,16 +23,13 @@ import stat
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
 LONGEST_PATH = 107  # bytes; the kernel's sun_path has 108 with the zero at the end
 ROOT_ONLY = 0o600
-ALL_BUT_ROOT_ONLY = 0o177
 BACKLOG = 128
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 MARK_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -117,42 +114,6 @@ def bind_root_only(claim: SocketClaim) -> socket.socket:
         listener.close()
         raise SocketUnusable(f"The socket {claim.path} cannot be bound: {error.strerror or error}.") from error
     return listener
-
-
-@contextlib.contextmanager
-def root_only_umask() -> Iterator[None]:
-    """Sockets bound inside can be connected to by their owner only. For servers that bind by themselves, as gRPC's.
-
-    A umask is the whole process's: use it while starting, and make no files or folders meanwhile.
-    """
-    before = os.umask(ALL_BUT_ROOT_ONLY)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-class PassingPath:
-    """Another path to the socket of a claim, which leads nowhere from `end` on.
-
-    For servers that bind by themselves and, when they stop, remove whatever stands at the path they were given: it may
-    be somebody else's by then. Until `close` the path stays ours, so that it cannot lead anywhere new.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._folder = os.open(path.parent, FOLDER_FLAGS)
-        except OSError as error:
-            raise SocketUnusable(f"The folder {path.parent} cannot be opened: {error.strerror}.") from error
-        self.path = f"/proc/self/fd/{self._folder}/{path.name}"
-
-    def end(self) -> None:
-        nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        os.dup2(nowhere, self._folder, inheritable=False)
-        os.close(nowhere)
-
-    def close(self) -> None:
-        os.close(self._folder)
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------------

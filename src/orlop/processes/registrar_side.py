@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orlop.csi.client import CsiClient
-from orlop.csi.grpc_transport import GrpcConnection
+from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.server import serving
 from orlop.csi.transport import ClientTransport
 from orlop.foundation.duration import Duration
@@ -83,11 +83,17 @@ async def make_registrar(
         order.plugin_registration_path,
         order.kubelet_registration_path,
         partial(serving, grace=GRACE_SECONDS, log=given.log),
-        GrpcConnection,
+        _connect,
     )
     tools = Tools(given.clock, given.random, given.log, given.metrics, request_ids(given.random))
     node = await _node(order.node, given, tools, stack) if order.node.wanted else None
     return Registrar(driver, sockets, tools, node=node)
+
+
+def _connect(endpoint: UnixEndpoint) -> ClientTransport:
+    from orlop.csi.grpc_transport import GrpcConnection  # noqa: PLC0415 - only who asks after its socket pays for it
+
+    return GrpcConnection(endpoint)
 
 
 async def _node(settings: NodeSettings, given: Surroundings, tools: Tools, stack: AsyncExitStack) -> NodeAnnotation:
