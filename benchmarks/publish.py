@@ -6,7 +6,7 @@ its own, called over its socket with 1, 10 and 50 calls in flight; every call is
 on one new file system, in a mount namespace of their own; before each of our turns the floor has one, and that is what
 it is compared with: how long a mkdir takes depends on how many there were just before.
 
-Then the same with 10,000 folders retained, and what an idle driver costs that retains them.
+Two drivers take turns: one retains few folders, the other 10,000; before that, what the second one costs when idle.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import itertools
 import os
 import statistics
 import subprocess
@@ -109,7 +110,7 @@ class Ours:
         self.folder = folder
         self.kubelet, self.workdir, self.socket = folder / "kubelet", folder / "work", folder / "csi.sock"
         for path in (self.kubelet, self.workdir):
-            path.mkdir(exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -185,7 +186,7 @@ async def flown(call: Callable[[bytes], Awaitable[bytes]], requests: Sequence[by
 
 def line(what: str, figures: Figures, floor: Figures) -> str:
     return (
-        f"{what:24} {figures.rate:8.0f} /s {figures.quantile(0.5):8.2f} ms {figures.quantile(0.99):8.2f} ms "
+        f"{what:26} {figures.rate:8.0f} /s {figures.quantile(0.5):8.2f} ms {figures.quantile(0.99):8.2f} ms "
         f"{figures.rate / floor.rate:8.2f}  {figures.quantile(0.5) - floor.quantile(0.5):+8.2f} ms"
     )
 
@@ -194,19 +195,24 @@ Pair = list[Figures]
 """Of publish and of unpublish."""
 
 
-async def compare(ours: Ours, floor: Floor, options: argparse.Namespace, label: str) -> dict[int, Pair]:
-    floors: dict[int, Pair] = {count: [NOTHING, NOTHING] for count in IN_FLIGHT}
-    figures: dict[int, Pair] = {count: [NOTHING, NOTHING] for count in IN_FLIGHT}
+Turns = dict[int, Pair]
+"""By how many were in flight."""
+
+
+async def compare(sides: dict[str, Ours], floor: Floor, options: argparse.Namespace) -> dict[str, Turns]:
+    """The sides take turns, as what a machine can do changes from minute to minute."""
+    floors: dict[str, Turns] = {label: {count: [NOTHING, NOTHING] for count in IN_FLIGHT} for label in sides}
+    figures: dict[str, Turns] = {label: {count: [NOTHING, NOTHING] for count in IN_FLIGHT} for label in sides}
     for number in range(options.rounds):
-        for count in IN_FLIGHT:
+        for count, (label, ours) in itertools.product(IN_FLIGHT, sides.items()):
             names = [volume_id(f"{label} {number} {count} {each}") for each in range(options.volumes)]
-            floors[count] = added(floors[count], floor_round(floor, names))
-            figures[count] = added(figures[count], await our_round(ours, names, count))
-    for place, what in enumerate(("publish", "unpublish")):
-        print(f"{what + ', ' + label:24} {'rate':>11} {'p50':>11} {'p99':>11} {'of floor':>9} {'p50 above':>11}")
+            floors[label][count] = added(floors[label][count], floor_round(floor, names))
+            figures[label][count] = added(figures[label][count], await our_round(ours, names, count))
+    for label, (place, what) in itertools.product(sides, enumerate(("publish", "unpublish"))):
+        print(f"{what + ', ' + label:26} {'rate':>11} {'p50':>11} {'p99':>11} {'of floor':>9} {'p50 above':>11}")
         for count in IN_FLIGHT:
-            print(line("  the floor", floors[count][place], floors[count][place]))
-            print(line(f"  ours, {count} in flight", figures[count][place], floors[count][place]))
+            print(line("  the floor", floors[label][count][place], floors[label][count][place]))
+            print(line(f"  ours, {count} in flight", figures[label][count][place], floors[label][count][place]))
     return figures
 
 
@@ -276,7 +282,7 @@ def main() -> None:
     if os.geteuid() != 0:
         sys.exit("publishing is mounting, and needs root")
     with tempfile.TemporaryDirectory(prefix="orlop-publish-") as name, disk(Path(name), options.file_system) as folder:
-        measure(Ours(folder), Floor(folder), options)
+        measure(folder, options)
 
 
 @contextmanager
@@ -295,22 +301,29 @@ def disk(folder: Path, file_system: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def measure(ours: Ours, floor: Floor, options: argparse.Namespace) -> None:
-    with ours.running():
-        few = asyncio.run(compare(ours, floor, options, "few retained"))
-    fill(ours, options.retained)
+def measure(folder: Path, options: argparse.Namespace) -> None:
+    few, many = Ours(folder / "few"), Ours(folder / "many")
+    with many.running():
+        asyncio.run(our_round(many, [volume_id("the first")], 1))
+    fill(many, options.retained)
     began = time.perf_counter()
-    with ours.running() as process:
+    with many.running() as process:
         print(f"started with {options.retained:,} retained in {time.perf_counter() - began:.2f} s")
         settle(process)
         share, megabytes = idle(process, options.idle_seconds)
         print(f"idle with {options.retained:,} retained: {share:.2%} of a core, {megabytes:.0f} MB")
-        many = asyncio.run(compare(ours, floor, options, f"{options.retained:,} retained"))
+        with few.running():
+            sides = {"few retained": few, f"{options.retained:,} retained": many}
+            tell_difference(asyncio.run(compare(sides, Floor(folder), options)))
+    empty(many)
+
+
+def tell_difference(figures: dict[str, Turns]) -> None:
+    few, many = figures.values()
     for place, what in enumerate(("publish", "unpublish")):
         ratios = [statistics.median(many[n][place].calls) / statistics.median(few[n][place].calls) for n in IN_FLIGHT]
         told = ", ".join(f"{ratio:.2f} ({count} in flight)" for count, ratio in zip(IN_FLIGHT, ratios, strict=True))
-        print(f"p50 of {what} with {options.retained:,} retained, as a multiple of that with few: {told}")
-    empty(ours)
+        print(f"p50 of {what} with many retained, as a multiple of that with few: {told}")
 
 
 if __name__ == "__main__":
