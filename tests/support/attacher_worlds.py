@@ -25,7 +25,9 @@ from orlop.kube.kinds import CSI_NODE, EVENT, PERSISTENT_VOLUME, VOLUME_ATTACHME
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attacher import Attacher, Caches
 from orlop.sidecars.attacher.attacher_names import finalizer_of
+from orlop.sidecars.attacher.published_volumes import PublishedVolumes
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
 from orlop.testing.driver_model import Storage
 from orlop.testing.driver_script import read_script
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
@@ -64,7 +66,9 @@ class AttacherWorld:
     # ---- the attacher --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def attacher(self, **settings: Any) -> AsyncIterator[Attacher]:
+    async def attacher(
+        self, kind: type[Attacher | TrivialAttacher] = Attacher, *, reconcile: float = 0.0, **settings: Any
+    ) -> AsyncIterator[None]:
         log, clock = collecting_log(self.log), self.clock
         kube = KubeClient(self.on.transport(self.user), clock=clock, random=Random(2), log=log, name="attacher")
         metrics = Metrics("t", of_process=False)
@@ -75,10 +79,14 @@ class AttacherWorld:
         )
         async with Informers(kube, clock=clock, random=Random(5), log=log) as informers, _used(informers) as caches:
             tools = Tools(kube, csi, events, clock, Random(6), log, metrics)
-            attacher = Attacher(caches, AttacherSettings(DRIVER, OURS, **settings), tools)
+            given = AttacherSettings(DRIVER, OURS, **settings)
+            attacher = kind(caches, given, tools)
             tasks = [asyncio.ensure_future(attacher.run()), asyncio.ensure_future(events.run())]
+            if isinstance(attacher, Attacher):
+                listing = PublishedVolumes(caches, given, tools, attacher.differs)
+                tasks.append(asyncio.ensure_future(listing.run(reconcile, page=3)))
             try:
-                yield attacher
+                yield
                 await events.drain(60.0)
             finally:
                 for task in tasks:

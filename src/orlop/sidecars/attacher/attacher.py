@@ -86,6 +86,8 @@ class Attacher:
         self._seen: dict[ObjectName, _Seen] = {}
         """What was last looked at, or written by us."""
         self._worked_on: set[ObjectName] = set()
+        self._said: dict[ObjectName, bool] = {}
+        """Whether the driver says that it is published, where that is not what the object says."""
         self._others_seen: dict[tuple[str, ObjectName], Look] = {}
         """Of volumes and nodes: what attaching depends on."""
         self._ended: dict[ObjectName, str] = {}
@@ -144,6 +146,11 @@ class Attacher:
         elif name not in self._worked_on and (before is None or before.is_news(found)):
             self._look_again(name)  # of those that are worked on, it is looked when that ends
 
+    def differs(self, name: ObjectName, published: bool) -> None:  # noqa: FBT001 - a fact, not a switch
+        """The driver says otherwise than the object: it is brought to its end once more."""
+        self._said[name] = published
+        self._look_again(name)
+
     async def _look_at_all_again(self) -> None:
         """A listener that is told of all again could not tell that from our own writes."""
         while self._resync > 0:
@@ -196,7 +203,7 @@ class Attacher:
         volume_name = volume_name_of(found)
         volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
         try:
-            left = await self._work.bring_to_its_end(name, found, volume)
+            left = await self._work.bring_to_its_end(name, found, volume, self._said.pop(name, None))
         except NotAttached as error:
             return Failed(error)
         if left is None:
