@@ -14,11 +14,11 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import Holder, InUse, UpState, held, holder_of, is_up_state
+from orlop.admin.up_state import DEFAULT_STATE, Holder, InUse, UpState, held, holder_of, is_up_state
 from orlop.embedded.kubelet.pods.machine_containers import PROCESSES
 from orlop.embedded.kubelet.volumes.volume_paths import BLOCK_ROOT
 from orlop.host import loop_devices, process_records
@@ -70,6 +70,9 @@ def erase(state: UpState, tell: Callable[[str], None]) -> None:
             if mounted_below(str(state.folder)):
                 raise NotEnded(f"Something of your own is mounted below {state.folder}: unmount it, and try again.")
             _erase_folder(state.folder)
+        if state.folder == DEFAULT_STATE:
+            with suppress(OSError):  # others have something there
+                state.folder.parent.rmdir()
     except InUse as error:
         raise NotEnded(f"{state.folder} is used again, by {error.holder}: stop that first.") from None
     except HostError as error:
