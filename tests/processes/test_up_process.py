@@ -259,7 +259,7 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
         socket, workdir = up.folder / "csi.sock", up.folder / "work"
         workdir.mkdir()
         up.begin(f"--driver=unix://{socket}")
-        up.says("As soon as your driver answers, it will be registered.", "ready | pods: none")
+        up.says("As soon as your driver answers, it will be registered.", "no driver answers at")
         flags = [f"--kubelet-dir={up.state}/kubelet", f"--workdir={workdir}", f"--adminsocket={up.folder}/a.sock"]
         names = ["--drivername=other.example.com", "--nodeid=n1", f"--endpoint=unix://{socket}"]
         with running(up.folder, "driver", *names, *flags):
@@ -335,10 +335,10 @@ def test_orlop_kubectl_uses_the_one_that_kubeconfig_names_and_says_that_it_is_st
     assert f"nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`" in capsys.readouterr().err
 
 
-def test_a_port_that_is_in_use_is_told_as_such_and_not_as_the_folders_fault(tmp_path: Path):
+def test_a_port_that_is_in_use_is_told_as_such_and_not_as_the_folders_fault(short_folder: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ended = run("up", f"--state={tmp_path}/state", f"--listen={address}")
+        ended = run("up", f"--state={short_folder}/state", f"--listen={address}")
     assert ended.returncode == 1
     assert f"orlop up: The address {address} is in use: give another one with --listen.\n" in ended.stderr
 

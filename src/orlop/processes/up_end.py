@@ -22,7 +22,7 @@ from orlop.admin.up_state import DEFAULT_STATE, Holder, InUse, UpState, held, ho
 from orlop.embedded.kubelet.pods.machine_containers import PROCESSES
 from orlop.embedded.kubelet.volumes.volume_paths import BLOCK_ROOT
 from orlop.host import loop_devices, process_records
-from orlop.host.confined_paths import Mounts, Use, names_in, opened_below, opened_root
+from orlop.host.confined_paths import Mounts, Use, names_in, opened_below, opened_root, remove_empty_folder
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
 from orlop.host.mounts import is_mount_point
@@ -110,13 +110,14 @@ def _unmount(state: UpState, tell: Callable[[str], None]) -> None:
 
 def _erase_folder(folder: Path) -> None:
     """A folder that is somebody's own mount stays, empty."""
+    lock = UpState(folder).lock.name
+    with opened_root(str(folder)) as opened:
+        # The lock at last: until then it says whose folder it is, and keeps others out of it.
+        for name in sorted(names_in(opened), key=lambda name: name == lock):
+            _erase(opened, name)
     with opened_root(str(folder.parent)) as parent:
         if not is_mount_point(parent, folder.name):
-            _erase(parent, folder.name)
-            return
-    with opened_root(str(folder)) as opened:
-        for name in names_in(opened):
-            _erase(opened, name)
+            remove_empty_folder(parent, folder.name)
 
 
 def _erase(parent: int, name: str) -> None:

@@ -32,13 +32,16 @@ UNFIT: Final = re.compile(r"[^a-z0-9.-]+")
 @contextmanager
 def held_folder(folder: Path, given: Surroundings, driver: str = "") -> Iterator[UpState]:
     """`driver` is the endpoint of one that stands in the place of ours. Raises `CannotGoOn` with the reason."""
+    state = None
     try:
         with ExitStack() as stack:
             state = _prepared(folder, given, driver, stack)
             yield state
-        _unbind(state, given)
     except HostError as error:
         raise CannotGoOn(str(error)) from None
+    finally:
+        if state is not None:
+            _unbind(state, given)
 
 
 def _prepared(folder: Path, given: Surroundings, driver: str, stack: ExitStack) -> UpState:
