@@ -73,6 +73,7 @@ def test_what_kubelet_usually_sends_is_served():
         owner=Owner(UID, "web-0", "shop", "default", verified=True),
         options=FolderOptions(lifespan_seconds=12 * HOUR, size_bytes=10 * 2**30, mount_options=("nosuid", "nodev")),
         limited_by=("--max-size",),
+        volume_name="scratch",
     )
 
 
