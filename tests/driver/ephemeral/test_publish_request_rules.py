@@ -209,6 +209,12 @@ WRONG: dict[str, dict[str, Any]] = {
     **{f"the mount flag {bad!r}": {"mount_flags": [bad]} for bad in ("suid", "loop", "--make-shared", "noexec nosuid")},
 }
 
+
+def test_a_lifespan_in_days_is_refused_with_how_to_write_it():
+    with pytest.raises(InvalidArgument, match=f"{AFTERLIFESPAN}: '3d' .*days are written as hours: 72h"):
+        order(context={AFTERLIFESPAN: "3d"})
+
+
 OUT_OF_RANGE: dict[str, dict[str, Any]] = {
     "more than the largest size": {"context": {SIZE: "11Gi"}},
     "more than any disk holds": {"context": {SIZE: "1e99"}},
