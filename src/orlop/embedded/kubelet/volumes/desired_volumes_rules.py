@@ -29,6 +29,8 @@ from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
 CLAIM_FINALIZER: Final = "kubernetes.io/pvc-protection"
+CSI_SOURCES: Final = ("csi", "persistentVolumeClaim", "ephemeral")
+"""The fields of a pod's volume that lead to a CSI driver."""
 CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 
@@ -287,7 +289,7 @@ def containers_of(pod: Seen) -> Iterator[Seen]:
 
 
 def _is_ours(volume: Seen) -> bool:
-    return any(volume.get(kind) is not None for kind in ("csi", "persistentVolumeClaim", "ephemeral"))
+    return any(volume.get(kind) is not None for kind in CSI_SOURCES)
 
 
 def _claim_name(pod: Seen, volume: Seen) -> str | None:
