@@ -15,6 +15,7 @@ venv: ## make .venv with orlop, kubectl 1.37 and helm in .venv/bin
 	@tools/setup.sh run test kubectl
 
 up: ## run everything on this machine, as root: pods with scratch folders, driven by kubectl (state in $STATE)
+	@tools/up.sh --may-run
 	@tools/setup.sh run kubectl
 	@tools/up.sh
 

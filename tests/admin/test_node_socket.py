@@ -28,6 +28,25 @@ def test_the_given_socket_comes_before_the_default_and_that_before_the_only_othe
     assert find_socket("/somewhere.sock", tmp_path) == Path("/somewhere.sock")
 
 
+def test_a_socket_that_nobody_listens_on_is_passed_over(short_folder: Path):
+    dead = socket_of(short_folder, "csi.orlop.dev")
+    living = short_folder / "b" / "admin.sock"
+    living.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(living))
+        listener.listen()
+        assert find_socket(None, short_folder) == living
+    assert find_socket(None, short_folder) == dead
+
+
+def test_of_an_orlop_up_that_is_stopped_it_is_told_how_to_start_it(short_folder: Path):
+    state = UpState(short_folder)
+    with held(state, ""):
+        pass
+    with pytest.raises(NodeUnreachable, match=f"Nothing runs in {short_folder}: .*orlop up --state {short_folder}"):
+        Afterlife(state.node_socket).usage()
+
+
 def test_of_several_none_is_guessed(tmp_path: Path):
     one, two = socket_of(tmp_path, "a.example.com"), socket_of(tmp_path, "b.example.com")
     with pytest.raises(NodeUnreachable, match="--socket") as told:

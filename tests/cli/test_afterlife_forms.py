@@ -78,7 +78,8 @@ def row(**facts: object) -> FolderRow:
 
 
 def test_a_hostile_pod_forges_no_line_in_any_form():
-    hostile = row(pod=HOSTILE, namespace=HOSTILE, pod_uid=HOSTILE, service_account=HOSTILE, mount_options=(HOSTILE,))
+    names = {"pod": HOSTILE, "namespace": HOSTILE, "volume_name": HOSTILE}
+    hostile = row(**names, pod_uid=HOSTILE, service_account=HOSTILE, mount_options=(HOSTILE,))
     usage = Usage(
         (NamespaceUsage(HOSTILE, 1, 1, 0),), 10, 5, 10, 5, 0.1, "as set", 1.0, 60.0, NextErase(hostile, "age")
     )
@@ -97,8 +98,26 @@ def test_columns_stand_under_their_heads():
     table = folder_table([row(), row(volume_id="csi-22", pod="a-long-name", bytes_used=5000)], ["csi-1", "csi-22"])
     head, *lines = table.split("\n")
 
-    for title in ("NAMESPACE", "VOLUME", "SIZE", "DELETED", "ERASED"):
+    for title in ("NAMESPACE", "VOLUME", "NAME ", "SIZE", "DELETED", "ERASED"):
         assert all(line[head.index(title) - 1] == " " != line[head.index(title)] for line in lines)
+
+
+def test_two_volumes_of_one_pod_are_told_apart_by_their_names_in_its_spec():
+    rows = [row(volume_id="csi-1", volume_name="scratch"), row(volume_id="csi-2", volume_name="cache")]
+    scratch, cache = folder_table(rows, ["csi-1", "csi-2"]).split("\n")[1:]
+
+    assert (scratch.split()[2:4], cache.split()[2:4]) == (["csi-1", "scratch"], ["csi-2", "cache"])
+    assert "Name:            cache" in details(rows[1]).split("\n")
+    assert [folder_value(each)["volumeName"] for each in rows] == ["scratch", "cache"]
+
+
+def test_a_volume_whose_name_was_never_recorded_has_none():
+    assert folder_table([row()], ["csi-1"]).split("\n")[1].split()[3] == "-"
+
+
+def test_a_usual_list_fits_into_eighty_columns():
+    usual = row(volume_id="csi-7d9b3da1", pod="cart-5d8f-x2x", namespace="default", volume_name="scratch")
+    assert max(map(len, folder_table([usual], ["csi-7d9b3da1"]).split("\n"))) <= 80
 
 
 def test_what_is_beyond_its_time_is_overdue():

@@ -51,9 +51,9 @@ async def test_what_is_retained_is_listed_filtered_and_sorted(node: AfterlifeNod
         none = await said(node, "list", "--pod", "none-*", "--socket", str(node.socket))
 
     head, first, second = table.splitlines()
-    assert head.split() == ["POD", "NAMESPACE", "VOLUME", "SIZE", "DELETED", "ERASED"]
-    assert first.split()[:4] == ["trainer-0", "lab", "csi-7d9b3da1c", "3.0Mi"]
-    assert second.split()[:4] == ["cart-1", "shop", "csi-7d9b3da10", "…"]
+    assert head.split() == ["POD", "NAMESPACE", "VOLUME", "NAME", "SIZE", "DELETED", "ERASED"]
+    assert first.split()[:5] == ["trainer-0", "lab", "csi-7d9b3da1c", "-", "3.0Mi"]
+    assert second.split()[:5] == ["cart-1", "shop", "csi-7d9b3da10", "-", "…"]
     assert [line.split()[2] for line in wide.splitlines()[1:]] == [OTHER, ID]
     assert names == f"{OTHER}\n{ID}\n"
     assert [each["volumeId"] for each in one] == [ID]

@@ -163,6 +163,16 @@ async def test_an_answer_that_is_left_out_is_an_error_of_the_driver(short_folder
         await listener.stop(0)
 
 
+async def test_whoever_is_cancelled_while_he_closes_a_connection_learns_of_it(short_folder: Path):
+    connection = GrpcConnection(UnixEndpoint(str(short_folder / "csi.sock")))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(connection.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+
+
 async def test_whoever_waits_for_three_centuries_gets_an_answer(short_folder: Path):
     async with Workshop("socket", short_folder).ends(Identity()) as ends:
         answer = await ends.client.call(rpc.PROBE, csi_pb2.ProbeRequest(), within=9.2e9)

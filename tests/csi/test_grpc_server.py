@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -226,12 +227,73 @@ async def test_who_never_greets_is_let_go(served: Any, monkeypatch: pytest.Monke
 async def test_more_connections_than_are_taken_are_closed_at_once(served: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grpc_server, "MOST_CONNECTIONS", 1)
     async with served() as the, the.raw() as first:
-        first.say(request(1, ECHO))
-        assert await first.status() is Code.OK
+        first.say(request(1, WAIT))
+        await eventually(lambda: the.handler.waiting == 1, within=10)
         async with the.raw() as second:
             assert await second.until_closed() == []
         first.say(request(3, ECHO))
         assert await first.status() is Code.OK
+
+
+async def test_who_is_silent_the_longest_makes_room_for_who_comes(served: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grpc_server, "MOST_CONNECTIONS", 2)
+    async with served() as the, the.raw() as first, the.raw() as second:
+        for one in (first, second):
+            one.say(request(1, ECHO))
+            assert await one.status() is Code.OK
+        first.say(request(3, ECHO))
+        assert await first.status() is Code.OK
+        async with the.raw() as third:
+            third.say(request(1, ECHO))
+            assert await third.status() is Code.OK
+            await second.until_closed()
+            first.say(request(5, ECHO))
+            assert await first.status() is Code.OK
+
+
+async def test_a_request_that_never_ends_is_let_go(served: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grpc_server, "REQUEST_SECONDS", 0.05)
+    async with served() as the, the.raw() as client:
+        client.say(headers_frame(1, request_headers(ECHO)), data(1, message(b"abc", claims=9)))
+        assert await client.status() is Code.DEADLINE_EXCEEDED
+        client.say(request(3, ECHO))
+        assert await client.status() is Code.OK
+
+
+async def test_requests_that_are_not_complete_have_one_budget_for_all_connections(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(grpc_server, "MOST_INCOMPLETE", 100_000)
+    async with served() as the, the.raw() as one, the.raw() as other:
+        one.say(headers_frame(1, request_headers(ECHO)), *large_part(1))
+        one.say(request(3, ECHO))
+        assert await one.status() is Code.OK
+        other.say(headers_frame(1, request_headers(ECHO)), *large_part(1))
+        assert await other.status() is Code.RESOURCE_EXHAUSTED
+        one.say(reset(1))
+        one.say(request(5, ECHO))
+        assert await one.status() is Code.OK
+        other.say(headers_frame(3, request_headers(ECHO)), *large_part(3))
+        other.say(request(5, ECHO))
+        assert await other.status() is Code.OK
+
+
+def large_part(stream: int) -> list[bytes]:
+    """60,000 bytes of a request that has more."""
+    whole = message(bytes(60_000), claims=80_000)
+    return [data(stream, whole[at : at + 10_000]) for at in range(0, len(whole), 10_000)]
+
+
+async def test_nothing_of_a_connection_that_is_gone_is_held(served: Any):
+    async with served() as the:
+        async with the.raw() as client:
+            client.say(headers_frame(1, request_headers(ECHO)), data(1, message(b"abc", claims=9)))
+            await eventually(lambda: the.listener.connections, within=10)
+            [connection] = the.listener.connections
+            gone = weakref.ref(connection._http2)
+            del connection
+        await eventually(lambda: not the.listener.connections, within=10)
+        assert gone() is None, "without the garbage collector"
 
 
 WIDE = PREFACE + settings((4, (1 << 31) - 1)) + window((1 << 31) - 1 - 65_535)

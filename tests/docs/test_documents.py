@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from orlop.__main__ import ROLES, VERBS
+from orlop.cli.durations import DurationType
+from orlop.embedded.kubelet.volumes import event_texts
+from orlop.kube.kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
 from orlop.testing.driver_script import script_from_yaml
 from support.orlop_process import run
 
@@ -70,6 +73,28 @@ def test_the_commands_of_the_mock_driver_s_document_are_right():
     shown = run("testing", "mock-driver", "--help").stdout
 
     assert [flag for flag in flags if f"--{flag}" not in shown] == []
+
+
+def test_every_kind_of_which_nobody_makes_pods_is_named_as_such():
+    of_up = (ROOT / "docs" / "up.md").read_text().partition("## What it does not do")[2]
+    left_out = (ROOT / "docs" / "embedded-differences.md").read_text().partition("## Left out")[2].partition("\n## ")[0]
+
+    for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET):
+        assert f"{kind.kind}s" in of_up
+        assert f"{kind.kind}s" in left_out
+
+
+def test_every_event_on_volumes_that_is_not_kubelet_s_is_named_as_ours():
+    differences = (ROOT / "docs" / "embedded-differences.md").read_text()
+
+    for reason in (event_texts.NOT_A_MOUNT, event_texts.NOT_UNMOUNTED, event_texts.NOTHING_BINDS):
+        assert f"`{reason}`" in differences
+
+
+def test_the_durations_that_documents_show_for_the_afterlife_are_taken():
+    shown = re.findall(r"days in front: `(\w+)`, `(\w+)`", (ROOT / "docs" / "afterlife.md").read_text())
+
+    assert [DurationType().convert(text, None, None) for text in shown[0]] == [3 * 86400, 36 * 3600]
 
 
 def test_make_help_lists_every_target_the_ground_promises():

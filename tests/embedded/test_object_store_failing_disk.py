@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
 from orlop.embedded.apiserver.object_store.errors import StoreUnusable, WriteFailed
+from support.file_systems import mounted
 from support.object_stores import PODS, changed, encoded, made, pod, told, values
 from support.tapped_connection import tapped
 
@@ -189,6 +190,35 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing_that_was_acknowledg
 
     async with durable_store(tmp_path) as store:
         assert sorted(values(store.list(PODS).items)) == sorted(acknowledged)
+
+
+async def test_what_fills_the_disk_can_still_be_deleted(tmp_path: Path):
+    with mounted("ext4", tmp_path) as disk:
+        (disk / "store").mkdir()
+        async with durable_store(disk / "store") as store:
+            await store.create(pod("greedy"), made(1))
+            fill(disk / "everything")
+            for turn in range(20):
+                await store.update(pod("greedy"), None, changed(turn))
+            await store.delete(pod("greedy"), None, lambda _last, revision: encoded(revision, "gone"))
+            with pytest.raises(WriteFailed, match="full"):
+                for turn in range(1000):
+                    await store.create(pod(f"more{turn}"), made("x" * 50_000))
+            (disk / "everything").unlink()
+            await store.create(pod("later"), made(1))
+            assert (disk / "store" / ".reserve").stat().st_blocks > 0, "kept again when there is room"
+        async with durable_store(disk / "store") as store:
+            assert "later" in values(store.list(PODS).items)
+            assert "greedy" not in values(store.list(PODS).items)
+
+
+def fill(path: Path) -> None:
+    file = os.open(path, os.O_CREAT | os.O_WRONLY)
+    for size in (1 << 20, 1 << 12):
+        with suppress(OSError):
+            while os.write(file, bytes(size)):
+                pass
+    os.close(file)
 
 
 async def test_a_disk_too_full_to_begin_is_told_in_a_sentence_and_leaves_no_database(tmp_path: Path):

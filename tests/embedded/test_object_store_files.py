@@ -128,7 +128,9 @@ async def test_only_the_owner_can_read_any_file(tmp_path: Path):
     finally:
         os.umask(before)
 
-    assert modes == dict.fromkeys(["objects.db", "objects.db-mark", "objects.db-wal", "objects.lock"], 0o600)
+    assert modes == dict.fromkeys(
+        [".reserve", "objects.db", "objects.db-mark", "objects.db-wal", "objects.lock"], 0o600
+    )
 
 
 async def test_a_database_that_others_could_read_is_closed_to_them(tmp_path: Path):
@@ -162,7 +164,8 @@ async def test_a_database_that_was_being_made_when_the_process_died_is_made_anew
     (tmp_path / "objects.db.new").write_bytes(b"half of it")
     (tmp_path / "objects.db.new-wal").write_bytes(b"and more")
     await some_objects(tmp_path, 3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["objects.db", "objects.db-mark", "objects.lock"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".reserve", "objects.db", "objects.db-mark", "objects.lock"]
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path):

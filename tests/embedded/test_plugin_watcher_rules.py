@@ -92,6 +92,7 @@ def judgement(claim: Claim, registered: dict[str, Version]) -> Accepted | str:
         ("x1.0", None),
         ("01.0", None),
         ("1.", None),
+        ("1." + "9" * 5000, None),
     ],
 )
 def test_versions_are_read_as_go_reads_them(text: str, numbers: tuple[int, ...] | None):

@@ -148,7 +148,8 @@ def test_a_text_beyond_what_go_can_hold_is_refused_by_name(text: str):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("1d", "'d' is no unit"),
+        ("1d", r"'d' is no unit \(days are written as hours: 72h for three of them\);"),
+        ("1w", "'w' is no unit;"),
         ("1h30", "there is no unit after 30"),
         ("5m.", "a point stands without digits"),
         ("h5m", "there is no number before 'h'"),
@@ -160,6 +161,11 @@ def test_a_text_beyond_what_go_can_hold_is_refused_by_name(text: str):
 def test_the_refusal_names_the_part_that_is_wrong(text: str, why: str):
     with pytest.raises(InvalidDuration, match=why):
         Duration.parse(text)
+
+
+def test_no_refusal_recommends_less_than_nothing():
+    with pytest.raises(InvalidDuration, match=r'such as "1h30m" or "1\.5s"$'):
+        Duration.parse("forever")
 
 
 def test_an_endless_text_is_refused_without_repeating_it():

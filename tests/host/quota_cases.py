@@ -104,7 +104,7 @@ def test_a_file_system_without_quotas_says_so(drive: Path):
         reason = why_not_enforced(folder)
 
     assert reason is not None
-    assert "prjquota" in reason
+    assert "no project quota" in reason
 
 
 def test_a_tenant_is_held_to_its_limit(drive: Path, volume: int, project: int):

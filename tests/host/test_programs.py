@@ -98,15 +98,18 @@ async def test_a_process_is_asked_to_end_and_waited_for(child: Child):
     assert process_records.ask_to_end(meant, 10.0)
 
 
-def test_a_program_is_found_on_the_path_or_beside_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    program = tmp_path / "thing"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    before = find_program("thing"), find_program("thing", beside=tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_program_is_found_beside_another_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for folder in ("beside", "path"):
+        program = tmp_path / folder / "thing"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    before = find_program("thing"), find_program("thing", beside=tmp_path / "beside")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
 
-    assert before == (None, str(program))
-    assert find_program("thing") == str(program)
+    assert before == (None, str(tmp_path / "beside/thing"))
+    assert find_program("thing", beside=tmp_path / "beside") == str(tmp_path / "beside/thing")
+    assert find_program("thing", beside=tmp_path) == str(tmp_path / "path/thing")
 
 
 def test_a_program_that_cannot_be_run_is_a_sentence(tmp_path: Path):

@@ -186,7 +186,30 @@ def test_a_file_system_that_knows_no_quota_says_so_in_a_sentence(tmpfs: Path):
             project_quota.usage_of(folder, 7)
 
     assert reason is not None
-    assert reason.startswith("The file system has no project quota")
+    assert "no project quota" in reason
+
+
+def test_where_the_kernel_has_no_quota_at_all_nobody_is_told_to_mount_with_it():
+    with folder_descriptor(Path("/proc")) as folder:
+        reason = project_quota.why_not_enforced(folder)
+
+    assert reason is not None
+    assert reason.startswith("The kernel has no project quota for this file system (Function not implemented).")
+    assert "prjquota" not in reason
+
+
+def test_where_the_file_system_could_have_quota_the_mount_option_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    monkeypatch.setattr(project_quota, "quotactl_fd", refuse)
+    with folder_descriptor(tmp_path) as folder:
+        reason = project_quota.why_not_enforced(folder)
+
+    assert reason is not None
+    assert "Mount it with prjquota" in reason
 
 
 @pytest.mark.parametrize("limits", [(0, None), (None, 0), (-1, 5)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ def test_a_line_is_never_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatc
     terminal = Terminal()
     Console(terminal).show_state("x" * 100)
 
-    assert terminal.shown() == ["x" * 19]
+    assert terminal.shown() == ["x" * 18 + "…"]
 
 
 def test_elsewhere_each_new_state_is_a_line():
@@ -59,6 +61,10 @@ def test_the_state_names_what_is_missing():
     line = state_line("n1", is_ready=True, drivers={"csi.orlop.dev": True}, pods={})
     assert line == "node n1 ready | driver csi.orlop.dev registered | pods: none"
     assert state_line("n1", is_ready=True, drivers={}, pods={}) == "node n1 ready | pods: none"
+    line = state_line("n1", is_ready=True, drivers={}, pods={}, awaited="unix:///run/theirs.sock")
+    assert line == "node n1 ready | no driver answers at unix:///run/theirs.sock yet | pods: none"
+    line = state_line("n1", is_ready=True, drivers={"d": True}, pods={}, awaited="unix:///run/theirs.sock")
+    assert line == "node n1 ready | driver d registered | pods: none"
 
 
 def test_commands_name_the_state_folder_only_where_it_is_needed():
@@ -67,6 +73,22 @@ def test_commands_name_the_state_folder_only_where_it_is_needed():
 
     assert "--state" not in usual
     assert "afterlife list --state '/srv/my state'" in other
+
+
+@pytest.mark.parametrize(
+    ("program", "called"),
+    [
+        ("/usr/local/bin/orlop", "orlop kubectl"),
+        ("/srv/orlop/.venv/bin/orlop", "/srv/orlop/.venv/bin/orlop kubectl"),
+    ],
+)
+def test_commands_can_be_typed_in_a_terminal_that_knows_nothing_of_this_one(
+    program: str, called: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setattr(shutil, "which", lambda _name: program)
+    told = greeting(DEFAULT_STATE, "n1", ("csi.orlop.dev",), is_ours=True)
+    assert f"\n{called} apply" in told
 
 
 def test_a_driver_of_your_own_is_named_when_it_is_there_already():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from orlop.admin.up_state import UpState, held
 from orlop.cli import kubectl as kubectl_verb
 from orlop.processes import up as up_role
 from support.orlop_process import run, running
@@ -228,7 +230,7 @@ def test_it_goes_on_where_it_was_after_every_kind_of_end_and_leaves_nothing_when
         assert run("down", f"--state={up.state}", "--erase").returncode == 2, "nobody can be asked"
         ended = run("down", f"--state={up.state}", "--erase", "--yes")
         assert ended.returncode == 0, ended.stderr
-        assert f"Stopped process {up.process.pid if up.process else 0} since" in ended.stdout
+        assert f"Stopped process {up.process.pid if up.process else 0}, which had run since" in ended.stdout
         assert (up.state.exists(), up.mounts()) == (False, [])
         assert up.process is not None
         assert up.process.wait(20) == 0
@@ -257,7 +259,7 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
         socket, workdir = up.folder / "csi.sock", up.folder / "work"
         workdir.mkdir()
         up.begin(f"--driver=unix://{socket}")
-        up.says("As soon as your driver answers, it will be registered.", "ready | pods: none")
+        up.says("As soon as your driver answers, it will be registered.", "no driver answers at")
         flags = [f"--kubelet-dir={up.state}/kubelet", f"--workdir={workdir}", f"--adminsocket={up.folder}/a.sock"]
         names = ["--drivername=other.example.com", "--nodeid=n1", f"--endpoint=unix://{socket}"]
         with running(up.folder, "driver", *names, *flags):
@@ -315,6 +317,30 @@ def test_stopping_what_does_not_run_is_no_failure(tmp_path: Path):
 
     assert (missing.returncode, idle.returncode) == (0, 0)
     assert idle.stdout == f"Nothing runs in {tmp_path}.\n"
+
+
+def test_orlop_kubectl_uses_the_one_that_kubeconfig_names_and_says_that_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    used: list[str] = []
+    monkeypatch.setattr(kubectl_verb, "become", lambda _program, _words, env: used.append(env["KUBECONFIG"]))
+    state = UpState(tmp_path)
+    state.kubeconfig.write_text("")
+    monkeypatch.setenv("KUBECONFIG", str(state.kubeconfig))
+    with held(state, "now"):
+        kubectl_verb.main(["get", "pods"])
+    assert used == [str(state.kubeconfig)]
+
+    assert kubectl_verb.main(["get", "pods"]) == 1
+    assert f"nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`" in capsys.readouterr().err
+
+
+def test_a_port_that_is_in_use_is_told_as_such_and_not_as_the_folders_fault(short_folder: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run("up", f"--state={short_folder}/state", f"--listen={address}")
+    assert ended.returncode == 1
+    assert f"orlop up: The address {address} is in use: give another one with --listen.\n" in ended.stderr
 
 
 def test_orlop_kubectl_says_what_is_missing(

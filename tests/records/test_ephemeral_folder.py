@@ -40,6 +40,7 @@ records = st.builds(
     created_at=st.floats(0, 1e10),
     targets=st.lists(texts, max_size=3).map(tuple),
     project=st.integers(0, 2**32 - 1),
+    volume_name=texts,
 )
 
 
@@ -51,8 +52,13 @@ def test_a_record_is_read_as_it_was_written(record: FolderRecord):
 def test_a_usual_record_is_small_enough_for_an_attribute():
     owner = Owner("00000000-0000-0000-0000-000000000001", "p" * 63, "n" * 63, "s" * 63, verified=True)
     target = "pods/00000000-0000-0000-0000-000000000001/volumes/kubernetes.io~csi/scratch/mount"
-    record = FolderRecord(INLINE_ID, owner, FolderOptions(43200.0), 1.7e9, (target,))
+    record = FolderRecord(INLINE_ID, owner, FolderOptions(43200.0), 1.7e9, (target,), volume_name="v" * 63)
     assert len(encode_record(record)) < 1000
+
+
+def test_a_record_from_before_volumes_had_names_is_read():
+    old = b'{"volume_id":"v","owner":{},"options":{"lifespan_seconds":60.0},"created_at":1.0,"version":1}'
+    assert decode_record(old) == FolderRecord("v", Owner(), FolderOptions(60.0), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of
+from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of, is_up_state
 from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
 from orlop.records.afterlife_report import (
     LONGEST_ANSWER,
@@ -53,25 +53,42 @@ class NodeRefused(NodeError):
 
 
 def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
-    """What was given; else the default driver's; else the only one there is; else that of `orlop up`."""
+    """What was given; else the default driver's; else the only one there is; else that of `orlop up`.
+
+    One that nobody listens on any more is passed over, unless there is no other.
+    """
     if given:
         return Path(given)
-    default = sockets / DEFAULT_DRIVER / SOCKET_NAME
-    if _may_exist(default):
+    default, up = sockets / DEFAULT_DRIVER / SOCKET_NAME, UpState(DEFAULT_STATE)
+    if _is_listened_on(default):
         return default
-    found = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
-    if len(found) == 1:
-        return found[0]
-    up = UpState(DEFAULT_STATE)
-    if not found and (_may_exist(up.node_socket) or _holder(up) is not None):
+    there = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
+    found = [path for path in there if _is_listened_on(path)]
+    if not found and _is_listened_on(up.node_socket):
         return up.node_socket
+    found = found or there
+    if len(found) == 1 or default in found:
+        return default if default in found else found[0]
     if found:
         names = ", ".join(map(str, found))
         raise NodeUnreachable(f"There are several nodes on this machine: {names}. Choose one with --socket.")
+    if _may_exist(up.node_socket) or _holder(up) is not None:
+        return up.node_socket
     raise NodeUnreachable(
         f"There is no socket at {default}. Run this on a node where orlop runs, as root; "
         "if it has another --adminsocket, name that with --socket or $ORLOP_NODE_SOCKET."
     )
+
+
+def _is_listened_on(path: Path) -> bool:
+    """Who may not look is told so when connecting."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
+        attempt.settimeout(CONNECT_SECONDS)
+        try:
+            attempt.connect(os.fspath(path))
+        except OSError as error:
+            return isinstance(error, PermissionError | BlockingIOError | TimeoutError)
+    return True
 
 
 def _may_exist(path: Path) -> bool:
@@ -150,14 +167,23 @@ def _why_unreachable(path: Path, error: OSError) -> str:
 
 def _why_up_is_silent(state: UpState, path: Path) -> str | None:
     """None: the socket is none of an `orlop up`, or its driver should be there."""
+    if path != state.node_socket:
+        return None
     holder = _holder(state)
-    if path != state.node_socket or holder is None or not holder.driver:
+    if holder is None:
+        return _nothing_runs(state) if is_up_state(state) else None
+    if not holder.driver:
         return None
     return (
         f"The `orlop up` in {state.folder} runs with a driver that is not ours, at {holder.driver}: what its volumes "
         "leave is that driver's to tell. If it is an orlop driver too, name its --adminsocket with --socket; what pods "
         "left of our own is told again when `orlop up` runs without --driver."
     )
+
+
+def _nothing_runs(state: UpState) -> str:
+    flag = "" if state.folder == DEFAULT_STATE else f" --state {state.folder}"
+    return f"Nothing runs in {state.folder}: start it with `orlop up{flag}`; what pods left is there still."
 
 
 def _holder(state: UpState) -> Holder | None:

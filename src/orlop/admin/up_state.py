@@ -91,7 +91,8 @@ def held(state: UpState, since: str, driver: str = "") -> Iterator[None]:
     """`driver` is the endpoint of one in the place of ours. Raises `InUse`, or OSError where the file cannot be had."""
     descriptor = os.open(state.lock, LOCK_FLAGS, 0o600)
     try:
-        if not _lock(descriptor):
+        # Whoever erases the folder removes the file that it has locked: who waited for that one has locked nothing.
+        if not _lock(descriptor) or not _is_there(state.lock, descriptor):
             raise InUse(_note(descriptor))
         _write(descriptor, f"{MARK}\n{identity_of_process(os.getpid())}\n{since}\n{driver}\n")
         yield
@@ -126,6 +127,12 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_there(path: Path, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
 
 
 def _write(descriptor: int, text: str) -> None:

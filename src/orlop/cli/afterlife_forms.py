@@ -123,12 +123,13 @@ def folder_table(rows: Sequence[FolderRow], all_ids: Iterable[str], *, wide: boo
     return table(_HEAD, [_cells(row, short.get(row.volume_id, row.volume_id)) for row in rows])
 
 
-_HEAD: Final = ("POD", "NAMESPACE", "VOLUME", "SIZE", "DELETED", "ERASED")
+_HEAD: Final = ("POD", "NAMESPACE", "VOLUME", "NAME", "SIZE", "DELETED", "ERASED")
 _WIDE_HEAD: Final = (*_HEAD, "LIFESPAN", "POD UID", "SERVICE ACCOUNT", "READERS")
 
 
 def _cells(row: FolderRow, volume: str) -> tuple[str, ...]:
-    names = (escaped(row.pod) or NOTHING, escaped(row.namespace) or NOTHING, volume)
+    pod = (escaped(row.pod) or NOTHING, escaped(row.namespace) or NOTHING)
+    names = (*pod, volume, escaped(row.volume_name) or NOTHING)
     return (*names, size_text(row.bytes_used), deleted_text(row), erased_text(row))
 
 
@@ -163,6 +164,7 @@ def details(row: FolderRow) -> str:
     limit = size_text(row.size_limit) if row.size_limit else "none"
     lines = {
         "Volume": row.volume_id,
+        "Name": escaped(row.volume_name) or NOTHING,
         "Pod": f"{escaped(row.pod) or NOTHING} (uid {escaped(row.pod_uid) or NOTHING})",
         "Namespace": escaped(row.namespace) or NOTHING,
         "Service account": escaped(row.service_account) or NOTHING,
@@ -227,6 +229,7 @@ def _measured_text(size: int, unmeasured: int) -> str:
 def folder_value(row: FolderRow) -> Mapping[str, Any]:
     return {
         "volumeId": row.volume_id,
+        "volumeName": row.volume_name,
         "pod": row.pod,
         "namespace": row.namespace,
         "podUid": row.pod_uid,

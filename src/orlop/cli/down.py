@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from orlop.admin.up_state import DEFAULT_STATE, UpState
+from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState
 from orlop.processes.up_end import NotEnded, erase, stop, why_not_erasable
 
 FAILED: Final = 1
@@ -38,13 +38,18 @@ def command(state: Path, *, erasing: bool, yes: bool) -> None:
         if erasing:
             _confirm(found, yes=yes)
         stopped = stop(found)
-        click.echo(f"Stopped {stopped}." if stopped else f"Nothing runs in {state}.")
+        click.echo(f"Stopped {_told(stopped)}." if stopped else f"Nothing runs in {state}.")
         if erasing:
             erase(found, click.echo)
             click.echo(f"Erased {state}.")
     except NotEnded as error:
         click.echo(str(error), err=True)
         sys.exit(FAILED)
+
+
+def _told(stopped: Holder) -> str:
+    number = "it" if stopped.process is None else f"process {stopped.process.number}"
+    return f"{number}, which had run since {stopped.since}" if stopped.since else number
 
 
 def _confirm(state: UpState, *, yes: bool) -> None:

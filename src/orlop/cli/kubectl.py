@@ -6,12 +6,13 @@ Only a `--state DIR` that comes first is ours; everything else is kubectl's.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import DEFAULT_STATE, UpState
+from orlop.admin.up_state import DEFAULT_STATE, UpState, holder_of, is_up_state
 from orlop.host.errors import HostError
 from orlop.host.programs import become, find_program
 
@@ -22,7 +23,8 @@ FLAG: Final = "--state"
 HELP: Final = f"""\
 Usage: orlop kubectl [--state DIR] ARGUMENTS…
 
-Runs kubectl with the kubeconfig of the `orlop up` whose state is in DIR ({DEFAULT_STATE} where it is not given).
+Runs kubectl with the kubeconfig of the `orlop up` whose state is in DIR. Where that is not given: of the one that
+$KUBECONFIG belongs to, else of that in {DEFAULT_STATE}.
 """
 
 
@@ -36,7 +38,16 @@ def split_state(arguments: Sequence[str]) -> tuple[Path, list[str]]:
         case ["--state"]:
             raise ValueError("orlop kubectl: --state needs the folder of an `orlop up`.")
         case rest:
-            return DEFAULT_STATE, rest
+            return _of_environment() or DEFAULT_STATE, rest
+
+
+def _of_environment() -> Path | None:
+    """The state folder of the `orlop up` that was chosen with $KUBECONFIG, as its greeting proposes."""
+    chosen = os.environ.get("KUBECONFIG", "")
+    if not chosen or os.pathsep in chosen:
+        return None
+    folder = Path(chosen).absolute().parent
+    return folder if Path(chosen).name == UpState(folder).kubeconfig.name and is_up_state(UpState(folder)) else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,6 +61,10 @@ def main(arguments: Sequence[str]) -> int:
     kubeconfig = UpState(folder.absolute()).kubeconfig
     if not os.access(kubeconfig, os.R_OK):
         return _failed(_why_no_kubeconfig(kubeconfig), EXIT_FAILED)
+    if _is_stopped(UpState(folder.absolute())):
+        return _failed(
+            f"orlop kubectl: nothing runs in {folder}: start it with `orlop up{_flag(folder)}`.", EXIT_FAILED
+        )
     kubectl = find_program("kubectl", beside=Path(sys.executable).parent)
     if kubectl is None:
         return _failed("orlop kubectl: there is no kubectl on the PATH. Install it, or add its folder.", NOT_FOUND)
@@ -57,6 +72,17 @@ def main(arguments: Sequence[str]) -> int:
         become(kubectl, rest, {**os.environ, "KUBECONFIG": str(kubeconfig)})
     except HostError as error:
         return _failed(f"orlop kubectl: {error}", EXIT_FAILED)
+
+
+def _is_stopped(state: UpState) -> bool:
+    try:
+        return is_up_state(state) and holder_of(state) is None
+    except OSError:
+        return False  # kubectl finds out
+
+
+def _flag(folder: Path) -> str:
+    return "" if folder == DEFAULT_STATE else f" {FLAG} {shlex.quote(str(folder))}"
 
 
 def _why_no_kubeconfig(path: Path) -> str:

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from orlop.csi.error_codes import CsiError, Internal
-from orlop.csi.http2_connection import Asked, Dropped, Http2Connection, Opened
+from orlop.csi.http2_connection import MOST_INCOMPLETE, Asked, Dropped, Http2Connection, Opened
+from orlop.csi.http2_limits import Budget
 from orlop.csi.transport import CallHandler, Shape
 from orlop.foundation.structured_log import Log
 
 MOST_CONNECTIONS: Final = 1000
 GREETING_SECONDS: Final = 10.0
 """From connecting to the first settings."""
+REQUEST_SECONDS: Final = 20.0
+"""From a call's headers to the end of its request."""
 LAST_SECONDS: Final = 5.0
 """For a client to read what it is told at last, and for a service to end that nobody waits for."""
 LONGEST_TIMER: Final = 366 * 24 * 3600.0
@@ -37,6 +40,8 @@ class _Call:
     """One that was opened. `sent` is waited for by who has more answers."""
 
     timer: asyncio.TimerHandle | None
+    arriving: asyncio.TimerHandle | None = None
+    """While its request is not complete."""
     task: asyncio.Task[None] | None = None
     sent: asyncio.Future[None] | None = None
 
@@ -48,7 +53,9 @@ class GrpcListener:
         self.handler = handler
         self.log = log
         self.tasks: set[asyncio.Task[None]] = set()
-        self.connections: set[_Connection] = set()
+        self.connections: dict[_Connection, None] = {}
+        """The longest silent first."""
+        self.budget = Budget(MOST_INCOMPLETE)
         self.is_stopping = False
         self._server: asyncio.Server | None = None
 
@@ -72,6 +79,20 @@ class GrpcListener:
         if self.tasks:  # they were asked to end; who does not is not waited for
             await asyncio.wait(self.tasks, timeout=LAST_SECONDS)
 
+    def heard_of(self, connection: _Connection) -> None:
+        if connection in self.connections:
+            del self.connections[connection]
+            self.connections[connection] = None
+
+    def has_room(self) -> bool:
+        """Made, where there is none, by ending the one that has been silent the longest and waits for nothing."""
+        if len(self.connections) < MOST_CONNECTIONS:
+            return True
+        silent = next((one for one in self.connections if one.is_idle), None)
+        if silent is not None:
+            silent.abort()
+        return silent is not None
+
     async def _ended(self, seconds: float | None) -> None:
         if self.connections:
             await asyncio.wait([connection.ended for connection in self.connections], timeout=seconds)
@@ -83,7 +104,7 @@ class _Connection(asyncio.Protocol):
         self._listener = listener
         self._handler = listener.handler
         self._loop = loop
-        self._http2 = Http2Connection(self._handler.shape_of, loop.time())
+        self._http2 = Http2Connection(self._handler.shape_of, loop.time(), listener.budget)
         self._transport: asyncio.Transport
         self._calls: dict[int, _Call] = {}
         self._patience: asyncio.TimerHandle | None = None
@@ -94,9 +115,10 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio's
-        self._listener.connections.add(self)
         # One may have been accepted in the turn in which we stopped listening.
-        if self._listener.is_stopping or len(self._listener.connections) > MOST_CONNECTIONS:
+        is_welcome = not self._listener.is_stopping and self._listener.has_room()
+        self._listener.connections[self] = None
+        if not is_welcome:
             transport.abort()
             return
         transport.set_write_buffer_limits(UNWRITTEN_BYTES)
@@ -104,7 +126,12 @@ class _Connection(asyncio.Protocol):
         self._patience = self._loop.call_later(GREETING_SECONDS, transport.abort)
         self._write()
 
+    @property
+    def is_idle(self) -> bool:
+        return self._http2.is_idle
+
     def data_received(self, data: bytes) -> None:
+        self._listener.heard_of(self)
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, Opened):
                 self._open(event)
@@ -132,7 +159,8 @@ class _Connection(asyncio.Protocol):
             self._patience.cancel()
         for number in tuple(self._calls):
             self._drop(Dropped(number))
-        self._listener.connections.discard(self)
+        self._http2.end()
+        self._listener.connections.pop(self, None)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -176,11 +204,15 @@ class _Connection(asyncio.Protocol):
         timer = None
         if opened.within is not None and opened.within < LONGEST_TIMER:
             timer = self._loop.call_later(opened.within, self._expire, opened.stream)
-        self._calls[opened.stream] = _Call(timer)
+        arriving = self._loop.call_later(REQUEST_SECONDS, self._expire, opened.stream)
+        self._calls[opened.stream] = _Call(timer, arriving)
 
     def _ask(self, asked: Asked) -> None:
         task = self._loop.create_task(self._serve(asked))
-        self._calls[asked.stream].task = task
+        call = self._calls[asked.stream]
+        call.task = task
+        if call.arriving is not None:
+            call.arriving.cancel()
         self._listener.tasks.add(task)
         task.add_done_callback(self._listener.tasks.discard)
 
@@ -188,8 +220,9 @@ class _Connection(asyncio.Protocol):
         call = self._calls.pop(dropped.stream, None)
         if call is None:
             return
-        if call.timer is not None:
-            call.timer.cancel()
+        for timer in (call.timer, call.arriving):
+            if timer is not None:
+                timer.cancel()
         if call.task is not None:
             call.task.cancel()
 

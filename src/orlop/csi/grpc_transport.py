@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
 
@@ -95,9 +95,10 @@ class GrpcConnection:
 
     async def close(self) -> None:
         self._watch.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._watch
-        await self._channel.close()
+        try:
+            await asyncio.wait([self._watch])  # which raises nothing of it, so that our own cancellation is not lost
+        finally:
+            await self._channel.close()
 
 
 @contextmanager

@@ -17,15 +17,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from orlop.csi import header_blocks, http2_frames
-from orlop.csi.error_codes import CsiError, DeadlineExceeded, Unimplemented
+from orlop.csi.error_codes import CsiError, DeadlineExceeded, ResourceExhausted, Unimplemented
 from orlop.csi.grpc_request_rules import MalformedRequest, Request, read_request
 from orlop.csi.http2_frames import BrokenProtocol, ErrorCode, FrameReader, Setting
-from orlop.csi.http2_limits import Allowance, Grants
+from orlop.csi.http2_limits import Allowance, Budget, Grants
 from orlop.csi.http2_sending import Sending
 from orlop.csi.http2_stream import FIRST_WINDOW, Stream
 from orlop.csi.transport import LARGEST_MESSAGE, Shape
 
 MOST_STREAMS: Final = 1000
+MOST_INCOMPLETE: Final = 64 << 20
+"""Bytes of requests whose end is not here yet, of all connections together."""
 MOST_GRANTED: Final = 4 * LARGEST_MESSAGE
 MOST_UNSENT: Final = 4 * LARGEST_MESSAGE
 CONNECTION_WINDOW: Final = 4 << 20
@@ -75,7 +77,7 @@ Event: TypeAlias = Opened | Asked | Dropped
 class Http2Connection:
     """`shape_of` says which paths are served."""
 
-    def __init__(self, shape_of: Callable[[str], Shape | None], now: float) -> None:
+    def __init__(self, shape_of: Callable[[str], Shape | None], now: float, budget: Budget | None = None) -> None:
         self.why_over: str | None = None
         """The sentence, once the client broke the protocol: nothing is heard or said after it."""
         self._shape_of = shape_of
@@ -87,6 +89,7 @@ class Http2Connection:
         self._cut: dict[int, None] = {}
         self._leaving = False
         self._receive_window = CONNECTION_WINDOW
+        self._budget = budget or Budget(MOST_INCOMPLETE)
         self._grants = Grants(MOST_GRANTED, self._allow)
         self._sending = Sending(_GREETING, self._on_answered)
         self._idle_frames = Allowance(MOST_IDLE_FRAMES, IDLE_FRAMES_SECONDS, now)
@@ -207,6 +210,7 @@ class Http2Connection:
         stream.receive_window -= data.size
         stream.client_ended = data.ends_stream
         try:
+            self._hold(stream, len(data.data))
             stream.take(data.data)
         except CsiError as refused:
             self._events.append(Dropped(stream.number))
@@ -220,7 +224,17 @@ class Http2Connection:
         if stream.wanting and not stream.asked_for_grant:
             self._grants.ask(stream)
 
+    def _hold(self, stream: Stream, size: int) -> None:
+        if not self._budget.take(size):
+            raise ResourceExhausted("too many requests are on their way at the same time: try again")
+        stream.held += size
+
+    def _let_go(self, stream: Stream) -> None:
+        self._budget.give_back(stream.held)
+        stream.held = 0
+
     def _ask(self, stream: Stream) -> None:
+        self._let_go(stream)
         self._grants.give_back(stream)
         self._idle_frames.renew()
         try:
@@ -317,6 +331,7 @@ class Http2Connection:
 
     def _forget(self, stream: Stream) -> None:
         stream.is_over = True
+        self._let_go(stream)
         self._streams.pop(stream.number, None)
         self._sending.forget(stream)
         self._grants.give_back(stream)
@@ -364,6 +379,14 @@ class Http2Connection:
 
     def resume(self) -> None:
         self._sending.resume()
+
+    def end(self) -> None:
+        """The connection is gone: nothing of it is held any more, here or by what it was given."""
+        for stream in tuple(self._streams.values()):
+            self._forget(stream)
+        self._on = {}
+        self._sending.give_up()
+        self._grants.end()
 
     def leave(self) -> None:
         """No new call is taken; those under way go on."""

@@ -29,6 +29,23 @@ class Allowance:
         self._left -= 1
 
 
+class Budget:
+    """Bytes of requests that are not complete yet, of all connections of a server together."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, size: int) -> bool:
+        """False where there is no room for so much more."""
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
 class Grants:
     """Room for requests beyond a stream's first window: given in order, for exactly what a message said it has.
 
@@ -54,6 +71,11 @@ class Grants:
         if self._waiting:
             self._give()
 
+    def end(self) -> None:
+        """Nobody is given anything any more; who gave it is let go of."""
+        self._waiting.clear()
+        self._allow = _to_nobody
+
     def _give(self) -> None:
         while self._waiting and (self._waiting[0].is_over or self._waiting[0].wanting <= self._left):
             stream = self._waiting.popleft()
@@ -61,3 +83,7 @@ class Grants:
                 stream.granted = stream.wanting
                 self._left -= stream.granted
                 self._allow(stream, stream.granted)
+
+
+def _to_nobody(_stream: Stream, _size: int) -> None:
+    """What the end of a connection leaves."""

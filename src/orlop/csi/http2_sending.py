@@ -103,6 +103,12 @@ class Sending:
             self._headers(stream, stream.trailers, _END_BOTH)
             self._on_end(stream)
 
+    def give_up(self) -> None:
+        """Nothing goes out any more; who waited for it is let go of."""
+        self._out.clear()
+        self._taking_turns.clear()
+        self._on_end = _to_nobody
+
     # ---- windows -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -153,3 +159,7 @@ class Sending:
                 self._taking_turns[stream.number] = stream
             else:
                 self._end(stream)
+
+
+def _to_nobody(_stream: Stream) -> None:
+    """What the end of a connection leaves."""

@@ -22,7 +22,17 @@ def prefixed(message: bytes) -> bytes:
 
 class Stream:
     __slots__ = (
-        *("_arrived", "_length", "answer_begun", "asked_for_grant", "client_ended", "granted", "is_over", "number"),
+        *(
+            "_arrived",
+            "_length",
+            "answer_begun",
+            "asked_for_grant",
+            "client_ended",
+            "granted",
+            "held",
+            "is_over",
+            "number",
+        ),
         *("path", "receive_window", "send_window", "shape", "to_send", "trailers"),
     )
 
@@ -35,6 +45,8 @@ class Stream:
         self.asked_for_grant = False
         self.granted = 0
         """How much it was allowed beyond the first window."""
+        self.held = 0
+        """Bytes of its request that count against the budget."""
         self.is_over = False
         self.client_ended = False
         self.answer_begun = False

@@ -37,8 +37,9 @@ MOST_CHARACTERS = 1000
 PART = re.compile(r"(?=.)([0-9]*)\.?([0-9]*)([^0-9.]*)", re.DOTALL)
 
 WHAT_IS_ALLOWED = (
-    'allowed is 0, or numbers each followed by one of h, m, s, ms, us, \u00b5s, ns, such as "1h30m", "1.5s" or "-100ms"'
+    'allowed is 0, or numbers each followed by one of h, m, s, ms, us, \u00b5s, ns, such as "1h30m" or "1.5s"'
 )
+IN_HOURS = frozenset({"d", "day", "days"})
 
 
 class InvalidDuration(ValueError):
@@ -97,7 +98,8 @@ def _part(whole: str, fraction: str, unit: str, text: str) -> int:
     if not unit:
         raise InvalidDuration(text, f"there is no unit after {whole}{'.' if fraction else ''}{fraction}")
     if unit not in NANOSECONDS_OF:
-        raise InvalidDuration(text, f"{unit!r} is no unit")
+        advice = " (days are written as hours: 72h for three of them)" if unit in IN_HOURS else ""
+        raise InvalidDuration(text, f"{unit!r} is no unit{advice}")
     return int(whole or "0") * NANOSECONDS_OF[unit] + _fraction_of(fraction, NANOSECONDS_OF[unit])
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LONGEST_PATH = 107  # bytes; the kernel's sun_path has 108 with the zero at the end
 ROOT_ONLY = 0o600
-BACKLOG = 128
+BACKLOG = 1024
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 MARK_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 

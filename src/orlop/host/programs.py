@@ -89,9 +89,9 @@ def run_until_parent_ends(parent: int, words: Sequence[str]) -> NoReturn:
 
 
 def find_program(name: str, beside: Path | None = None) -> str | None:
-    """On the PATH; else in the folder of another program."""
-    found = shutil.which(name)
-    return found or (shutil.which(name, path=str(beside)) if beside is not None else None)
+    """In the folder of another program, which was installed with it; else on the PATH."""
+    found = shutil.which(name, path=str(beside)) if beside is not None else None
+    return found or shutil.which(name)
 
 
 def become(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

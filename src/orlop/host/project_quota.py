@@ -94,6 +94,8 @@ def why_not_enforced(folder: int) -> str | None:
     try:
         quotactl_fd(folder, _command(_GET_STATE), 0, answer)
     except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return f"The kernel has no project quota for this file system ({error.strerror}). {_ELSEWHERE}"
         return f"The file system has no project quota ({error.strerror}). {_REMEDY}"
     _version, flags = _STATE.unpack_from(answer)
     if not flags & _PROJECTS_ENFORCED:
@@ -103,6 +105,7 @@ def why_not_enforced(folder: int) -> str | None:
 
 
 _REMEDY: Final = "Mount it with prjquota (XFS, and ext4 made with -O quota,project); a remount is not enough."
+_ELSEWHERE: Final = "No mount option brings it: use XFS or ext4, with a kernel that is built with quotas for it."
 
 
 def project_of(descriptor: int) -> ProjectTag:

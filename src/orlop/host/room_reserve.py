@@ -13,24 +13,30 @@ from typing import Final
 
 NAME: Final = ".reserve"
 BYTES: Final = 1 << 20
-ENOUGH: Final = 16 * BYTES
+ENOUGH: Final = 16
+"""So many times the reserve must be free before it is kept."""
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RoomReserve:
     """In the folder `root`, which stays the caller's. Never fails: where nothing can be kept, nothing is kept."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, size: int = BYTES) -> None:
         self._root = root
+        self._size = size
         self._is_full = False
 
+    @property
+    def is_full(self) -> bool:
+        return self._is_full
+
     def fill(self, free_bytes: int) -> None:
-        if self._is_full or free_bytes < ENOUGH:
+        if self._is_full or free_bytes < ENOUGH * self._size:
             return
         with contextlib.suppress(OSError):
             file = os.open(NAME, _FLAGS, 0o600, dir_fd=self._root)
             try:
-                os.posix_fallocate(file, 0, BYTES)
+                os.posix_fallocate(file, 0, self._size)
                 self._is_full = True
             finally:
                 os.close(file)

@@ -77,11 +77,26 @@ def mounted_below(path: str) -> bool:
 
 
 def _innermost(folder: int) -> tuple[str, ...] | None:
-    """The names that lead to the last mount below the folder; the kernel lists outer ones before inner ones."""
+    """The names that lead to the innermost mount below the folder.
+
+    Not those that our own mount of the folder covers: they have such paths, and cannot be reached by them.
+    """
     top = PurePath(_path_of(folder))
-    points = [PurePath(line.mount_point) for line in mount_table.all_mounts()]
+    points = [PurePath(line.mount_point) for line in _mounts_upon(mount_table.mount_of(folder).mount_id)]
     below = [point for point in points if point != top and point.is_relative_to(top)]
     return max(below, key=lambda point: len(point.parts)).relative_to(top).parts if below else None
+
+
+def _mounts_upon(mount_id: int) -> Iterator[MountLine]:
+    """Those that stand on the mount, and on those in turn."""
+    upon: dict[int, list[MountLine]] = {}
+    for line in mount_table.all_mounts():
+        upon.setdefault(line.parent_id, []).append(line)
+    waiting = [mount_id]
+    while waiting:
+        found = upon.pop(waiting.pop(), [])
+        waiting += [line.mount_id for line in found]
+        yield from found
 
 
 def _is_bound(folder: int) -> bool:

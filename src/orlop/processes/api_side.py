@@ -11,6 +11,8 @@ Imported only by a process that was asked to serve: aiohttp, cryptography and th
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import platform
 import resource
 import socket
@@ -225,7 +227,10 @@ def _bound(address: ListenAddress) -> socket.socket:
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise SocketUnusable(f"The address {address} cannot be listened on: {error.strerror or error}.") from None
+        if error.errno == errno.EADDRINUSE:
+            raise SocketUnusable(f"The address {address} is in use: give another one with --listen.") from None
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise SocketUnusable(f"The address {address} cannot be listened on: {reason}.") from None
 
 
 def _allow_files(wanted: int, given: Surroundings) -> None:

@@ -148,7 +148,7 @@ async def _begin(
     await _until_ready(side, given)
     if not given.stop.is_set():
         console.say(greeting(settings.state, name, tuple(side.drivers()), is_ours=settings.driver is None))
-        await stack.enter_async_context(_state_shown(side, given, console))
+        await stack.enter_async_context(_state_shown(side, given, console, str(settings.driver or "")))
 
 
 def child_words(settings: UpSettings, state: UpState, name: str) -> list[str]:
@@ -188,11 +188,12 @@ async def _until_ready(side: UpSide, given: Surroundings) -> None:
 
 
 @asynccontextmanager
-async def _state_shown(side: UpSide, given: Surroundings, console: Console) -> AsyncIterator[None]:
+async def _state_shown(side: UpSide, given: Surroundings, console: Console, awaited: str) -> AsyncIterator[None]:
     async def show() -> None:
         while True:
             ready = await side.is_node_ready()
-            console.show_state(state_line(side.node_name, is_ready=ready, drivers=side.drivers(), pods=side.pods()))
+            drivers, pods = side.drivers(), side.pods()
+            console.show_state(state_line(side.node_name, is_ready=ready, drivers=drivers, pods=pods, awaited=awaited))
             await given.clock.sleep(STATE_SECONDS)
 
     async with TaskGroup() as tasks:

@@ -16,6 +16,8 @@ from typing import Final, TextIO
 from orlop.admin.up_state import DEFAULT_STATE
 
 CLEAR_LINE: Final = "\r\x1b[K"
+SYSTEM_FOLDERS: Final = frozenset(map(Path, ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin")))
+CUT: Final = "…"
 EXAMPLE: Final = """\
 apiVersion: v1
 kind: Pod
@@ -71,11 +73,17 @@ class Console:
         self.flush()
 
     def _fitting(self) -> str:
-        return self._line[: max(1, shutil.get_terminal_size().columns - 1)]
+        room = max(1, shutil.get_terminal_size().columns - 1)
+        return self._line if len(self._line) <= room else self._line[: room - len(CUT)] + CUT
 
 
-def state_line(node: str, *, is_ready: bool, drivers: Mapping[str, bool], pods: Mapping[str, int]) -> str:
+def state_line(
+    node: str, *, is_ready: bool, drivers: Mapping[str, bool], pods: Mapping[str, int], awaited: str = ""
+) -> str:
+    """`awaited` is where a driver of somebody else is to answer."""
     parts = [f"node {node} {'ready' if is_ready else 'not ready'}"]
+    if awaited and not drivers:
+        parts.append(f"no driver answers at {awaited} yet")
     parts += [f"driver {name} {'registered' if there else 'not there'}" for name, there in sorted(drivers.items())]
     counts = ", ".join(f"{count} {phase}" for phase, count in sorted(pods.items()) if count)
     return " | ".join([*parts, f"pods: {counts or 'none'}"])
@@ -86,7 +94,7 @@ def greeting(state: Path, node: str, drivers: Sequence[str], *, is_ours: bool) -
     return f"""\
 Orlop is up: one node, {node}; its state is in {state}. Ctrl-C stops it and keeps everything.
 
-    export KUBECONFIG={shlex.quote(str(state / "kubeconfig"))}    # for any kubectl; `orlop kubectl` finds it by itself
+    export KUBECONFIG={shlex.quote(str(state / "kubeconfig"))}    # for any kubectl
 
 {_what_to_try(state) if is_ours else _what_to_bring(state, drivers)}"""
 
@@ -126,7 +134,9 @@ def _program() -> str:
     path = Path(sys.argv[0])
     if path.name != "orlop":
         return f"{shlex.quote(sys.executable)} -m orlop" if path.name == "__main__.py" else "orlop"
-    return "orlop" if shutil.which("orlop") == str(path) else shlex.quote(str(path.absolute()))
+    # Where every terminal looks; a folder that only this one's PATH has would have to be named in the others.
+    is_everywhere = path.parent in SYSTEM_FOLDERS and shutil.which("orlop") == str(path)
+    return "orlop" if is_everywhere else shlex.quote(str(path.absolute()))
 
 
 def _where(state: Path) -> str:

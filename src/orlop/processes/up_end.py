@@ -14,15 +14,15 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import Holder, InUse, UpState, held, holder_of, is_up_state
+from orlop.admin.up_state import DEFAULT_STATE, Holder, InUse, UpState, held, holder_of, is_up_state
 from orlop.embedded.kubelet.pods.machine_containers import PROCESSES
 from orlop.embedded.kubelet.volumes.volume_paths import BLOCK_ROOT
 from orlop.host import loop_devices, process_records
-from orlop.host.confined_paths import Mounts, Use, names_in, opened_below, opened_root
+from orlop.host.confined_paths import Mounts, Use, names_in, opened_below, opened_root, remove_empty_folder
 from orlop.host.errors import HostError
 from orlop.host.folder_erase import erase_folder
 from orlop.host.mounts import is_mount_point
@@ -70,6 +70,9 @@ def erase(state: UpState, tell: Callable[[str], None]) -> None:
             if mounted_below(str(state.folder)):
                 raise NotEnded(f"Something of your own is mounted below {state.folder}: unmount it, and try again.")
             _erase_folder(state.folder)
+        if state.folder == DEFAULT_STATE:
+            with suppress(OSError):  # others have something there
+                state.folder.parent.rmdir()
     except InUse as error:
         raise NotEnded(f"{state.folder} is used again, by {error.holder}: stop that first.") from None
     except HostError as error:
@@ -107,13 +110,14 @@ def _unmount(state: UpState, tell: Callable[[str], None]) -> None:
 
 def _erase_folder(folder: Path) -> None:
     """A folder that is somebody's own mount stays, empty."""
+    lock = UpState(folder).lock.name
+    with opened_root(str(folder)) as opened:
+        # The lock at last: until then it says whose folder it is, and keeps others out of it.
+        for name in sorted(names_in(opened), key=lambda name: name == lock):
+            _erase(opened, name)
     with opened_root(str(folder.parent)) as parent:
         if not is_mount_point(parent, folder.name):
-            _erase(parent, folder.name)
-            return
-    with opened_root(str(folder)) as opened:
-        for name in names_in(opened):
-            _erase(opened, name)
+            remove_empty_folder(parent, folder.name)
 
 
 def _erase(parent: int, name: str) -> None:

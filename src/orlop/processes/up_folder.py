@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -32,23 +32,41 @@ UNFIT: Final = re.compile(r"[^a-z0-9.-]+")
 @contextmanager
 def held_folder(folder: Path, given: Surroundings, driver: str = "") -> Iterator[UpState]:
     """`driver` is the endpoint of one that stands in the place of ours. Raises `CannotGoOn` with the reason."""
+    state = None
+    try:
+        with ExitStack() as stack:
+            state = _prepared(folder, given, driver, stack)
+            yield state
+    except HostError as error:
+        raise CannotGoOn(str(error)) from None
+    finally:
+        if state is not None:
+            _unbind(state, given)
+
+
+def _prepared(folder: Path, given: Surroundings, driver: str, stack: ExitStack) -> UpState:
     try:
         folder.mkdir(OWNER_ONLY, parents=True, exist_ok=True)
         state = UpState(Path(os.path.realpath(folder)))
-        with held(state, time_text(given.clock.now()), driver):
-            bind_on_itself(str(state.folder))
-            _make_parts(state)
-            yield state
-        _unbind(state, given)
+        stack.enter_context(held(state, time_text(given.clock.now()), driver))
+        bind_on_itself(str(state.folder))
+        _make_parts(state)
     except InUse as error:
         raise CannotGoOn(
             f"the state folder {folder} is used by {error.holder}. "
             f"'orlop down --state {folder}' stops that one; another --state is for a second one."
         ) from None
-    except HostError as error:
-        raise CannotGoOn(str(error)) from None
+    except HostError:
+        raise
     except OSError as error:
         raise CannotGoOn(f"the state folder {folder} cannot be used: {error.strerror or error}.") from None
+    if strangers := state.strangers():
+        given.log.warning(
+            "the state folder holds what is none of ours: `orlop down --erase` will refuse to erase it",
+            folder=str(folder),
+            found=", ".join(strangers[:5]),
+        )
+    return state
 
 
 def _unbind(state: UpState, given: Surroundings) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orlop import __version__
-from orlop.admin.up_state import UpState
+from orlop.admin.up_state import DEFAULT_STATE, UpState
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, User
 from orlop.embedded.apiserver.in_process import InProcessTransport
@@ -110,7 +110,8 @@ async def _kubelet(order: UpOrder, api: RunningApi, given: Surroundings) -> Asyn
     if order.driver == CSI_DRIVER_OBJECT["metadata"]["name"]:
         await _ensure_csi_driver(client)
     node = NodeSettings(order.node_name, VERSION, f"orlop://{__version__}")
-    settings = KubeletSettings(node, (str(order.state.folder),), order.driver, api.address)
+    hidden = tuple(dict.fromkeys(map(str, (order.state.folder, DEFAULT_STATE))))
+    settings = KubeletSettings(node, hidden, order.driver, api.address)
     try:
         async with (
             _events(client, Reporter("kubelet", order.node_name), given) as events,

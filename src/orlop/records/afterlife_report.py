@@ -116,6 +116,8 @@ class FolderRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many read it right now."""
     trouble: str = ""
     """Why it is still there though its time is over."""
+    volume_name: str = ""
+    """What the pod's spec called it; empty where nobody knows."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag_field="answer", tag="rows"):

@@ -54,6 +54,8 @@ class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where it is, or is about to be, mounted."""
     project: int = 0
     """The id that its quota is counted by; 0: none."""
+    volume_name: str = ""
+    """What the pod's spec calls it; empty where that was never told, as in records of older versions."""
     version: int = VERSION
 
 

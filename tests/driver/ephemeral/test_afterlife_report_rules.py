@@ -77,12 +77,12 @@ def test_keeping_never_shortens_and_never_goes_beyond_the_limit(age, lifespan, w
 
 @given(SPANS, SPANS, st.fractions(0, 1))
 def test_a_row_says_when_its_folder_goes(age, lifespan, factor):
-    record = FolderRecord("v", Owner(), FolderOptions(lifespan), 0.0)
+    record = FolderRecord("v", Owner(), FolderOptions(lifespan), 0.0, volume_name="scratch")
     row = row_of(FolderFacts(record, Burial("v", 5.0, lifespan), age, now=1000.0), factor)
 
     assert row.erased_in_seconds == max(0.0, lifespan * float(factor) - age)
     assert row.erased_at == 1000.0 + row.erased_in_seconds
-    assert row.age_seconds == age
+    assert (row.age_seconds, row.volume_name) == (age, "scratch")
 
 
 FOLDERS = st.lists(

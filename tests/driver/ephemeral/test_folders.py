@@ -93,6 +93,17 @@ async def test_unpublishing_unmounts_removes_the_target_and_buries_the_folder(ma
 
 
 @pytest.mark.virtual_time
+async def test_the_name_of_a_volume_in_its_pods_spec_is_known_in_its_afterlife_and_after_a_restart(
+    machine: FakeMachine,
+):
+    folders = folders_on(machine)
+    await folders.publish(replace(order(), volume_name="scratch"))
+    await folders.unpublish(ID, order().target)
+    assert folders.book.retained[ID].record.volume_name == "scratch"
+    assert folders_on(machine).book.retained[ID].record.volume_name == "scratch"
+
+
+@pytest.mark.virtual_time
 async def test_unpublishing_what_is_unknown_missing_or_gone_already_is_fine(machine: FakeMachine):
     folders = folders_on(machine)
     await folders.unpublish("csi-unknown", "pods/none/volumes/kubernetes.io~csi/x/mount")

@@ -73,6 +73,7 @@ def test_what_kubelet_usually_sends_is_served():
         owner=Owner(UID, "web-0", "shop", "default", verified=True),
         options=FolderOptions(lifespan_seconds=12 * HOUR, size_bytes=10 * 2**30, mount_options=("nosuid", "nodev")),
         limited_by=("--max-size",),
+        volume_name="scratch",
     )
 
 
@@ -207,6 +208,12 @@ WRONG: dict[str, dict[str, Any]] = {
     },
     **{f"the mount flag {bad!r}": {"mount_flags": [bad]} for bad in ("suid", "loop", "--make-shared", "noexec nosuid")},
 }
+
+
+def test_a_lifespan_in_days_is_refused_with_how_to_write_it():
+    with pytest.raises(InvalidArgument, match=f"{AFTERLIFESPAN}: '3d' .*days are written as hours: 72h"):
+        order(context={AFTERLIFESPAN: "3d"})
+
 
 OUT_OF_RANGE: dict[str, dict[str, Any]] = {
     "more than the largest size": {"context": {SIZE: "11Gi"}},

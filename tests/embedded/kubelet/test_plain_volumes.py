@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orlop.embedded.kubelet.plain_volumes.plain_tools import PlainTools
 from orlop.embedded.kubelet.plain_volumes.plain_volumes import plain_volumes
+from orlop.embedded.kubelet.plain_volumes.plain_volumes_rules import PlainKind, PlainVolume
+from orlop.embedded.kubelet.plain_volumes.references import ReferenceReader
+from orlop.embedded.kubelet.plain_volumes.volume_set_up import VolumeSetUp
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount
 from orlop.host.payload_files import FileKind, FolderAccess, HostPath
 from orlop.kube.client import DeleteOptions, MergePatch
@@ -379,3 +384,23 @@ async def test_killed_at_any_effect_nothing_is_left_once_it_is_back():
         explored = await explore_kills(build, live, check)
 
         assert len(explored.effects) > 15
+
+
+async def test_host_paths_on_a_disk_that_hangs_leave_threads_for_everybody_else():
+    async with volume_world() as world, world.manager():
+        looked_at: list[object] = []
+
+        async def hangs(work: Any) -> Any:
+            looked_at.append(work)
+            await asyncio.Event().wait()
+
+        tools = PlainTools(replace(world.tools, in_thread=hangs), FakePlainVolumeHost(world.machine), ALLOCATABLE)
+        wanted = PlainVolume("h", PlainKind.HOST_PATH, {"path": "/mnt/dead"})
+        pod = {"metadata": {"name": "p", "uid": "u"}}
+        set_ups = [VolumeSetUp(tools, ReferenceReader(tools.volumes, ALLOCATABLE)) for _ in range(40)]
+        waiting = [asyncio.ensure_future(one.set_up(pod, wanted)) for one in set_ups]
+        await world.clock.sleep(1)
+        assert len(looked_at) == 4
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)

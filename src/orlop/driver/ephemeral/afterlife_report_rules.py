@@ -103,6 +103,7 @@ def row_of(facts: FolderFacts, factor: Fraction) -> FolderRow:
         mount_options=options.mount_options,
         readers=facts.readers,
         trouble=facts.trouble,
+        volume_name=facts.record.volume_name,
     )
 
 

@@ -119,7 +119,7 @@ class FolderBook:
         namespace, account = sys.intern(record.owner.namespace), sys.intern(record.owner.service_account)
         owner = replace(record.owner, namespace=namespace, service_account=account)
         options = self._options.setdefault(record.options, record.options)
-        return replace(record, owner=owner, options=options)
+        return replace(record, owner=owner, options=options, volume_name=sys.intern(record.volume_name))
 
     def _buried_at(self, retained: Retained) -> float:
         if retained.buried_at_elapsed is not None:

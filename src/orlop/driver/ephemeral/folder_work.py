@@ -324,7 +324,9 @@ class FolderWork:
 
 
 def new_record(order: PublishOrder, now: float) -> FolderRecord:
-    return FolderRecord(order.volume_id, order.owner, order.options, created_at=round(now, 3))
+    return FolderRecord(
+        order.volume_id, order.owner, order.options, created_at=round(now, 3), volume_name=order.volume_name
+    )
 
 
 def limits_of(options: FolderOptions) -> ProjectLimits | None:

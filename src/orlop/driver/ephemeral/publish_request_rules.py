@@ -69,6 +69,8 @@ class PublishOrder:
     options: FolderOptions
     limited_by: tuple[str, ...] = ()
     """The attributes and flags that its limits come from."""
+    volume_name: str = ""
+    """What the pod's spec calls it."""
 
 
 def publish_order(
@@ -84,7 +86,8 @@ def publish_order(
         raise InvalidArgument(f"only inline volumes are served here: {EPHEMERAL} has to be 'true' and is {given}")
     _refuse_unknown_attributes(context)
     options = _options(request.readonly, context, flags, limits)
-    return PublishOrder(volume_id, target, _owner(target, context), options, _limited_by(context, limits))
+    owner, limited_by = _owner(target, context), _limited_by(context, limits)
+    return PublishOrder(volume_id, target, owner, options, limited_by, _volume_name(target))
 
 
 def checked_volume_id(volume_id: str) -> str:
@@ -141,6 +144,12 @@ def _owner(target: str, context: Mapping[str, str]) -> Owner:
         service_account=context.get(SERVICE_ACCOUNT, ""),
         verified=found is not None and told_uid == found[1],
     )
+
+
+def _volume_name(target: str) -> str:
+    """Of two volumes of one pod this tells which is which: their ids say nothing to people."""
+    found = _POD_TARGET.fullmatch(target)
+    return found[2] if found else ""
 
 
 def _refuse_names_that_no_object_has(context: Mapping[str, str]) -> None:

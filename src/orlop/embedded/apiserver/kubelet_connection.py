@@ -24,6 +24,7 @@ from orlop.foundation.http_exchange import (
 
 ANSWER_SECONDS: Final = 30.0
 MOST_TOLD_OF_AN_ERROR: Final = 64 << 10
+FULL_SECONDS: Final = 0.02
 
 
 class NotReached(Exception):
@@ -83,7 +84,7 @@ class KubeletBody:
 async def ask_kubelet(socket: str, request: RequestHead, clock: Clock) -> KubeletAnswer:
     try:
         async with clock.timeout(ANSWER_SECONDS):
-            reader, writer = await asyncio.open_unix_connection(socket, limit=LONGEST_HEAD)
+            reader, writer = await _connected(socket, clock)
             return await _asked(request, reader, writer)
     except TimeoutError:
         raise NotReached(f"does not answer within {ANSWER_SECONDS:g} seconds") from None
@@ -91,6 +92,14 @@ async def ask_kubelet(socket: str, request: RequestHead, clock: Clock) -> Kubele
         raise NotReached(f"gives no proper answer: {error}") from None
     except OSError as error:
         raise NotReached(f"cannot be connected to: {(error.strerror or str(error)).lower()}") from None
+
+
+async def _connected(socket: str, clock: Clock) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    while True:
+        try:
+            return await asyncio.open_unix_connection(socket, limit=LONGEST_HEAD)
+        except BlockingIOError:  # so many connect at once that it has not come to all of them yet
+            await clock.sleep(FULL_SECONDS)
 
 
 async def _asked(request: RequestHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> KubeletAnswer:

@@ -93,7 +93,7 @@ class ApiServer:
             answer = unavailable("the API server is shutting down").answer()
         except WriteFailed as error:
             self._log.error("a write failed", path=request.path, error=error)
-            answer = internal_error("the change could not be made durable").answer()
+            answer = internal_error(f"the change could not be made durable: {error.reason}").answer()
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self._log.error("a request failed", method=request.method, path=request.path, error=error)
             answer = internal_error("the request failed; the server's log says why").answer()

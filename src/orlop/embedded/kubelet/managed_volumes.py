@@ -75,6 +75,7 @@ class ManagedVolumes:
     async def let_go(self, pod: Pod) -> None:
         """What hangs of one kind keeps none of the other."""
         self._syncs.pop(uid(pod), None)
+        self.manager.know(pod)
         async with TaskGroup() as tasks:
             tasks.start(self._plain.let_go(uid(pod)), name=f"end of plain volumes of pod {uid(pod)}")
             await self.manager.wait_unmounted(uid(pod))

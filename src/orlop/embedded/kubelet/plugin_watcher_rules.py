@@ -121,12 +121,17 @@ UNANNOUNCED: Final = Version()
 """Of a driver that was found where nobody announced it: whoever announces himself has a higher one."""
 
 
+MOST_DIGITS: Final = 19
+"""Of one number: Go's have 64 bits."""
+
+
 def read_version(text: str) -> Version | None:
     """As Go's generic parser: two numbers or more, the first without a zero before it; what follows is passed over."""
     match = _VERSION.fullmatch(text)
     if match is None or (match[1].startswith("0") and not match[1].startswith("0.")):
         return None
-    return Version(tuple(map(int, match[1].split("."))))
+    numbers = match[1].split(".")
+    return Version(tuple(map(int, numbers))) if max(map(len, numbers)) <= MOST_DIGITS else None
 
 
 def highest_version(texts: Sequence[str]) -> Version:

@@ -101,6 +101,27 @@ def test_a_container_without_a_command_is_asked_for_one(container: Object):
     assert raised.value.reason == "CreateContainerError"
 
 
+def test_who_gives_args_alone_is_told_how_kubectl_run_gives_a_command():
+    with pytest.raises(NotRunnable, match=r'"args" alone are not enough: .* "--command -- sh"'):
+        request_for({"command": None, "args": ["sh"]})
+    with pytest.raises(NotRunnable) as without:
+        request_for({"command": None})
+
+    assert "args" not in str(without.value)
+
+
+def test_a_volume_of_a_kind_that_is_not_served_is_refused_by_its_kind():
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    with pytest.raises(NotRunnable) as raised:
+        request_for(mounts, volumes=[{"name": "v", "nfs": {"server": "s", "path": "/"}, "csi": None}])
+
+    assert raised.value.reason == "CreateContainerConfigError"
+    assert str(raised.value) == (
+        'volumeMount "v" of container "main": volumes of the kind nfs are not served here. Served are csi, '
+        "persistentVolumeClaim, ephemeral, emptyDir, configMap, secret, downwardAPI, projected, hostPath."
+    )
+
+
 def test_a_sidecar_is_refused():
     pod, _ = made(initContainers=[{"name": "s", "command": ["true"], "restartPolicy": "Always"}])
 

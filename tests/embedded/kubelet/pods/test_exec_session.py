@@ -108,6 +108,17 @@ async def test_a_session_that_is_given_up_ends_its_command(folder: Path):
         assert out == b"gone\n"
 
 
+async def test_a_listener_who_has_left_is_no_failure_of_the_command(folder: Path):
+    async def nobody_there(_name: str, _piece: bytes) -> None:
+        raise ConnectionResetError("gone")
+
+    async with kubelet_in(folder) as k:
+        container = await k.containers.start(shell("sleep 1000"))
+        request = ExecRequest(Command(("sh", "-c", "echo hi; exit 5")), None, nobody_there)
+
+        assert await run_in_container(container, request, SystemClock()) == 5
+
+
 async def test_a_program_that_is_not_there_is_refused(folder: Path):
     async with kubelet_in(folder) as k:
         container = await k.containers.start(shell("sleep 1000"))

@@ -158,6 +158,7 @@ def test_a_status_read_back_after_a_restart_knows_what_has_ended(of: dict[str, A
         if isinstance(before.state, Running):
             assert isinstance(after.state, Terminated)
             assert (after.state.code, after.state.reason) == (255, "Unknown")
+            assert "ended with the node's process" in after.state.message
         elif isinstance(before.state, Terminated):
             assert isinstance(after.state, Terminated)
             assert after.state.code == before.state.code

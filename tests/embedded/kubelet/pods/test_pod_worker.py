@@ -339,6 +339,22 @@ async def test_after_a_restart_of_ours_a_pod_that_is_never_restarted_has_failed(
 
             assert await w.phase() == "Failed"
             assert w.containers.running() == []
+            ended = (await w.main_status())["state"]["terminated"]
+
+    assert (ended["exitCode"], ended["reason"]) == (255, "Unknown")
+    assert ended["message"].startswith("The container ended with the node's process, which could not see how")
+
+
+async def test_a_pod_of_which_nothing_starts_after_a_restart_of_ours_is_not_told_of_images_again():
+    async with pod_world() as w:
+        for _ in range(2):
+            async with w.node():
+                if await w.find() is None:
+                    await w.make(restartPolicy="Never")
+                await w.settle()
+        told = [reason for reason, _ in await w.events()]
+
+    assert told.count("ImageNotPulled") == 1
 
 
 async def test_after_a_restart_of_ours_what_has_finished_stays_finished():

@@ -62,6 +62,11 @@ def connect(address: str) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, isolation_level=None)
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether a change failed because the disk has no room."""
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+
+
 class Database:
     def __init__(self, lock: files.FolderLock, connection: sqlite3.Connection, mark: MarkFile, revision: int) -> None:
         self._lock = lock

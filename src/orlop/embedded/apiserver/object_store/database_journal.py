@@ -1,5 +1,8 @@
 """The journal that is a database: everything SQLite does happens in one thread of its own, never on the event loop.
 
+A little room is kept for a disk that is full (`host/room_reserve`): it is given back to the first change that finds
+none, so that what fills the disk can still be deleted.
+
 Order of closing: what was begun is finished, then the database is closed, then the thread ends.
 """
 
@@ -10,11 +13,19 @@ import contextlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
-from orlop.embedded.apiserver.object_store.database import Connect, Database, connect, open_database
+from orlop.embedded.apiserver.object_store.database import Connect, Database, connect, is_full, open_database
 from orlop.embedded.apiserver.object_store.journal import Batch, Kept
 from orlop.embedded.apiserver.object_store.store import ObjectStore
 from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, FIRST_REVISION, Limits
+from orlop.host.confined_paths import opened_root
+from orlop.host.disk_usage import room_on
+from orlop.host.errors import HostError
+from orlop.host.room_reserve import RoomReserve
+
+ROOM_BYTES: Final = 4 << 20
+"""For some hundreds of changes."""
 
 
 class DatabaseJournal:
@@ -24,6 +35,9 @@ class DatabaseJournal:
         self._connect = connect
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="object-store")
         self._database: Database | None = None
+        self._held = contextlib.ExitStack()
+        self._reserve: RoomReserve | None = None
+        self._root = -1
 
     async def open(self) -> Kept:
         """Close it also when this failed."""
@@ -40,15 +54,32 @@ class DatabaseJournal:
     def _open(self) -> Kept:
         opened = open_database(self._folder, self._connect, self._first_revision)
         self._database = opened.database
+        self._root = self._held.enter_context(opened_root(str(self._folder)))
+        self._reserve = RoomReserve(self._root, ROOM_BYTES)
+        self._keep_room(self._reserve)
         return opened.kept
+
+    def _keep_room(self, reserve: RoomReserve) -> None:
+        with contextlib.suppress(HostError):
+            if not reserve.is_full:
+                reserve.fill(room_on(self._root).free_bytes)
 
     def _commit(self, batch: Batch) -> None:
         if self._database is None:
             raise RuntimeError("the journal is not open")
-        self._database.commit(batch)
+        try:
+            self._database.commit(batch)
+        except Exception as error:
+            if self._reserve is None or not is_full(error) or not self._reserve.give_back():
+                raise
+            self._database.commit(batch)
+        else:
+            if self._reserve is not None:
+                self._keep_room(self._reserve)
 
     def _close(self) -> None:
         database, self._database = self._database, None
+        self._held.close()
         if database is not None:
             database.close()
 

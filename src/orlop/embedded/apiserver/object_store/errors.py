@@ -66,6 +66,7 @@ class WriteFailed(StoreError):
     def __init__(self, key: Key, reason: BaseException) -> None:
         super().__init__(f"the change of {key} could not be made durable: {reason}")
         self.key = key
+        self.reason = str(reason)
 
 
 class StoreClosed(StoreError):

@@ -41,7 +41,8 @@ class VolumeSetUp:
     async def set_up(self, pod: Seen, volume: PlainVolume) -> Origin:
         try:
             if volume.kind is PlainKind.HOST_PATH:
-                return await self._host_path(volume)
+                async with self._tools.host_paths:
+                    return await self._host_path(volume)
             _refuse_unfit(pod, volume)
             if volume.has_files:
                 await self._files(pod, volume)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from orlop.embedded.kubelet.plain_volumes.plain_volumes_rules import PlainKind
 from orlop.embedded.kubelet.pods.environment_rules import (
     BadEnvironment,
     EnvironmentSources,
@@ -18,6 +19,7 @@ from orlop.embedded.kubelet.pods.environment_rules import (
     missing_names,
 )
 from orlop.embedded.kubelet.pods.pod_status_rules import pod_text
+from orlop.embedded.kubelet.volumes.desired_volumes_rules import CSI_SOURCES
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 from orlop.host.container_request import Account, Command, ContainerRequest, RootRequest, VolumePlace
 from orlop.host.payload_files import Origin
@@ -95,7 +97,7 @@ def container_request(
         environment = environment_of(pod, container, around.environment)
     except BadEnvironment as error:
         raise NotRunnable(CONFIG_ERROR, str(error)) from error
-    places, sources = _mounts(container, around.volumes)
+    places, sources = _mounts(pod, container, around.volumes)
     devices, device_sources = _devices(container, around.volumes)
     security = container.get("securityContext") or {}
     command = Command(
@@ -121,12 +123,20 @@ def _refuse_what_cannot_be(pod: Mapping[str, Any], container: Mapping[str, Any])
         sentence = (
             f"no command specified: images are not pulled here, so that of {container.get('image') or 'the image'} "
             f'is not known. Set "command" of container "{who}" to a program of this machine.'
+            f"{_advice_on_args(container)}"
         )
         raise NotRunnable(CREATE_ERROR, sentence)
     is_init = any(one["name"] == who for one in pod["spec"].get("initContainers") or ())
     if is_init and container.get("restartPolicy"):
         sentence = f'init container "{who}" has a restartPolicy: sidecars are not supported here; make it a container.'
         raise NotRunnable(CONFIG_ERROR, sentence)
+
+
+def _advice_on_args(container: Mapping[str, Any]) -> str:
+    """`kubectl run POD --image=… -- sh` is typed by everybody, and makes args of it."""
+    if not container.get("args"):
+        return ""
+    return ' Its "args" alone are not enough: with kubectl run, write --command before the --, as in "--command -- sh".'
 
 
 def _arguments(container: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -162,12 +172,16 @@ def _check_non_root(pod: Mapping[str, Any], container: Mapping[str, Any], user: 
 # ---- what it sees ----------------------------------------------------------------------------------------------------
 
 
-def _mounts(container: Mapping[str, Any], sources: VolumeSources) -> tuple[tuple[VolumePlace, ...], tuple[Origin, ...]]:
+def _mounts(
+    pod: Mapping[str, Any], container: Mapping[str, Any], sources: VolumeSources
+) -> tuple[tuple[VolumePlace, ...], tuple[Origin, ...]]:
     places, found = [], []
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         read_only = bool(mount.get("readOnly")) or mount["name"] in sources.read_only
         places.append(VolumePlace(_path_in_container(container, "mountPath", mount["mountPath"]), read_only))
-        found.append(_source(container, index, mount, sources))
+        if (source := _source(container, index, mount, sources)) is None:
+            raise NotRunnable(CONFIG_ERROR, _not_served(pod, container, mount["name"]))
+        found.append(source)
     return tuple(places), tuple(found)
 
 
@@ -235,16 +249,25 @@ def _path_in_container(container: Mapping[str, Any], what: str, path: str) -> st
     return "/" + "/".join(names)
 
 
-def _source(container: Mapping[str, Any], index: int, mount: Mapping[str, Any], sources: VolumeSources) -> Origin:
+def _source(
+    container: Mapping[str, Any], index: int, mount: Mapping[str, Any], sources: VolumeSources
+) -> Origin | None:
     who, volume = container["name"], mount["name"]
     if mount.get("subPath") or mount.get("subPathExpr"):
         if (who, index) not in sources.sub_paths:
             raise no_sub_path(container, volume)
         return sources.sub_paths[who, index]
-    if volume not in sources.volumes:
-        sentence = f'volumeMount "{volume}" of container "{who}": volumes of this type are not supported here.'
-        raise NotRunnable(CONFIG_ERROR, sentence)
-    return sources.volumes[volume]
+    return sources.volumes.get(volume)
+
+
+def _not_served(pod: Mapping[str, Any], container: Mapping[str, Any], volume: str) -> str:
+    asked: Mapping[str, Any] = next((one for one in pod["spec"].get("volumes") or () if one["name"] == volume), {})
+    kinds = [kind for kind, source in asked.items() if kind != "name" and source is not None]
+    what = f"volumes of the kind {kinds[0]}" if kinds else "volumes of this kind"
+    served = ", ".join((*CSI_SOURCES, *(kind.field for kind in PlainKind)))
+    return (
+        f'volumeMount "{volume}" of container "{container["name"]}": {what} are not served here. Served are {served}.'
+    )
 
 
 def _writable_bytes(container: Mapping[str, Any]) -> int:

@@ -121,11 +121,12 @@ class _Session:
             task.cancel()
 
     async def _print(self, name: str, descriptor: int) -> None:
-        while piece := await read_pipe(descriptor):
-            self._telling.add(name)
-            await self._request.output(name, piece)
-            self._telling.discard(name)
-            self._told += 1
+        with suppress(ConnectionError):  # whoever listened has left, which ends the command by another way
+            while piece := await read_pipe(descriptor):
+                self._telling.add(name)
+                await self._request.output(name, piece)
+                self._telling.discard(name)
+                self._told += 1
 
     async def _type(self) -> None:
         """What the command does not read any more is dropped."""

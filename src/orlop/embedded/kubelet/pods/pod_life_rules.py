@@ -17,7 +17,10 @@ from orlop.kube.objects import read_time
 
 LOST_CODE: Final = 255
 LOST_REASON: Final = "Unknown"
-"""What container runtimes say of a container that a reboot ended."""
+"""What container runtimes say of a container that a reboot ended; its end is when they found it so."""
+LOST_MESSAGE: Final = (
+    "The container ended with the node's process, which could not see how: the time is that of the next start."
+)
 START_ERROR_CODE: Final = 128
 FINAL_PHASES: Final = ("Succeeded", "Failed")
 
@@ -234,7 +237,7 @@ def _latest_end(status: Mapping[str, Any], now: datetime) -> Terminated:
     state, last = status.get("state") or {}, status.get("lastState") or {}
     if running := state.get("running"):
         began = _read(running.get("startedAt"))
-        return Terminated(LOST_CODE, LOST_REASON, began, now, container_id=status.get("containerID") or "")
+        return Terminated(LOST_CODE, LOST_REASON, began, now, LOST_MESSAGE, status.get("containerID") or "")
     told = state.get("terminated") or last["terminated"]
     return Terminated(
         code=int(told.get("exitCode") or 0),

@@ -126,13 +126,17 @@ class PodWorker:
         return (self._pod.get("status") or {}).get("phase") in rules.FINAL_PHASES
 
     def _tell_what_is_not_done(self) -> None:
-        if self._has_told:
+        if self._has_told or not self._starts_something():
             return
         self._has_told = True
         self._tools.events.normal(self._pod, "ImageNotPulled", IMAGE_NOTE)
         if fields := unsupported_fields(self._pod):
             note = f"This pod asks for what is not done here: {', '.join(fields)}."
             self._tools.events.warning(self._pod, "NotSupported", note)
+
+    def _starts_something(self) -> bool:
+        """After a restart of ours there may be nothing left to be started of a pod."""
+        return not isinstance(rules.next_step(self._life, self._tools.clock.elapsed()), Finished)
 
     async def _run_containers(self) -> None:
         """Until nothing of it runs again, or it must end."""

@@ -29,6 +29,8 @@ from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
 CLAIM_FINALIZER: Final = "kubernetes.io/pvc-protection"
+CSI_SOURCES: Final = ("csi", "persistentVolumeClaim", "ephemeral")
+"""The fields of a pod's volume that lead to a CSI driver."""
 CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 
@@ -58,9 +60,12 @@ class PodDesire:
     mounts: tuple[DesiredMount, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
+    unbound: tuple[str, ...] = ()
+    """Claims that have no volume, by their names, each once."""
 
 
 NOT_UNDERSTOOD: Final = "the pod, a claim or a volume of it cannot be understood; the kubelet's log says why"
+NOT_BOUND: Final = "PVC is not bound"
 SOMETHING: Final = "?"
 """In the place of a volume's name, where not even that is known; no volume has it."""
 
@@ -106,7 +111,17 @@ def desire_of(pod: Seen, found: Found) -> PodDesire:
             continue
         other = mounts.get(mount.volume)
         mounts[mount.volume] = mount if other is None else _merged(other, mount)
-    return PodDesire(tuple(mounts.values()), errors, tuple(_name(volume) for volume in volumes))
+    wanted = tuple(_name(volume) for volume in volumes)
+    return PodDesire(tuple(mounts.values()), errors, wanted, _unbound(pod, found))
+
+
+def _unbound(pod: Seen, found: Found) -> tuple[str, ...]:
+    read = {name: found.claims.get(name) for name in claims_to_read(pod)}
+    return tuple(
+        name
+        for name, claim in read.items()
+        if isinstance(claim, Mapping) and why_claim_is_not_ready(claim) == NOT_BOUND
+    )
 
 
 def not_understood(before: PodDesire) -> PodDesire:
@@ -201,7 +216,7 @@ def why_claim_is_not_ready(claim: Seen) -> str | None:
     if objects.is_being_deleted(claim) and not objects.has_finalizer(claim, CLAIM_FINALIZER):
         return "PVC is being deleted"
     if (claim.get("status") or {}).get("phase") != "Bound":
-        return "PVC is not bound"
+        return NOT_BOUND
     return None if _spec(claim).get("volumeName") else "PVC has empty pvc.Spec.VolumeName"
 
 
@@ -287,7 +302,7 @@ def containers_of(pod: Seen) -> Iterator[Seen]:
 
 
 def _is_ours(volume: Seen) -> bool:
-    return any(volume.get(kind) is not None for kind in ("csi", "persistentVolumeClaim", "ephemeral"))
+    return any(volume.get(kind) is not None for kind in CSI_SOURCES)
 
 
 def _claim_name(pod: Seen, volume: Seen) -> str | None:

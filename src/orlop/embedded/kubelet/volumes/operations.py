@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from orlop.embedded.kubelet.volumes import event_texts as texts
 from orlop.embedded.kubelet.volumes import operation_backoff_rules as backoff
 from orlop.embedded.kubelet.volumes.actual_state import ActualState
 from orlop.embedded.kubelet.volumes.attachments import Attachments
 from orlop.embedded.kubelet.volumes.desired_state import DesiredState
 from orlop.embedded.kubelet.volumes.expansion_work import ExpansionWork
+from orlop.embedded.kubelet.volumes.failure_telling import FailureTelling
 from orlop.embedded.kubelet.volumes.mount_work import MountWork
 from orlop.embedded.kubelet.volumes.operation_backoff_rules import Attempt, Failures
 from orlop.embedded.kubelet.volumes.reconcile_rules import (
@@ -27,7 +27,7 @@ from orlop.embedded.kubelet.volumes.reconcile_rules import (
 )
 from orlop.embedded.kubelet.volumes.step_failures import NotPrepared, StepFailed
 from orlop.embedded.kubelet.volumes.unmount_work import UnmountWork
-from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
+from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools
 from orlop.embedded.kubelet.volumes.volume_values import DesiredMount, PodUid, UniqueName
 from orlop.foundation.task_group import TaskGroup
 
@@ -40,6 +40,7 @@ class Operations:
         tools: VolumeTools,
         desired: DesiredState,
         actual: ActualState,
+        telling: FailureTelling,
         *,
         changed: Callable[[], None],
         unmounted: Callable[[], None],
@@ -48,6 +49,7 @@ class Operations:
         self._log = tools.log
         self._desired = desired
         self._actual = actual
+        self._telling = telling
         self._changed = changed
         self._unmounted = unmounted
         self._attachments = Attachments(tools)
@@ -77,7 +79,7 @@ class Operations:
         volume, attempt = operation.volume, attempt_of(operation)
         if isinstance(operation, Forget):
             self._actual.forget(volume)
-            self._failures.pop(volume, None)
+            self._forgive(volume)
             return
         self._note(volume, backoff.after_start(self._failures_of(volume), attempt, self._tools.clock.elapsed()))
         self._under_way[volume] = operation
@@ -87,29 +89,34 @@ class Operations:
         """What failed for this driver is tried at once."""
         for volume in [*self._failures]:
             if self._driver_of(volume) == driver:
-                del self._failures[volume]
+                self._forgive(volume)
 
     def forget_unknown(self) -> None:
         """Failures of volumes that nobody wants and that are not here."""
         for volume in [*self._failures]:
             known = volume in self._actual.volumes or volume in self._under_way or self._any_mount(volume) is not None
             if not known:
-                del self._failures[volume]
+                self._forgive(volume)
+
+    def _forgive(self, volume: UniqueName) -> None:
+        self._failures.pop(volume, None)
+        self._telling.forget_volume(volume)
 
     async def _operate(self, operation: Operation, attempt: Attempt) -> None:
         try:
             await self._carry_out(operation)
         except NotPrepared as error:
             self._failed(operation, attempt, backoff.after_unprepared)
-            self._log.debug("a volume is waited for", volume=operation.volume, error=str(error))
+            self._tell_unprepared(operation, error)
         except StepFailed as error:
             self._failed(operation, attempt, backoff.after_failure)
-            self._tell(operation, error)
+            self._telling.failed(operation, self._name_of(operation), error)
         except Exception as error:  # noqa: BLE001 - one volume's trouble must not end the others'
             self._failed(operation, attempt, backoff.after_failure)
             self._log.exception("an operation on a volume broke", error, volume=operation.volume)
         else:
             self._note(operation.volume, backoff.after_success(self._failures_of(operation.volume), attempt))
+            self._telling.succeeded(operation)
         finally:
             del self._under_way[operation.volume]
             self._changed()
@@ -157,13 +164,19 @@ class Operations:
         if isinstance(operation, Mount) and (mount := self._desired_mount(volume, operation.pod_uid)) is not None:
             self._desired.postpone(mount)
 
-    def _tell(self, operation: Operation, error: StepFailed) -> None:
-        self._log.warning("an operation on a volume failed", volume=operation.volume, error=str(error))
-        if isinstance(operation, Mount | Expand):
-            mount = self._desired_mount(operation.volume, operation.pod_uid)
-            if mount is not None:
-                note = texts.failed(error.prefix, mount.spec.name, error.why)
-                self._tools.events.warning(reference_to(mount.pod), texts.reason_of(error.prefix), note)
+    def _tell_unprepared(self, operation: Operation, error: NotPrepared) -> None:
+        """A mount may only have to wait; what a pod's end waits for, somebody has to look at."""
+        if isinstance(operation, Unmount):
+            self._telling.failed(operation, self._name_of(operation), error)
+        else:
+            self._log.debug("a volume is waited for", volume=operation.volume, error=str(error))
+
+    def _name_of(self, operation: Operation) -> str:
+        """What people call the volume: the PV's name or, of an inline one, the pod's for it."""
+        if (actual := self._actual.volumes.get(operation.volume)) is not None:
+            return actual.spec.name
+        mount = self._any_mount(operation.volume)
+        return mount.spec.name if mount is not None else operation.volume
 
     def _desired_mount(self, volume: UniqueName, pod_uid: PodUid) -> DesiredMount | None:
         return self._desired.mounts().get(volume, {}).get(pod_uid)

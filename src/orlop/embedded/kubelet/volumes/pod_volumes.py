@@ -31,6 +31,8 @@ class PodVolumes:
     unattached: tuple[str, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     is_read: bool = False
+    unbound: tuple[str, ...] = ()
+    """Claims that have no volume, by their names."""
 
     @property
     def is_ready(self) -> bool:
@@ -83,7 +85,7 @@ def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str
             unattached += mount.outer_names
         elif _is_mounted(mount, actual):
             mounted |= dict.fromkeys(mount.outer_names, _mounted(mount, path_of))
-    return PodVolumes(desire.wanted, mounted, tuple(unattached), desire.errors, is_read)
+    return PodVolumes(desire.wanted, mounted, tuple(unattached), desire.errors, is_read, desire.unbound)
 
 
 def _mounted(mount: DesiredMount, path_of: Callable[[Names], str]) -> MountedVolume:

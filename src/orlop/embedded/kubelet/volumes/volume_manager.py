@@ -23,6 +23,7 @@ from orlop.embedded.kubelet.volumes import pod_volumes
 from orlop.embedded.kubelet.volumes.actual_state import ActualState
 from orlop.embedded.kubelet.volumes.desired_state import DesiredState
 from orlop.embedded.kubelet.volumes.desired_volumes_rules import pod_facts
+from orlop.embedded.kubelet.volumes.failure_telling import FailureTelling
 from orlop.embedded.kubelet.volumes.leftovers import Leftovers
 from orlop.embedded.kubelet.volumes.node_look import NodeLook
 from orlop.embedded.kubelet.volumes.operations import Operations
@@ -32,7 +33,7 @@ from orlop.embedded.kubelet.volumes.reconstruction import reconstruct
 from orlop.embedded.kubelet.volumes.subpaths import SubPathMount, SubPathRefused, SubPaths
 from orlop.embedded.kubelet.volumes.volume_paths import Names
 from orlop.embedded.kubelet.volumes.volume_tools import VolumeTools, reference_to
-from orlop.embedded.kubelet.volumes.volume_values import PodUid, Seen
+from orlop.embedded.kubelet.volumes.volume_values import PodFacts, PodUid, Seen
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
 
@@ -60,8 +61,14 @@ class VolumeManager:
         self._actual = ActualState(self._changed)
         self._leftovers = Leftovers(tools, self._changed)
         self._subpaths = SubPaths(tools)
+        self._telling = FailureTelling(tools)
         self._operations = Operations(
-            tools, self._desired, self._actual, changed=self._changed, unmounted=self._leftovers.look_soon
+            tools,
+            self._desired,
+            self._actual,
+            self._telling,
+            changed=self._changed,
+            unmounted=self._leftovers.look_soon,
         )
         self._node_look = NodeLook(tools, self._actual)
         self._all_known = False
@@ -71,8 +78,13 @@ class VolumeManager:
 
     def want(self, pod: Seen) -> None:
         """The pod is to have its volumes; its claims are read anew, and published anew where the driver asks for it."""
+        self.know(pod)
         self._desired.want(pod, self._tools.clock.elapsed())
         self._changed()
+
+    def know(self, pod: Seen) -> None:
+        """For one that is on its way out already, and wants nothing: what goes wrong with its volumes can be told."""
+        self._telling.know(PodFacts(objects.uid(pod), objects.name_of(pod)))
 
     def let_go(self, pod_uid: PodUid) -> None:
         """Its containers have ended: nothing uses its volumes any more."""
@@ -129,6 +141,8 @@ class VolumeManager:
             text = found.text("; ".join(found.errors.values()))
             about = reference_to(pod_facts(pod))
             self._tools.events.warning(about, texts.FAILED_MOUNT, texts.cannot_be_had(text))
+            if found.unbound:
+                self._tools.events.warning(about, texts.NOTHING_BINDS, texts.nothing_binds(found.unbound))
             raise VolumesNotReady(text, timed_out=False)
         return found
 
@@ -154,6 +168,7 @@ class VolumeManager:
             await self._tools.clock.sleep(delay)
             delay = min(LONGEST_TERMINATION_LOOK_SECONDS, delay * 2)
         await self._leftovers.sweep_pod(pod_uid)
+        self._telling.forget(pod_uid)
 
     def _is_traced(self, pod_uid: PodUid) -> bool:
         return self._actual.has_trace_of(pod_uid) or pod_uid in self._operations.pods_being_mounted()
