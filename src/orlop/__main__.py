@@ -35,6 +35,7 @@ ROLES: Final[Mapping[str, Entry]] = {
     "node": Entry("orlop.processes.node", "all that a node needs: the CSI services, and kubelet told of them"),
     "driver": Entry("orlop.processes.driver", "the CSI services of this node on a socket, for use with any sidecars"),
     "registrar": Entry("orlop.processes.registrar", "makes any CSI driver known to the kubelet of its node"),
+    "attacher": Entry("orlop.processes.attacher", "attaches and detaches the volumes of any CSI driver"),
     "apiserver": Entry("orlop.processes.apiserver", "the Kubernetes API on this machine, with its state in one folder"),
     "testing mock-driver": Entry("orlop.processes.mock_driver", "a scripted CSI driver, to test controllers against"),
 }

@@ -17,9 +17,16 @@ Healthz = Callable[[], Awaitable[tuple[int, str]]]
 
 @asynccontextmanager
 async def http_side(
-    address: TcpEndpoint, given: Surroundings, readiness: Mapping[str, Check], *, healthz: Healthz | None = None
+    address: TcpEndpoint,
+    given: Surroundings,
+    readiness: Mapping[str, Check],
+    *,
+    liveness: Mapping[str, Check] | None = None,
+    healthz: Healthz | None = None,
+    metrics_path: str = "/metrics",
 ) -> AsyncIterator[None]:
-    routes = [*health_routes(liveness={}, readiness=readiness), metrics_route(given.metrics.render)]
+    health = health_routes(liveness=liveness or {}, readiness=readiness)
+    routes = [*health, metrics_route(given.metrics.render, metrics_path)]
     if healthz is not None:
         routes = [("GET", "/healthz", _answering(healthz)), *(one for one in routes if one[1] != "/healthz")]
 

@@ -1,0 +1,57 @@
+"""The flags by which sidecars are told to elect a leader: upstream's, the same for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import boolean, flag, text
+from orlop.kube.lease_rules import LeaseTimes
+
+
+def labels(value: str) -> Mapping[str, str]:
+    """Upstream writes them with colons: `k:v,k:v`."""
+    pairs = [part.partition(":") for part in value.split(",") if part]
+    if any(not key or not colon for key, colon, _ in pairs):
+        raise ValueError("allowed are pairs key:value separated by commas")
+    return {key.strip(): found.strip() for key, _, found in pairs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderSettings:
+    leader_election: bool = flag(
+        boolean, default="false", help="Work only while leading; several replicas may run then."
+    )
+    leader_election_namespace: str = flag(
+        text, default="", metavar="NAMESPACE", help="Where the lease is; not given: the pod's own."
+    )
+    leader_election_lease_duration: Duration = flag(
+        Duration.parse, default="15s", metavar="DURATION", help="How long others wait before they take over."
+    )
+    leader_election_renew_deadline: Duration = flag(
+        Duration.parse,
+        default="10s",
+        metavar="DURATION",
+        help="How long a leader tries to renew before it gives up, and how long it waits for a driver that is away.",
+    )
+    leader_election_retry_period: Duration = flag(
+        Duration.parse, default="5s", metavar="DURATION", help="How often everybody tries."
+    )
+    leader_election_labels: Mapping[str, str] = flag(
+        labels, default="", metavar="K:V,…", help="Labels of the lease, where it is made."
+    )
+
+    @property
+    def times(self) -> LeaseTimes:
+        return LeaseTimes(
+            self.leader_election_lease_duration.seconds,
+            self.leader_election_renew_deadline.seconds,
+            self.leader_election_retry_period.seconds,
+        )
+
+    def cross_check(self) -> Iterator[str]:
+        try:
+            _ = self.times
+        except ValueError as error:
+            yield f"--leader-election-*: {error}."

@@ -1,0 +1,252 @@
+"""Watches VolumeAttachments and PersistentVolumes, and has each one brought to where it should be.
+
+Three pools: attaching, detaching, and letting go of volumes. One VolumeAttachment is in the hands of one worker at a
+time, whichever pool it is from; attaching never waits behind detaching.
+
+Who is woken: a VolumeAttachment when something of it changed that our rules look at, and that we have not written
+ourselves; also when its PersistentVolume or the CSINode of its node changed and it is not attached yet. A
+PersistentVolume when it is being deleted, and when a VolumeAttachment that named it is gone. All of them from time to
+time (resync), so that nothing missed stays missed.
+
+Must not decide: `attach_rules` and `volume_release_rules` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from orlop.foundation.backoff import Backoff
+from orlop.foundation.task_group import TaskGroup
+from orlop.kube import objects
+from orlop.kube.errors import NotFound
+from orlop.kube.informer import Informer
+from orlop.kube.kinds import PERSISTENT_VOLUME
+from orlop.kube.object_cache import CachedObject
+from orlop.kube.objects import ObjectName
+from orlop.kube.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, WorkerPool
+from orlop.kube.workqueue import Workqueue
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
+from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, node_name_of, recorded_node_id
+from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotAttached
+from orlop.sidecars.attacher.node_ids import NodeIds, id_in_csi_node
+from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.volume_release_rules import release_patch
+from orlop.sidecars.attacher.volume_source_rules import volume_name_of
+
+ATTACH: Final = "csi-attacher-va"
+DETACH: Final = "csi-attacher-va-detach"
+VOLUMES: Final = "csi-attacher-pv"
+"""As their metrics name them; of the first and the last, upstream's names."""
+JITTER: Final = 0.1
+BY_VOLUME, BY_NODE = "attachments by volume", "attachments by node"
+Look: TypeAlias = tuple[object, ...]
+"""All of a VolumeAttachment that the rules look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    attachments: Informer
+    volumes: Informer
+    csi_nodes: Informer
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    look: Look
+    version: str
+    volume_name: str
+
+    def is_news(self, found: CachedObject) -> bool:
+        """Not what the cache still shows from before our own write; and not what is of no concern to the rules."""
+        return self.look != _look(found) and not is_older(objects.resource_version(found), self.version)
+
+
+def is_older(version: str, other: str) -> bool:
+    return objects.version_order(version) < objects.version_order(other)
+
+
+class Attacher:
+    """Nothing is done unless somebody keeps `run` running."""
+
+    def __init__(self, caches: Caches, settings: AttacherSettings, tools: Tools) -> None:
+        self._attachments = caches.attachments
+        self._volumes = caches.volumes
+        self._csi_nodes = caches.csi_nodes
+        self._driver = settings.driver
+        self._finalizer = settings.finalizer
+        self._resync = settings.resync
+        self._kube = tools.kube
+        self._may_act = tools.may_act
+        self._clock = tools.clock
+        self._random = tools.random
+        node_ids = NodeIds(caches.csi_nodes, tools.kube, settings.driver)
+        self._work = AttachmentWork(node_ids, settings, tools, self._note)
+        self._seen: dict[ObjectName, _Seen] = {}
+        """What was last looked at, or written by us."""
+        self._worked_on: set[ObjectName] = set()
+        self._said: dict[ObjectName, bool] = {}
+        """Whether the driver says that it is published, where that is not what the object says."""
+        self._others_seen: dict[tuple[str, ObjectName], Look] = {}
+        """Of volumes and nodes: what attaching depends on."""
+        self._ended: dict[ObjectName, str] = {}
+        """Uids of those that are gone, as we know and the cache does not yet."""
+        backoff = Backoff(initial=settings.retry_start, factor=2.0, cap=settings.retry_most, jitter=JITTER)
+        self._queue: Workqueue[ObjectName] = Workqueue(
+            (ATTACH, DETACH, VOLUMES),
+            clock=tools.clock,
+            random=tools.random,
+            backoff=backoff,
+            metrics=WorkqueueMetrics(tools.metrics),
+        )
+        pools = (
+            WorkerPool(ATTACH, settings.workers, self._settle_attachment),
+            WorkerPool(DETACH, settings.workers, self._settle_attachment),
+            WorkerPool(VOLUMES, settings.workers, self._settle_volume),
+        )
+        self._loop = ReconcileLoop(self._queue, pools, clock=tools.clock, log=tools.log)
+        caches.attachments.add_index(BY_VOLUME, _volume_keys)
+        caches.attachments.add_index(BY_NODE, _node_keys)
+
+    async def run(self) -> None:
+        """Until it is stopped or cancelled; nothing is begun before all that was there at the beginning is known."""
+        informers = (self._attachments, self._volumes, self._csi_nodes)
+        for informer in informers:
+            await informer.wait_synced()
+        listening = (
+            self._attachments.add_listener(self._attachment_changed),
+            self._volumes.add_listener(self._volume_changed, resync=self._resync),
+            self._csi_nodes.add_listener(self._node_changed),
+        )
+        try:
+            async with TaskGroup() as tasks:
+                looking = tasks.start(self._look_at_all_again(), name="resync of attachments")
+                await self._loop.run()
+                looking.cancel()
+        finally:
+            for stop_listening in listening:
+                stop_listening()
+
+    def stop(self) -> None:
+        """What is under way ends; nothing else is begun."""
+        self._loop.stop()
+
+    # ---- what is to be looked at ---------------------------------------------------------------------------------
+
+    def _attachment_changed(self, name: ObjectName) -> None:
+        found = self._attachments.get(name)
+        before = self._seen.get(name)
+        if found is None or objects.uid(found) != self._ended.get(name):
+            self._ended.pop(name, None)
+        if found is None:
+            self._seen.pop(name, None)
+            if before is not None and before.volume_name:
+                self._queue.add(VOLUMES, ObjectName(None, before.volume_name))
+        elif name not in self._worked_on and (before is None or before.is_news(found)):
+            self._look_again(name)  # of those that are worked on, it is looked when that ends
+
+    def differs(self, name: ObjectName, published: bool) -> None:  # noqa: FBT001 - a fact, not a switch
+        """The driver says otherwise than the object: it is brought to its end once more."""
+        self._said[name] = published
+        self._look_again(name)
+
+    async def _look_at_all_again(self) -> None:
+        """A listener that is told of all again could not tell that from our own writes."""
+        while self._resync > 0:
+            await self._clock.sleep(self._resync * (1 + JITTER * self._random.random()))
+            for name in self._attachments.cache.names():
+                self._look_again(name)
+
+    def _look_again(self, name: ObjectName) -> None:
+        found = self._attachments.get(name)
+        if found is None or attacher_of(found) != self._driver:
+            return
+        self._note(name, found)
+        self._queue.add(DETACH if objects.is_being_deleted(found) else ATTACH, name)
+
+    def _note(self, name: ObjectName, found: Mapping[str, Any]) -> None:
+        self._seen[name] = _Seen(_look(found), objects.resource_version(found), volume_name_of(found))
+
+    def _volume_changed(self, name: ObjectName) -> None:
+        volume = self._volumes.get(name)
+        if volume is not None and objects.is_being_deleted(volume) and objects.has_finalizer(volume, self._finalizer):
+            self._queue.add(VOLUMES, name)
+        self._wake_unattached(BY_VOLUME, name, _look_at_volume(volume))
+
+    def _node_changed(self, name: ObjectName) -> None:
+        self._wake_unattached(BY_NODE, name, (id_in_csi_node(self._csi_nodes.get(name), self._driver),))
+
+    def _wake_unattached(self, index: str, name: ObjectName, look: Look) -> None:
+        if self._others_seen.get((index, name)) == look:
+            return
+        self._others_seen[index, name] = look
+        for found in self._attachments.cache.found_by(index, name.name):
+            if attacher_of(found) == self._driver and not is_attached(found):
+                self._look_again(objects.name_of(found))
+
+    # ---- what is to be done --------------------------------------------------------------------------------------
+
+    async def _settle_attachment(self, name: ObjectName) -> Outcome:
+        found = self._attachments.get(name)
+        if found is None or attacher_of(found) != self._driver or self._ended.get(name) == objects.uid(found):
+            return Done()
+        self._worked_on.add(name)
+        try:
+            return await self._settle(name, found)
+        finally:
+            self._worked_on.discard(name)
+            self._attachment_changed(name)
+
+    async def _settle(self, name: ObjectName, found: CachedObject) -> Outcome:
+        self._note(name, found)
+        volume_name = volume_name_of(found)
+        volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
+        try:
+            left = await self._work.bring_to_its_end(name, found, volume, self._said.pop(name, None))
+        except NotAttached as error:
+            return Failed(error)
+        if left is None:
+            self._ended[name] = objects.uid(found)
+        else:
+            await self._attachments.reached(objects.resource_version(left))
+        return Done()
+
+    async def _settle_volume(self, name: ObjectName) -> Outcome:
+        volume = self._volumes.get(name)
+        if volume is None:
+            return Done()
+        naming = self._attachments.cache.found_by(BY_VOLUME, name.name)
+        patch = release_patch(volume, naming, self._driver, self._finalizer)
+        if patch is not None:
+            self._may_act()
+            try:
+                await self._kube.patch(PERSISTENT_VOLUME, name, patch)
+            except NotFound:
+                return Done()
+        return Done()
+
+
+def _look(attachment: CachedObject) -> Look:
+    return (
+        objects.uid(attachment),
+        objects.is_being_deleted(attachment),
+        objects.finalizers(attachment),
+        recorded_node_id(attachment),
+        is_attached(attachment),
+        repr(attachment.get("spec")),
+    )
+
+
+def _look_at_volume(volume: CachedObject | None) -> Look:
+    if volume is None:
+        return ()
+    return objects.uid(volume), objects.is_being_deleted(volume), repr(volume.get("spec"))
+
+
+def _volume_keys(attachment: CachedObject) -> list[str]:
+    return [name] if (name := volume_name_of(attachment)) else []
+
+
+def _node_keys(attachment: CachedObject) -> list[str]:
+    return [name] if (name := node_name_of(attachment)) else []

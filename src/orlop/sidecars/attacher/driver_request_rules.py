@@ -1,0 +1,69 @@
+"""The requests an attacher makes of a driver's Controller service, field by field. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from orlop.csi.proto import csi_pb2
+from orlop.sidecars.attacher.volume_source_rules import BadObject, VolumeSource
+
+ATTACHES: Final = "PUBLISH_UNPUBLISH_VOLUME"
+ATTACHES_READ_ONLY: Final = "PUBLISH_READONLY"
+MULTI_WRITER: Final = "SINGLE_NODE_MULTI_WRITER"
+LISTS: Final = frozenset({"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"})
+
+Mode = csi_pb2.VolumeCapability.AccessMode.Mode
+ONCE, ONCE_POD, READ_MANY, MANY = "ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany"
+
+
+def publish_request(
+    source: VolumeSource, node_id: str, abilities: frozenset[str], default_fs_type: str, secrets: Mapping[str, str]
+) -> csi_pb2.ControllerPublishVolumeRequest:
+    """`BadObject` where the volume's access modes contradict each other."""
+    return csi_pb2.ControllerPublishVolumeRequest(
+        volume_id=source.handle,
+        node_id=node_id,
+        volume_capability=_capability(source, abilities, default_fs_type),
+        readonly=source.read_only and ATTACHES_READ_ONLY in abilities,
+        secrets=secrets,
+        volume_context=source.attributes,
+    )
+
+
+def unpublish_request(
+    handle: str, node_id: str, secrets: Mapping[str, str]
+) -> csi_pb2.ControllerUnpublishVolumeRequest:
+    return csi_pb2.ControllerUnpublishVolumeRequest(volume_id=handle, node_id=node_id, secrets=secrets)
+
+
+def _capability(source: VolumeSource, abilities: frozenset[str], default_fs_type: str) -> csi_pb2.VolumeCapability:
+    mode = csi_pb2.VolumeCapability.AccessMode(mode=access_mode(source.access_modes, abilities))
+    if source.is_block:
+        return csi_pb2.VolumeCapability(block=csi_pb2.VolumeCapability.BlockVolume(), access_mode=mode)
+    mount = csi_pb2.VolumeCapability.MountVolume(
+        fs_type=source.fs_type or default_fs_type, mount_flags=source.mount_options
+    )
+    return csi_pb2.VolumeCapability(mount=mount, access_mode=mode)
+
+
+def access_mode(named: tuple[str, ...], abilities: frozenset[str]) -> Any:
+    """One for all that a volume allows; the widest wins, and two that exclude each other are an error."""
+    modes = set(named)
+    if unknown := sorted(modes - {ONCE, ONCE_POD, READ_MANY, MANY}):
+        raise BadObject(
+            f"the access mode {unknown[0]!r} is unknown: there are {ONCE}, {ONCE_POD}, {READ_MANY} and {MANY}"
+        )
+    if not modes:
+        raise BadObject("the volume has no access mode: it needs one")
+    if ONCE_POD in modes and len(modes) > 1:
+        raise BadObject(f"the access mode {ONCE_POD} allows no other beside it")
+    if MANY in modes:
+        return Mode.MULTI_NODE_MULTI_WRITER
+    if {READ_MANY, ONCE} <= modes:
+        raise BadObject(f"the access modes {READ_MANY} and {ONCE} contradict each other: a volume has one of them")
+    if READ_MANY in modes:
+        return Mode.MULTI_NODE_READER_ONLY
+    if MULTI_WRITER in abilities:
+        return Mode.SINGLE_NODE_SINGLE_WRITER if ONCE_POD in modes else Mode.SINGLE_NODE_MULTI_WRITER
+    return Mode.SINGLE_NODE_WRITER

@@ -1,0 +1,150 @@
+"""Attaches for one driver for as long as it is there: the right kind of attacher, and an end when the driver is lost.
+
+A driver that came back may be another version: its name and what it can do are asked anew whenever there is another
+connection. Another name ends all of it (`AnotherDriver`). Another ability to attach changes the kind of attacher, when
+the work under way has ended.
+
+A driver that does not answer is waited out for a while; then `DriverLost`, so that a replica whose driver is well can
+take the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.csi.client import Abilities
+from orlop.csi.error_codes import CsiError, Unimplemented
+from orlop.csi.proto import csi_pb2, rpc
+from orlop.foundation.task_group import TaskGroup
+from orlop.sidecars.attacher.attacher import Attacher, Caches
+from orlop.sidecars.attacher.driver_request_rules import ATTACHES
+from orlop.sidecars.attacher.published_volumes import PublishedVolumes
+from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
+
+LOOK_SECONDS: Final = 5.0
+LOOK_AGAIN_SECONDS: Final = 1.0
+ANSWER_SECONDS: Final = 5.0
+
+
+class DriverLost(Exception):
+    """It has not answered for too long."""
+
+
+class AnotherDriver(Exception):
+    """The driver that came back has another name: nothing of it is ours to attach."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimes:
+    """In seconds."""
+
+    patience: float
+    """How long a driver may be away."""
+    reconcile: float = 60.0
+    page: int = 0
+    grace: float = 20.0
+    """For what is under way when it is told to stop."""
+
+
+class DriverSession:
+    def __init__(self, caches: Caches, settings: AttacherSettings, times: SessionTimes, tools: Tools) -> None:
+        self._caches = caches
+        self._settings = settings
+        self._times = times
+        self._tools = tools
+        self._csi = tools.csi
+        self._clock = tools.clock
+        self._log = tools.log
+        self._changed = asyncio.Event()
+        self._connection = tools.csi.connections
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until it is told to stop; then what is under way has its time to end."""
+        async with TaskGroup() as tasks:
+            watching = tasks.start(self._watch_driver(), name="watching the driver")
+            while not stop.is_set():
+                self._changed.clear()
+                attaches = ATTACHES in (await self._csi.abilities()).controller
+                self._log.info("attaching" if attaches else "the driver attaches nothing: all is told to be attached")
+                await self._attach(self._attacher(attaches), stop)
+            watching.cancel()
+
+    def _attacher(self, attaches: bool) -> Attacher | TrivialAttacher:  # noqa: FBT001 - a fact, not a switch
+        kind = Attacher if attaches else TrivialAttacher
+        return kind(self._caches, self._settings, self._tools)
+
+    async def _attach(self, attacher: Attacher | TrivialAttacher, stop: asyncio.Event) -> None:
+        """Until it is told to stop, or the driver can something else."""
+        async with TaskGroup() as tasks:
+            working = tasks.start(attacher.run(), name="attacher")
+            listing = None
+            if isinstance(attacher, Attacher):
+                published = PublishedVolumes(self._caches, self._settings, self._tools, attacher.differs)
+                listing = tasks.start(published.run(self._times.reconcile, self._times.page), name="listing volumes")
+            await self._until_over(stop)
+            if listing is not None:
+                listing.cancel()
+            attacher.stop()
+            try:
+                async with self._clock.timeout(self._times.grace):
+                    await asyncio.wait([working])
+            except TimeoutError:
+                self._log.warning("calls were still under way: the next attacher ends what they began")
+                working.cancel()
+
+    async def _until_over(self, stop: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._changed.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+            await asyncio.wait(waits)
+
+    # ---- the driver ----------------------------------------------------------------------------------------------
+
+    async def _watch_driver(self) -> None:
+        abilities = await self._csi.abilities()
+        silent_since: float | None = None
+        while True:
+            await self._clock.sleep(LOOK_SECONDS if silent_since is None else LOOK_AGAIN_SECONDS)
+            if await self._answers():
+                silent_since = None
+                if (now := await self._abilities_now()) is not None and now.controller != abilities.controller:
+                    self._log.info("the driver can something else than before", abilities=sorted(now.controller))
+                    abilities = now
+                    self._changed.set()
+                continue
+            silent_since = self._clock.elapsed() if silent_since is None else silent_since
+            if self._clock.elapsed() - silent_since >= self._times.patience:
+                raise DriverLost(f"the driver {self._settings.driver} has not answered for {self._times.patience:g} s")
+
+    async def _answers(self) -> bool:
+        try:
+            await self._csi.call(rpc.PROBE, csi_pb2.ProbeRequest(), within=ANSWER_SECONDS)
+        except Unimplemented:
+            return True
+        except CsiError as error:
+            self._log.warning("the driver does not answer", error=error)
+            return False
+        return True
+
+    async def _abilities_now(self) -> Abilities | None:
+        """None where it is the same connection, and so the same driver."""
+        if self._csi.connections == self._connection:
+            return None
+        try:
+            info = await self._csi.plugin_info()
+            found = await self._csi.abilities()
+        except CsiError as error:
+            self._log.warning("the driver came back and does not say what it can", error=error)
+            return None
+        if info.name != self._settings.driver:
+            raise AnotherDriver(
+                f"the driver came back as {info.name!r}, and was {self._settings.driver!r}: this attacher is for that"
+            )
+        self._connection = self._csi.connections
+        return found

@@ -1,0 +1,96 @@
+"""Brings together what the driver says is published and what the objects say, from time to time.
+
+For drivers that can list their volumes with the nodes these are published on. Page by page; what differs is looked at
+again, with what the driver said. A volume that the driver does not name is published nowhere.
+
+Order: list all pages → compare with the objects as they are then → have those that differ looked at. An object that we
+are working on meanwhile is compared with what was before: so only one that differs in two looks in a row counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from orlop.csi.error_codes import CsiError
+from orlop.csi.proto import csi_pb2, rpc
+from orlop.kube import objects
+from orlop.kube.informer import Informer
+from orlop.kube.object_cache import CachedObject
+from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, recorded_node_id
+from orlop.sidecars.attacher.attacher import Caches
+from orlop.sidecars.attacher.driver_request_rules import LISTS
+from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.volume_source_rules import BadObject, source_of, volume_name_of
+
+MOST_PAGES: Final = 100_000
+"""A driver that gives another page for ever is not waited for."""
+
+
+class PublishedVolumes:
+    """`differs` is told of each VolumeAttachment for which the driver says otherwise, and what it says."""
+
+    def __init__(
+        self, caches: Caches, settings: AttacherSettings, tools: Tools, differs: Callable[[ObjectName, bool], None]
+    ) -> None:
+        self._attachments = caches.attachments
+        self._volumes: Informer = caches.volumes
+        self._settings = settings
+        self._csi = tools.csi
+        self._clock = tools.clock
+        self._log = tools.log
+        self._differs = differs
+        self._suspects: dict[ObjectName, tuple[str, bool]] = {}
+
+    async def run(self, every: float, page: int = 0) -> None:
+        """For ever; does nothing for a driver that cannot tell."""
+        while every > 0:
+            await self._clock.sleep(every)
+            try:
+                if (await self._csi.abilities()).controller >= LISTS:
+                    self._compare(await self._listed(page))
+            except CsiError as error:
+                self._log.warning("what the driver has published cannot be listed", error=error)
+
+    async def _listed(self, page: int) -> Mapping[str, frozenset[str]]:
+        """By the volume's handle: the ids of the nodes it is published on."""
+        found: dict[str, frozenset[str]] = {}
+        token = ""
+        for _ in range(MOST_PAGES):
+            answer = await self._csi.call(
+                rpc.LIST_VOLUMES,
+                csi_pb2.ListVolumesRequest(max_entries=page, starting_token=token),
+                within=self._settings.timeout,
+            )
+            for entry in answer.entries:
+                found[entry.volume.volume_id] = frozenset(entry.status.published_node_ids)
+            token = answer.next_token
+            if not token:
+                return found
+        raise CsiError(f"the driver has given {MOST_PAGES} pages of volumes, and no last one")
+
+    def _compare(self, published: Mapping[str, frozenset[str]]) -> None:
+        before, self._suspects = self._suspects, {}
+        for attachment in self._attachments.cache:
+            said = self._what_driver_says(attachment, published)
+            if said is None or said == is_attached(attachment):
+                continue
+            name = objects.name_of(attachment)
+            self._suspects[name] = suspect = objects.uid(attachment), said
+            if before.get(name) == suspect:
+                self._log.info("the driver says otherwise than the object", attachment=str(name), published=said)
+                self._differs(name, said)
+
+    def _what_driver_says(self, attachment: CachedObject, published: Mapping[str, frozenset[str]]) -> bool | None:
+        """None where nothing can be said of it."""
+        node_id = recorded_node_id(attachment)
+        if attacher_of(attachment) != self._settings.driver or node_id is None:
+            return None
+        volume_name = volume_name_of(attachment)
+        volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
+        try:
+            handle = source_of(attachment, volume, self._settings.driver).handle
+        except BadObject:
+            return None
+        return node_id in published.get(handle, frozenset())

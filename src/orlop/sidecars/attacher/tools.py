@@ -1,0 +1,41 @@
+"""What every part of an attacher is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from orlop.csi.client import CsiClient
+from orlop.foundation.clock import Clock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Log
+from orlop.kube.client import KubeClient
+from orlop.kube.event_recorder import EventRecorder
+
+
+@dataclass(frozen=True, slots=True)
+class AttacherSettings:
+    driver: str
+    finalizer: str
+    default_fs_type: str = ""
+    timeout: float = 15.0
+    workers: int = 10
+    """Of each pool."""
+    retry_start: float = 1.0
+    retry_most: float = 300.0
+    resync: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """`may_act` raises where this process must do nothing more: it is asked before each effect."""
+
+    kube: KubeClient
+    csi: CsiClient
+    events: EventRecorder
+    clock: Clock
+    random: Random
+    log: Log
+    metrics: Metrics
+    may_act: Callable[[], None] = lambda: None

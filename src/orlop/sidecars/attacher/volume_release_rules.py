@@ -1,0 +1,27 @@
+"""When our finalizer leaves a PersistentVolume: it is being deleted, and no VolumeAttachment of ours names it. Pure.
+
+Never before: attaching looks at the finalizer and adds it where it is missing, and a volume that is being deleted is
+not attached. So the two never pass each other, in whichever order they look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orlop.kube import objects, patches
+from orlop.kube.patches import JsonPatch
+from orlop.sidecars.attacher.attach_rules import attacher_of
+from orlop.sidecars.attacher.volume_source_rules import volume_name_of
+
+
+def release_patch(
+    volume: Mapping[str, Any], attachments: Iterable[Mapping[str, Any]], driver: str, finalizer: str
+) -> JsonPatch | None:
+    """None where the finalizer stays, or is not there. `attachments` are those that name the volume, or all."""
+    if not objects.is_being_deleted(volume):
+        return None
+    name = objects.name_of(volume).name
+    if any(attacher_of(one) == driver and volume_name_of(one) == name for one in attachments):
+        return None
+    return patches.remove_finalizer(volume, finalizer)

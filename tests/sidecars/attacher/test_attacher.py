@@ -1,0 +1,253 @@
+"""An attacher with an API server and a driver, on virtual time: what stands on the objects, and what the driver has."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from orlop.kube import objects
+from orlop.kube.client import MergePatch
+from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
+from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attacher_names import NODE_ID_ANNOTATION, NODE_IDS_ANNOTATION
+from orlop.testing.driver_model.attachments import DEVICE_KEY
+from support.api_objects import named
+from support.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+
+pytestmark = pytest.mark.virtual_time
+DRIVER = "mock.example.com"
+
+
+async def prepared(world: AttacherWorld) -> None:
+    await world.node()
+    await world.volume()
+    await world.wanted()
+
+
+async def test_a_volume_is_attached_with_one_call_and_told_with_what_the_driver_gave():
+    async with attacher_world() as world:
+        await prepared(world)
+        async with world.attacher():
+            found = await world.until_attached()
+            await world.clock.sleep(5)
+
+        assert objects.finalizers(found) == (OURS,)
+        assert objects.annotations(found)[NODE_ID_ANNOTATION] == "id-1"
+        assert found["status"] == {"attached": True, "attachmentMetadata": {DEVICE_KEY: "/dev/h1"}}
+        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        assert volume is not None
+        assert objects.has_finalizer(volume, OURS)
+        assert world.published() == ["id-1"]
+        assert world.calls() == [PUBLISH]
+
+
+async def test_a_deleted_one_is_detached_with_one_call_and_goes_and_its_volume_after_it():
+    async with attacher_world() as world:
+        await prepared(world)
+        async with world.attacher():
+            await world.until_attached()
+            await world.delete(PERSISTENT_VOLUME, "pv1")
+            await world.clock.sleep(5)
+            assert await world.get(PERSISTENT_VOLUME, "pv1") is not None, "an attached volume's object stays"
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+            volume = await world.get(PERSISTENT_VOLUME, "pv1")
+            await world.clock.sleep(5)
+            volume = await world.get(PERSISTENT_VOLUME, "pv1")
+
+        assert volume is None or not objects.has_finalizer(volume, OURS)
+        assert world.published() == []
+        assert world.calls() == [PUBLISH, UNPUBLISH]
+
+
+async def test_a_volume_that_is_not_deleted_keeps_our_finalizer_when_it_is_detached():
+    async with attacher_world() as world:
+        await prepared(world)
+        async with world.attacher():
+            await world.until_attached()
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+            await world.clock.sleep(5)
+        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        assert volume is not None
+        assert objects.has_finalizer(volume, OURS)
+
+
+async def test_a_failure_is_told_with_its_code_and_an_event_and_tried_again_ever_later():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"times": 3, "error": {"code": "RESOURCE_EXHAUSTED", "message": "no slot"}}]})
+        await prepared(world)
+        async with world.attacher():
+
+            async def is_told() -> bool:
+                return "attachError" in (await world.attachment())["status"]
+
+            await world.until(is_told)
+            error = (await world.attachment())["status"]["attachError"]
+            assert (error["message"], error["errorCode"]) == ("no slot", 8)
+            began = world.clock.elapsed()
+            found = await world.until_attached()
+            assert 6 <= world.clock.elapsed() - began <= 9, "one, two and four seconds"
+        assert "attachError" not in found["status"]
+        assert world.calls() == [PUBLISH] * 4
+        assert "FailedAttachVolume: no slot" in await world.events()
+
+
+async def test_an_attempt_that_may_still_run_is_taken_back_though_it_never_succeeded():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"times": 0, "effect": True, "error": {"code": "DEADLINE_EXCEEDED", "message": "slow"}}]})
+        await prepared(world)
+        async with world.attacher():
+
+            async def is_published() -> bool:
+                return world.published() == ["id-1"]
+
+            await world.until(is_published)
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        assert world.published() == []
+
+
+async def test_a_detachment_that_fails_is_told_and_the_object_stays_until_it_succeeds():
+    async with attacher_world() as world:
+        world.play({UNPUBLISH: [{"times": 2, "error": {"code": "INTERNAL", "message": "stuck"}}]})
+        await prepared(world)
+        async with world.attacher():
+            await world.until_attached()
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+
+            async def is_told() -> bool:
+                return "detachError" in (await world.attachment())["status"]
+
+            await world.until(is_told)
+            status = (await world.attachment())["status"]
+            assert status["attached"] is True
+            assert (status["detachError"]["message"], status["detachError"]["errorCode"]) == ("stuck", 13)
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        assert world.calls() == [PUBLISH, UNPUBLISH, UNPUBLISH, UNPUBLISH]
+        assert "FailedDetachVolume: stuck" in await world.events()
+
+
+async def test_what_others_keep_is_told_as_detached_and_our_finalizer_is_gone():
+    async with attacher_world() as world:
+        await prepared(world)
+        theirs = MergePatch({"metadata": {"finalizers": ["somebody/else"]}})
+        await world.client.patch(VOLUME_ATTACHMENT, ObjectName(None, "va1"), theirs)
+        async with world.attacher():
+            await world.until_attached()
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+
+            async def is_detached() -> bool:
+                return not (await world.attachment())["status"]["attached"]
+
+            await world.until(is_detached)
+            await world.clock.sleep(5)
+        found = await world.attachment()
+        assert objects.finalizers(found) == ("somebody/else",)
+        assert found["status"] == {"attached": False}
+        assert world.calls() == [PUBLISH, UNPUBLISH]
+
+
+async def test_a_node_that_is_known_later_is_attached_to_at_once():
+    async with attacher_world() as world:
+        await world.volume()
+        await world.wanted()
+        async with world.attacher():
+            await world.clock.sleep(100)
+            error = (await world.attachment())["status"]["attachError"]
+            assert "'n1'" in error["message"]
+            await world.node()
+            began = world.clock.elapsed()
+            await world.until_attached()
+            assert world.clock.elapsed() - began < 1
+
+
+async def test_the_annotation_of_a_node_names_it_where_no_csinode_does():
+    async with attacher_world() as world:
+        node = named("n1")
+        node["metadata"]["annotations"] = {NODE_IDS_ANNOTATION: f'{{"{DRIVER}": "old-id"}}'}
+        await world.client.create(NODE, node)
+        await world.volume()
+        await world.wanted()
+        async with world.attacher():
+            await world.until_attached()
+        assert world.published() == ["old-id"]
+
+
+async def test_it_is_detached_from_a_node_that_is_gone():
+    async with attacher_world() as world:
+        await prepared(world)
+        async with world.attacher():
+            await world.until_attached()
+            await world.delete(CSI_NODE, "n1")
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        assert world.published() == []
+
+
+async def test_secrets_are_handed_to_both_calls_and_stand_nowhere():
+    canary = "tw33t-tw33t"
+    async with attacher_world() as world:
+        echoes = {"error": {"code": "INTERNAL", "message": f"login with {canary} failed"}}
+        world.play({PUBLISH: [echoes]})
+        data = {"password": base64.b64encode(canary.encode()).decode()}
+        await world.client.create(SECRET, named("s", data=data), namespace="default")
+        await world.node()
+        await world.volume(controllerPublishSecretRef={"name": "s", "namespace": "default"})
+        await world.wanted()
+        async with world.attacher():
+            await world.until_attached()
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        asked = [*world.requests(PUBLISH), *world.requests(UNPUBLISH)]
+        assert [dict(request.secrets) for request in asked] == [{"password": canary}] * 3
+        assert canary not in str(world.log)
+        assert canary not in str(await world.events())
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [(None, "cannot be read"), ({"k": base64.b64encode(b"\xff\xfe").decode()}, "no text in UTF-8")],
+    ids=["missing", "not UTF-8"],
+)
+async def test_a_secret_that_cannot_be_used_is_told_and_nothing_is_asked(data: dict[str, str] | None, sentence: str):
+    async with attacher_world() as world:
+        if data is not None:
+            await world.client.create(SECRET, named("s", data=data), namespace="default")
+        await world.node()
+        await world.volume(controllerPublishSecretRef={"name": "s", "namespace": "default"})
+        await world.wanted()
+        async with world.attacher():
+            await world.clock.sleep(10)
+        assert sentence in (await world.attachment())["status"]["attachError"]["message"]
+        assert world.calls() == []
+
+
+async def test_an_attacher_that_died_at_its_work_is_followed_by_one_that_ends_it():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"delay": "10s"}]})
+        await prepared(world)
+        async with world.attacher():
+            await world.clock.sleep(3)
+            assert objects.finalizers(await world.attachment()) == (OURS,)
+        async with world.attacher():
+            await world.until_attached()
+        assert world.published() == ["id-1"]
+
+
+async def test_a_thousand_are_attached_and_detached_with_one_call_each():
+    count = 200
+    async with attacher_world() as world:
+        await world.node()
+        for number in range(count):
+            await world.volume(f"pv{number}", f"h{number}")
+            await world.wanted(f"va{number}", f"pv{number}")
+        async with world.attacher(workers=100):
+            for number in range(count):
+                await world.until_attached(f"va{number}")
+            for number in range(count):
+                await world.delete(VOLUME_ATTACHMENT, f"va{number}")
+            for number in range(count):
+                await world.until_gone(VOLUME_ATTACHMENT, f"va{number}")
+        assert sorted(world.calls()) == [PUBLISH] * count + [UNPUBLISH] * count

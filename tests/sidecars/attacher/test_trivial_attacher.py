@@ -1,0 +1,59 @@
+"""Drivers that attach nothing, and those that come to, or cease to."""
+
+from __future__ import annotations
+
+import pytest
+
+from orlop.kube import objects
+from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
+from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
+from support.attacher_worlds import OURS, PUBLISH, attacher_world
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_all_are_told_to_be_attached_with_no_call_and_no_finalizer():
+    async with attacher_world() as world:
+        await world.volume()
+        await world.wanted()
+        async with world.attacher(TrivialAttacher):
+            found = await world.until_attached()
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        assert objects.finalizers(found) == ()
+        assert world.calls() == []
+
+
+async def test_what_a_real_one_left_is_taken_off_and_all_of_it_can_go():
+    async with attacher_world() as world:
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher():
+            await world.until_attached()
+        async with world.attacher(TrivialAttacher):
+            await world.clock.sleep(5)
+            found = await world.attachment()
+            assert objects.finalizers(found) == ()
+            assert found["status"]["attached"] is True
+        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        assert volume is not None
+        assert not objects.has_finalizer(volume, OURS)
+
+
+async def test_a_driver_that_comes_to_attach_is_asked_for_what_was_only_said_to_be_attached():
+    async with attacher_world() as world:
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher(TrivialAttacher):
+            await world.until_attached()
+        async with world.attacher():
+
+            async def is_published() -> bool:
+                return world.published() == ["id-1"]
+
+            await world.until(is_published)
+            found = await world.until_attached()
+        assert objects.finalizers(found) == (OURS,)
+        assert world.calls() == [PUBLISH]

@@ -1,0 +1,179 @@
+"""A cluster on virtual time for attachers: an API server, a scripted driver, an attacher that dies and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from orlop.csi.client import CsiClient
+from orlop.csi.in_process import InProcessConnection
+from orlop.embedded.apiserver.access_rules import User
+from orlop.foundation.clock import Clock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.kube.client import KubeClient
+from orlop.kube.errors import NotFound
+from orlop.kube.event_bodies import Reporter
+from orlop.kube.event_recorder import EventRecorder
+from orlop.kube.informer import Watched, without_managed_fields
+from orlop.kube.informers import Informers
+from orlop.kube.kinds import CSI_NODE, EVENT, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
+from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attacher import Attacher, Caches
+from orlop.sidecars.attacher.attacher_names import finalizer_of
+from orlop.sidecars.attacher.published_volumes import PublishedVolumes
+from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
+from orlop.testing.driver_model import Storage
+from orlop.testing.driver_script import read_script
+from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
+from orlop.testing.virtual_clock import VirtualClock
+from support.api_objects import attachment, csi_node, volume
+from support.api_servers import ADMIN, TestServer, api_server
+
+DRIVER = "mock.example.com"
+OURS = finalizer_of(DRIVER)
+Object = dict[str, Any]
+PUBLISH, UNPUBLISH = "ControllerPublishVolume", "ControllerUnpublishVolume"
+KINDS = (VOLUME_ATTACHMENT, PERSISTENT_VOLUME, CSI_NODE)
+
+
+@dataclass
+class AttacherWorld:
+    on: TestServer
+    clock: Clock
+    storage: Storage
+    log: list[Entry] = field(default_factory=list)
+    drivers: list[ScriptedDriver] = field(default_factory=list)
+    user: User = ADMIN
+
+    def __post_init__(self) -> None:
+        self.client = self.on.client()
+        self.play({})
+
+    def play(self, script: Mapping[str, Any], **rest: Any) -> None:
+        """The driver begins anew, on the same storage, with this script."""
+        driver = ScriptedDriver(read_script({"script": script, **rest}), self.clock, storage=self.storage)
+        self.drivers.append(driver)
+        self.interceptor = ScriptedInterceptor(
+            driver, log=collecting_log(self.log), metrics=Metrics("t"), clock=self.clock
+        )
+
+    # ---- the attacher --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def attacher(
+        self, kind: type[Attacher | TrivialAttacher] = Attacher, *, reconcile: float = 0.0, **settings: Any
+    ) -> AsyncIterator[None]:
+        log, clock = collecting_log(self.log), self.clock
+        kube = KubeClient(self.on.transport(self.user), clock=clock, random=Random(2), log=log, name="attacher")
+        metrics = Metrics("t", of_process=False)
+        connection = InProcessConnection(self.interceptor)
+        csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
+        events = EventRecorder(
+            kube, Reporter("attacher", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics
+        )
+        async with Informers(kube, clock=clock, random=Random(5), log=log) as informers, _used(informers) as caches:
+            tools = Tools(kube, csi, events, clock, Random(6), log, metrics)
+            given = AttacherSettings(DRIVER, OURS, **settings)
+            attacher = kind(caches, given, tools)
+            tasks = [asyncio.ensure_future(attacher.run()), asyncio.ensure_future(events.run())]
+            if isinstance(attacher, Attacher):
+                listing = PublishedVolumes(caches, given, tools, attacher.differs)
+                tasks.append(asyncio.ensure_future(listing.run(reconcile, page=3)))
+            try:
+                yield
+                await events.drain(60.0)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                await connection.close()
+
+    # ---- objects -------------------------------------------------------------------------------------------------
+
+    async def node(self, name: str = "n1", node_id: str = "id-1") -> None:
+        await self.client.create(CSI_NODE, csi_node(name, {"name": DRIVER, "nodeID": node_id}))
+
+    async def volume(self, name: str = "pv1", handle: str = "h1", **csi: Any) -> None:
+        if self.storage.volumes.get(handle) is None:
+            self.storage.add_volume(handle, 1 << 30)
+        source = {"driver": DRIVER, "volumeHandle": handle, **csi}
+        await self.client.create(PERSISTENT_VOLUME, volume(name, csi=source))
+
+    async def wanted(self, name: str = "va1", volume_name: str = "pv1", node_name: str = "n1") -> Object:
+        source = {"persistentVolumeName": volume_name}
+        body = attachment(name, attacher=DRIVER, nodeName=node_name, source=source)
+        return await self.client.create(VOLUME_ATTACHMENT, body)
+
+    async def delete(self, kind: Kind, name: str) -> None:
+        with suppress(NotFound):
+            await self.client.delete(kind, ObjectName(None, name))
+
+    async def get(self, kind: Kind, name: str) -> Object | None:
+        try:
+            return await self.client.get(kind, ObjectName(None, name))
+        except NotFound:
+            return None
+
+    async def attachment(self, name: str = "va1") -> Object:
+        found = await self.get(VOLUME_ATTACHMENT, name)
+        assert found is not None
+        return found
+
+    async def events(self) -> list[str]:
+        return [f"{event['reason']}: {event['note']}" for event in (await self.client.list(EVENT)).items]
+
+    # ---- what the driver has -------------------------------------------------------------------------------------
+
+    def published(self, handle: str = "h1") -> list[str]:
+        found = self.storage.volumes.get(handle)
+        return sorted(found.attached) if found is not None else []
+
+    def calls(self, *methods: str) -> list[str]:
+        wanted = methods or (PUBLISH, UNPUBLISH)
+        return [call.method for driver in self.drivers for call in driver.calls if call.method in wanted]
+
+    def requests(self, method: str) -> list[Any]:
+        return [call.request for driver in self.drivers for call in driver.calls if call.method == method]
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], within: float = 600.0) -> None:
+        end = self.clock.elapsed() + within
+        while not await condition():
+            assert self.clock.elapsed() < end, f"not within {within} seconds"
+            await self.clock.sleep(0.05)
+
+    async def until_attached(self, name: str = "va1") -> Object:
+        async def is_so() -> bool:
+            return (await self.attachment(name)).get("status", {}).get("attached") is True
+
+        await self.until(is_so)
+        return await self.attachment(name)
+
+    async def until_gone(self, kind: Kind, name: str) -> None:
+        async def is_so() -> bool:
+            return await self.get(kind, name) is None
+
+        await self.until(is_so)
+
+
+@asynccontextmanager
+async def _used(informers: Informers) -> AsyncIterator[Caches]:
+    attachments, volumes, csi_nodes = (Watched(kind, transform=without_managed_fields) for kind in KINDS)
+    async with (
+        informers.using(attachments) as all_attachments,
+        informers.using(volumes) as all_volumes,
+        informers.using(csi_nodes) as all_csi_nodes,
+    ):
+        yield Caches(all_attachments, all_volumes, all_csi_nodes)
+
+
+@asynccontextmanager
+async def attacher_world() -> AsyncIterator[AttacherWorld]:
+    clock = VirtualClock()
+    async with api_server(clock) as on:
+        yield AttacherWorld(on, clock, Storage())
