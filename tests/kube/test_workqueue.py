@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+from random import Random
 from typing import Any
 
 import pytest
 
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.metrics import Metrics
-from orlop.kube.workqueue import Workqueue
+from orlop.kube.workqueue import Crowds, Workqueue
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.testing.virtual_clock import NothingCanHappen, VirtualClock, run_virtual
-from support.queues import HandClock, queue_of, scraped, take_all
+from support.queues import BACKOFF, HandClock, queue_of, scraped, take_all
 
 # ---- adding and taking -----------------------------------------------------------------------------------------------
 
@@ -48,6 +50,39 @@ def test_a_name_is_worked_on_by_one_pool_at_a_time_and_the_others_take_the_next(
     assert queue.take_now("attach") is None
     queue.done("a")
     assert queue.take_now("detach") == "a"
+
+
+def test_crowds_take_turns_and_none_has_more_than_its_share():
+    metrics = WorkqueueMetrics(Metrics("t", of_process=False))
+    crowds = Crowds(lambda name: name[0], share=2)
+    queue: Workqueue[str] = Workqueue(
+        ("work",), clock=HandClock(), random=Random(1), backoff=BACKOFF, metrics=metrics, crowds=crowds
+    )
+    for name in ("a1", "a2", "a3", "a4", "b1", "b2"):
+        queue.add("work", name)
+    assert [queue.take_now("work") for _ in range(5)] == ["a1", "b1", "a2", "b2", None]
+    queue.done("b1")
+    assert queue.take_now("work") is None, "of a there are two at work"
+    queue.done("a2")
+    assert queue.take_now("work") == "a3"
+    queue.done("a1")
+    queue.done("a3")
+    assert take_all(queue, "work") == ["a4"]
+
+
+async def test_whoever_waits_for_a_name_of_a_crowd_gets_it_when_another_of_it_ends():
+    metrics = WorkqueueMetrics(Metrics("t", of_process=False))
+    queue: Workqueue[str] = Workqueue(
+        ("work",), clock=HandClock(), random=Random(1), backoff=BACKOFF, metrics=metrics, crowds=Crowds(share=1)
+    )
+    queue.add("work", "a")
+    queue.add("work", "b")
+    assert await queue.take("work") == "a"
+    waiting = asyncio.ensure_future(queue.take("work"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.done("a")
+    assert await waiting == "b"
 
 
 def test_a_name_passed_over_keeps_its_place():

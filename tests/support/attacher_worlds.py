@@ -49,6 +49,7 @@ class AttacherWorld:
     storage: Storage
     log: list[Entry] = field(default_factory=list)
     drivers: list[ScriptedDriver] = field(default_factory=list)
+    interceptors: list[ScriptedInterceptor] = field(default_factory=list)
     user: User = ADMIN
 
     def __post_init__(self) -> None:
@@ -62,6 +63,7 @@ class AttacherWorld:
         self.interceptor = ScriptedInterceptor(
             driver, log=collecting_log(self.log), metrics=Metrics("t"), clock=self.clock
         )
+        self.interceptors.append(self.interceptor)
 
     # ---- the attacher --------------------------------------------------------------------------------------------
 
@@ -176,4 +178,8 @@ async def _used(informers: Informers) -> AsyncIterator[Caches]:
 async def attacher_world() -> AsyncIterator[AttacherWorld]:
     clock = VirtualClock()
     async with api_server(clock) as on:
-        yield AttacherWorld(on, clock, Storage())
+        world = AttacherWorld(on, clock, Storage())
+        yield world
+        for driver, interceptor in zip(world.drivers, world.interceptors, strict=True):
+            driver.stop_hanging()
+            await interceptor.drain(10_000.0)

@@ -4,6 +4,8 @@ One queue has one or more pools. A name is added to a pool and waits there once,
 on by one worker at a time **across all pools**: while one pool works on it, another that has it too passes it over and
 takes the next. So attaching never waits behind detaching, and yet no object is attached and detached at once.
 
+- Where names belong to crowds (volumes to their nodes), crowds take turns, and no crowd has more than its share of a
+  pool's workers: one whose work hangs holds up no other.
 - A name added while it is worked on is worked on again afterwards: what the worker read may be older than the reason.
 - A name is never lost: a delayed add stays whatever else happens to the name. The earliest of several counts.
 - After a failure a name comes back later and later (`retry`), until its pool calls `forget`.
@@ -16,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
@@ -30,6 +33,14 @@ from orlop.kube.workqueue_metrics import WorkqueueMetrics
 Name = TypeVar("Name", bound=Hashable)
 
 
+@dataclass(frozen=True, slots=True)
+class Crowds(Generic[Name]):
+    """What names belong to, and how many of one crowd may be worked on at a time in one pool."""
+
+    of: Callable[[Name], Hashable] = lambda _name: None
+    share: int = sys.maxsize
+
+
 @dataclass(eq=False, slots=True)
 class _Pool(Generic[Name]):
     """`waiting` and `running` say since when; the order of `waiting` is that of the turns."""
@@ -38,6 +49,11 @@ class _Pool(Generic[Name]):
     clock: Clock
     waiting: OrderedDict[Name, float] = field(default_factory=OrderedDict)
     running: dict[Name, float] = field(default_factory=dict)
+    lines: OrderedDict[Hashable, OrderedDict[Name, None]] = field(default_factory=OrderedDict)
+    """Those that wait, by their crowd; the order of the crowds is that of their turns."""
+    crowd_of_running: dict[Name, Hashable] = field(default_factory=dict)
+    at_work: Counter[Hashable] = field(default_factory=Counter)
+    """By crowd: how many are worked on."""
     takers: deque[asyncio.Future[None]] = field(default_factory=deque)
     failures: dict[Name, int] = field(default_factory=dict)
 
@@ -53,6 +69,44 @@ class _Pool(Generic[Name]):
 
     def longest_running_seconds(self) -> float:
         return self.clock.elapsed() - min(self.running.values()) if self.running else 0.0
+
+    def join(self, name: Name, crowd: Hashable, since: float) -> None:
+        self.waiting[name] = since
+        self.lines.setdefault(crowd, OrderedDict())[name] = None
+
+    def next_of(self, is_free: Callable[[Name], bool], share: int) -> tuple[Hashable, Name] | None:
+        """The first that may be worked on of the crowd whose turn it is."""
+        for crowd, line in self.lines.items():
+            if self.at_work[crowd] < share:
+                # The names passed over are being worked on: there are no more of them than workers.
+                found = next((name for name in line if is_free(name)), None)
+                if found is not None:
+                    return crowd, found
+        return None
+
+    def begin(self, crowd: Hashable, name: Name, now: float) -> float:
+        """Since when it waited."""
+        line = self.lines[crowd]
+        del line[name]
+        if line:
+            self.lines.move_to_end(crowd)
+        else:
+            del self.lines[crowd]
+        self.running[name], self.crowd_of_running[name] = now, crowd
+        self.at_work[crowd] += 1
+        return self.waiting.pop(name)
+
+    def end(self, name: Name) -> float:
+        """Since when it was worked on."""
+        crowd = self.crowd_of_running.pop(name)
+        self.at_work[crowd] -= 1
+        if not self.at_work[crowd]:
+            del self.at_work[crowd]
+        return self.running.pop(name)
+
+    def drop_all(self) -> None:
+        self.waiting.clear()
+        self.lines.clear()
 
     def wake_one(self) -> None:
         while self.takers:
@@ -70,13 +124,21 @@ class Workqueue(Generic[Name]):
     """The name of a pool is the label `name` of its metrics."""
 
     def __init__(
-        self, pools: Sequence[str], *, clock: Clock, random: Random, backoff: Backoff, metrics: WorkqueueMetrics
+        self,
+        pools: Sequence[str],
+        *,
+        clock: Clock,
+        random: Random,
+        backoff: Backoff,
+        metrics: WorkqueueMetrics,
+        crowds: Crowds[Name] | None = None,
     ) -> None:
         self._pools: dict[str, _Pool[Name]] = {name: _Pool(name, clock) for name in pools}
         self._clock = clock
         self._random = random
         self._backoff = backoff
         self._metrics = metrics
+        self._crowds: Crowds[Name] = crowds or Crowds()
         self._worked_on_by: dict[Name, _Pool[Name]] = {}
         self._delayed: DelayedNames[tuple[str, Name]] = DelayedNames()
         self._delays_changed = asyncio.Event()
@@ -93,7 +155,7 @@ class Workqueue(Generic[Name]):
         self._metrics.adds.inc(pool)
         if name in mine.waiting:
             return
-        mine.waiting[name] = self._clock.elapsed()
+        mine.join(name, self._crowds.of(name), self._clock.elapsed())
         if name not in self._worked_on_by:
             mine.wake_one()
 
@@ -127,10 +189,11 @@ class Workqueue(Generic[Name]):
         """As `take`, but None when there is nothing to do right now."""
         mine = self._pool(pool)
         self._hand_over_due()
-        # The names passed over are being worked on: there are no more of them than workers.
-        name = next((name for name in mine.waiting if name not in self._worked_on_by), None)
-        if name is not None:
-            self._start(mine, name)
+        found = mine.next_of(lambda name: name not in self._worked_on_by, self._crowds.share)
+        if found is None:
+            return None
+        crowd, name = found
+        self._start(mine, crowd, name)
         return name
 
     def done(self, name: Name) -> None:
@@ -138,9 +201,10 @@ class Workqueue(Generic[Name]):
         if name not in self._worked_on_by:
             raise ValueError(f"nobody works on {name}, so the work on it cannot end")
         worked = self._worked_on_by.pop(name)
-        self._metrics.worked.observe(self._clock.elapsed() - worked.running.pop(name), worked.name)
+        self._metrics.worked.observe(self._clock.elapsed() - worked.end(name), worked.name)
         for pool in self._pools.values():
-            if name in pool.waiting:
+            # Of the pool itself another of the same crowd may go now.
+            if name in pool.waiting or (pool is worked and pool.waiting):
                 pool.wake_one()
 
     def retry(self, pool: str, name: Name) -> float:
@@ -176,7 +240,7 @@ class Workqueue(Generic[Name]):
         self._delays_changed.set()
         for pool in self._pools.values():
             if not drain:
-                pool.waiting.clear()
+                pool.drop_all()
             pool.wake_all()
 
     @property
@@ -202,11 +266,10 @@ class Workqueue(Generic[Name]):
         except KeyError:
             raise ValueError(f"this queue has no pool {name!r}, only {', '.join(self._pools)}") from None
 
-    def _start(self, pool: _Pool[Name], name: Name) -> None:
+    def _start(self, pool: _Pool[Name], crowd: Hashable, name: Name) -> None:
         now = self._clock.elapsed()
-        self._metrics.waited.observe(now - pool.waiting.pop(name), pool.name)
+        self._metrics.waited.observe(now - pool.begin(crowd, name, now), pool.name)
         self._worked_on_by[name] = pool
-        pool.running[name] = now
         if self._closed and not pool.waiting:
             pool.wake_all()  # nothing is left for the others who drain this pool
 

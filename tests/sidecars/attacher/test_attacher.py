@@ -251,3 +251,20 @@ async def test_a_thousand_are_attached_and_detached_with_one_call_each():
             for number in range(count):
                 await world.until_gone(VOLUME_ATTACHMENT, f"va{number}")
         assert sorted(world.calls()) == [PUBLISH] * count + [UNPUBLISH] * count
+
+
+async def test_a_node_whose_volumes_hang_holds_up_no_other():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"when": {"nodeId": "id-1"}, "times": 0, "delay": "1000s"}]})
+        await world.node("n1", "id-1")
+        await world.node("n2", "id-2")
+        for number in range(30):
+            await world.volume(f"pv{number}", f"h{number}")
+            await world.wanted(f"va{number}", f"pv{number}", "n1")
+        async with world.attacher(workers=10, timeout=2000.0):
+            await world.clock.sleep(5)
+            await world.volume("other", "h-other")
+            await world.wanted("va-other", "other", "n2")
+            began = world.clock.elapsed()
+            await world.until_attached("va-other")
+            assert world.clock.elapsed() - began < 1

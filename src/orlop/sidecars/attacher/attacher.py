@@ -1,7 +1,8 @@
 """Watches VolumeAttachments and PersistentVolumes, and has each one brought to where it should be.
 
 Three pools: attaching, detaching, and letting go of volumes. One VolumeAttachment is in the hands of one worker at a
-time, whichever pool it is from; attaching never waits behind detaching.
+time, whichever pool it is from; attaching never waits behind detaching, and no node's volumes behind those of a node
+that hangs.
 
 Who is woken: a VolumeAttachment when something of it changed that our rules look at, and that we have not written
 ourselves; also when its PersistentVolume or the CSINode of its node changed and it is not attached yet. A
@@ -26,7 +27,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.object_cache import CachedObject
 from orlop.kube.objects import ObjectName
 from orlop.kube.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, WorkerPool
-from orlop.kube.workqueue import Workqueue
+from orlop.kube.workqueue import Crowds, Workqueue
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, node_name_of, recorded_node_id
 from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotAttached
@@ -40,6 +41,8 @@ DETACH: Final = "csi-attacher-va-detach"
 VOLUMES: Final = "csi-attacher-pv"
 """As their metrics name them; of the first and the last, upstream's names."""
 JITTER: Final = 0.1
+SHARE_OF_A_NODE: Final = 0.8
+"""Of the workers of a pool: a node whose volumes hang leaves the others some."""
 BY_VOLUME, BY_NODE = "attachments by volume", "attachments by node"
 Look: TypeAlias = tuple[object, ...]
 """All of a VolumeAttachment that the rules look at."""
@@ -99,6 +102,7 @@ class Attacher:
             random=tools.random,
             backoff=backoff,
             metrics=WorkqueueMetrics(tools.metrics),
+            crowds=Crowds(self._node_of, max(1, int(settings.workers * SHARE_OF_A_NODE))),
         )
         pools = (
             WorkerPool(ATTACH, settings.workers, self._settle_attachment),
@@ -131,6 +135,10 @@ class Attacher:
     def stop(self) -> None:
         """What is under way ends; nothing else is begun."""
         self._loop.stop()
+
+    def _node_of(self, name: ObjectName) -> str:
+        found = self._attachments.get(name)
+        return node_name_of(found) if found is not None else ""
 
     # ---- what is to be looked at ---------------------------------------------------------------------------------
 
