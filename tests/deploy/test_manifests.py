@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from orlop.foundation.go_flags import describe
+from orlop.processes.attacher import AttacherFlags
 from orlop.processes.node import NodeProcessSettings
 from support.kubectl_commands import Kubectl
 from support.orlop_process import running
@@ -39,6 +40,7 @@ def test_they_are_applied_as_the_documentation_says_and_a_second_time_change_not
     kubectl.ok("apply", "-f", str(MANIFESTS / "namespace.yaml"))
     kubectl.ok("apply", "-f", str(MANIFESTS))
     kubectl.ok("apply", "-f", str(MANIFESTS / "example"), "-f", str(MANIFESTS / "optional"))
+    kubectl.ok("apply", "-f", str(MANIFESTS / "attacher"))
 
     version = kubectl.ok("get", "pod", "scratch-example", "-o", "jsonpath={.metadata.resourceVersion}")
 
@@ -98,8 +100,33 @@ def test_every_flag_is_one_of_the_program():
     assert [flag for flag in flags if table.find(flag.removeprefix("--").partition("=")[0]) is None] == []
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_every_flag_of_an_attacher_is_one_of_the_program(kind: str):
+    containers = objects()[f"{kind}/orlop-attacher"]["spec"]["template"]["spec"]["containers"]
+    role, *flags = next(one["args"] for one in containers if one["name"] == "attacher")
+    table = describe(AttacherFlags)
+
+    assert role == "attacher"
+    assert [flag for flag in flags if table.find(flag.removeprefix("--").partition("=")[0]) is None] == []
+
+
+def test_an_attacher_may_do_what_upstreams_may_and_no_more():
+    rules = objects()["ClusterRole/orlop-attacher"]["rules"]
+    granted = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    reading = {"get", "list", "watch"}
+
+    assert granted == {
+        *(("persistentvolumes", verb) for verb in {*reading, "patch"}),
+        *(("volumeattachments", verb) for verb in {*reading, "patch"}),
+        *(("csinodes", verb) for verb in reading),
+        ("volumeattachments/status", "patch"),
+        *(("events", verb) for verb in ("create", "patch")),
+    }
+
+
 def test_the_process_has_no_credentials():
-    bindings = [name for name in objects() if "Role" in name and "annotation" not in name]
+    others = ("annotation", "attacher")
+    bindings = [name for name in objects() if "Role" in name and not any(other in name for other in others)]
 
     assert pod_spec()["automountServiceAccountToken"] is False
     assert bindings == []

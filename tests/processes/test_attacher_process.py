@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -22,10 +23,12 @@ from orlop.kube.kinds import CSI_NODE, LEASE, PERSISTENT_VOLUME, VOLUME_ATTACHME
 from orlop.kube.objects import ObjectName
 from orlop.kube.transport import HttpTransport
 from support.api_objects import attachment, csi_node, volume
+from support.kubectl_commands import Kubectl
 from support.orlop_process import Running, run, running
 from support.waiting import eventually_answered
 
 DRIVER = "mock.example.com"
+RIGHTS = Path(__file__).resolve().parents[2] / "deploy" / "manifests" / "attacher" / "rbac.yaml"
 LEASE_NAME = ObjectName("default", "external-attacher-leader-mock-example-com")
 
 
@@ -96,6 +99,27 @@ async def test_a_volume_is_attached_and_detached_and_the_lease_is_free_at_the_en
             attacher.signal(signal.SIGTERM)
             assert await attacher.exit_code() == 0
         assert await the.holder() == ""
+
+
+async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path):
+    async with place(short_folder) as the:
+        await the.make()
+        kubectl = Kubectl(the.kubeconfig, short_folder / "home")
+        kubectl.ok("create", "namespace", "orlop-system")
+        kubectl.ok("apply", "-f", str(RIGHTS))
+        kubeconfig = short_folder / "limited"
+        shutil.copy(the.kubeconfig, kubeconfig)
+        token = kubectl.ok("-n", "orlop-system", "create", "token", "orlop-attacher").strip()
+        limited = Kubectl(kubeconfig, short_folder / "home")
+        limited.ok("config", "set-credentials", "attacher", f"--token={token}")
+        limited.ok("config", "set-context", "--current", "--user=attacher", "--namespace=orlop-system")
+        with the.driver(), the.attacher("--leader-election", f"--kubeconfig={kubeconfig}") as attacher:
+            await eventually_answered(the.is_attached)
+            await the.client.delete(VOLUME_ATTACHMENT, ObjectName(None, "va1"))
+            await eventually_answered(the.is_gone)
+            attacher.signal(signal.SIGTERM)
+            assert await attacher.exit_code() == 0
+        assert "forbidden" not in attacher.logged().lower()
 
 
 async def test_a_driver_that_comes_late_is_waited_for(short_folder: Path):
