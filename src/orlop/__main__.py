@@ -41,6 +41,7 @@ ROLES: Final[Mapping[str, Entry]] = {
 }
 VERBS: Final[Mapping[str, Entry]] = {
     "afterlife": Entry("orlop.cli.afterlife", "list, read, restore, keep and erase the folders that dead pods left"),
+    "explain": Entry("orlop.cli.explain", "say in words what an object waits for, and what comes next"),
     "down": Entry("orlop.cli.down", "stop what `orlop up` runs, and erase it when asked to"),
     "kubectl": Entry("orlop.cli.kubectl", "kubectl, for what `orlop up` runs"),
     "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),

@@ -24,7 +24,7 @@ from orlop.kube.informers import Informers
 from orlop.kube.kinds import CSI_NODE, EVENT, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attacher import Attacher, Caches
-from orlop.sidecars.attacher.attacher_names import finalizer_of
+from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.published_volumes import PublishedVolumes
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher

@@ -34,7 +34,7 @@ from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.kube_side import RequestRate, kube_access, kube_client
 from orlop.processes.leader_flags import LeaderSettings
 from orlop.sidecars.attacher.attacher import Caches
-from orlop.sidecars.attacher.attacher_names import finalizer_of, lease_of
+from orlop.sidecars.attacher.attacher_name_rules import finalizer_of, lease_of
 from orlop.sidecars.attacher.driver_session import AnotherDriver, DriverLost, DriverSession, SessionTimes
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 

@@ -37,7 +37,7 @@ async def kube_side(kubeconfig: str, given: Surroundings, *, name: str) -> Async
 
 def kube_access(kubeconfig: str, given: Surroundings) -> ClusterAccess:
     try:
-        access = Kubeconfig(os.environ, clock=given.clock, run=_no_programs).find(kubeconfig)
+        access = Kubeconfig(os.environ, clock=given.clock, run=no_programs).find(kubeconfig)
     except KubeconfigError as error:
         raise CannotGoOn(str(error)) from None
     given.log.info("speaking to the API server", server=access.server, found_in=access.origin, version=__version__)
@@ -58,7 +58,7 @@ async def kube_client(
         await client.close()
 
 
-async def _no_programs(
+async def no_programs(
     argv: Sequence[str],
     env: Mapping[str, str],  # noqa: ARG001 - the shape is that of whoever runs programs
     stdin: bytes,  # noqa: ARG001 - as above

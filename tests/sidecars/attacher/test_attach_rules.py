@@ -30,7 +30,7 @@ from orlop.sidecars.attacher.attach_rules import (
     is_attached,
     next_step,
 )
-from orlop.sidecars.attacher.attacher_names import NODE_ID_ANNOTATION, finalizer_of, lease_of
+from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION, finalizer_of, lease_of
 from orlop.sidecars.attacher.volume_release_rules import release_patch
 
 DRIVER = "disks.example.com"

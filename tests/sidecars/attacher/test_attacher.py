@@ -10,7 +10,7 @@ from orlop.kube import objects
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
-from orlop.sidecars.attacher.attacher_names import NODE_ID_ANNOTATION, NODE_IDS_ANNOTATION
+from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION, NODE_IDS_ANNOTATION
 from orlop.testing.driver_model.attachments import DEVICE_KEY
 from support.api_objects import named
 from support.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world

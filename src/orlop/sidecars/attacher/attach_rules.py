@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from orlop.kube import objects, patches
 from orlop.kube.patches import JsonPatch
-from orlop.sidecars.attacher.attacher_names import NODE_ID_ANNOTATION
+from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION
 from orlop.sidecars.attacher.volume_source_rules import BadObject, VolumeSource, source_of, volume_name_of
 
 Json = Mapping[str, Any]

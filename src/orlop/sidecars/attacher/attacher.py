@@ -31,7 +31,8 @@ from orlop.kube.workqueue import Crowds, Workqueue
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, node_name_of, recorded_node_id
 from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotAttached
-from orlop.sidecars.attacher.node_ids import NodeIds, id_in_csi_node
+from orlop.sidecars.attacher.node_id_rules import id_in_csi_node
+from orlop.sidecars.attacher.node_ids import NodeIds
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 from orlop.sidecars.attacher.volume_release_rules import release_patch
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of

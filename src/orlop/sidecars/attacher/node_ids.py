@@ -5,18 +5,14 @@ The Node is asked of the API server when it is needed, which is rare; who may no
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
-from orlop.kube import objects
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import Forbidden, NotFound
 from orlop.kube.informer import Informer
 from orlop.kube.kinds import NODE
 from orlop.kube.objects import ObjectName
-from orlop.sidecars.attacher.attacher_names import NODE_IDS_ANNOTATION
+from orlop.sidecars.attacher.node_id_rules import id_in_annotation, id_in_csi_node
 
 
 class NodeIds:
@@ -36,19 +32,3 @@ class NodeIds:
         with suppress(NotFound, Forbidden):
             return id_in_annotation(await self._kube.get(NODE, ObjectName(None, node_name)), self._driver)
         return None
-
-
-def id_in_csi_node(csi_node: Mapping[str, Any] | None, driver: str) -> str | None:
-    spec = csi_node.get("spec") if csi_node is not None else None
-    drivers = spec.get("drivers") if isinstance(spec, Mapping) else None
-    found = (one.get("nodeID") for one in drivers or () if isinstance(one, Mapping) and one.get("name") == driver)
-    return next((node_id for node_id in found if isinstance(node_id, str) and node_id), None)
-
-
-def id_in_annotation(node: Mapping[str, Any], driver: str) -> str | None:
-    try:
-        ids = json.loads(objects.annotations(node).get(NODE_IDS_ANNOTATION) or "{}")
-    except ValueError:
-        return None
-    found = ids.get(driver) if isinstance(ids, dict) else None
-    return found if isinstance(found, str) and found else None

@@ -1,0 +1,141 @@
+"""What a VolumeAttachment waits for, in words: from the objects alone, by the rules that the attacher goes by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from orlop.kube import objects
+from orlop.kube.objects import InvalidTime, read_time
+from orlop.sidecars.attacher.attach_rules import (
+    AttachmentFacts,
+    MarkDetached,
+    Nothing,
+    ProtectAttachment,
+    ProtectVolume,
+    Publish,
+    Refuse,
+    Step,
+    Unpublish,
+    UnpublishFormer,
+    attacher_of,
+    is_attached,
+    next_step,
+    node_name_of,
+    recorded_node_id,
+)
+from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
+from orlop.sidecars.attacher.volume_source_rules import volume_name_of
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentSeen:
+    """`node_id` is what the driver calls the node at present, where somebody says so."""
+
+    attachment: Json
+    volume: Json | None
+    node_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    what: str
+    state: str
+    tried: tuple[str, ...]
+    """What failed, and when."""
+    next: str
+
+
+def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
+    found = seen.attachment
+    driver = attacher_of(found)
+    facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
+    return Explanation(_what(found, driver), _state(found, now), _tried(found, now), _next(next_step(facts), facts))
+
+
+def _what(found: Json, driver: str) -> str:
+    volume = volume_name_of(found)
+    which = f"the PersistentVolume {volume}" if volume else "a volume that it describes itself"
+    return f"{objects.name_of(found).name} asks that {which} be attached to the node {node_name_of(found)} by {driver}."
+
+
+def _state(found: Json, now: datetime) -> str:
+    asked = _ago(objects.metadata(found).get("creationTimestamp"), now)
+    if objects.is_being_deleted(found):
+        since = _ago(objects.metadata(found).get("deletionTimestamp"), now)
+        attached = "still attached" if is_attached(found) else "not attached"
+        return f"Its deletion was asked for{since}; it is {attached}."
+    return (
+        f"It was asked for{asked}, and is attached." if is_attached(found) else f"It was asked for{asked}, and waits."
+    )
+
+
+def _tried(found: Json, now: datetime) -> tuple[str, ...]:
+    status = found.get("status")
+    told = []
+    for field, what in (("attachError", "Attaching"), ("detachError", "Detaching")):
+        error = status.get(field) if isinstance(status, Mapping) else None
+        if isinstance(error, Mapping):
+            code = f" (code {error['errorCode']})" if error.get("errorCode") is not None else ""
+            told.append(
+                f"{what} failed{_ago(error.get('time'), now)}{code}: {error.get('message') or 'no reason is told'}"
+            )
+    return tuple(told)
+
+
+def _next(step: Step, facts: AttachmentFacts) -> str:
+    match step:
+        case Nothing():
+            told = "Nothing: it is as it should be." if is_attached(facts.attachment) else _waits_for_others(facts)
+        case Refuse(sentence):
+            told = f"Nothing, until somebody mends it: {sentence}."
+        case Publish(source, node_id):
+            told = f"The driver is asked, ever again: ControllerPublishVolume of {source.handle} to {node_id}."
+        case Unpublish(source, node_id):
+            told = f"The driver is asked, ever again: ControllerUnpublishVolume of {source.handle} from {node_id}."
+        case UnpublishFormer(source, node_id, _):
+            told = (
+                f"The node was called {node_id} when this was tried first, and is called {facts.node_id} now: "
+                f"{source.handle} is taken back from the former (ControllerUnpublishVolume), then attached."
+            )
+        case ProtectVolume() | ProtectAttachment() | MarkDetached():
+            told = f"The attacher of {facts.driver} {_what_it_does(step)}. Where that does not happen, it does not run."
+    return told
+
+
+def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached) -> str:
+    match step:
+        case ProtectVolume(volume, _):
+            return f"sets its finalizer on the PersistentVolume {volume}, and then attaches"
+        case ProtectAttachment():
+            return "sets its finalizer and the node's id on this object, and then attaches"
+        case MarkDetached():
+            return "tells that it is not attached, as it does not know that it is"
+
+
+def _waits_for_others(facts: AttachmentFacts) -> str:
+    finalizers = ", ".join(objects.finalizers(facts.attachment))
+    if finalizers:
+        return f"It is detached, and kept by others: {finalizers}."
+    recorded = recorded_node_id(facts.attachment)
+    return "Nothing." if recorded is None else f"Nothing: it was detached from {recorded}."
+
+
+def _ago(text: Any, now: datetime) -> str:
+    try:
+        elapsed = now - read_time(text)
+    except (InvalidTime, TypeError):
+        return ""
+    return f" {_length(elapsed)} ago"
+
+
+def _length(elapsed: timedelta) -> str:
+    seconds = max(0, int(elapsed.total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,91 @@
+"""`orlop explain …`: in words, what an object waits for, since when, what was tried, and what comes next.
+
+Reads and changes nothing. Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from random import SystemRandom
+from typing import Any, Final
+
+import click
+
+from orlop.admin.explain_attachment import AttachmentSeen, Explanation, explain
+from orlop.cli.output import show
+from orlop.foundation.clock import SystemClock
+from orlop.foundation.structured_log import silent_log
+from orlop.kube.client import KubeClient
+from orlop.kube.errors import ApiError, Forbidden, NotFound
+from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
+from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
+from orlop.kube.objects import ObjectName
+from orlop.kube.transport import HttpTransport
+from orlop.processes.kube_side import no_programs
+from orlop.sidecars.attacher.attach_rules import attacher_of, node_name_of
+from orlop.sidecars.attacher.node_id_rules import id_in_annotation, id_in_csi_node
+from orlop.sidecars.attacher.volume_source_rules import volume_name_of
+
+FAILED: Final = 1
+NOT_FOUND: Final = 3
+
+
+@click.group("orlop explain", context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """What an object waits for, since when, what was tried, and what comes next."""
+
+
+@command.command("volumeattachment")
+@click.argument("name")
+@click.option("--kubeconfig", default="", metavar="FILE", help="Not given: as kubectl finds it.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
+def volume_attachment(name: str, kubeconfig: str, output: str) -> None:
+    """Explain the VolumeAttachment NAME."""
+    try:
+        told = asyncio.run(_told(name, kubeconfig))
+    except NotFound:
+        click.echo(f"There is no VolumeAttachment {name}.", err=True)
+        sys.exit(NOT_FOUND)
+    except (ApiError, KubeconfigError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(FAILED)
+    if output == "text":
+        click.echo("\n".join((told.what, told.state, *told.tried, f"Next: {told.next}")))
+    else:
+        show(asdict(told), output)
+
+
+async def _told(name: str, kubeconfig: str) -> Explanation:
+    clock = SystemClock()
+    access = Kubeconfig(os.environ, clock=clock, run=no_programs).find(kubeconfig)
+    client = KubeClient(HttpTransport(access), clock=clock, random=SystemRandom(), log=silent_log(), name="orlop")
+    try:
+        attachment = await client.get(VOLUME_ATTACHMENT, ObjectName(None, name))
+        volume = await _found(client, PERSISTENT_VOLUME, volume_name_of(attachment))
+        return explain(AttachmentSeen(attachment, volume, await _node_id(client, attachment)), clock.now())
+    finally:
+        await client.close()
+
+
+async def _node_id(client: KubeClient, attachment: dict[str, Any]) -> str | None:
+    node, driver = node_name_of(attachment), attacher_of(attachment)
+    known = id_in_csi_node(await _found(client, CSI_NODE, node), driver)
+    return known or id_in_annotation(await _found(client, NODE, node) or {}, driver)
+
+
+async def _found(client: KubeClient, kind: Kind, name: str) -> dict[str, Any] | None:
+    """None where it is not there, or may not be read."""
+    if not name:
+        return None
+    try:
+        return await client.get(kind, ObjectName(None, name))
+    except (NotFound, Forbidden):
+        return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    command.main(args=list(arguments), prog_name="orlop explain")  # ends the process with its exit code

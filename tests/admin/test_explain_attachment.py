@@ -1,0 +1,87 @@
+"""A VolumeAttachment in words: each thing it can wait for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from orlop.admin.explain_attachment import AttachmentSeen, explain
+from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION, finalizer_of
+
+DRIVER = "disks.example.com"
+OURS = finalizer_of(DRIVER)
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+Object = dict[str, Any]
+
+
+def attachment(*, ours: bool = False, node_id: str = "", deleted: bool = False, **status: Any) -> Object:
+    metadata: Object = {"name": "csi-1", "uid": "u", "creationTimestamp": "2026-01-02T03:00:05Z"}
+    if ours:
+        metadata["finalizers"] = [OURS]
+    if node_id:
+        metadata["annotations"] = {NODE_ID_ANNOTATION: node_id}
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-01-02T03:03:55Z"
+    spec = {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": "pv1"}}
+    return {"metadata": metadata, "spec": spec, "status": {"attached": False, **status}}
+
+
+def volume(*finalizers: str) -> Object:
+    csi = {"driver": DRIVER, "volumeHandle": "h1"}
+    return {"metadata": {"name": "pv1", "uid": "v", "finalizers": list(finalizers)}, "spec": {"csi": csi}}
+
+
+CASES: list[tuple[str, Object, Object | None, str | None, str]] = [
+    ("fresh", attachment(), volume(), "id-1", "sets its finalizer on the PersistentVolume pv1"),
+    ("volume protected", attachment(), volume(OURS), "id-1", "sets its finalizer and the node's id"),
+    (
+        "all protected",
+        attachment(ours=True, node_id="id-1"),
+        volume(OURS),
+        "id-1",
+        "ControllerPublishVolume of h1 to id-1",
+    ),
+    ("attached", attachment(ours=True, node_id="id-1", attached=True), volume(OURS), "id-1", "as it should be"),
+    ("no volume", attachment(), None, "id-1", "until somebody mends it: there is no PersistentVolume pv1"),
+    ("no node", attachment(), volume(OURS), None, "registered with kubelet"),
+    ("another id", attachment(ours=True, node_id="old"), volume(OURS), "id-1", "is called id-1 now: h1 is taken back"),
+    (
+        "going",
+        attachment(ours=True, node_id="id-1", deleted=True, attached=True),
+        volume(OURS),
+        None,
+        "ControllerUnpublishVolume of h1 from id-1",
+    ),
+    ("said by somebody else", attachment(attached=True), volume(OURS), "id-1", "tells that it is not attached"),
+]
+
+
+@pytest.mark.parametrize(("found", "pv", "node_id", "words"), [row[1:] for row in CASES], ids=[row[0] for row in CASES])
+def test_what_comes_next_is_told(found: Object, pv: Object | None, node_id: str | None, words: str):
+    assert words in explain(AttachmentSeen(found, pv, node_id), NOW).next
+
+
+def test_what_it_is_and_what_was_tried_is_told():
+    error = {"message": "no slot", "time": "2026-01-02T03:03:35Z", "errorCode": 8}
+    told = explain(AttachmentSeen(attachment(attachError=error), volume(), "id-1"), NOW)
+
+    assert told.what == ("csi-1 asks that the PersistentVolume pv1 be attached to the node n1 by disks.example.com.")
+    assert told.state == "It was asked for 4m ago, and waits."
+    assert told.tried == ("Attaching failed 30s ago (code 8): no slot",)
+
+
+def test_one_that_goes_is_told_as_such():
+    told = explain(AttachmentSeen(attachment(ours=True, node_id="i", deleted=True, attached=True), volume(), "i"), NOW)
+
+    assert told.state == "Its deletion was asked for 10s ago; it is still attached."
+
+
+def test_what_others_keep_is_named():
+    kept = attachment(deleted=True)
+    kept["metadata"]["finalizers"] = ["somebody/else"]
+
+    assert (
+        explain(AttachmentSeen(kept, volume(), None), NOW).next == "It is detached, and kept by others: somebody/else."
+    )
