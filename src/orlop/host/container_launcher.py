@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from orlop.host import system_calls
-from orlop.host.container_init import Report, run_container, shell_code, start_command
+from orlop.host.container_command import start_command
+from orlop.host.container_init import Report, run_container, shell_code
 from orlop.host.container_request import MOST_DESCRIPTORS, decoded_command, decoded_request
 from orlop.host.passed_descriptors import received
 

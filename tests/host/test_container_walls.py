@@ -1,0 +1,144 @@
+"""Ways out of a container that were tried, on the real kernel: none leads to this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orlop.embedded.kubelet.pods.containers import ContainerRefused, Streams
+from orlop.host.container_request import Account, Command, VolumePlace
+from support.machine_pods import Kubelet, kubelet_in, nothing_left, shell
+from support.waiting import eventually
+
+DESCRIPTORS = range(3, 20)
+"""More than a container's first process has open."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """/tmp is empty for containers, /var/tmp is not."""
+    kubelet = Path(tempfile.mkdtemp(prefix="o-", dir="/var/tmp"))
+    try:
+        with nothing_left(kubelet):
+            yield kubelet
+    finally:
+        shutil.rmtree(kubelet)
+
+
+def volume(folder: Path) -> tuple[tuple[str, ...], Path]:
+    inside = folder / "pods/v/mount"
+    inside.mkdir(parents=True)
+    return ("pods", "v", "mount"), inside
+
+
+# ---- what is open in a container's first process ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["self", "1"])
+async def test_no_working_directory_is_a_descriptor_of_ours(folder: Path, who: str):
+    async with kubelet_in(folder) as k:
+        for number in DESCRIPTORS:
+            path = f"/proc/{who}/fd/{number}"
+            with pytest.raises(ContainerRefused, match=f"The working directory {path} cannot be entered"):
+                await k.containers.start(shell("true", working_folder=path))
+
+
+async def test_no_working_directory_is_a_descriptor_of_ours_by_a_link_in_a_volume(folder: Path):
+    names, mount = volume(folder)
+    async with kubelet_in(folder) as k:
+        for number in DESCRIPTORS:
+            (mount / f"{number}").symlink_to(f"/proc/self/fd/{number}")
+            wanted = shell("true", working_folder=f"/v/{number}/below", places=(VolumePlace("/v"),), volumes=(names,))
+            with pytest.raises(ContainerRefused, match="cannot be entered"):
+                await k.containers.start(wanted)
+
+
+@pytest.mark.parametrize("who", ["self", "1"])
+async def test_no_program_is_found_by_a_descriptor_of_ours(folder: Path, who: str):
+    """The log's folder is one that the container's first process has open."""
+    logs = folder / "logs/pod-1/main"
+    async with kubelet_in(folder) as k:
+        await k.run("true")
+        (logs / "probe").write_text("#!/bin/sh\necho outside\n")
+        (logs / "probe").chmod(0o755)
+        for number in DESCRIPTORS:
+            with pytest.raises(ContainerRefused, match="exec: "):
+                await k.containers.start(shell("", arguments=(f"/proc/{who}/fd/{number}/probe",)))
+            with pytest.raises(ContainerRefused, match="exec: "):
+                path = (("PATH", f"/proc/{who}/fd/{number}"),)
+                await k.containers.start(shell("", arguments=("probe",), environment=path))
+
+
+async def test_a_command_inside_has_no_descriptor_of_ours_as_its_working_directory(folder: Path):
+    async with kubelet_in(folder) as k:
+        container = await k.containers.start(shell("echo ready; sleep 1000"))
+        await line(k, "ready")
+        for path in [f"/proc/{who}/fd/{number}" for who in ("self", "1") for number in DESCRIPTORS]:
+            with pytest.raises(ContainerRefused, match="cannot be entered"):
+                await run_inside(container, Command(("true",), working_folder=path))
+        container.kill()
+        await container.ended()
+
+
+@pytest.mark.parametrize("path", ["/made/for/it", "/made/../made/for/./it", "made/for/it"])
+async def test_a_missing_working_directory_is_made_for_root(folder: Path, path: str):
+    async with kubelet_in(folder) as k:
+        lines = (await k.run("pwd -P; stat -c '%u %a' .", working_folder=path, account=Account(7, 7)))[1]
+
+    assert lines == ["/made/for/it", "0 755"]
+
+
+async def test_a_user_is_put_into_a_working_directory_that_only_root_may_enter(folder: Path):
+    """As container runtimes do."""
+    names, mount = volume(folder)
+    (mount / "deep").mkdir()
+    mount.chmod(0o700)
+    async with kubelet_in(folder) as k:
+        how = {"places": (VolumePlace("/v"),), "volumes": (names,), "account": Account(7, 7)}
+        assert await k.run("pwd", working_folder="/v/deep", **how) == (0, ["/v/deep"])
+
+
+# ---- what is found by a name -----------------------------------------------------------------------------------------
+
+
+async def test_a_null_device_of_the_tenants_is_not_opened_for_it(folder: Path):
+    names, mount = volume(folder)
+    async with kubelet_in(folder) as k:
+        for number in DESCRIPTORS:
+            (mount / "null").unlink(missing_ok=True)
+            (mount / "null").symlink_to(f"/proc/self/fd/{number}")
+            how = {"places": (VolumePlace("/dev"),), "volumes": (names,), "attempt": number}
+            container = await k.containers.start(shell("stat -L -c %F /proc/self/fd/0", **how))
+            await container.ended()
+            assert k.lines(attempt=number) == ["character special file"]
+
+
+async def test_a_fifo_in_the_place_of_the_null_device_keeps_no_container_from_starting(folder: Path):
+    names, mount = volume(folder)
+    os.mkfifo(mount / "null")
+    async with kubelet_in(folder) as k:
+        assert await k.run("echo ran", places=(VolumePlace("/dev"),), volumes=(names,)) == (0, ["ran"])
+
+
+async def test_an_empty_volume_can_be_the_devices(folder: Path):
+    names, _ = volume(folder)
+    async with kubelet_in(folder) as k:
+        assert await k.run("ls -A /dev; cat", places=(VolumePlace("/dev"),), volumes=(names,)) == (0, [])
+
+
+async def run_inside(container, command: Command) -> int:
+    nothing = os.open("/dev/null", os.O_RDWR)
+    try:
+        running = await container.run_inside(command, Streams(nothing, nothing, nothing))
+    finally:
+        os.close(nothing)
+    return await running.ended()
+
+
+async def line(k: Kubelet, text: str) -> None:
+    await eventually(lambda: text in k.lines())
