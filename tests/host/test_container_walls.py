@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +131,43 @@ async def test_an_empty_volume_can_be_the_devices(folder: Path):
     names, _ = volume(folder)
     async with kubelet_in(folder) as k:
         assert await k.run("ls -A /dev; cat", places=(VolumePlace("/dev"),), volumes=(names,)) == (0, [])
+
+
+# ---- the program that a container begins as --------------------------------------------------------------------------
+
+CHANGE_MYSELF = """
+import os
+path = "/proc/self/exe"
+print(os.stat(path).st_ino)
+try:
+    os.chmod(path, os.stat(path).st_mode & 0o7777)
+    print("changed")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+async def test_the_program_we_run_by_cannot_be_changed_through_the_command(folder: Path):
+    async with kubelet_in(folder) as k:
+        lines = await output(k, arguments=("/proc/self/exe", "-I", "-S", "-c", CHANGE_MYSELF))
+
+    assert lines == [str(Path(sys.executable).stat().st_ino), "Read-only file system"]
+
+
+async def test_the_program_we_run_by_cannot_be_changed_through_a_script(folder: Path):
+    names, mount = volume(folder)
+    (mount / "script").write_text(f"#!/proc/self/exe\n{CHANGE_MYSELF}")
+    (mount / "script").chmod(0o755)
+    async with kubelet_in(folder) as k:
+        lines = await output(k, arguments=("/v/script",), places=(VolumePlace("/v"),), volumes=(names,))
+
+    assert lines == [str(Path(sys.executable).stat().st_ino), "Read-only file system"]
+
+
+async def output(k: Kubelet, **how: Any) -> list[str]:
+    container = await k.containers.start(shell("", **how))
+    await container.ended()
+    return k.lines("stdout")
 
 
 async def run_inside(container, command: Command) -> int:

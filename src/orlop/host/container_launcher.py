@@ -39,6 +39,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, _reap)
     requests = socket.socket(fileno=int(sys.argv[-1]))
     requests.set_inheritable(False)  # whoever holds it can ask for any container
+    _close_all_but(requests.fileno())
+    sys.meta_path.clear()  # nothing is imported from now on: what lies there could be a tenant's, seen from inside
     os.umask(0)  # files and devices in a container's root have the modes they are made with
     gc.freeze()  # what is there now is never looked at again, so that copies of this process share its pages
     own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -49,6 +51,12 @@ def main() -> None:
         _answer(kind, descriptors, _Outside(requests, own_processes))
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _close_all_but(requests: int) -> None:
+    """The program was run by its descriptor, which is still there."""
+    system_calls.close_range(3, requests - 1)
+    system_calls.close_range(requests + 1, system_calls.LAST_DESCRIPTOR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from orlop.host import system_calls
 from orlop.host.errors import HostError
 
 _PLACE: Final = os.O_PATH | os.O_CLOEXEC
+_TRIES: Final = 128
 
 
 def attach_at(root: int, path: str, tree: int) -> None:
@@ -55,8 +56,16 @@ def _make(root: int, parents: Sequence[str], name: str, *, is_folder: bool) -> i
 
 def open_in(root: int, path: str) -> int:
     """Links are followed, as they are for the container: with its root as the root."""
-    confined = system_calls.IN_ROOT | system_calls.NO_MAGIC_LINKS
-    return system_calls.openat2(root, path, _PLACE, confined)
+    for _ in range(_TRIES - 1):
+        try:
+            return _opened(root, path)
+        except BlockingIOError:  # somebody on this machine renamed or mounted while a `..` was walked
+            continue
+    return _opened(root, path)
+
+
+def _opened(root: int, path: str) -> int:
+    return system_calls.openat2(root, path, _PLACE, system_calls.IN_ROOT | system_calls.NO_MAGIC_LINKS)
 
 
 def attach(tree: int, target: int) -> None:
