@@ -19,6 +19,7 @@ from support.waiting import eventually
 
 DESCRIPTORS = range(3, 20)
 """More than a container's first process has open."""
+PYTHON = str(Path(sys.executable).resolve())
 
 
 @pytest.fixture
@@ -168,6 +169,92 @@ async def output(k: Kubelet, **how: Any) -> list[str]:
     container = await k.containers.start(shell("", **how))
     await container.ended()
     return k.lines("stdout")
+
+
+# ---- rights that nobody gave -----------------------------------------------------------------------------------------
+
+NEW_USER = 0x10000000
+CALLS = f"""
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(name, *arguments):
+    ctypes.set_errno(0)
+    result = libc.syscall(*arguments)
+    print(name, "done" if result >= 0 else errno.errorcode[ctypes.get_errno()])
+number = dict(unshare=272, keyctl=250, add_key=248, bpf=321, perf=298, faults=323, setns=308, mount=165)
+if os.uname().machine == "aarch64":
+    number = dict(unshare=97, keyctl=219, add_key=217, bpf=280, perf=241, faults=282, setns=268, mount=40)
+tried("unshare", number["unshare"], {NEW_USER})
+tried("keyctl", number["keyctl"], 0, -3, 1)
+tried("add_key", number["add_key"], b"user", b"mine", b"x", 1, -4)
+tried("bpf", number["bpf"], 0, None, 0)
+tried("perf", number["perf"], None, 0, -1, -1, 0)
+tried("faults", number["faults"], 1)
+tried("setns", number["setns"], os.open("/proc/self/ns/user", os.O_RDONLY), 0)
+tried("mount", number["mount"], b"a", b"/tmp", b"tmpfs", 0, None)
+tried("clone3", 435, None, 0)
+"""
+
+
+async def test_calls_that_lead_to_other_rights_are_refused(folder: Path):
+    async with kubelet_in(folder) as k:
+        lines = await output(k, arguments=(PYTHON, "-I", "-S", "-c", CALLS))
+
+    refused = ["unshare", "keyctl", "add_key", "bpf", "perf", "faults", "setns", "mount"]
+    assert lines == [*(f"{name} EPERM" for name in refused), "clone3 ENOSYS"]
+
+
+@pytest.mark.parametrize("user", [0, 1234])
+async def test_there_is_no_way_to_the_cgroups_of_the_machine(folder: Path, user: int):
+    script = "mkdir -p /tmp/c; unshare -UrmC sh -c 'mount -t cgroup2 none /tmp/c && cat /tmp/c/cgroup.controllers'"
+    async with kubelet_in(folder) as k:
+        code, lines = await k.run(script, account=Account(user, user))
+
+    assert code != 0
+    assert lines == ["unshare: unshare failed: Operation not permitted"]
+
+
+async def test_a_command_inside_is_refused_the_same(folder: Path):
+    async with kubelet_in(folder) as k:
+        container = await k.containers.start(shell("echo ready; sleep 1000"))
+        await line(k, "ready")
+        assert await run_inside(container, Command(("unshare", "-U", "true"))) == 1
+        assert await run_inside(container, Command(("true",))) == 0
+        container.kill()
+        await container.ended()
+
+
+ORDINARY = """
+import os, subprocess, threading
+done = []
+threads = [threading.Thread(target=done.append, args=(n,)) for n in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+child = os.fork()
+if child == 0:
+    os._exit(3)
+print(len(done), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), subprocess.run(["true"]).returncode)
+"""
+
+
+async def test_threads_forks_and_pipes_work(folder: Path):
+    async with kubelet_in(folder) as k:
+        assert await output(k, arguments=(PYTHON, "-I", "-S", "-c", ORDINARY)) == ["8 3 0"]
+        assert await k.run("(echo a; echo b) | sort -r | head -1") == (0, ["8 3 0", "b"])
+
+
+async def test_queues_and_shared_memory_are_the_containers_own(folder: Path):
+    script = "readlink /proc/self/ns/ipc; echo ready; sleep 1000"
+    async with kubelet_in(folder) as k:
+        container = await k.containers.start(shell(script))
+        await line(k, "ready")
+        own = k.lines()[0]
+        same = f'[ "$(readlink /proc/self/ns/ipc)" = "{own}" ]'
+        assert await run_inside(container, Command(("sh", "-c", same))) == 0
+        container.kill()
+        await container.ended()
+
+    assert own != str(Path("/proc/self/ns/ipc").readlink())
 
 
 async def run_inside(container, command: Command) -> int:

@@ -1,8 +1,9 @@
 """One command of a container becomes a process: the container's own, or one more that is run inside.
 
 Order in the new process: its three streams → every other descriptor is closed → the working folder → the rights that
-could change this machine are lost → the program. What the tenant named, folder or program, is looked at only when
-nothing of this machine is open any more, the folder confined to the container's root, the program without our rights.
+could change this machine are lost, and the ways to others (`seccomp_filter_rules`) → the program. What the tenant
+named, folder or program, is looked at only when nothing of this machine is open any more: the folder confined to the
+container's root, the program without our rights.
 
 Whoever calls this is in the container already, and keeps all capabilities.
 """
@@ -22,6 +23,7 @@ from orlop.host import system_calls
 from orlop.host.container_places import made_place, open_in
 from orlop.host.container_request import Command
 from orlop.host.errors import HostError
+from orlop.host.seccomp_filter_rules import filter_program
 
 KEPT_CAPABILITIES: Final = frozenset((0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31))
 """chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, net_raw, sys_chroot,
@@ -32,6 +34,7 @@ FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT
 FIRST_OTHER: Final = 3
 NOT_STARTED: Final = 128
 LONGEST_SENTENCE: Final = 1000
+_FILTER: Final = filter_program(os.uname().machine)
 
 
 def start_command(command: Command, streams: tuple[int, int, int]) -> int:
@@ -141,6 +144,8 @@ def _found_or_made(root: int, folder: str) -> int:
 
 def _lose_rights(command: Command) -> None:
     """At once, and not only when the program begins: its name is the tenant's too."""
+    if _FILTER is not None:
+        system_calls.filter_calls(_FILTER)
     for number in range(LAST_CAPABILITY + 1):
         if number not in KEPT_CAPABILITIES:
             with contextlib.suppress(OSError):  # the kernel has fewer

@@ -29,7 +29,9 @@ from orlop.host.passed_descriptors import received
 
 START, RUN_INSIDE = b"start", b"run inside"
 _LONGEST_MESSAGE: Final = 64
-_INSIDE: Final = system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME | system_calls.NEW_PROCESSES
+_INSIDE: Final = (
+    system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME | system_calls.NEW_IPC | system_calls.NEW_PROCESSES
+)
 
 
 def main() -> None:

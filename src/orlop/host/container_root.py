@@ -90,7 +90,7 @@ class ContainerRoot:
 
         Returns the container's own null device: opened before any volume could lie in its way.
         """
-        system_calls.unshare(system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME)
+        system_calls.unshare(system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME | system_calls.NEW_IPC)
         _keep_mounts_to_ourselves()
         root = self._attached_overlay()
         nothing = self._furnished(root)

@@ -1,7 +1,8 @@
 """The system calls that Python has no function for, as the kernel has them.
 
 Each one raises the plain OSError of its errno and knows nothing of what it is used for: the sentence is for the module
-that asked. Nothing else in this folder may hold a system call's number. A call that a signal interrupted is made again.
+that asked. Nothing else in this folder may hold a system call's number, but the filter that refuses some. A call that a
+signal interrupted is made again.
 """
 
 from __future__ import annotations
@@ -41,11 +42,14 @@ _CLOSED_AT_EXEC: Final = 1
 # unshare, setns
 NEW_MOUNTS: Final = 0x0002_0000
 NEW_HOST_NAME: Final = 0x0400_0000
+NEW_IPC: Final = 0x0800_0000
 NEW_PROCESSES: Final = 0x2000_0000
 
 # prctl
 DIE_WITH_PARENT: Final = 1
 SET_DUMPABLE: Final = 4
+_SET_SECCOMP: Final = 22
+_BY_FILTER: Final = 2
 DROP_FROM_BOUNDING_SET: Final = 24
 NO_NEW_PRIVILEGES: Final = 38
 
@@ -110,6 +114,7 @@ _MOUNT_ATTRIBUTES: Final = struct.Struct("=QQQQ")  # set, clear, propagation, us
 _FILE_ATTRIBUTES: Final = struct.Struct("=QIIII")  # flags, extent size, extents, project, extent size when copied
 _CAPABILITY_HEADER: Final = struct.Struct("=Ii")  # version, process
 _CAPABILITIES: Final = struct.Struct("=6I")  # effective, permitted, inheritable; once more for those from 32 on
+_FILTER_INSTRUCTION_SIZE: Final = 8
 _STATX_SIZE: Final = 256
 _STATX_FIELDS: Final = struct.Struct("=8xQ16xQ96xIIQ")  # attributes, inode, major and minor of the device, mount id
 _TRIES_WHEN_INTERRUPTED: Final = 100
@@ -117,6 +122,12 @@ _TRIES_WHEN_INTERRUPTED: Final = 100
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _Text, _Bits, _Size = ctypes.c_char_p, ctypes.c_uint, ctypes.c_size_t
 _Number: Final = ctypes.c_long
+
+
+class _FilterProgram(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,12 @@ def setns(descriptor: int, flags: int) -> None:
 
 def prctl(option: int, argument: int) -> None:
     _prctl(option, argument, 0, 0, 0)
+
+
+def filter_calls(program: bytes) -> None:
+    """For good, for the calling thread and all that it starts: the kernel asks the program about each system call."""
+    given = _FilterProgram(len(program) // _FILTER_INSTRUCTION_SIZE, program)
+    _prctl(_SET_SECCOMP, _BY_FILTER, ctypes.addressof(given), 0, 0)
 
 
 def keep_capabilities(kept: frozenset[int]) -> None:
