@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orlop.embedded.kubelet.pods.containers import ContainerRefused, Streams
-from orlop.host.container_request import Account, Command, VolumePlace
+from orlop.host.container_request import Account, Command, LogLimits, VolumePlace
 from support.machine_pods import Kubelet, kubelet_in, nothing_left, shell
 from support.waiting import eventually
 
@@ -255,6 +259,53 @@ async def test_queues_and_shared_memory_are_the_containers_own(folder: Path):
         await container.ended()
 
     assert own != str(Path("/proc/self/ns/ipc").readlink())
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------------
+
+GIVE_AWAY = """
+import os, socket
+with socket.socket(socket.AF_UNIX) as channel:
+    channel.connect("/v/s")
+    socket.send_fds(channel, [b"x"], [1])
+    channel.recv(1)
+os.write(1, b"last words")
+"""
+
+
+@pytest.mark.parametrize("then", ["waits", "writes on"])
+async def test_a_container_ends_though_somebody_else_has_its_output(folder: Path, then: str):
+    names, mount = volume(folder)
+    async with kubelet_in(folder) as k:
+        with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor() as threads:
+            listening.bind(str(mount / "s"))
+            listening.listen()
+            taking = threads.submit(taken_output, listening, then)
+            how = {"places": (VolumePlace("/v"),), "volumes": (names,), "limits": LogLimits(1 << 20)}
+            container = await k.containers.start(shell("", arguments=(PYTHON, "-I", "-S", "-c", GIVE_AWAY), **how))
+            code = await asyncio.wait_for(container.ended(), 30)
+            taking.result()
+
+        assert code == 0
+        assert then == "writes on" or k.lines() == ["last words"]
+
+
+def taken_output(listening: socket.socket, then: str) -> None:
+    """Until the container's end, which nobody but its first process can tell by closing the other end."""
+    channel, _ = listening.accept()
+    with channel:
+        _, (output,), _, _ = socket.recv_fds(channel, 1, 1)
+        channel.send(b"x")
+    try:
+        while then == "writes on":
+            os.write(output, b"on and on\n" * 1000)
+        poll = select.poll()
+        poll.register(output, select.POLLERR)
+        assert poll.poll(20_000)
+    except BrokenPipeError:
+        pass
+    finally:
+        os.close(output)
 
 
 async def run_inside(container, command: Command) -> int:

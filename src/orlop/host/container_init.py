@@ -15,7 +15,7 @@ the command loses those that could change this machine, and never has more than 
 from __future__ import annotations
 
 import contextlib
-import errno
+import fcntl
 import json
 import os
 import select
@@ -28,6 +28,7 @@ from orlop.host.container_command import FORWARDED, NOT_STARTED, start_command
 from orlop.host.container_log import ONE_READ, ContainerLog
 from orlop.host.container_request import Command, ContainerRequest
 from orlop.host.container_root import ContainerRoot
+from orlop.host.errors import HostError
 
 
 class Report:
@@ -40,7 +41,8 @@ class Report:
         self._tell({"started": True})
 
     def refused(self, error: OSError) -> None:
-        self._tell({"refused": str(error.strerror or error), "errno": error.errno or errno.EIO})
+        told = error if isinstance(error, HostError) else HostError.because(error, "The container cannot be made")
+        self._tell({"refused": str(told), "errno": told.errno})
 
     def ended(self, code: int) -> None:
         self._tell({"exit": code})
@@ -134,9 +136,12 @@ class _Life:
         if output:
             self._log.write(self._streams[descriptor], output)
             return True
+        self._close(descriptor)
+        return False
+
+    def _close(self, descriptor: int) -> None:
         self._log.end(self._streams.pop(descriptor))
         os.close(descriptor)
-        return False
 
     def _end_all_others(self) -> None:
         """First the processes, so that the output has an end."""
@@ -146,9 +151,16 @@ class _Life:
             while True:
                 os.waitpid(-1, 0)
         for descriptor in list(self._streams):
-            os.set_blocking(descriptor, True)
-            while self._copy(descriptor):
-                pass
+            self._take_the_rest(descriptor)
+
+    def _take_the_rest(self, descriptor: int) -> None:
+        """What a pipe can hold and no more: whom the container gave the other end to may write for ever, or wait."""
+        rest = fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)
+        with contextlib.suppress(BlockingIOError):
+            while rest > 0 and (output := os.read(descriptor, min(rest, ONE_READ))):
+                self._log.write(self._streams[descriptor], output)
+                rest -= len(output)
+        self._close(descriptor)
 
 
 def _drain(descriptor: int) -> None:
