@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,14 @@ async def test_an_empty_volume_can_be_the_devices(folder: Path):
     names, _ = volume(folder)
     async with kubelet_in(folder) as k:
         assert await k.run("ls -A /dev; cat", places=(VolumePlace("/dev"),), volumes=(names,)) == (0, [])
+
+
+async def test_what_the_kernel_refuses_is_told_as_a_sentence(folder: Path):
+    wanted = shell("true")
+    root = replace(wanted.request.root, host_name="x" * 65)
+    async with kubelet_in(folder) as k:
+        with pytest.raises(ContainerRefused, match=r"^The container cannot be made: Invalid argument\.$"):
+            await k.containers.start(replace(wanted, request=replace(wanted.request, root=root)))
 
 
 # ---- the program that a container begins as --------------------------------------------------------------------------

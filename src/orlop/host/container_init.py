@@ -40,8 +40,9 @@ class Report:
     def started(self) -> None:
         self._tell({"started": True})
 
-    def refused(self, error: OSError) -> None:
-        told = error if isinstance(error, HostError) else HostError.because(error, "The container cannot be made")
+    def refused(self, error: OSError, what: str = "The container cannot be made") -> None:
+        """`what` begins the sentence where the error is none itself."""
+        told = error if isinstance(error, HostError) else HostError.because(error, what)
         self._tell({"refused": str(told), "errno": told.errno})
 
     def ended(self, code: int) -> None:

@@ -140,7 +140,7 @@ def _run_inside(descriptors: Sequence[int], channel: socket.socket) -> NoReturn:
         system_calls.setns(container, _INSIDE)
         child = start_command(command, (streams[0], streams[1], streams[2]))
     except OSError as error:
-        report.refused(error)
+        report.refused(error, "The command cannot be run in the container")
         os._exit(1)
     for descriptor in streams:
         os.close(descriptor)

@@ -12,7 +12,7 @@ does to the node's permissions does not reach the machine. It can make no other 
 Nothing is mounted where this machine sees it, so there is nothing to clean up: all of it goes with the last process.
 Targets are walked by the kernel as if the new root were the root already: no link and no `..` leads out of it.
 
-This is no wall against a hostile root user: what `/` holds can be read. It must not be possible to change it.
+What `/` holds can be read, by root all of it: that is no wall. It must not be possible to change any of it.
 """
 
 from __future__ import annotations
