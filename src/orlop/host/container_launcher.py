@@ -22,13 +22,16 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from orlop.host import system_calls
-from orlop.host.container_init import Report, run_container, shell_code, start_command
+from orlop.host.container_command import start_command
+from orlop.host.container_init import Report, run_container, shell_code
 from orlop.host.container_request import MOST_DESCRIPTORS, decoded_command, decoded_request
 from orlop.host.passed_descriptors import received
 
 START, RUN_INSIDE = b"start", b"run inside"
 _LONGEST_MESSAGE: Final = 64
-_INSIDE: Final = system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME | system_calls.NEW_PROCESSES
+_INSIDE: Final = (
+    system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME | system_calls.NEW_IPC | system_calls.NEW_PROCESSES
+)
 
 
 def main() -> None:
@@ -38,6 +41,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, _reap)
     requests = socket.socket(fileno=int(sys.argv[-1]))
     requests.set_inheritable(False)  # whoever holds it can ask for any container
+    _close_all_but(requests.fileno())
+    sys.meta_path.clear()  # nothing is imported from now on: what lies there could be a tenant's, seen from inside
     os.umask(0)  # files and devices in a container's root have the modes they are made with
     gc.freeze()  # what is there now is never looked at again, so that copies of this process share its pages
     own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -48,6 +53,12 @@ def main() -> None:
         _answer(kind, descriptors, _Outside(requests, own_processes))
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _close_all_but(requests: int) -> None:
+    """The program was run by its descriptor, which is still there."""
+    system_calls.close_range(3, requests - 1)
+    system_calls.close_range(requests + 1, system_calls.LAST_DESCRIPTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ def _run_inside(descriptors: Sequence[int], channel: socket.socket) -> NoReturn:
         system_calls.setns(container, _INSIDE)
         child = start_command(command, (streams[0], streams[1], streams[2]))
     except OSError as error:
-        report.refused(error)
+        report.refused(error, "The command cannot be run in the container")
         os._exit(1)
     for descriptor in streams:
         os.close(descriptor)

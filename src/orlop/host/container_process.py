@@ -18,14 +18,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import orlop
+from orlop.host import system_calls
 from orlop.host.container_launcher import RUN_INSIDE, START
 from orlop.host.container_request import MOST_VOLUMES, Command, ContainerRequest, encoded_command
+from orlop.host.container_root import NO_SUID, READ_ONLY
 from orlop.host.errors import HostError
 from orlop.host.passed_descriptors import received
 
@@ -176,12 +179,38 @@ class ContainerLauncher:
 
 
 def _started(requests: socket.socket) -> subprocess.Popen[bytes]:
-    """Few imports and no environment: whatever this process was given, a container's first process would hold too."""
+    """Few imports and hardly any environment: whatever it was given, a container's first process would hold too.
+
+    It is run from a mount of its program that nobody can write: /proc/self/exe leads there until a container's command
+    runs, and the command is the tenant's to choose. The time zone is given, or it would be read in the container.
+    """
     package_folder = str(Path(orlop.__file__).parent.parent)
     words = [sys.executable, "-I", "-S", "-c", _PROGRAM, package_folder, str(requests.fileno())]
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and fixed words
-        words, env={}, stdin=subprocess.DEVNULL, pass_fds=[requests.fileno()], cwd="/", start_new_session=True
-    )
+    with _unwritable(sys.executable) as program:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and fixed words
+            words,
+            executable=f"/proc/self/fd/{program}",
+            env={"TZ": "UTC0"},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[requests.fileno(), program],
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def _unwritable(program: str) -> Iterator[int]:
+    """A mount of the file alone that is nowhere attached, and gone with the last process that runs from it."""
+    try:
+        with ExitStack() as held:
+            file = os.open(program, os.O_PATH | os.O_CLOEXEC)
+            held.callback(os.close, file)
+            tree = system_calls.clone_tree(file)
+            held.callback(os.close, tree)
+            system_calls.set_mount_attributes(tree, READ_ONLY | NO_SUID, 0, system_calls.PROPAGATION_PRIVATE)
+            yield tree
+    except OSError as error:
+        raise HostError.because(error, "The launcher of containers cannot be started") from error
 
 
 def _paper(words: bytes) -> int:

@@ -12,7 +12,7 @@ does to the node's permissions does not reach the machine. It can make no other 
 Nothing is mounted where this machine sees it, so there is nothing to clean up: all of it goes with the last process.
 Targets are walked by the kernel as if the new root were the root already: no link and no `..` leads out of it.
 
-This is no wall against a hostile root user: what `/` holds can be read. It must not be possible to change it.
+What `/` holds can be read, by root all of it: that is no wall. It must not be possible to change any of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from orlop.host import system_calls
+from orlop.host.container_places import attach, attach_at, attach_kept_open, open_in
 from orlop.host.container_request import RootRequest, VolumePlace
 from orlop.host.errors import HostError
 from orlop.host.mount_table_rules import parse_mount_lines
@@ -84,17 +85,21 @@ class ContainerRoot:
         self._carried = list(_carried_file_systems(request.hidden))
         self._sys = _clone_of("/sys")
 
-    def enter(self) -> None:
-        """Called by the first process of the container's process namespace: its /proc is this one's."""
-        system_calls.unshare(system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME)
+    def enter(self) -> int:
+        """Called by the first process of the container's process namespace: its /proc is this one's.
+
+        Returns the container's own null device: opened before any volume could lie in its way.
+        """
+        system_calls.unshare(system_calls.NEW_MOUNTS | system_calls.NEW_HOST_NAME | system_calls.NEW_IPC)
         _keep_mounts_to_ourselves()
         root = self._attached_overlay()
-        self._furnish(root)
+        nothing = self._furnished(root)
         os.fchdir(root)
         system_calls.swap_root_for_working_folder()
         system_calls.umount2(".", system_calls.UNMOUNT_LAZILY)
         os.chdir("/")
         os.close(root)
+        return nothing
 
     def _attached_overlay(self) -> int:
         """The descriptor of its root. It is attached upon `/`, which nobody looks at any more."""
@@ -106,20 +111,21 @@ class ContainerRoot:
             os.close(place)
         return overlay
 
-    def _furnish(self, root: int) -> None:
+    def _furnished(self, root: int) -> int:
         for carried in self._carried:
-            _attach_at(root, carried.path, carried.tree)
+            attach_at(root, carried.path, carried.tree)
         for path in self._request.hidden:
             _cover(root, path)
-        _attach_at(root, "/sys", self._sys)
+        attach_at(root, "/sys", self._sys)
         _attach_proc(root)
-        _attach_dev(root)
+        nothing = _attached_dev(root)
         with _device_nodes(root, self._devices) as devices:
             by_depth = sorted([*self._volumes, *devices], key=lambda volume: len(PurePosixPath(volume[0].path).parts))
             for place, tree in by_depth:
-                _attach_at(root, place.path, tree)
+                attach_at(root, place.path, tree)
         if self._request.read_only:
             system_calls.set_mount_attributes(root, READ_ONLY, 0, 0)
+        return nothing
 
 
 # ---- before leaving --------------------------------------------------------------------------------------------------
@@ -231,27 +237,27 @@ def _begin_empty(layer: int) -> None:
 def _cover(root: int, path: str) -> None:
     """With an empty folder; what is not there needs no cover."""
     try:
-        target = _open_in(root, path)
+        target = open_in(root, path)
     except FileNotFoundError:
         return
     empty = system_calls.new_file_system("tmpfs", {"size": "4k", "mode": "0555"}, READ_ONLY | NO_SUID | NO_DEVICES)
-    _attach(empty, target)
+    attach(empty, target)
 
 
 def _attach_proc(root: int) -> None:
     proc = system_calls.new_file_system("proc", {}, NO_SUID | NO_DEVICES | NO_EXEC)
-    _attach(proc, _open_in(root, "/proc"))
+    attach(proc, open_in(root, "/proc"))
     for name in _READ_ONLY_IN_PROC:
         try:
-            place = _open_in(root, f"/proc/{name}")
+            place = open_in(root, f"/proc/{name}")
         except FileNotFoundError:
             continue
         tree = system_calls.clone_tree(place)
         system_calls.set_mount_attributes(tree, READ_ONLY, 0, system_calls.PROPAGATION_PRIVATE)
-        _attach(tree, place)
+        attach(tree, place)
 
 
-def _attach_dev(root: int) -> None:
+def _attached_dev(root: int) -> int:
     dev = system_calls.new_file_system("tmpfs", {"size": "64k", "mode": "0755"}, NO_SUID | NO_EXEC)
     for name, (major, minor) in _DEVICES.items():
         os.mknod(name, 0o20666, os.makedev(major, minor), dir_fd=dev)
@@ -259,18 +265,20 @@ def _attach_dev(root: int) -> None:
         os.symlink(path, name, dir_fd=dev)
     for name in ("shm", "pts"):
         os.mkdir(name, 0o755, dir_fd=dev)
-    _attach_kept_open(dev, _open_in(root, "/dev"))
+    attach_kept_open(dev, open_in(root, "/dev"))
     shared = system_calls.new_file_system("tmpfs", {"size": "64m", "mode": "1777"}, NO_SUID | NO_DEVICES | NO_EXEC)
-    _attach(shared, _open_in(root, "/dev/shm"))  # noqa: S108 - a place in the container
+    attach(shared, open_in(root, "/dev/shm"))  # noqa: S108 - a place in the container
     options = {"newinstance": None, "ptmxmode": "0666", "mode": "0620", "gid": "5"}
-    _attach(system_calls.new_file_system("devpts", options, NO_SUID | NO_EXEC), _open_in(root, "/dev/pts"))
+    attach(system_calls.new_file_system("devpts", options, NO_SUID | NO_EXEC), open_in(root, "/dev/pts"))
+    nothing = os.open("null", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dev)
     os.close(dev)
+    return nothing
 
 
 @contextmanager
 def _device_nodes(root: int, devices: Sequence[_Device]) -> Iterator[list[tuple[VolumePlace, int]]]:
     """Mounts of nodes that are made in /dev; their names there go again once they are attached elsewhere."""
-    folder = _open_in(root, "/dev")
+    folder = open_in(root, "/dev")
     try:
         yield [_device_node(folder, f".device-{number}", device) for number, device in enumerate(devices)]
         for number in range(len(devices)):
@@ -291,61 +299,3 @@ def _device_node(folder: int, name: str, device: _Device) -> tuple[VolumePlace, 
             os.close(node)
     except OSError as error:
         raise HostError.because(error, f"The device {device.place.path} cannot be made in the container") from error
-
-
-# ---- places in the new root ------------------------------------------------------------------------------------------
-
-
-def _attach_at(root: int, path: str, tree: int) -> None:
-    """Makes the place where it is missing: a folder for a folder, an empty file for anything else."""
-    try:
-        _attach(tree, _made_place(root, path, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode)))
-    except OSError as error:
-        raise HostError.because(error, f"Nothing can be mounted at {path} in the container") from error
-
-
-def _made_place(root: int, path: str, *, is_folder: bool) -> int:
-    names = [name for name in path.split("/") if name and name != "."]
-    if not names or ".." in names:
-        raise OSError(errno.EINVAL, "the path must lead somewhere below the root, without `..`")
-    for count, name in enumerate(names, 1):
-        try:
-            place = _open_in(root, "/".join(names[:count]))
-        except FileNotFoundError:
-            place = _make(root, names[: count - 1], name, is_folder=is_folder or count < len(names))
-        if count == len(names):
-            return place
-        os.close(place)
-    raise AssertionError
-
-
-def _make(root: int, parents: Sequence[str], name: str, *, is_folder: bool) -> int:
-    parent = _open_in(root, "/".join(parents) or ".")
-    try:
-        if is_folder:
-            os.mkdir(name, 0o755, dir_fd=parent)
-        else:
-            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=parent))
-        return _open_in(root, "/".join((*parents, name)))
-    finally:
-        os.close(parent)
-
-
-def _open_in(root: int, path: str) -> int:
-    """Links are followed, as they are for the container: with its root as the root."""
-    confined = system_calls.IN_ROOT | system_calls.NO_MAGIC_LINKS
-    return system_calls.openat2(root, path, _TARGET_FLAGS, confined)
-
-
-def _attach(tree: int, target: int) -> None:
-    try:
-        _attach_kept_open(tree, target)
-    finally:
-        os.close(tree)
-
-
-def _attach_kept_open(tree: int, target: int) -> None:
-    try:
-        system_calls.attach_tree(tree, target)
-    finally:
-        os.close(target)

@@ -1,7 +1,8 @@
 """The system calls that Python has no function for, as the kernel has them.
 
 Each one raises the plain OSError of its errno and knows nothing of what it is used for: the sentence is for the module
-that asked. Nothing else in this folder may hold a system call's number. A call that a signal interrupted is made again.
+that asked. Nothing else in this folder may hold a system call's number, but the filter that refuses some. A call that a
+signal interrupted is made again.
 """
 
 from __future__ import annotations
@@ -41,12 +42,23 @@ _CLOSED_AT_EXEC: Final = 1
 # unshare, setns
 NEW_MOUNTS: Final = 0x0002_0000
 NEW_HOST_NAME: Final = 0x0400_0000
+NEW_IPC: Final = 0x0800_0000
 NEW_PROCESSES: Final = 0x2000_0000
 
 # prctl
 DIE_WITH_PARENT: Final = 1
+SET_DUMPABLE: Final = 4
+_SET_SECCOMP: Final = 22
+_BY_FILTER: Final = 2
 DROP_FROM_BOUNDING_SET: Final = 24
 NO_NEW_PRIVILEGES: Final = 38
+
+# capget, capset
+_CAPABILITY_VERSION: Final = 0x2008_0522
+_HALVES: Final = (0, 32)
+
+# close_range
+LAST_DESCRIPTOR: Final = 0xFFFF_FFFF
 
 # umount2
 UNMOUNT_LAZILY: Final = 2
@@ -78,19 +90,20 @@ WATCH_FOLDERS_ONLY: Final = 0x0100_0000
 # From 424 on the numbers are the same on every architecture; before that x86-64 has its own.
 _OLD_NAMES: Final = (
     *("renameat2", "statx", "ioprio_set", "getdents64", "syncfs"),
-    *("pivot_root", "unshare", "setns", "prctl"),
+    *("pivot_root", "unshare", "setns", "prctl", "capget", "capset"),
 )
 _OLD_NUMBERS: Final = dict(
     zip(
         _OLD_NAMES,
-        {"x86_64": (316, 332, 251, 217, 306, 155, 272, 308, 157)}.get(
-            os.uname().machine, (276, 291, 30, 61, 267, 41, 97, 268, 167)
+        {"x86_64": (316, 332, 251, 217, 306, 155, 272, 308, 157, 125, 126)}.get(
+            os.uname().machine, (276, 291, 30, 61, 267, 41, 97, 268, 167, 90, 91)
         ),
         strict=True,
     )
 )
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
+_CLOSE_RANGE = 436
 _QUOTACTL_FD, _FILE_GETATTR, _FILE_SETATTR = 443, 468, 469
 _RENAMEAT2, _STATX = _OLD_NUMBERS["renameat2"], _OLD_NUMBERS["statx"]
 _IOPRIO_SET, _GETDENTS64 = _OLD_NUMBERS["ioprio_set"], _OLD_NUMBERS["getdents64"]
@@ -99,6 +112,9 @@ _SYNCFS = _OLD_NUMBERS["syncfs"]
 _OPEN_HOW: Final = struct.Struct("=QQQ")  # flags, mode, resolve
 _MOUNT_ATTRIBUTES: Final = struct.Struct("=QQQQ")  # set, clear, propagation, user namespace
 _FILE_ATTRIBUTES: Final = struct.Struct("=QIIII")  # flags, extent size, extents, project, extent size when copied
+_CAPABILITY_HEADER: Final = struct.Struct("=Ii")  # version, process
+_CAPABILITIES: Final = struct.Struct("=6I")  # effective, permitted, inheritable; once more for those from 32 on
+_FILTER_INSTRUCTION_SIZE: Final = 8
 _STATX_SIZE: Final = 256
 _STATX_FIELDS: Final = struct.Struct("=8xQ16xQ96xIIQ")  # attributes, inode, major and minor of the device, mount id
 _TRIES_WHEN_INTERRUPTED: Final = 100
@@ -106,6 +122,12 @@ _TRIES_WHEN_INTERRUPTED: Final = 100
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _Text, _Bits, _Size = ctypes.c_char_p, ctypes.c_uint, ctypes.c_size_t
 _Number: Final = ctypes.c_long
+
+
+class _FilterProgram(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +201,31 @@ def setns(descriptor: int, flags: int) -> None:
 
 def prctl(option: int, argument: int) -> None:
     _prctl(option, argument, 0, 0, 0)
+
+
+def filter_calls(program: bytes) -> None:
+    """For good, for the calling thread and all that it starts: the kernel asks the program about each system call."""
+    given = _FilterProgram(len(program) // _FILTER_INSTRUCTION_SIZE, program)
+    _prctl(_SET_SECCOMP, _BY_FILTER, ctypes.addressof(given), 0, 0)
+
+
+def keep_capabilities(kept: frozenset[int]) -> None:
+    """Of those that the calling thread has; it has no others from now on, and passes none on by inheritance."""
+    header = ctypes.create_string_buffer(_CAPABILITY_HEADER.pack(_CAPABILITY_VERSION, 0), _CAPABILITY_HEADER.size)
+    held = ctypes.create_string_buffer(_CAPABILITIES.size)
+    _capget(header, held)
+    permitted = _CAPABILITIES.unpack(held)[1::3]
+    words: list[int] = []
+    for had, first in zip(permitted, _HALVES, strict=True):
+        left = had & sum(1 << (number - first) for number in kept if first <= number < first + 32)
+        words += (left, left, 0)
+    _capset(header, _CAPABILITIES.pack(*words))
+
+
+def close_range(first: int, last: int) -> None:
+    """Closes the descriptors from the first to the last, both included; an empty range is none."""
+    if first <= last:
+        _close_range(first, last, 0)
 
 
 def set_mount_attributes(tree: int, to_set: int, to_clear: int, propagation: int) -> None:
@@ -317,6 +364,9 @@ _pivot_root = _system_call(_OLD_NUMBERS["pivot_root"], _Text, _Text)
 _unshare = _system_call(_OLD_NUMBERS["unshare"], _Number)
 _setns = _system_call(_OLD_NUMBERS["setns"], _Number, _Number)
 _prctl = _system_call(_OLD_NUMBERS["prctl"], _Number, _Number, _Number, _Number, _Number)
+_capget = _system_call(_OLD_NUMBERS["capget"], ctypes.c_void_p, ctypes.c_void_p)
+_capset = _system_call(_OLD_NUMBERS["capset"], ctypes.c_void_p, _Text)
+_close_range = _system_call(_CLOSE_RANGE, _Bits, _Bits, _Bits)
 _libc_umount2 = ctypes.CFUNCTYPE(ctypes.c_int, _Text, ctypes.c_int, use_errno=True)(("umount2", _libc))
 _libc_inotify_init1 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", _libc))
 _libc_inotify_add_watch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, _Text, ctypes.c_uint32, use_errno=True)(

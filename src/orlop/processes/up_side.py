@@ -5,6 +5,7 @@ Imported when everything was checked: all of it together costs half a second and
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +27,7 @@ from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.task_group import TaskGroup
 from orlop.foundation.unix_socket import SocketUnusable
 from orlop.host.errors import HostError
+from orlop.host.seccomp_filter_rules import filter_program
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import AlreadyExists
 from orlop.kube.event_bodies import Reporter
@@ -109,6 +111,8 @@ async def _kubelet(order: UpOrder, api: RunningApi, given: Surroundings) -> Asyn
     client = KubeClient(InProcessTransport(api.server, user), clock=clock, random=random, log=log, name="kubelet")
     if order.driver == CSI_DRIVER_OBJECT["metadata"]["name"]:
         await _ensure_csi_driver(client)
+    if filter_program(machine_name := os.uname().machine) is None:
+        log.warning("pods run without a filter of system calls: its numbers are not known here", machine=machine_name)
     node = NodeSettings(order.node_name, VERSION, f"orlop://{__version__}")
     hidden = tuple(dict.fromkeys(map(str, (order.state.folder, DEFAULT_STATE))))
     settings = KubeletSettings(node, hidden, order.driver, api.address)

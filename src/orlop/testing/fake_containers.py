@@ -97,16 +97,19 @@ class FakeContainer:
 
 
 class FakeContainers:
-    """`began` names every container that ever began, in order, as `pod/name#attempt`."""
+    """`began` names every container that ever began, in order, as `pod/name#attempt`; `start_seconds` it takes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.start_seconds = 0.0
         self.all: list[FakeContainer] = []
         self.began: list[str] = []
         self.logs: dict[tuple[str, str, int], list[str]] = {}
 
     async def start(self, wanted: WantedContainer) -> FakeContainer:
         statements = statements_of(wanted.request.command.arguments)
+        if self.start_seconds:
+            await self._clock.sleep(self.start_seconds)
         output = self.logs.setdefault((wanted.pod_uid, wanted.name, wanted.attempt), [])
         container = FakeContainer(wanted, self._clock, output)
         self.all.append(container)

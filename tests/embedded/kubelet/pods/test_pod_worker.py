@@ -296,6 +296,32 @@ async def test_a_second_pod_of_the_name_begins_while_the_first_is_ending():
         assert await w.phase() == "Running"
 
 
+async def test_a_pod_that_is_deleted_while_its_container_does_not_come_up_goes():
+    async with pod_world() as w, w.node():
+        w.containers.start_seconds = 1_000_000
+        made = await w.make()
+        await w.settle(5)
+        held = made["metadata"]["uid"] in w.volumes.held
+        await w.delete()
+        await w.settle(5)
+
+        assert held
+        assert await w.find() is None
+        assert w.containers.began == []
+        assert made["metadata"]["uid"] not in w.volumes.held
+
+
+async def test_a_container_that_is_slow_to_come_up_runs():
+    async with pod_world() as w, w.node():
+        w.containers.start_seconds = 30
+        await w.make()
+        await w.settle(20)
+        before = await w.phase()
+        await w.settle(20)
+
+        assert (before, await w.phase()) == ("Pending", "Running")
+
+
 async def test_a_pod_that_is_deleted_while_it_waits_for_volumes_goes():
     async with pod_world() as w, w.node():
         w.volumes.seconds = 50

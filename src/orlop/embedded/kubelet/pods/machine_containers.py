@@ -167,6 +167,7 @@ class MachineContainers:
             await told.begun.wait()
         except asyncio.CancelledError:
             told.kill()
+            await told.over.wait()  # its volumes may be let go next
             raise
         if told.refusal is not None:
             await told.over.wait()

@@ -1,8 +1,9 @@
 """One pod's life on this node, from its first sight to the removal of its object.
 
 Order of a start: its volumes are there → one container after the other, as `pod_life_rules` says → the status, after
-each change. Of an end, whether it was deleted or nothing of it runs again: SIGTERM, the grace period, SIGKILL →
-no process is left → the status says so → the volumes are let go → and for a deleted pod its logs, then its object.
+each change. Whatever of it hangs is given up when the pod must end.
+Of an end, whether it was deleted or nothing of it runs again: SIGTERM, the grace period, SIGKILL → no process is left →
+the status says so → the volumes are let go → and for a deleted pod its logs, then its object.
 
 Killed anywhere in between, the next life finds the pod's object and begins with what that says: nothing of the pod runs
 then, because containers do not outlive us. It must not remove an object while anything of it is still in use.
@@ -14,7 +15,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from orlop.embedded.kubelet.pods import pod_life_rules as rules
 from orlop.embedded.kubelet.pods.container_rules import IMAGE_NOTE, VolumeSources, unsupported_fields
@@ -32,6 +33,7 @@ from orlop.kube.errors import ApiError, Conflict, NotFound
 from orlop.kube.kinds import POD
 from orlop.kube.objects import is_being_deleted, name_of, resource_version, uid, version_order
 
+T = TypeVar("T")
 Pod = Mapping[str, Any]
 VOLUMES_AGAIN: Final = Backoff(initial=10.0, factor=1.0, cap=10.0, jitter=0.5)
 """kubelet's, after a pod could not be synced."""
@@ -168,7 +170,9 @@ class PodWorker:
 
     async def _start(self, start: Start) -> None:
         assert self._sources is not None  # noqa: S101 - nothing is started before
-        started = await self._starts.start(self._pod, start, self._sources)
+        started = await self._unless_ended(self._starts.start(self._pod, start, self._sources))
+        if started is None:
+            return
         if isinstance(started, NotStarted):
             self._note_not_started(start, started)
             return
@@ -278,14 +282,18 @@ class PodWorker:
                     await self._news.wait()
         self._news.clear()
 
-    async def _unless_ended(self, question: Coroutine[Any, Any, VolumeSources]) -> VolumeSources | None:
+    async def _unless_ended(self, question: Coroutine[Any, Any, T]) -> T | None:
         """The answer; None where the pod must end before there is one."""
         asking = asyncio.ensure_future(question)
         asking.add_done_callback(lambda _: self._news.set())
+        given_up = False
         try:
             while not asking.done() and not self._must_end:
                 await self._something_new()
-            return asking.result() if asking.done() else None
         finally:
-            if asking.cancel():
+            given_up = asking.cancel()
+            if given_up:
                 await asyncio.wait([asking])
+        if given_up and (asking.cancelled() or asking.exception() is not None):
+            return None
+        return asking.result()
