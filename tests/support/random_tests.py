@@ -6,8 +6,8 @@ import os
 
 from hypothesis import settings
 
-FEWER = settings(max_examples=min(settings.default.max_examples, 1_000))  # type: ignore[union-attr]
-FEW = settings(max_examples=min(settings.default.max_examples, 500))  # type: ignore[union-attr]
+FEWER = settings(max_examples=min(settings.default.max_examples, 700))  # type: ignore[union-attr]
+FEW = settings(max_examples=min(settings.default.max_examples, 400))  # type: ignore[union-attr]
 """For those that write files, or begin a world of their own."""
 A_HANDFUL = settings(max_examples=min(settings.default.max_examples // 4, 200))  # type: ignore[union-attr]
 """For those that live through hours of several processes."""
