@@ -159,7 +159,19 @@ class CrossingContainers(FakeContainers):
         self._crossings = crossings
 
     async def start(self, wanted: WantedContainer) -> FakeContainer:
-        return await self._crossings.through("start of a container", partial(super().start, wanted))
+        """Given up while it starts, it does not run on: as on a machine."""
+        begun: list[FakeContainer] = []
+
+        async def act() -> FakeContainer:
+            begun.append(await super(CrossingContainers, self).start(wanted))
+            return begun[0]
+
+        try:
+            return await self._crossings.through("start of a container", act)
+        except BaseException:
+            for container in begun:
+                container.kill()
+            raise
 
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
