@@ -71,29 +71,35 @@ class AttacherWorld:
     async def attacher(
         self, kind: type[Attacher | TrivialAttacher] = Attacher, *, reconcile: float = 0.0, **settings: Any
     ) -> AsyncIterator[None]:
-        log, clock = collecting_log(self.log), self.clock
-        kube = KubeClient(self.on.transport(self.user), clock=clock, random=Random(2), log=log, name="attacher")
-        metrics = Metrics("t", of_process=False)
-        connection = InProcessConnection(self.interceptor)
-        csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
-        events = EventRecorder(
-            kube, Reporter("attacher", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics
-        )
-        async with Informers(kube, clock=clock, random=Random(5), log=log) as informers, _used(informers) as caches:
-            tools = Tools(kube, csi, events, clock, Random(6), log, metrics)
-            given = AttacherSettings(DRIVER, OURS, **settings)
+        async with self.tools(**settings) as (caches, given, tools, _connection):
             attacher = kind(caches, given, tools)
-            tasks = [asyncio.ensure_future(attacher.run()), asyncio.ensure_future(events.run())]
+            tasks = [asyncio.ensure_future(attacher.run()), asyncio.ensure_future(tools.events.run())]
             if isinstance(attacher, Attacher):
                 listing = PublishedVolumes(caches, given, tools, attacher.differs)
                 tasks.append(asyncio.ensure_future(listing.run(reconcile, page=3)))
             try:
                 yield
-                await events.drain(60.0)
+                await tools.events.drain(60.0)
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
+
+    @asynccontextmanager
+    async def tools(
+        self, **settings: Any
+    ) -> AsyncIterator[tuple[Caches, AttacherSettings, Tools, InProcessConnection]]:
+        """What an attacher is made of, and its way to the driver."""
+        log, clock, metrics = collecting_log(self.log), self.clock, Metrics("t", of_process=False)
+        kube = KubeClient(self.on.transport(self.user), clock=clock, random=Random(2), log=log, name="attacher")
+        connection = InProcessConnection(self.interceptor)
+        csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
+        events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
+        async with Informers(kube, clock=clock, random=Random(5), log=log) as informers, _used(informers) as caches:
+            tools = Tools(kube, csi, events, clock, Random(6), log, metrics)
+            try:
+                yield caches, AttacherSettings(DRIVER, OURS, **settings), tools, connection
+            finally:
                 await connection.close()
 
     # ---- objects -------------------------------------------------------------------------------------------------

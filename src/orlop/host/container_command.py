@@ -166,7 +166,7 @@ def _run_program(command: Command) -> None:
     environment = dict(command.environment)
     program = command.arguments[0]
     try:
-        os.execvpe(program, command.arguments, {"PATH": DEFAULT_PATH, **environment})  # noqa: S606
+        os.execvpe(program, command.arguments, {"PATH": DEFAULT_PATH, **environment})  # noqa: S606 - no shell
     except FileNotFoundError as error:
         where = "" if "/" in program else " in $PATH"
         raise HostError(errno.ENOENT, f'exec: "{program}": executable file not found{where}') from error

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from orlop.foundation.backoff import Backoff
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
 from orlop.kube.errors import NotFound
@@ -33,7 +32,7 @@ from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, node_
 from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotAttached
 from orlop.sidecars.attacher.node_id_rules import id_in_csi_node
 from orlop.sidecars.attacher.node_ids import NodeIds
-from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.tools import JITTER, AttacherSettings, Tools
 from orlop.sidecars.attacher.volume_release_rules import release_patch
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
@@ -41,7 +40,6 @@ ATTACH: Final = "csi-attacher-va"
 DETACH: Final = "csi-attacher-va-detach"
 VOLUMES: Final = "csi-attacher-pv"
 """As their metrics name them; of the first and the last, upstream's names."""
-JITTER: Final = 0.1
 SHARE_OF_A_NODE: Final = 0.8
 """Of the workers of a pool: a node whose volumes hang leaves the others some."""
 BY_VOLUME, BY_NODE = "attachments by volume", "attachments by node"
@@ -96,12 +94,11 @@ class Attacher:
         """Of volumes and nodes: what attaching depends on."""
         self._ended: dict[ObjectName, str] = {}
         """Uids of those that are gone, as we know and the cache does not yet."""
-        backoff = Backoff(initial=settings.retry_start, factor=2.0, cap=settings.retry_most, jitter=JITTER)
         self._queue: Workqueue[ObjectName] = Workqueue(
             (ATTACH, DETACH, VOLUMES),
             clock=tools.clock,
             random=tools.random,
-            backoff=backoff,
+            backoff=settings.backoff,
             metrics=WorkqueueMetrics(tools.metrics),
             crowds=Crowds(self._node_of, max(1, int(settings.workers * SHARE_OF_A_NODE))),
         )

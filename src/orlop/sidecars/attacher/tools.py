@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from orlop.csi.client import CsiClient
+from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Log
 from orlop.kube.client import KubeClient
 from orlop.kube.event_recorder import EventRecorder
+
+JITTER: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,10 @@ class AttacherSettings:
     retry_start: float = 1.0
     retry_most: float = 300.0
     resync: float = 600.0
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(initial=self.retry_start, factor=2.0, cap=self.retry_most, jitter=JITTER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from orlop.foundation.backoff import Backoff
 from orlop.kube import objects, patches
 from orlop.kube.errors import NotFound
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
@@ -18,7 +17,7 @@ from orlop.kube.reconcile_loop import Done, Outcome, ReconcileLoop, WorkerPool
 from orlop.kube.workqueue import Workqueue
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import attached_patch, attacher_of, is_attached
-from orlop.sidecars.attacher.attacher import ATTACH, JITTER, VOLUMES, Caches
+from orlop.sidecars.attacher.attacher import ATTACH, VOLUMES, Caches
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 
 STATUS: Final = "status"
@@ -35,12 +34,11 @@ class TrivialAttacher:
         self._resync = settings.resync
         self._kube = tools.kube
         self._may_act = tools.may_act
-        backoff = Backoff(initial=settings.retry_start, factor=2.0, cap=settings.retry_most, jitter=JITTER)
         self._queue: Workqueue[ObjectName] = Workqueue(
             (ATTACH, VOLUMES),
             clock=tools.clock,
             random=tools.random,
-            backoff=backoff,
+            backoff=settings.backoff,
             metrics=WorkqueueMetrics(tools.metrics),
         )
         pools = (
