@@ -23,6 +23,7 @@ from orlop.kube.informer import Watched, without_managed_fields
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import CSI_NODE, EVENT, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attacher import Attacher, Caches
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.published_volumes import PublishedVolumes
@@ -96,7 +97,7 @@ class AttacherWorld:
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
         async with Informers(kube, clock=clock, random=Random(5), log=log) as informers, _used(informers) as caches:
-            tools = Tools(kube, csi, events, clock, Random(6), log, metrics)
+            tools = Tools(kube, csi, events, clock, Random(6), log, WorkqueueMetrics(metrics))
             try:
                 yield caches, AttacherSettings(DRIVER, OURS, **settings), tools, connection
             finally:
