@@ -47,6 +47,7 @@ from orlop.sidecars.attacher.driver_session import (
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 
 EVENTS_SECONDS: Final = 5.0
+BURST: Final = 10
 _NO_EFFECT: Final = "Accepted for upstream's sake, without effect."
 
 
@@ -100,15 +101,14 @@ class AttacherFlags:
         floating,
         default="0",
         metavar="COUNT",
-        check=at_least(0),
-        help="At most so many requests a second to the API server; 0: as many as it takes, which upstream's does not.",
+        help="At most so many requests a second to the API server; 0 or less: as many as it takes, unlike upstream's.",
     )
     kube_api_burst: int = flag(
         integer,
         default="10",
         metavar="COUNT",
-        check=at_least(1),
-        help="So many of them at once, where they are limited.",
+        check=at_least(0),
+        help=f"So many of them at once, where they are limited; 0: {BURST}.",
     )
     http_endpoint: TcpEndpoint | None = flag(
         parse_optional_http_address,
@@ -138,7 +138,7 @@ class AttacherFlags:
 
     @property
     def rate(self) -> RequestRate | None:
-        return RequestRate(self.kube_api_qps, self.kube_api_burst) if self.kube_api_qps > 0 else None
+        return RequestRate(self.kube_api_qps, self.kube_api_burst or BURST) if self.kube_api_qps > 0 else None
 
     def cross_check(self) -> Iterator[str]:
         if self.http_endpoint is not None and self.metrics_address is not None:

@@ -13,6 +13,16 @@ from typing import Any, Final
 LARGEST_ATTRIBUTES: Final = 1 << 20
 """Bytes of all keys and values together: a driver takes messages of 4 MiB."""
 BLOCK, FILESYSTEM = "Block", "Filesystem"
+MIGRATED: Final[Mapping[str, str]] = {
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "azureFile": "file.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+    "vsphereVolume": "csi.vsphere.vmware.com",
+}
+"""Plugins within Kubernetes, by their field of a PersistentVolume, and the drivers that it hands their volumes to."""
 _NOT_SOURCES: Final = frozenset(
     (
         *(
@@ -107,11 +117,16 @@ def _read(spec: Any, where: str, driver: str, volume_name: str) -> VolumeSource:
 
 
 def _kind_of(spec: Mapping[str, Any]) -> str:
-    """Kubernetes' own kinds of storage are attached by their successors, which we are not told to stand in for."""
+    """Translating the volumes of Kubernetes' own plugins is left to the attachers of those who succeed them."""
     kinds = sorted(set(spec) - _NOT_SOURCES)
     if not kinds:
         return ""
-    return f", but of {kinds[0]}: what is migrated from a plugin within Kubernetes is not attached by this attacher"
+    if kinds[0] not in MIGRATED:
+        return f", but of {kinds[0]}"
+    return (
+        f", but of {kinds[0]}, a plugin within Kubernetes that was migrated to {MIGRATED[kinds[0]]}: this attacher "
+        "does not translate such volumes. Make one with spec.csi, or use the driver's own attacher"
+    )
 
 
 def _attributes(csi: Mapping[str, Any], where: str) -> Mapping[str, str]:
