@@ -12,6 +12,7 @@ from typing import Any
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process import InProcessConnection
 from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Entry, collecting_log
@@ -35,6 +36,7 @@ from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from orlop.testing.virtual_clock import VirtualClock
 from support.api_objects import attachment, csi_node, volume
 from support.api_servers import ADMIN, TestServer, api_server
+from support.api_wires import Wire
 
 DRIVER = "mock.example.com"
 OURS = finalizer_of(DRIVER)
@@ -52,6 +54,8 @@ class AttacherWorld:
     drivers: list[ScriptedDriver] = field(default_factory=list)
     interceptors: list[ScriptedInterceptor] = field(default_factory=list)
     user: User = ADMIN
+    wire: Wire = field(default_factory=Wire)
+    """The attacher's way to the API server; those of the tests are others."""
 
     def __post_init__(self) -> None:
         self.client = self.on.client()
@@ -92,7 +96,8 @@ class AttacherWorld:
     ) -> AsyncIterator[tuple[Caches, AttacherSettings, Tools, InProcessConnection]]:
         """What an attacher is made of, and its way to the driver."""
         log, clock, metrics = collecting_log(self.log), self.clock, Metrics("t", of_process=False)
-        kube = KubeClient(self.on.transport(self.user), clock=clock, random=Random(2), log=log, name="attacher")
+        transport = self.wire.around(self.on.transport(self.user))
+        kube = KubeClient(transport, clock=clock, random=Random(2), log=log, name="attacher")
         connection = InProcessConnection(self.interceptor)
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
@@ -118,6 +123,13 @@ class AttacherWorld:
         source = {"persistentVolumeName": volume_name}
         body = attachment(name, attacher=DRIVER, nodeName=node_name, source=source)
         return await self.client.create(VOLUME_ATTACHMENT, body)
+
+    async def put(self, kind: Kind, body: Object) -> None:
+        """As it is, whatever the API server would say to it."""
+        name, kept = body["metadata"]["name"], KindInStore(kind, kind)
+        about = {"apiVersion": kind.api_version, "kind": kind.kind}
+        whole = {**about, **body, "metadata": {"uid": f"uid-{name}", **body["metadata"]}}
+        await self.on.store.create(kept.key("", name), lambda revision: kept.encoded(whole, revision))
 
     async def delete(self, kind: Kind, name: str) -> None:
         with suppress(NotFound):
@@ -155,6 +167,16 @@ class AttacherWorld:
         while not await condition():
             assert self.clock.elapsed() < end, f"not within {within} seconds"
             await self.clock.sleep(0.05)
+
+    async def until_told(self, field: str = "attachError", name: str = "va1") -> Object:
+        """The error that stands on a VolumeAttachment."""
+
+        async def is_so() -> bool:
+            return field in (await self.attachment(name)).get("status", {})
+
+        await self.until(is_so)
+        found: Object = (await self.attachment(name))["status"][field]
+        return found
 
     async def until_attached(self, name: str = "va1") -> Object:
         async def is_so() -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from orlop.kube import objects, patches
-from orlop.kube.patches import JsonPatch
+from orlop.kube.patches import NOT_THERE, JsonPatch
 from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION
 from orlop.sidecars.attacher.volume_source_rules import BadObject, VolumeSource, source_of, volume_name_of
 
@@ -225,7 +225,7 @@ def _status_patch(attachment: Json, told: Mapping[str, Any]) -> JsonPatch:
     status = attachment.get("status")
     if not isinstance(status, Mapping):
         known = {name: value for name, value in told.items() if value is not None}
-        return patch.add("status", value={"attached": False, **known})
+        return patch.test("status", value=NOT_THERE).add("status", value={"attached": False, **known})
     for name, value in told.items():
         if value is not None:
             patch = patch.add("status", name, value=value)

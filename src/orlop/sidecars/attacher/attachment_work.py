@@ -137,8 +137,7 @@ class AttachmentWork:
             case Refuse(sentence):
                 raise BadObject(sentence)
             case ProtectVolume(volume, patch):
-                self._may_act()
-                subject.volume = await self._kube.patch(PERSISTENT_VOLUME, ObjectName(None, volume), patch)
+                subject.volume = await self._protected(volume, patch)
             case ProtectAttachment(patch):
                 await self._patch(subject, patch)
             case Publish(source, node_id):
@@ -191,6 +190,16 @@ class AttachmentWork:
             self._when_written(subject.name, subject.attachment)
         except NotFound:
             subject.attachment = None
+
+    async def _protected(self, volume: str, patch: JsonPatch) -> Mapping[str, Any]:
+        """Told where it is looked for: who waits for a VolumeAttachment sees nothing of its volume."""
+        self._may_act()
+        try:
+            return await self._kube.patch(PERSISTENT_VOLUME, ObjectName(None, volume), patch)
+        except (Conflict, PatchRefused):
+            raise
+        except ApiError as error:
+            raise BadObject(f"our finalizer cannot be set on the PersistentVolume {volume}: {error}") from error
 
     async def _let_go(self, subject: _Subject) -> None:
         """The finalizer first: what others keep is told to be detached when it is so."""
