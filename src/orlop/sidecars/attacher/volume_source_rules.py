@@ -13,6 +13,7 @@ from typing import Any, Final
 LARGEST_ATTRIBUTES: Final = 1 << 20
 """Bytes of all keys and values together: a driver takes messages of 4 MiB."""
 BLOCK, FILESYSTEM = "Block", "Filesystem"
+ONCE, ONCE_POD, READ_MANY, MANY = "ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany"
 MIGRATED: Final[Mapping[str, str]] = {
     "awsElasticBlockStore": "ebs.csi.aws.com",
     "azureDisk": "disk.csi.azure.com",
@@ -114,6 +115,22 @@ def _read(spec: Any, where: str, driver: str, volume_name: str) -> VolumeSource:
         mount_options=_texts(spec, "mountOptions"),
         is_block=spec.get("volumeMode") == BLOCK,
     )
+
+
+def checked_access_modes(named: tuple[str, ...]) -> frozenset[str]:
+    """`BadObject` where they contradict each other. Only who attaches need look: detaching knows no modes."""
+    modes = frozenset(named)
+    if unknown := sorted(modes - {ONCE, ONCE_POD, READ_MANY, MANY}):
+        raise BadObject(
+            f"the access mode {unknown[0]!r} is unknown: there are {ONCE}, {ONCE_POD}, {READ_MANY} and {MANY}"
+        )
+    if not modes:
+        raise BadObject("the volume has no access mode: it needs one")
+    if ONCE_POD in modes and len(modes) > 1:
+        raise BadObject(f"the access mode {ONCE_POD} allows no other beside it")
+    if {READ_MANY, ONCE} <= modes and MANY not in modes:
+        raise BadObject(f"the access modes {READ_MANY} and {ONCE} contradict each other: a volume has one of them")
+    return modes
 
 
 def _kind_of(spec: Mapping[str, Any]) -> str:
