@@ -16,6 +16,7 @@ from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.kube import objects
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import NotFound
 from orlop.kube.event_bodies import Reporter
@@ -59,6 +60,7 @@ class AttacherWorld:
 
     def __post_init__(self) -> None:
         self.client = self.on.client()
+        self.scrape: Callable[[str], tuple[bytes, str]] = lambda _accept: (b"", "")
         self.play({})
 
     def play(self, script: Mapping[str, Any], **rest: Any) -> None:
@@ -96,6 +98,7 @@ class AttacherWorld:
     ) -> AsyncIterator[tuple[Caches, AttacherSettings, Tools, InProcessConnection]]:
         """What an attacher is made of, and its way to the driver."""
         log, clock, metrics = collecting_log(self.log), self.clock, Metrics("t", of_process=False)
+        self.scrape = metrics.render
         transport = self.wire.around(self.on.transport(self.user))
         kube = KubeClient(transport, clock=clock, random=Random(2), log=log, name="attacher")
         connection = InProcessConnection(self.interceptor)
@@ -162,6 +165,11 @@ class AttacherWorld:
     def requests(self, method: str) -> list[Any]:
         return [call.request for driver in self.drivers for call in driver.calls if call.method == method]
 
+    def metrics(self) -> dict[str, float]:
+        """Of the attacher that was made last."""
+        lines = (line.rpartition(" ") for line in self.scrape("")[0].decode().splitlines() if line[0] != "#")
+        return {name: float(value) for name, _, value in lines}
+
     async def until(self, condition: Callable[[], Awaitable[bool]], within: float = 600.0) -> None:
         end = self.clock.elapsed() + within
         while not await condition():
@@ -184,6 +192,15 @@ class AttacherWorld:
 
         await self.until(is_so)
         return await self.attachment(name)
+
+    async def until_released(self, volume_name: str) -> None:
+        """Our finalizer is on the PersistentVolume no more; that others keep it is no matter."""
+
+        async def is_so() -> bool:
+            found = await self.get(PERSISTENT_VOLUME, volume_name)
+            return found is None or not objects.has_finalizer(found, OURS)
+
+        await self.until(is_so)
 
     async def until_gone(self, kind: Kind, name: str) -> None:
         async def is_so() -> bool:
