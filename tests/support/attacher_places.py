@@ -133,7 +133,8 @@ class Place:
             await self._remove(VOLUME_ATTACHMENT, ObjectName(None, self.named(f"va{number}")))
             await self._remove(PERSISTENT_VOLUME, ObjectName(None, self.named(f"pv{number}")))
         await self._remove(CSI_NODE, ObjectName(None, self.named("n")))
-        await self._remove(LEASE, self.lease)
+        for namespace in ("default", "orlop-system"):
+            await self._remove(LEASE, ObjectName(namespace, self.lease.name))
 
     async def _remove(self, kind: Kind, name: ObjectName) -> None:
         with suppress(NotFound):
