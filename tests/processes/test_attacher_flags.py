@@ -136,6 +136,8 @@ def test_feature_gates_are_taken(gates: str):
 def test_the_leases_labels_are_pairs_with_a_colon_as_upstreams():
     found = flags("--leader-election-labels=team:storage,example.com/tier:1")
     assert found.leader.leader_election_labels == {"team": "storage", "example.com/tier": "1"}
+    twice = flags("--leader-election-labels=a:b", "-leader-election-labels", "c:d")
+    assert twice.leader.leader_election_labels == {"a": "b", "c": "d"}
 
 
 @pytest.mark.parametrize("written", ["team=storage", "a", ":b", "a b:c", "a:-", "a:b:c"])

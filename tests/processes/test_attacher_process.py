@@ -83,6 +83,27 @@ async def test_a_credential_plugin_is_run_as_kubectl_runs_it(short_folder: Path,
             await eventually_answered(the.is_attached)
 
 
+async def test_what_fails_is_told_on_the_object_with_its_code_and_by_an_event_until_it_succeeds(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
+        full = {"times": 2, "error": {"code": "RESOURCE_EXHAUSTED", "message": "no slot"}}
+        stuck = {"times": 2, "error": {"code": "INTERNAL", "message": "stuck"}}
+        script = {"ControllerPublishVolume": [full], "ControllerUnpublishVolume": [stuck]}
+        await the.make()
+        with the.driver(script=script), the.attacher():
+            told = await eventually_answered(lambda: the.error("attachError"))
+            assert (told["message"], told["errorCode"]) == ("no slot", 8)
+            await eventually_answered(the.is_attached)
+            assert await the.error("attachError") is None
+            await the.delete()
+            told = await eventually_answered(lambda: the.error("detachError"))
+            assert (told["message"], told["errorCode"]) == ("stuck", 13)
+            await eventually_answered(the.is_gone)
+            await eventually_answered(lambda: the.has_event("FailedAttachVolume", "no slot"))
+            await eventually_answered(lambda: the.has_event("FailedDetachVolume", "stuck"))
+
+
 async def test_a_driver_that_comes_late_is_waited_for(short_folder: Path, api_kubeconfig: Path):
     async with place(short_folder, api_kubeconfig) as the:
         await the.make()

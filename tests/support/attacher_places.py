@@ -24,7 +24,7 @@ from orlop.foundation.structured_log import silent_log
 from orlop.kube import objects
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.errors import AlreadyExists, NotFound
-from orlop.kube.kinds import CSI_NODE, LEASE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
+from orlop.kube.kinds import CSI_NODE, EVENT, LEASE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
 from orlop.kube.transport import HttpTransport
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of, lease_of
@@ -117,6 +117,15 @@ class Place:
 
     async def is_gone(self, number: int = 1) -> bool:
         return await self.attachment(number) is None
+
+    async def error(self, field: str, number: int = 1) -> Object | None:
+        there = await self.attachment(number)
+        return there.get("status", {}).get(field) if there is not None else None
+
+    async def has_event(self, reason: str, note: str, number: int = 1) -> bool:
+        events = (await self.client.list(EVENT)).items
+        about = [event for event in events if event["regarding"].get("name") == self.named(f"va{number}")]
+        return any((event["reason"], event["note"]) == (reason, note) for event in about)
 
     async def lease_object(self) -> Object | None:
         try:

@@ -6,17 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import boolean, flag, text
+from orlop.foundation.go_flags import MapOf, boolean, flag, text
 from orlop.kube.label_syntax import faults_of_label_key, faults_of_label_value
 from orlop.kube.lease_rules import LeaseTimes
-
-
-def labels(value: str) -> Mapping[str, str]:
-    """Upstream writes them with colons: `k:v,k:v`."""
-    pairs = [part.partition(":") for part in value.split(",") if part]
-    if any(not key or not colon for key, colon, _ in pairs):
-        raise ValueError("allowed are pairs key:value separated by commas")
-    return {key.strip(): found.strip() for key, _, found in pairs}
 
 
 def are_labels(found: Mapping[str, str]) -> str | None:
@@ -52,7 +44,7 @@ class LeaderSettings:
         Duration.parse, default="5s", metavar="DURATION", help="How often everybody tries."
     )
     leader_election_labels: Mapping[str, str] = flag(
-        labels,
+        MapOf(text, sign=":"),
         default="",
         metavar="K:V,…",
         check=are_labels,

@@ -6,11 +6,12 @@ import pytest
 
 from orlop.kube import objects
 from orlop.kube.client import MergePatch
+from orlop.kube.http_messages import HttpAnswer
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
 from support.api_objects import attachment
-from support.api_wires import failing
+from support.api_wires import failing, refusal
 from support.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
@@ -116,6 +117,35 @@ async def test_attaching_does_not_wait_behind_a_burst_of_detaching_that_hangs():
             began = world.clock.elapsed()
             await world.until_attached("va-new")
             assert world.clock.elapsed() - began < 1
+
+
+async def test_one_that_is_deleted_while_it_is_attached_is_detached_after_that_call_and_not_beside_it():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"delay": "10s"}]})
+        await prepared(world)
+        async with world.attacher():
+            await world.clock.sleep(3)
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        attached, detached = (call for call in world.drivers[-1].calls if call.method in {PUBLISH, UNPUBLISH})
+        assert (attached.method, detached.method) == (PUBLISH, UNPUBLISH)
+        assert attached.ended is not None
+        assert detached.started >= attached.ended
+        assert world.published() == []
+
+
+async def test_a_server_that_says_when_to_come_back_is_obeyed_and_no_error_is_told():
+    async with attacher_world() as world:
+        busy = refusal(429, "TooManyRequests")
+        later = HttpAnswer(429, {**busy.headers, "retry-after": "7"}, busy.body)
+        world.wire.before = failing("PATCH", times=2, answer=later)
+        await prepared(world)
+        async with world.attacher():
+            began = world.clock.elapsed()
+            await world.until_attached()
+            assert 14 <= world.clock.elapsed() - began < 15
+        assert await world.events() == []
+        assert world.calls() == [PUBLISH]
 
 
 async def test_the_backlog_and_the_age_of_its_oldest_are_metrics():
