@@ -245,6 +245,19 @@ async def test_a_volume_that_may_not_be_protected_is_told_where_people_look():
             await world.until_attached()
 
 
+async def test_an_answer_of_the_driver_that_no_object_can_hold_is_told_and_taken_back_with_the_object():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"times": 0, "answer": {"publishContext": {"disk": "x" * (1 << 19)}}}]})
+        await prepared(world)
+        async with world.attacher():
+            told = await world.until_told()
+            assert told["message"].startswith("the driver has attached it, and what it answered cannot be told: ")
+            assert (await world.attachment())["status"]["attached"] is False
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        assert world.published() == []
+
+
 async def test_an_error_that_cannot_be_told_is_told_later():
     async with attacher_world() as world:
         world.wire.before = failing("PATCH volumeattachments/va1/status", times=3)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from orlop.csi.error_codes import CsiError
 from orlop.csi.proto import rpc
 from orlop.kube import objects, patches
-from orlop.kube.errors import ApiError, Conflict, NotFound, PatchRefused
+from orlop.kube.errors import ApiError, Conflict, Invalid, NotFound, PatchRefused
 from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, time_text
 from orlop.kube.patches import JsonPatch
@@ -143,7 +143,7 @@ class AttachmentWork:
             case Publish(source, node_id):
                 metadata = await self._publish(source, node_id)
                 subject.published = None  # what was asked before is answered by this
-                await self._patch(subject, attached_patch(_known(subject), metadata), "status")
+                await self._tell_attached(subject, metadata)
             case UnpublishFormer(source, node_id, then):
                 await self._unpublish(source, node_id)
                 await self._patch(subject, then)
@@ -226,6 +226,14 @@ class AttachmentWork:
             return await self._kube.get(PERSISTENT_VOLUME, ObjectName(None, name))
         except NotFound:
             return None
+
+    async def _tell_attached(self, subject: _Subject, metadata: Mapping[str, str]) -> None:
+        try:
+            await self._patch(subject, attached_patch(_known(subject), metadata), "status")
+        except PatchRefused:
+            raise
+        except Invalid as error:  # there is a limit to what an object may hold, and none to what a driver may answer
+            raise BadObject(f"the driver has attached it, and what it answered cannot be told: {error}") from error
 
     async def _tell_failure(self, subject: _Subject, sentence: str, code: int | None) -> None:
         found = _known(subject)
