@@ -113,3 +113,12 @@ def test_the_plugins_whose_volumes_the_attacher_refuses_are_listed_with_their_dr
 
 def test_it_is_written_that_the_attacher_stays_until_the_last_volume_is_gone():
     assert "must stay until the driver's last PersistentVolume is gone" in (ROOT / "docs" / "attacher.md").read_text()
+
+
+def test_the_explorer_s_example_prints_what_is_written_there(capsys: pytest.CaptureFixture[str]):
+    (example,) = blocks(ROOT / "docs" / "explorer.md", "python")
+    (shown,) = blocks(ROOT / "docs" / "explorer.md", "text")
+
+    exec(compile(example, "docs/explorer.md", "exec"), {})  # noqa: S102 - it is ours
+
+    assert capsys.readouterr().out == shown

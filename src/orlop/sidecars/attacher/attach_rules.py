@@ -227,12 +227,15 @@ def failed_patch(attachment: Json, message: str, code: int | None, time: str) ->
 
 
 def _status_patch(attachment: Json, told: Mapping[str, Any]) -> JsonPatch:
-    """Of this very object; fields of its status that are not told stay as somebody else has set them."""
-    patch = patches.guarded_by_uid(attachment)
+    """Of this very object, while nothing else was told of it: a write may land late, or be made upon an old cache.
+
+    Fields of its status that are not told stay as somebody else has set them.
+    """
     status = attachment.get("status")
+    patch = patches.guarded_by_uid(attachment).test("status", value=status if status is not None else NOT_THERE)
     if not isinstance(status, Mapping):
         known = {name: value for name, value in told.items() if value is not None}
-        return patch.test("status", value=NOT_THERE).add("status", value={"attached": False, **known})
+        return patch.add("status", value={"attached": False, **known})
     for name, value in told.items():
         if value is not None:
             patch = patch.add("status", name, value=value)
