@@ -90,6 +90,15 @@ async def test_whoever_got_the_lease_while_his_driver_was_dead_does_not_begin():
         assert isinstance(the.running.exception(), DriverLost)
 
 
+async def test_whoever_got_the_lease_while_his_driver_hung_gives_it_back_in_time():
+    async with attacher_world() as world:
+        world.play({"GetPluginInfo": [{"times": 0, "hang": True}]})
+        async with world.tools() as (caches, settings, tools, _connection):
+            with pytest.raises(DriverLost, match="nothing came for 10 s"):
+                await DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(asyncio.Event())
+        assert world.clock.elapsed() <= 11
+
+
 async def test_whoever_got_the_lease_while_his_driver_became_another_does_not_begin():
     async with attacher_world() as world:
         world.play({}, driver={"name": "other.example.com"})

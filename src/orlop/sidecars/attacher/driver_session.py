@@ -118,9 +118,11 @@ class DriverSession:
     async def _greet(self) -> frozenset[str]:
         """What it can, of the driver that is there now: it must be the one we are for."""
         try:
-            return await self._asked_anew()
-        except CsiError as error:
-            raise DriverLost(f"the driver {self._settings.driver} does not answer: {error}") from error
+            async with self._clock.timeout(self._times.patience):
+                return await self._asked_anew()
+        except (CsiError, TimeoutError) as error:
+            why = error if isinstance(error, CsiError) else f"nothing came for {self._times.patience:g} s"
+            raise DriverLost(f"the driver {self._settings.driver} does not answer: {why}") from error
 
     async def _watch_driver(self) -> None:
         times = self._times
