@@ -1,6 +1,7 @@
 """`orlop explain …`: in words, what an object waits for, since when, what was tried, and what comes next.
 
-Reads and changes nothing. Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object.
+Reads and changes nothing; what it quotes cannot command a terminal.
+Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from random import SystemRandom
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
 from orlop.admin.explain_attachment import AttachmentSeen, Explanation, explain
-from orlop.cli.output import show
+from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
-from orlop.kube.client import KubeClient
+from orlop.kube.client import KubeClient, Patience
 from orlop.kube.errors import ApiError, Forbidden, NotFound
-from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
+from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.objects import ObjectName
 from orlop.kube.transport import HttpTransport
@@ -31,7 +32,10 @@ from orlop.sidecars.attacher.node_id_rules import id_in_annotation, id_in_csi_no
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 FAILED: Final = 1
+WRONG_USE: Final = 2
 NOT_FOUND: Final = 3
+PATIENCE: Final = Patience(10.0, attempts=2)
+"""Somebody sits there and waits; a controller has more patience."""
 
 
 @click.group("orlop explain", context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
@@ -48,21 +52,33 @@ def volume_attachment(name: str, kubeconfig: str, output: str) -> None:
     try:
         told = asyncio.run(_told(name, kubeconfig))
     except NotFound:
-        click.echo(f"There is no VolumeAttachment {name}.", err=True)
-        sys.exit(NOT_FOUND)
+        _end(NOT_FOUND, f"There is no VolumeAttachment {name}.")
+    except InvalidPath as error:
+        _end(WRONG_USE, str(error))
     except (ApiError, KubeconfigError) as error:
-        click.echo(str(error), err=True)
-        sys.exit(FAILED)
+        _end(FAILED, str(error))
     if output == "text":
-        click.echo("\n".join((told.what, told.state, *told.tried, f"Next: {told.next}")))
+        click.echo("\n".join(map(harmless, (told.what, told.state, *told.tried, f"Next: {told.next}"))))
     else:
         show(asdict(told), output)
+
+
+def _end(code: int, why: str) -> NoReturn:
+    click.echo(harmless(why), err=True)
+    sys.exit(code)
 
 
 async def _told(name: str, kubeconfig: str) -> Explanation:
     clock = SystemClock()
     access = Kubeconfig(os.environ, clock=clock, run=run_plugin).find(kubeconfig)
-    client = KubeClient(HttpTransport(access), clock=clock, random=SystemRandom(), log=silent_log(), name="orlop")
+    client = KubeClient(
+        HttpTransport(access),
+        clock=clock,
+        random=SystemRandom(),
+        log=silent_log(),
+        name="orlop",
+        patience=PATIENCE,
+    )
     try:
         attachment = await client.get(VOLUME_ATTACHMENT, ObjectName(None, name))
         volume = await _found(client, PERSISTENT_VOLUME, volume_name_of(attachment))
@@ -78,12 +94,12 @@ async def _node_id(client: KubeClient, attachment: dict[str, Any]) -> str | None
 
 
 async def _found(client: KubeClient, kind: Kind, name: str) -> dict[str, Any] | None:
-    """None where it is not there, or may not be read."""
+    """None where it is not there, may not be read, or can have no such name."""
     if not name:
         return None
     try:
         return await client.get(kind, ObjectName(None, name))
-    except (NotFound, Forbidden):
+    except (NotFound, Forbidden, InvalidPath):
         return None
 
 

@@ -25,7 +25,7 @@ from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transp
 from orlop.kube.kinds import Kind
 from orlop.kube.objects import ObjectName
 from orlop.kube.patches import JsonPatch
-from orlop.kube.retry_rules import AskAgain, GiveUp, RenewCredentials, Verb, after_failure
+from orlop.kube.retry_rules import MOST_ATTEMPTS, AskAgain, GiveUp, RenewCredentials, Verb, after_failure
 
 Object = dict[str, Any]
 
@@ -143,6 +143,14 @@ _METHODS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an answer may take, and how often a request may be made before whoever asked is told of the failure."""
+
+    seconds: float = 30.0
+    attempts: int = MOST_ATTEMPTS
+
+
 class KubeClient:
     """Speaks to one API server through one transport; `name` is told as the field manager of our writes."""
 
@@ -154,13 +162,14 @@ class KubeClient:
         random: Random,
         log: Log,
         name: str = "orlop",
-        timeout: float = 30.0,
+        patience: Patience = Patience(),  # noqa: B008 - a value, and frozen
     ) -> None:
         self._transport = transport
         self._clock = clock
         self._random = random
         self._log = log
-        self._timeout = timeout
+        self._timeout = patience.seconds
+        self._attempts = patience.attempts
         self._name = name
         self._manager = (("fieldManager", name),)
 
@@ -266,7 +275,7 @@ class KubeClient:
                 failures.append(error)
 
     async def _wait_or_raise(self, question: _Question, error: ApiError, failures: Sequence[ApiError]) -> None:
-        match after_failure(question.verb, question.body, error, failures):
+        match after_failure(question.verb, question.body, error, failures, self._attempts):
             case GiveUp():
                 raise error
             case RenewCredentials():

@@ -21,7 +21,7 @@ from orlop.csi.error_codes import CsiError
 from orlop.csi.proto import rpc
 from orlop.kube import objects, patches
 from orlop.kube.errors import ApiError, Conflict, Invalid, NotFound, PatchRefused
-from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
+from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT, InvalidPath
 from orlop.kube.objects import ObjectName, time_text
 from orlop.kube.patches import JsonPatch
 from orlop.sidecars.attacher import driver_request_rules
@@ -182,7 +182,7 @@ class AttachmentWork:
             return {}
         try:
             found = await self._kube.get(SECRET, ObjectName(name.namespace, name.name))
-        except ApiError as error:
+        except (ApiError, InvalidPath) as error:
             raise BadObject(f"the secret {name} cannot be read: {error}") from error
         return {key: _decoded(value, key, name) for key, value in (found.get("data") or {}).items()}
 
