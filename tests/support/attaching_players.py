@@ -42,6 +42,8 @@ class Players:
     """Nodes whose kubelet does nothing at present."""
     refuses: int = 0
     """How many more times the driver fails."""
+    failed: set[str] = field(default_factory=set)
+    """Handles that the driver refused once: a node where that happened keeps them from no other, as in Kubernetes."""
     excused: set[str] = field(default_factory=set)
     """Handles that somebody meddled with."""
     broken: list[str] = field(default_factory=list)
@@ -126,13 +128,20 @@ class Players:
     async def _publish(self, attachment: dict[str, Any], handle: str, node: str) -> None:
         if self.refuses:
             self.refuses -= 1
-            error = {"message": f"not now, {self.refuses} more"}
-            await self._patch(attachment, {"status": {"attached": False, "attachError": error}}, "status")
+            self.failed.add(handle)
+            await self._refuse(attachment, f"not now, {self.refuses} more")
             return
-        if self.published[handle] - {node} and handle not in self.excused | self.shared:
-            self.broken.append(f"{handle} is to be published to {node}, and is to {self.published[handle]}")
+        if self.published[handle] - {node} and handle not in self.shared:
+            if handle not in self.excused | self.failed:
+                self.broken.append(f"{handle} is to be published to {node}, and is to {self.published[handle]}")
+            await self._refuse(attachment, "it is published elsewhere")
+            return
         self.published[handle].add(node)
         await self._patch(attachment, {"status": {"attached": True, "attachError": None}}, "status")
+
+    async def _refuse(self, attachment: dict[str, Any], why: str) -> None:
+        status = {"attached": False, "attachError": {"message": why}}
+        await self._patch(attachment, {"status": status}, "status")
 
     async def _volume_of(self, attachment: dict[str, Any]) -> str | None:
         node = attachment["spec"]["nodeName"]

@@ -18,11 +18,13 @@ from orlop.kube.errors import Conflict, NotFound, PatchRefused
 from orlop.kube.informer import Informer
 from orlop.kube.kinds import NODE
 from orlop.kube.objects import ObjectName, resource_version
-from orlop.kube.reconcile_loop import Done, Outcome, ReconcileLoop, WorkerPool
+from orlop.kube.patches import JsonPatch
+from orlop.kube.reconcile_loop import Done, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.workqueue import Workqueue
 
 QUEUE: Final = "attached-volumes-of-nodes"
 WORKERS: Final = 4
+PAUSE_SECONDS: Final = 0.1
 
 
 class AttachedListing:
@@ -33,15 +35,17 @@ class AttachedListing:
     ) -> None:
         self._client = client
         self._nodes = nodes
+        self._clock = tools.clock
         self._written = written
         self._wanted: dict[str, set[UniqueName]] = {}
         self._under_way: dict[str, frozenset[UniqueName]] = {}
         """What a write that is not over, or whose end is not known, lists."""
         self._waiting: dict[str, set[UniqueName]] = {}
+        self._not_before: dict[str, float] = {}
         self._queue: Workqueue[ObjectName] = Workqueue(
             (QUEUE,), clock=tools.clock, random=tools.random, backoff=BACKOFF, metrics=tools.metrics
         )
-        pool = WorkerPool(QUEUE, WORKERS, self._write)
+        pool = WorkerPool(QUEUE, WORKERS, self._settle)
         self._loop = ReconcileLoop(self._queue, (pool,), clock=tools.clock, log=tools.log)
 
     async def run(self) -> None:
@@ -70,30 +74,34 @@ class AttachedListing:
         self._waiting.setdefault(node, set()).add(volume)
         return True
 
-    async def _write(self, name: ObjectName) -> Outcome:
+    async def _settle(self, name: ObjectName) -> Outcome:
+        """At most as often as Kubernetes does, and no more than half of the time: a long list takes its time."""
+        begun = self._clock.elapsed()
+        if (early := self._not_before.get(name.name, 0.0) - begun) > 0:
+            return RetryAfter(early)
         node = self._nodes.get(name)
         if name.name in self._under_way:  # how the last write ended is not known
             node = await self._read_anew(name)
-        if node is None:
-            self._over(name.name)
-            return Done()
-        wanted = frozenset(self._wanted.get(name.name, ()))
-        patch = rules.listing_patch(node, wanted)
-        if patch is None:
-            self._over(name.name)
-            return Done()
-        self._under_way[name.name] = wanted | self._under_way.get(name.name, frozenset())
+        if node is not None and (patch := rules.listing_patch(node, self._wanted.get(name.name, ()))) is not None:
+            await self._write(name, patch)
+            now = self._clock.elapsed()
+            self._not_before[name.name] = now + max(PAUSE_SECONDS, now - begun)
+        elif node is None:
+            self._not_before.pop(name.name, None)
+        self._over(name.name)
+        return Done()
+
+    async def _write(self, name: ObjectName, patch: JsonPatch) -> None:
+        listed = self._wanted.get(name.name, set()) | self._under_way.get(name.name, frozenset())
+        self._under_way[name.name] = frozenset(listed)
         try:
             written = await self._client.patch(NODE, name, patch, subresource="status")
         except NotFound:
-            self._over(name.name)
-            return Done()
+            return
         except (Conflict, PatchRefused):
             self._over(name.name)  # it was not done
             raise
         await self._nodes.reached(resource_version(written))
-        self._over(name.name)
-        return Done()
 
     async def _read_anew(self, name: ObjectName) -> dict[str, object] | None:
         try:
