@@ -102,3 +102,12 @@ def test_make_help_lists_every_target_the_ground_promises():
 
     for target in ("venv", "up", "test", "soak", "check", "format", "generate", "bench"):
         assert re.search(rf"^{target}:.*## .+", makefile, re.MULTILINE), target
+
+
+def test_the_explorer_s_example_prints_what_is_written_there(capsys: pytest.CaptureFixture[str]):
+    (example,) = blocks(ROOT / "docs" / "explorer.md", "python")
+    (shown,) = blocks(ROOT / "docs" / "explorer.md", "text")
+
+    exec(compile(example, "docs/explorer.md", "exec"), {})  # noqa: S102 - it is ours
+
+    assert capsys.readouterr().out == shown

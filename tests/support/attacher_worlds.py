@@ -95,7 +95,10 @@ class AttacherWorld:
         connection = InProcessConnection(self.interceptor)
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
-        async with Informers(kube, clock=clock, random=Random(5), log=log) as informers, _used(informers) as caches:
+        async with (
+            Informers(kube, clock=clock, random=Random(5), log=log) as informers,
+            used_caches(informers) as caches,
+        ):
             tools = Tools(kube, csi, events, clock, Random(6), log, metrics)
             try:
                 yield caches, AttacherSettings(DRIVER, OURS, **settings), tools, connection
@@ -170,7 +173,7 @@ class AttacherWorld:
 
 
 @asynccontextmanager
-async def _used(informers: Informers) -> AsyncIterator[Caches]:
+async def used_caches(informers: Informers) -> AsyncIterator[Caches]:
     attachments, volumes, csi_nodes = (Watched(kind, transform=without_managed_fields) for kind in KINDS)
     async with (
         informers.using(attachments) as all_attachments,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,6 +66,8 @@ class _Subject:
     published: bool | None = None
     taken_back: tuple[str, str] | None = None
     """The uid and the node's id that the driver has unpublished: it is asked once, however often writes are refused."""
+    given: tuple[tuple[str, str], Mapping[str, str]] | None = None
+    """The same of what it has published, and with which metadata."""
 
 
 class AttachmentWork:
@@ -142,9 +145,11 @@ class AttachmentWork:
             case ProtectAttachment(patch):
                 await self._patch(subject, patch)
             case Publish(source, node_id):
-                metadata = await self._publish(source, node_id)
-                subject.published = None  # what was asked before is answered by this
-                await self._patch(subject, attached_patch(_known(subject), metadata), "status")
+                this = objects.uid(_known(subject)), node_id
+                if subject.given is None or subject.given[0] != this:
+                    subject.given = this, await self._publish(source, node_id)
+                subject.taken_back, subject.published = None, None  # what was asked before is answered by this
+                await self._patch(subject, attached_patch(_known(subject), subject.given[1]), "status")
             case UnpublishFormer(source, node_id, then):
                 await self._unpublish(source, node_id)
                 await self._patch(subject, then)
@@ -152,7 +157,7 @@ class AttachmentWork:
                 this = objects.uid(_known(subject)), node_id
                 if subject.taken_back != this:
                     await self._unpublish(source, node_id)
-                subject.taken_back, subject.published = this, None
+                subject.taken_back, subject.given, subject.published = this, None, None
                 await self._let_go(subject)
             case MarkDetached(patch):
                 await self._patch(subject, patch, "status")
@@ -228,8 +233,9 @@ class AttachmentWork:
             sentence,
             action="Detaching" if detaching else "Attaching",
         )
-        message = _cut(sentence)
-        await self._patch(subject, failed_patch(found, message, code, time_text(self._clock.now())), "status")
+        patch = failed_patch(found, _cut(sentence), code, time_text(self._clock.now()))
+        with suppress(Conflict, PatchRefused):  # something else was told meanwhile: it is tried again, and told then
+            await self._patch(subject, patch, "status")
 
 
 def _known(subject: _Subject) -> Mapping[str, Any]:
