@@ -27,6 +27,8 @@ STEPS = (
     st.tuples(st.just("finish pod"), PODS),
     st.tuples(st.just("driver fails"), st.integers(1, 3)),
     st.tuples(st.just("meddle with the list"), NODES),
+    st.tuples(st.just("lose writes"), st.integers(1, 6)),
+    st.tuples(st.just("lose answers"), st.integers(1, 6)),
     st.tuples(st.just("restart")),
     st.tuples(st.just("let pass"), st.sampled_from([0.0, 0.01, 0.1, 1.0, 400.0])),
 )
@@ -72,6 +74,10 @@ class History:
     async def _harm(self, what: str, *rest: Any) -> None:
         w = self.world
         match (what, *rest):
+            case "lose writes", times:
+                w.lost_writes = times
+            case "lose answers", times:
+                w.lost_answers = times
             case "delete attachment", claim_name, node:
                 self.players.excused.add(HANDLES[claim_name])
                 await w.delete(VOLUME_ATTACHMENT, attachment_of(HANDLES[claim_name], node))
@@ -101,7 +107,7 @@ class History:
     async def check_the_end(self) -> None:
         for node in ("n1", "n2"):
             await self._bring_back(node)
-        self.players.refuses = 0
+        self.players.refuses = self.world.lost_writes = self.world.lost_answers = 0
         for name in ("p", "q", "r"):
             with suppress(StatusError):
                 await self.world.delete(POD, name)

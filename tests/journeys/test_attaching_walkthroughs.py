@@ -182,6 +182,31 @@ async def the_attacher_lets_go_and_the_attachment_is_gone(machine: Machine) -> N
     assert OURS in objects.finalizers(await machine.get(PERSISTENT_VOLUME, "pv1")), "until that is deleted"
 
 
+async def test_a_volume_is_free_a_moment_after_its_pod_is_gone():
+    async with attaching_machine() as (machine, _):
+        await machine.make_pod("p", CLAIMED)
+        await machine.until_phase("Running")
+        await machine.delete_pod()
+        await machine.until_phase(GONE)
+        await machine.settle(2)
+        assert await attachment(machine) is None
+        assert attached_at_driver(machine) == []
+
+
+async def test_a_pod_that_goes_before_anybody_attached_its_volume_leaves_no_attachment():
+    async with attaching_machine() as (machine, beside):
+        await beside.attacher.kill()
+        await machine.make_pod("p", CLAIMED)
+        await machine.settle(30)
+        assert (await there(machine)).get("status", {}).get("attached") in (None, False)
+        await machine.delete_pod()
+        await machine.until_phase(GONE)
+        await machine.settle(2)
+        assert await attachment(machine) is None
+        assert machine.world.calls(*EVERYTHING) == []
+        assert machine.remains() == NOTHING
+
+
 # ---- when the driver refuses -----------------------------------------------------------------------------------------
 
 

@@ -18,9 +18,10 @@ from orlop.embedded.kubelet.volumes.volume_handles import attachment_name, persi
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Entry, collecting_log
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
-from orlop.kube.errors import NotFound
+from orlop.kube.errors import ConnectionBroken, NotFound
 from orlop.kube.event_bodies import Reporter
 from orlop.kube.event_recorder import EventRecorder
+from orlop.kube.http_messages import HttpAnswer, HttpRequest
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import (
     CORE_EVENT,
@@ -55,20 +56,41 @@ def attachment_of(handle: str = "h1", node: str = "n1") -> str:
     return attachment_name(handle, DRIVER, node)
 
 
+class LossyWay:
+    """The controller's way to the API server, on which so many of its writes are lost, or their answers."""
+
+    def __init__(self, world: AttachingWorld) -> None:
+        self._world = world
+        self._inner = world.on.transport()
+
+    async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
+        counts = request.method != "GET" and "/events" not in request.path
+        if counts and self._world.lost_writes:
+            self._world.lost_writes -= 1
+            raise ConnectionBroken("the connection broke before anything was said")
+        answer = await self._inner.exchange(request, within)
+        if counts and self._world.lost_answers:
+            self._world.lost_answers -= 1
+            raise ConnectionBroken("the connection broke before the answer")
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 class AttachingWorld:
     def __init__(self, on: TestServer) -> None:
         self.on = on
+        self.lost_writes = self.lost_answers = 0
         self.clock = on.clock
         self.client = on.client()
         self.log: list[Entry] = []
 
     @asynccontextmanager
-    async def controller(
-        self, points: KillPoints | None = None, client: KubeClient | None = None
-    ) -> AsyncIterator[None]:
+    async def controller(self, points: KillPoints | None = None) -> AsyncIterator[None]:
         """One life of it; what it writes are its effects."""
         log, metrics = collecting_log(self.log), Metrics("t", of_process=False)
-        used = client or KubeClient(self.on.transport(), clock=self.clock, random=Random(2), log=log, name="adc")
+        used = KubeClient(LossyWay(self), clock=self.clock, random=Random(2), log=log, name="adc")
         events = EventRecorder(
             used,
             Reporter("attachdetach-controller", "c-0"),
@@ -148,6 +170,9 @@ class AttachingWorld:
 
     async def attachment(self, handle: str = "h1", node: str = "n1") -> Object | None:
         return await self.find(VOLUME_ATTACHMENT, attachment_of(handle, node))
+
+    async def is_made(self) -> bool:
+        return await self.attachment() is not None
 
     async def attachments(self) -> list[str]:
         found = (await self.client.list(VOLUME_ATTACHMENT)).items
