@@ -45,7 +45,7 @@ from orlop.kube.kinds import (
     VOLUME_ATTACHMENT,
 )
 from orlop.kube.object_cache import CachedObject
-from orlop.kube.objects import ObjectName, name_of, resource_version
+from orlop.kube.objects import ObjectName, name_of, resource_version, uid
 from orlop.kube.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.workqueue import Workqueue
 
@@ -262,8 +262,8 @@ class AttachDetach:
             case rules.NotAttached(why, occasion, look_again):
                 self._tell_not_attached(volume, one, why, occasion)
                 return look_again
-            case rules.Detach(uid):
-                return await self._detach(volume, one, uid)
+            case rules.Detach(which):
+                return await self._detach(volume, one, which)
             case rules.NotDetached(why):
                 self._complain(volume, one, why)
         return None
@@ -282,16 +282,16 @@ class AttachDetach:
             raise
         await self._caches.attachments.reached(resource_version(made))
 
-    async def _detach(self, volume: UniqueName, one: AttachmentFacts, uid: str) -> float | None:
+    async def _detach(self, volume: UniqueName, one: AttachmentFacts, which: str) -> float | None:
         remembered = self._memory.of(volume, one.node)
-        if remembered.taken == uid:
+        if remembered.taken == which:
             return None  # the cache will tell
         name = self._known.of(volume)[one.node]
         if is_of_unknown_volume(volume) and await self._has_volume(name):
             return LOOK_AGAIN_SECONDS
         with suppress(NotFound, Conflict):  # it is gone, or another: the cache will tell
-            await self._client.delete(VOLUME_ATTACHMENT, name, DeleteOptions(uid=uid))
-        remembered.taken = uid
+            await self._client.delete(VOLUME_ATTACHMENT, name, DeleteOptions(uid=which))
+        remembered.taken = which
         return None
 
     async def _has_volume(self, attachment: ObjectName) -> bool:
@@ -308,9 +308,9 @@ class AttachDetach:
     # ---- what is told --------------------------------------------------------------------------------------------
 
     def _tell_attached(self, volume: UniqueName, one: AttachmentFacts) -> None:
-        if volume in one.place.listed:
+        if volume in one.place.listed or one.attachment is None:
             return  # as it was before we came, or for pods that came later
-        for pod in self._to_be_told(volume, one, "attached"):
+        for pod in self._to_be_told(volume, one, f"attached by {uid(one.attachment)}"):
             self._events.normal(pod, texts.ATTACHED, texts.attached(self._name_of(volume)))
 
     def _tell_not_attached(self, volume: UniqueName, one: AttachmentFacts, why: str, occasion: str) -> None:
