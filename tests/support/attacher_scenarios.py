@@ -33,6 +33,7 @@ from orlop.kube.event_recorder import EventRecorder
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import BUILT_IN, CSI_NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import is_attached, recorded_node_id
 from orlop.sidecars.attacher.attacher import Attacher
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
@@ -93,7 +94,7 @@ class Drama:
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
         own = Metrics("explored", of_process=False)
-        tools = Tools(kube, csi, events, clock, Random(6), log, own, life.guard)
+        tools = Tools(kube, csi, events, clock, Random(6), log, WorkqueueMetrics(own), life.guard)
         settings = AttacherSettings(DRIVER, OURS, workers=2)
         async with (
             Informers(kube, clock=clock, random=Random(5), log=log) as informers,

@@ -131,7 +131,7 @@ async def _attacher(machine: Machine) -> AsyncIterator[None]:
         Informers(client, clock=clock, random=Random(15), log=log) as informers,
         _caches(informers) as caches,
     ):
-        tools = Tools(client, csi, events, clock, Random(16), log, metrics)
+        tools = Tools(client, csi, events, clock, Random(16), log, WorkqueueMetrics(metrics))
         session = DriverSession(caches, settings, times, tools)
         task = asyncio.get_running_loop().create_task(session.run(asyncio.Event()))
         try:
@@ -140,6 +140,8 @@ async def _attacher(machine: Machine) -> AsyncIterator[None]:
             task.cancel()
             await asyncio.wait([task])
             await connection.close()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
 
 @asynccontextmanager
