@@ -21,7 +21,7 @@ from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
 from orlop.kube.errors import ConnectionBroken, NotFound
 from orlop.kube.event_bodies import Reporter
 from orlop.kube.event_recorder import EventRecorder
-from orlop.kube.http_messages import HttpAnswer, HttpRequest
+from orlop.kube.http_messages import HttpAnswer, HttpRequest, Transport
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import (
     CORE_EVENT,
@@ -87,10 +87,10 @@ class AttachingWorld:
         self.log: list[Entry] = []
 
     @asynccontextmanager
-    async def controller(self, points: KillPoints | None = None) -> AsyncIterator[None]:
+    async def controller(self, points: KillPoints | None = None, way: Transport | None = None) -> AsyncIterator[None]:
         """One life of it; what it writes are its effects."""
         log, metrics = collecting_log(self.log), Metrics("t", of_process=False)
-        used = KubeClient(LossyWay(self), clock=self.clock, random=Random(2), log=log, name="adc")
+        used = KubeClient(way or LossyWay(self), clock=self.clock, random=Random(2), log=log, name="adc")
         events = EventRecorder(
             used,
             Reporter("attachdetach-controller", "c-0"),

@@ -289,8 +289,11 @@ class AttachDetach:
         name = self._known.of(volume)[one.node]
         if is_of_unknown_volume(volume) and await self._has_volume(name):
             return LOOK_AGAIN_SECONDS
-        with suppress(NotFound, Conflict):  # it is gone, or another: the cache will tell
-            await self._client.delete(VOLUME_ATTACHMENT, name, DeleteOptions(uid=which))
+        try:
+            with suppress(NotFound):
+                await self._client.delete(VOLUME_ATTACHMENT, name, DeleteOptions(uid=which))
+        except Conflict:
+            return LOOK_AGAIN_SECONDS  # it is another, as the cache will tell; or too many wrote to it at once
         remembered.taken = which
         return None
 
