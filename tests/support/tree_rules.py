@@ -69,8 +69,8 @@ BANS = (
     ),
     Ban(
         ("aiohttp",),
-        ("kube/transport.py", "embedded/apiserver/", "web/"),
-        "HTTP is spoken by kube/transport, embedded/apiserver and web, and without aiohttp by foundation/http_edge",
+        ("embedded/apiserver/", "web/"),
+        "HTTP is spoken by embedded/apiserver and web, and without aiohttp by kube/transport and foundation/http_edge",
     ),
     Ban(
         (
