@@ -1,4 +1,4 @@
-"""HPACK: the headers of calls as they come, and those of answers, which are constants. The only module with hpack.
+"""HPACK: headers as they come, and those that we send, which are constants but for a time. The only one with hpack.
 
 What comes is read by the library, which keeps the table that a client builds up; here are the limits, and a short way
 for what every client sends from its second call on: references to that table of one byte each, and short values.
@@ -10,6 +10,7 @@ the 4096 bytes everybody begins with must be told once that it is: `TABLE_GIVEN_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote_from_bytes
 
@@ -126,6 +127,30 @@ ANSWER_BEGINS: Final = _STATUS_200 + _CONTENT_TYPE
 _STATUS_FIELDS: Final = {code: _field(b"grpc-status", b"%d" % code) for code in Code}
 ANSWER_ENDS: Final = _STATUS_FIELDS[Code.OK]
 ACCEPTED_ENCODING: Final = _field(b"grpc-accept-encoding", b"identity")
+
+
+_POST, _HTTP, _PATH, _AUTHORITY = b"\x83", b"\x86", b"\x04", b"\x01"
+"""Of the headers everybody knows: whole ones, and the names of some."""
+_REQUEST_BEGINS: Final = _POST + _HTTP + _AUTHORITY + _text(b"localhost")
+_REQUEST_ENDS: Final = _CONTENT_TYPE + _field(b"te", b"trailers") + _field(b"user-agent", b"orlop")
+_MOST_DIGITS: Final = 10**8
+_UNITS: Final = ((1e6, b"u"), (1e3, b"m"), (1.0, b"S"), (1 / 3600, b"H"))
+
+
+@lru_cache(maxsize=256)
+def request_block(path: str, within: float) -> bytes:
+    """Of a call; there are a few different ones. `:authority` is what kubelet and the Go sidecars say."""
+    timeout = _field(b"grpc-timeout", timeout_text(within))
+    return _REQUEST_BEGINS + _PATH + _text(path.encode()) + _REQUEST_ENDS + timeout
+
+
+def timeout_text(seconds: float) -> bytes:
+    """In the finest unit that needs no more than eight digits."""
+    for in_a_second, unit in _UNITS:
+        count = max(1, int(seconds * in_a_second)) if seconds < _MOST_DIGITS / in_a_second else _MOST_DIGITS
+        if count < _MOST_DIGITS:
+            return b"%d" % count + unit
+    return b"%dH" % (_MOST_DIGITS - 1)
 
 
 def http_status(number: int) -> bytes:
