@@ -57,10 +57,12 @@ class HttpTransport:
     async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        credentials, connection = await self._connected(request, within)
+        credentials = await self._current()
+        said = self._head(request)
+        connection = await self._connected(within)
         timer = loop.call_at(deadline, connection.break_off, TimeoutError())
         try:
-            await connection.send(self._head(request), request.body)
+            await connection.send(said, request.body)
             head, body = await connection.whole_answer()
         except OSError as error:
             raise self._told(error, within) from error
@@ -73,11 +75,13 @@ class HttpTransport:
 
     @asynccontextmanager
     async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
-        credentials, connection = await self._connected(request, within)
+        credentials = await self._current()
+        said = self._head(request)
+        connection = await self._connected(within)
         try:
             try:
                 async with asyncio.timeout(within):
-                    await connection.send(self._head(request), request.body)
+                    await connection.send(said, request.body)
                     head = await connection.answer_head()
             except OSError as error:
                 raise self._told(error, within) from error
@@ -96,14 +100,16 @@ class HttpTransport:
 
     # ---- connecting ----------------------------------------------------------------------------------------------
 
-    async def _connected(self, request: HttpRequest, within: float) -> tuple[Credentials, HttpConnection]:
-        """With the credentials that the request will show; nothing is sent yet."""
+    async def _current(self) -> Credentials:
+        """Those that are shown from now on."""
         credentials = await self._access.credentials.current()
         if credentials is not self._shown:
             self._show(credentials)
-        self._head(request)  # what cannot be said is not connected for
+        return credentials
+
+    async def _connected(self, within: float) -> HttpConnection:
         try:
-            return credentials, await self._pool.take(within * CONNECTING_SHARE)
+            return await self._pool.take(within * CONNECTING_SHARE)
         except TimeoutError:
             raise NotConnected(f"{self._place()} cannot be reached: no connection in time") from None
         except PoolClosed:
