@@ -1,9 +1,9 @@
 """Connections to one API server: those that are free are used again, the youngest first, and more are made when needed.
 
 Who finds none free waits for whichever comes first: one that another gives back, or a new one. Only a few are made at a
-time, so a burst of requests that are answered quickly shares a few connections, and one whose answers take long soon
-has one for each. There is no other limit: each watch takes a connection for itself, and whoever asks much at once
-limits himself.
+time, and once there are plenty they are made slowly: a server that is busy has no use for more of them, and shaking
+hands costs both sides as much as several requests. Where answers take long each request has its own after a while.
+There is no other limit: each watch takes a connection for itself, and whoever asks much at once limits himself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from orlop.kube.http_connection import HttpConnection
 IDLE_SECONDS: Final = 30.0
 """Less than servers and balancers keep an unused connection (Kubernetes: 90 seconds), so that we are first to close."""
 MOST_BEING_MADE: Final = 4
+PLENTY: Final = 16
+"""Enough for a thousand requests in a second that take 16 ms each."""
+SECONDS_FOR_ONE_MORE: Final = 0.05
 
 Dial: TypeAlias = Callable[[Callable[[], HttpConnection]], Awaitable[object]]
 """Connects what the function makes to the server."""
@@ -37,6 +40,7 @@ class ConnectionPool:
         self._open: set[HttpConnection] = set()
         self._all_lost = asyncio.Event()
         self._tidying: asyncio.TimerHandle | None = None
+        self._one_more: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def take(self, within: float) -> HttpConnection:
@@ -77,8 +81,9 @@ class ConnectionPool:
     async def close(self) -> None:
         """Breaks what is under way."""
         self._closed = True
-        if self._tidying is not None:
-            self._tidying.cancel()
+        for timer in (self._tidying, self._one_more):
+            if timer is not None:
+                timer.cancel()
         for task in self._being_made:
             task.cancel()
         for waiter in self._waiting:
@@ -92,11 +97,26 @@ class ConnectionPool:
     # ---- making them ---------------------------------------------------------------------------------------------
 
     def _make_more(self) -> None:
-        loop = asyncio.get_running_loop()
         while len(self._being_made) < min(len(self._waiting), MOST_BEING_MADE) and not self._closed:
-            task = loop.create_task(self._made(), name="connecting to the API server")
-            self._being_made.add(task)
-            task.add_done_callback(self._end_making)
+            if len(self._open) + len(self._being_made) >= PLENTY:
+                self._make_one_later()
+                return
+            self._make_one()
+
+    def _make_one_later(self) -> None:
+        if self._one_more is None:
+            self._one_more = asyncio.get_running_loop().call_later(SECONDS_FOR_ONE_MORE, self._make_one_if_wanted)
+
+    def _make_one_if_wanted(self) -> None:
+        self._one_more = None
+        if self._waiting:
+            self._make_one()
+            self._make_one_later()
+
+    def _make_one(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._made(), name="connecting to the API server")
+        self._being_made.add(task)
+        task.add_done_callback(self._end_making)
 
     async def _made(self) -> HttpConnection:
         generation = self._generation
