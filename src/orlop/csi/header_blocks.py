@@ -1,7 +1,7 @@
 """HPACK: headers as they come, and those that we send, which are constants but for a time. The only one with hpack.
 
 What comes is read by the library, which keeps the table that a client builds up; here are the limits, and a short way
-for what every client sends from its second call on: references to that table of one byte each, and short values.
+for what everybody sends from its second call on: references to that table of one byte each, and short values.
 
 What is sent refers to nothing that could change: no table is kept for it. A client that wants ours to be smaller than
 the 4096 bytes everybody begins with must be told once that it is: `TABLE_GIVEN_UP` before the next block says so.
@@ -31,6 +31,8 @@ TABLE_GIVEN_UP: Final = b"\x20"
 
 _INDEXED, _LONG_INDEX, _LITERAL, _LONG_NAME, _SIZE_UPDATE = 0x80, 0xFF, 0x40, 0x7F, 0x20
 _HUFFMAN, _SEVEN_BITS = 0x80, 0x7F
+_UNKEPT: Final = frozenset((0x00, 0x10))
+"""What is spelled out and kept in no table, as we send it ourselves."""
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -54,7 +56,7 @@ class HeaderReader:
         return fields
 
     def _known(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
-        """The fields that the block begins with whose names at least the table has, and how many bytes they take."""
+        """The short fields that the block begins with, and how many bytes they take."""
         table = self._decoder.header_table
         fields: list[tuple[bytes, bytes]] = []
         at = size = 0
@@ -66,6 +68,11 @@ class HeaderReader:
             elif _LITERAL < byte < _LONG_NAME and (value_ends := _end_of_text(block, at + 1)):
                 field = table.get_by_index(byte ^ _LITERAL)[0], _read_text(block[at + 1 : value_ends])
                 table.add(*field)
+                at = value_ends
+            elif byte in _UNKEPT and (name_ends := _end_of_text(block, at + 1)):
+                if not (value_ends := _end_of_text(block, name_ends)):
+                    break
+                field = _read_text(block[at + 1 : name_ends]), _read_text(block[name_ends:value_ends])
                 at = value_ends
             else:
                 break
