@@ -30,7 +30,8 @@ def attachment(*, ours: bool = False, node_id: str = "", deleted: bool = False, 
 
 def volume(*finalizers: str) -> Object:
     csi = {"driver": DRIVER, "volumeHandle": "h1"}
-    return {"metadata": {"name": "pv1", "uid": "v", "finalizers": list(finalizers)}, "spec": {"csi": csi}}
+    spec = {"csi": csi, "accessModes": ["ReadWriteOnce"]}
+    return {"metadata": {"name": "pv1", "uid": "v", "finalizers": list(finalizers)}, "spec": spec}
 
 
 CASES: list[tuple[str, Object, Object | None, str | None, str]] = [

@@ -27,7 +27,8 @@ def image_of_the_node() -> str:
 
 def test_every_base_is_the_python_that_the_project_is_written_for():
     oldest = PROJECT["requires-python"].removeprefix(">=")
-    assert {each.split()[0] for each in instructions("FROM")} == {f"python:{oldest}-slim"}
+    own_stages = {each.split()[2] for each in instructions("FROM") if " AS " in each}
+    assert {each.split()[0] for each in instructions("FROM")} - own_stages == {f"python:{oldest}-slim"}
     assert "latest" not in DOCKERFILE
 
 
@@ -62,7 +63,8 @@ def test_what_is_copied_is_there_and_reaches_the_build():
 
 
 def test_the_program_is_started_without_a_shell_and_the_manifest_gives_its_words():
-    assert [json.loads(each) for each in instructions("ENTRYPOINT")] == [["orlop"]]
+    assert [json.loads(each) for each in instructions("ENTRYPOINT")] == [["orlop"], ["orlop", "attacher"]]
+    assert instructions("FROM")[-1] == "orlop", "what is built when no target is named is the image of all roles"
     assert "orlop" in PROJECT["scripts"]
     assert instructions("CMD") == []
 

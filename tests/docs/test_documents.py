@@ -12,6 +12,7 @@ from orlop.__main__ import ROLES, VERBS
 from orlop.cli.durations import DurationType
 from orlop.embedded.kubelet.volumes import event_texts
 from orlop.kube.kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
+from orlop.sidecars.attacher.volume_source_rules import MIGRATED
 from orlop.testing.driver_script import script_from_yaml
 from support.orlop_process import run
 
@@ -102,3 +103,22 @@ def test_make_help_lists_every_target_the_ground_promises():
 
     for target in ("venv", "up", "test", "soak", "check", "format", "generate", "bench"):
         assert re.search(rf"^{target}:.*## .+", makefile, re.MULTILINE), target
+
+
+def test_the_plugins_whose_volumes_the_attacher_refuses_are_listed_with_their_drivers():
+    written = re.findall(r"^ +\| `(\w+)` \| `([\w.]+)` \|$", (ROOT / "docs" / "attacher.md").read_text(), re.MULTILINE)
+
+    assert dict(written) == MIGRATED
+
+
+def test_it_is_written_that_the_attacher_stays_until_the_last_volume_is_gone():
+    assert "must stay until the driver's last PersistentVolume is gone" in (ROOT / "docs" / "attacher.md").read_text()
+
+
+def test_the_explorer_s_example_prints_what_is_written_there(capsys: pytest.CaptureFixture[str]):
+    (example,) = blocks(ROOT / "docs" / "explorer.md", "python")
+    (shown,) = blocks(ROOT / "docs" / "explorer.md", "text")
+
+    exec(compile(example, "docs/explorer.md", "exec"), {})  # noqa: S102 - it is ours
+
+    assert capsys.readouterr().out == shown

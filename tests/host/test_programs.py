@@ -1,4 +1,4 @@
-"""Children that end with us, and programs that take our place."""
+"""Children that end with us, programs that are asked something, and those that take our place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from orlop.host import process_records
 from orlop.host.errors import HostError
-from orlop.host.programs import Child, become, find_program
+from orlop.host.programs import Child, ask_program, become, find_program
 from support.waiting import eventually, eventually_there
 
 SLEEP = ["/bin/sleep", "1000"]
@@ -115,3 +115,19 @@ def test_a_program_is_found_beside_another_before_the_path(tmp_path: Path, monke
 def test_a_program_that_cannot_be_run_is_a_sentence(tmp_path: Path):
     with pytest.raises(HostError, match="cannot be run: No such file or directory"):
         become(str(tmp_path / "none"), [], {})
+
+
+def test_a_program_that_is_asked_gets_what_is_written_to_it_and_answers():
+    script = 'read line; echo "$line $WORD"; echo complaint >&2; exit 3'
+    answer = ask_program(["/bin/sh", "-c", script], {"WORD": "world"}, b"hello\n", 10.0)
+    assert answer == (3, b"hello world\n", b"complaint\n")
+
+
+def test_a_program_that_does_not_answer_is_ended():
+    with pytest.raises(HostError, match="took longer than"):
+        ask_program(["/bin/sh", "-c", "exec sleep 60"], {}, b"", 0.1)
+
+
+def test_a_program_that_is_not_there_is_the_kernels_own_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        ask_program([str(tmp_path / "none")], {}, b"", 10.0)

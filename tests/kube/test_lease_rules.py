@@ -66,6 +66,17 @@ def test_a_free_one_is_taken_at_once(elapsed: float):
     assert step.lease["spec"] == lease("me", leaseTransitions=4, acquireTime=NOW, renewTime=NOW)["spec"]
 
 
+def test_labels_are_set_by_whoever_leads_and_those_of_others_stay():
+    labelled = Candidate(ME.lease, "me", labels={"app": "x", "tier": "1"})
+    made = next_step(None, labelled, 0.0, WALL)
+    assert isinstance(made, Create)
+    assert made.lease["metadata"]["labels"] == {"app": "x", "tier": "1"}
+    theirs = {**lease("me"), "metadata": {"name": "lock", "labels": {"app": "y", "theirs": "z"}}}
+    renewed = next_step(observed(None, theirs, 0.0), labelled, 1.0, WALL)
+    assert isinstance(renewed, Write)
+    assert renewed.lease["metadata"] == {"name": "lock", "labels": {"app": "x", "tier": "1", "theirs": "z"}}
+
+
 def test_anothers_is_taken_when_it_has_not_changed_for_its_duration_by_our_clock():
     seen = observed(None, lease("other", leaseDurationSeconds=30, renewTime="in the far future"), 100.0)
 

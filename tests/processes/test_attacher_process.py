@@ -5,129 +5,107 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
-from orlop.foundation.clock import SystemClock
-from orlop.foundation.structured_log import silent_log
-from orlop.kube.client import KubeClient
-from orlop.kube.cluster_access import over_unix_socket
-from orlop.kube.errors import NotFound
-from orlop.kube.kinds import CSI_NODE, LEASE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT
-from orlop.kube.objects import ObjectName
-from orlop.kube.transport import HttpTransport
-from support.api_objects import attachment, csi_node, volume
+from orlop.kube import objects
+from support.attacher_places import Place, answer_of, place
 from support.kubectl_commands import Kubectl
-from support.orlop_process import Running, run, running
+from support.orlop_process import run
 from support.waiting import eventually_answered
 
-DRIVER = "mock.example.com"
 RIGHTS = Path(__file__).resolve().parents[2] / "deploy" / "manifests" / "attacher" / "rbac.yaml"
-LEASE_NAME = ObjectName("default", "external-attacher-leader-mock-example-com")
+NOTHING_TO_ATTACH = {"capabilities": {"controller": []}}
 
 
-@dataclass
-class Place:
-    folder: Path
-    client: KubeClient
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.folder / "state" / "kubeconfig"
-
-    def driver(self, **script: Any) -> AbstractContextManager[Running]:
-        path = self.folder / "script.yaml"
-        path.write_text(json.dumps({"volumes": [{"id": "h1", "size": "1Gi"}], **script}))
-        endpoint = f"unix://{self.folder}/csi.sock"
-        return running(self.folder, "testing", "mock-driver", "--endpoint", endpoint, "--script", str(path))
-
-    def attacher(self, *more: str) -> AbstractContextManager[Running]:
-        flags = (f"--csi-address={self.folder}/csi.sock", f"--kubeconfig={self.kubeconfig}", *more)
-        return running(self.folder, "attacher", *flags)
-
-    async def make(self) -> None:
-        await self.client.create(CSI_NODE, csi_node("n1", {"name": DRIVER, "nodeID": "node-1"}))
-        await self.client.create(PERSISTENT_VOLUME, volume("pv1", csi={"driver": DRIVER, "volumeHandle": "h1"}))
-        source = {"persistentVolumeName": "pv1"}
-        wanted = attachment("va1", attacher=DRIVER, nodeName="n1", source=source)
-        await self.client.create(VOLUME_ATTACHMENT, wanted)
-
-    async def is_attached(self) -> bool:
-        found = await self.client.get(VOLUME_ATTACHMENT, ObjectName(None, "va1"))
-        return bool(found.get("status", {}).get("attached"))
-
-    async def is_gone(self) -> bool:
-        try:
-            await self.client.get(VOLUME_ATTACHMENT, ObjectName(None, "va1"))
-        except NotFound:
-            return True
-        return False
-
-    async def holder(self) -> str:
-        try:
-            return str((await self.client.get(LEASE, LEASE_NAME))["spec"].get("holderIdentity") or "")
-        except NotFound:
-            return ""
-
-
-@asynccontextmanager
-async def place(folder: Path) -> AsyncIterator[Place]:
-    with running(folder, "apiserver", "--state", str(folder / "state")) as server:
-        await server.says("use it with")
-        transport = HttpTransport(over_unix_socket(str(folder / "state" / "api.sock")))
-        client = KubeClient(transport, clock=SystemClock(), random=Random(1), log=silent_log())
-        try:
-            yield Place(folder, client)
-        finally:
-            await client.close()
-
-
-async def test_a_volume_is_attached_and_detached_and_the_lease_is_free_at_the_end(short_folder: Path):
-    async with place(short_folder) as the:
+async def test_a_volume_is_attached_and_detached_and_the_lease_is_free_at_the_end(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
         await the.make()
         with the.driver(), the.attacher("--leader-election") as attacher:
             await eventually_answered(the.is_attached)
             assert await the.holder()
-            told = run("explain", "volumeattachment", "va1", f"--kubeconfig={the.kubeconfig}")
+            told = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
             assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "Next: Nothing: it is as it should be.")
             missing = run("explain", "volumeattachment", "none", f"--kubeconfig={the.kubeconfig}")
             assert (missing.returncode, missing.stderr) == (3, "There is no VolumeAttachment none.\n")
-            await the.client.delete(VOLUME_ATTACHMENT, ObjectName(None, "va1"))
+            await the.delete()
             await eventually_answered(the.is_gone)
             attacher.signal(signal.SIGTERM)
             assert await attacher.exit_code() == 0
         assert await the.holder() == ""
 
 
-async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path):
-    async with place(short_folder) as the:
+def token_of_the_role(the: Place) -> str:
+    kubectl = Kubectl(the.kubeconfig, the.folder / "home")
+    kubectl.run("create", "namespace", "orlop-system")  # on a server of somebody else's it may be there
+    kubectl.ok("apply", "-f", str(RIGHTS))
+    return kubectl.ok("-n", "orlop-system", "create", "token", "orlop-attacher").strip()
+
+
+def kubeconfig_with(the: Place, *credentials: str) -> Path:
+    path = the.folder / "limited"
+    shutil.copy(the.kubeconfig, path)
+    limited = Kubectl(path, the.folder / "home")
+    limited.ok("config", "set-credentials", "attacher", *credentials)
+    limited.ok("config", "set-context", "--current", "--user=attacher", "--namespace=orlop-system")
+    return path
+
+
+async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path, api_kubeconfig: Path):
+    async with place(short_folder, api_kubeconfig) as the:
         await the.make()
-        kubectl = Kubectl(the.kubeconfig, short_folder / "home")
-        kubectl.ok("create", "namespace", "orlop-system")
-        kubectl.ok("apply", "-f", str(RIGHTS))
-        kubeconfig = short_folder / "limited"
-        shutil.copy(the.kubeconfig, kubeconfig)
-        token = kubectl.ok("-n", "orlop-system", "create", "token", "orlop-attacher").strip()
-        limited = Kubectl(kubeconfig, short_folder / "home")
-        limited.ok("config", "set-credentials", "attacher", f"--token={token}")
-        limited.ok("config", "set-context", "--current", "--user=attacher", "--namespace=orlop-system")
+        kubeconfig = kubeconfig_with(the, f"--token={token_of_the_role(the)}")
         with the.driver(), the.attacher("--leader-election", f"--kubeconfig={kubeconfig}") as attacher:
             await eventually_answered(the.is_attached)
-            await the.client.delete(VOLUME_ATTACHMENT, ObjectName(None, "va1"))
+            await the.delete()
             await eventually_answered(the.is_gone)
             attacher.signal(signal.SIGTERM)
             assert await attacher.exit_code() == 0
         assert "forbidden" not in attacher.logged().lower()
 
 
-async def test_a_driver_that_comes_late_is_waited_for(short_folder: Path):
-    async with place(short_folder) as the:
+async def test_a_credential_plugin_is_run_as_kubectl_runs_it(short_folder: Path, api_kubeconfig: Path):
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make()
+        version = "client.authentication.k8s.io/v1"
+        status = {"token": token_of_the_role(the)}
+        answer = the.folder / "answer"
+        answer.write_text(json.dumps({"kind": "ExecCredential", "apiVersion": version, "status": status}))
+        plugin = (f"--exec-api-version={version}", "--exec-command=cat", f"--exec-arg={answer}")
+        kubeconfig = kubeconfig_with(the, *plugin, "--exec-interactive-mode=Never")
+        told = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={kubeconfig}")
+        assert (told.returncode, told.stderr) == (0, "")
+        assert "sets its finalizer on the PersistentVolume" in told.stdout
+        with the.driver(), the.attacher(f"--kubeconfig={kubeconfig}"):
+            await eventually_answered(the.is_attached)
+
+
+async def test_what_fails_is_told_on_the_object_with_its_code_and_by_an_event_until_it_succeeds(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
+        full = {"times": 2, "error": {"code": "RESOURCE_EXHAUSTED", "message": "no slot"}}
+        stuck = {"times": 2, "error": {"code": "INTERNAL", "message": "stuck"}}
+        script = {"ControllerPublishVolume": [full], "ControllerUnpublishVolume": [stuck]}
+        await the.make()
+        with the.driver(script=script), the.attacher():
+            told = await eventually_answered(lambda: the.error("attachError"))
+            assert (told["message"], told["errorCode"]) == ("no slot", 8)
+            await eventually_answered(the.is_attached)
+            assert await the.error("attachError") is None
+            await the.delete()
+            told = await eventually_answered(lambda: the.error("detachError"))
+            assert (told["message"], told["errorCode"]) == ("stuck", 13)
+            await eventually_answered(the.is_gone)
+            await eventually_answered(lambda: the.has_event("FailedAttachVolume", "no slot"))
+            await eventually_answered(lambda: the.has_event("FailedDetachVolume", "stuck"))
+
+
+async def test_a_driver_that_comes_late_is_waited_for(short_folder: Path, api_kubeconfig: Path):
+    async with place(short_folder, api_kubeconfig) as the:
         await the.make()
         with the.attacher() as attacher:
             await attacher.says("waiting for the driver")
@@ -135,8 +113,10 @@ async def test_a_driver_that_comes_late_is_waited_for(short_folder: Path):
                 await eventually_answered(the.is_attached)
 
 
-async def test_a_driver_that_came_back_with_another_name_ends_the_attacher_with_a_sentence(short_folder: Path):
-    async with place(short_folder) as the:
+async def test_a_driver_that_came_back_with_another_name_ends_the_attacher_with_a_sentence(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
         await the.make()
         with the.attacher() as attacher:
             with the.driver():
@@ -146,12 +126,72 @@ async def test_a_driver_that_came_back_with_another_name_ends_the_attacher_with_
         assert "came back as 'other.example.com'" in attacher.logged()
 
 
-async def test_it_ends_at_once_while_it_waits_for_the_driver(short_folder: Path):
-    async with place(short_folder) as the:
+async def test_a_driver_that_ceased_to_attach_and_began_again_is_followed_both_times(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make()
+        with the.attacher("--http-endpoint=127.0.0.1:0") as attacher:
+            with the.driver():
+                await eventually_answered(the.is_attached)
+                assert await the.is_protected()
+            with the.driver(**NOTHING_TO_ATTACH):
+
+                async def is_free() -> bool:
+                    return not await the.is_protected()
+
+                await eventually_answered(is_free)
+                await the.make(2)
+
+                async def is_told() -> bool:
+                    return await the.is_attached(2)
+
+                await eventually_answered(is_told)
+                assert objects.finalizers(await the.attachment(2) or {}) == ()
+            with the.driver():
+                await eventually_answered(the.is_protected)
+                await eventually_answered(the.is_attached)
+            assert not attacher.ended()
+            assert 'workqueue_adds_total{name="csi-attacher-va"}' in answer_of(attacher, "/metrics")[1]
+
+
+async def test_a_driver_that_cannot_be_used_ends_the_attacher_with_a_sentence(short_folder: Path, api_kubeconfig: Path):
+    async with place(short_folder, api_kubeconfig) as the:
+        with (
+            the.driver(
+                script={"Probe": [{"times": 0, "error": {"code": "FAILED_PRECONDITION", "message": "no disk"}}]}
+            ),
+            the.attacher() as attacher,
+        ):
+            assert await attacher.exit_code() == 1
+        assert "cannot be used: no disk" in attacher.logged()
+        assert "Traceback" not in attacher.logged()
+
+
+async def test_it_ends_at_once_while_it_waits_for_the_driver(short_folder: Path, api_kubeconfig: Path):
+    async with place(short_folder, api_kubeconfig) as the:
         with the.attacher("--leader-election") as attacher:
             await attacher.says("waiting for the driver")
             attacher.signal(signal.SIGTERM)
             assert await attacher.exit_code() == 0
+
+
+async def test_calls_and_queues_are_counted_under_upstreams_names(short_folder: Path, api_kubeconfig: Path):
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make()
+        with the.driver(), the.attacher("--http-endpoint=127.0.0.1:0", "--metrics-path=/m") as attacher:
+            await eventually_answered(the.is_attached)
+            status, shown = answer_of(attacher, "/m")
+            assert status == 200
+            labels = f'driver_name="{the.driver_name}",grpc_status_code="OK"'
+            method = 'method_name="/csi.v1.Controller/ControllerPublishVolume"'
+            assert f"csi_sidecar_operations_seconds_count{{{labels},{method}}} 1.0" in shown
+            for pool in ("csi-attacher-va", "csi-attacher-va-detach", "csi-attacher-pv"):
+                for name in ("workqueue_depth", "orlop_workqueue_oldest_seconds"):
+                    assert f'{name}{{name="{pool}"}} 0.0' in shown
+                assert f'workqueue_longest_running_processor_seconds{{name="{pool}"}}' in shown
+            assert answer_of(attacher, "/readyz")[0] == 200
+            assert answer_of(attacher, "/healthz/leader-election")[0] == 404, "there is no lease"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from typing import Any
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process import InProcessConnection
 from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.kube import objects
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import NotFound
 from orlop.kube.event_bodies import Reporter
@@ -23,6 +25,7 @@ from orlop.kube.informer import Watched, without_managed_fields
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import CSI_NODE, EVENT, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attacher import Attacher, Caches
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.published_volumes import PublishedVolumes
@@ -34,6 +37,7 @@ from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from orlop.testing.virtual_clock import VirtualClock
 from support.api_objects import attachment, csi_node, volume
 from support.api_servers import ADMIN, TestServer, api_server
+from support.api_wires import Wire
 
 DRIVER = "mock.example.com"
 OURS = finalizer_of(DRIVER)
@@ -51,9 +55,12 @@ class AttacherWorld:
     drivers: list[ScriptedDriver] = field(default_factory=list)
     interceptors: list[ScriptedInterceptor] = field(default_factory=list)
     user: User = ADMIN
+    wire: Wire = field(default_factory=Wire)
+    """The attacher's way to the API server; those of the tests are others."""
 
     def __post_init__(self) -> None:
         self.client = self.on.client()
+        self.scrape: Callable[[str], tuple[bytes, str]] = lambda _accept: (b"", "")
         self.play({})
 
     def play(self, script: Mapping[str, Any], **rest: Any) -> None:
@@ -91,12 +98,17 @@ class AttacherWorld:
     ) -> AsyncIterator[tuple[Caches, AttacherSettings, Tools, InProcessConnection]]:
         """What an attacher is made of, and its way to the driver."""
         log, clock, metrics = collecting_log(self.log), self.clock, Metrics("t", of_process=False)
-        kube = KubeClient(self.on.transport(self.user), clock=clock, random=Random(2), log=log, name="attacher")
+        self.scrape = metrics.render
+        transport = self.wire.around(self.on.transport(self.user))
+        kube = KubeClient(transport, clock=clock, random=Random(2), log=log, name="attacher")
         connection = InProcessConnection(self.interceptor)
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
-        async with Informers(kube, clock=clock, random=Random(5), log=log) as informers, _used(informers) as caches:
-            tools = Tools(kube, csi, events, clock, Random(6), log, metrics)
+        async with (
+            Informers(kube, clock=clock, random=Random(5), log=log) as informers,
+            used_caches(informers) as caches,
+        ):
+            tools = Tools(kube, csi, events, clock, Random(6), log, WorkqueueMetrics(metrics))
             try:
                 yield caches, AttacherSettings(DRIVER, OURS, **settings), tools, connection
             finally:
@@ -117,6 +129,13 @@ class AttacherWorld:
         source = {"persistentVolumeName": volume_name}
         body = attachment(name, attacher=DRIVER, nodeName=node_name, source=source)
         return await self.client.create(VOLUME_ATTACHMENT, body)
+
+    async def put(self, kind: Kind, body: Object) -> None:
+        """As it is, whatever the API server would say to it."""
+        name, kept = body["metadata"]["name"], KindInStore(kind, kind)
+        about = {"apiVersion": kind.api_version, "kind": kind.kind}
+        whole = {**about, **body, "metadata": {"uid": f"uid-{name}", **body["metadata"]}}
+        await self.on.store.create(kept.key("", name), lambda revision: kept.encoded(whole, revision))
 
     async def delete(self, kind: Kind, name: str) -> None:
         with suppress(NotFound):
@@ -149,11 +168,26 @@ class AttacherWorld:
     def requests(self, method: str) -> list[Any]:
         return [call.request for driver in self.drivers for call in driver.calls if call.method == method]
 
+    def metrics(self) -> dict[str, float]:
+        """Of the attacher that was made last."""
+        lines = (line.rpartition(" ") for line in self.scrape("")[0].decode().splitlines() if line[0] != "#")
+        return {name: float(value) for name, _, value in lines}
+
     async def until(self, condition: Callable[[], Awaitable[bool]], within: float = 600.0) -> None:
         end = self.clock.elapsed() + within
         while not await condition():
             assert self.clock.elapsed() < end, f"not within {within} seconds"
             await self.clock.sleep(0.05)
+
+    async def until_told(self, field: str = "attachError", name: str = "va1") -> Object:
+        """The error that stands on a VolumeAttachment."""
+
+        async def is_so() -> bool:
+            return field in (await self.attachment(name)).get("status", {})
+
+        await self.until(is_so)
+        found: Object = (await self.attachment(name))["status"][field]
+        return found
 
     async def until_attached(self, name: str = "va1") -> Object:
         async def is_so() -> bool:
@@ -161,6 +195,15 @@ class AttacherWorld:
 
         await self.until(is_so)
         return await self.attachment(name)
+
+    async def until_released(self, volume_name: str) -> None:
+        """Our finalizer is on the PersistentVolume no more; that others keep it is no matter."""
+
+        async def is_so() -> bool:
+            found = await self.get(PERSISTENT_VOLUME, volume_name)
+            return found is None or not objects.has_finalizer(found, OURS)
+
+        await self.until(is_so)
 
     async def until_gone(self, kind: Kind, name: str) -> None:
         async def is_so() -> bool:
@@ -170,7 +213,7 @@ class AttacherWorld:
 
 
 @asynccontextmanager
-async def _used(informers: Informers) -> AsyncIterator[Caches]:
+async def used_caches(informers: Informers) -> AsyncIterator[Caches]:
     attachments, volumes, csi_nodes = (Watched(kind, transform=without_managed_fields) for kind in KINDS)
     async with (
         informers.using(attachments) as all_attachments,

@@ -25,7 +25,7 @@ from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMEN
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.objects import ObjectName
 from orlop.kube.transport import HttpTransport
-from orlop.processes.kube_side import no_programs
+from orlop.processes.kube_side import run_plugin
 from orlop.sidecars.attacher.attach_rules import attacher_of, node_name_of
 from orlop.sidecars.attacher.node_id_rules import id_in_annotation, id_in_csi_node
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
@@ -61,7 +61,7 @@ def volume_attachment(name: str, kubeconfig: str, output: str) -> None:
 
 async def _told(name: str, kubeconfig: str) -> Explanation:
     clock = SystemClock()
-    access = Kubeconfig(os.environ, clock=clock, run=no_programs).find(kubeconfig)
+    access = Kubeconfig(os.environ, clock=clock, run=run_plugin).find(kubeconfig)
     client = KubeClient(HttpTransport(access), clock=clock, random=SystemRandom(), log=silent_log(), name="orlop")
     try:
         attachment = await client.get(VOLUME_ATTACHMENT, ObjectName(None, name))

@@ -1,4 +1,4 @@
-"""Other programs, started by us: a child that ends when we do, and a program that takes our place.
+"""Other programs, started by us: a child that ends when we do, one that is asked something, one that takes our place.
 
 A child is told to end with its parent before its program runs (by a small step of our own interpreter in between), so
 that there is no moment in which it could be left behind. It has a session of its own: a Ctrl-C in our terminal is ours.
@@ -7,6 +7,7 @@ Its output comes by one pipe, which can be waited for on any event loop.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -86,6 +87,22 @@ def run_until_parent_ends(parent: int, words: Sequence[str]) -> NoReturn:
     if os.getppid() != parent:
         sys.exit(1)
     os.execv(words[0], list(words))  # noqa: S606 - no shell is wanted
+
+
+def ask_program(
+    words: Sequence[str], environment: Mapping[str, str], stdin: bytes, within: float
+) -> tuple[int, bytes, bytes]:
+    """Its exit code, what it wrote, and what it complained of; killed when it takes longer than so many seconds.
+
+    The kernel's own error where it cannot be run: who asks knows what it was for.
+    """
+    try:
+        ended = subprocess.run(  # noqa: S603 - named by whoever may name one; no shell is wanted
+            list(words), env=dict(environment), input=stdin, capture_output=True, timeout=within, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise HostError(errno.ETIMEDOUT, f"{words[0]} took longer than {within:g} seconds") from None
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 def find_program(name: str, beside: Path | None = None) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -91,11 +91,12 @@ def observed(before: Observed | None, lease: Mapping[str, Any], elapsed: float) 
 
 def next_step(seen: Observed | None, candidate: Candidate, elapsed: float, wall: datetime) -> Step:
     if seen is None:
-        metadata = {"namespace": candidate.lease.namespace, "name": candidate.lease.name}
-        return Create({"metadata": metadata, "spec": _record({}, candidate, wall)})
+        metadata: Object = {"namespace": candidate.lease.namespace, "name": candidate.lease.name}
+        return Create({"metadata": _labelled(metadata, candidate), "spec": _record({}, candidate, wall)})
     if seen.holder not in {"", candidate.identity} and elapsed < seen.since + _duration(seen.lease, candidate):
         return HeldByOther(seen.holder)
-    return Write({**seen.lease, "spec": _record(_spec(seen.lease), candidate, wall)})
+    metadata = _labelled(_part(seen.lease, "metadata"), candidate)
+    return Write({**seen.lease, "metadata": metadata, "spec": _record(_spec(seen.lease), candidate, wall)})
 
 
 def released(lease: Mapping[str, Any], wall: datetime) -> Object:
@@ -121,6 +122,8 @@ class Candidate:
     lease: ObjectName
     identity: str
     times: LeaseTimes = LeaseTimes()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Set on the lease by whoever leads; labels of others stay."""
 
     def __post_init__(self) -> None:
         if not self.identity or not self.lease.namespace:
@@ -151,6 +154,16 @@ def _duration(lease: Mapping[str, Any], candidate: Candidate) -> float:
     return float(seconds) if isinstance(seconds, int) and seconds > 0 else candidate.times.duration
 
 
+def _labelled(metadata: Mapping[str, Any], candidate: Candidate) -> Object:
+    if not candidate.labels:
+        return dict(metadata)
+    return {**metadata, "labels": {**_part(metadata, "labels"), **candidate.labels}}
+
+
 def _spec(lease: Mapping[str, Any]) -> Mapping[str, Any]:
-    spec = lease.get("spec")
-    return spec if isinstance(spec, Mapping) else {}
+    return _part(lease, "spec")
+
+
+def _part(found: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    part = found.get(member)
+    return part if isinstance(part, Mapping) else {}

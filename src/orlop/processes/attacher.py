@@ -16,6 +16,7 @@ from typing import Final
 from orlop import __version__
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import Endpoint, TcpEndpoint, parse_endpoint, parse_optional_http_address
+from orlop.csi.error_codes import CsiError, DeadlineExceeded, Unavailable
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import MapOf, at_least, boolean, flag, floating, group, integer, text
@@ -29,16 +30,24 @@ from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.leader_election import LeaderElection, Leadership, LeadershipLost
 from orlop.kube.lease_rules import Candidate
 from orlop.kube.objects import ObjectName
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.kube_side import RequestRate, kube_access, kube_client
 from orlop.processes.leader_flags import LeaderSettings
 from orlop.sidecars.attacher.attacher import Caches
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of, lease_of
-from orlop.sidecars.attacher.driver_session import AnotherDriver, DriverLost, DriverSession, SessionTimes
+from orlop.sidecars.attacher.driver_session import (
+    LOOK_AGAIN_SECONDS,
+    AnotherDriver,
+    DriverLost,
+    DriverSession,
+    SessionTimes,
+)
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 
 EVENTS_SECONDS: Final = 5.0
+BURST: Final = 10
 _NO_EFFECT: Final = "Accepted for upstream's sake, without effect."
 
 
@@ -92,15 +101,14 @@ class AttacherFlags:
         floating,
         default="0",
         metavar="COUNT",
-        check=at_least(0),
-        help="At most so many requests a second to the API server; 0: as many as it takes, which upstream's does not.",
+        help="At most so many requests a second to the API server; 0 or less: as many as it takes, unlike upstream's.",
     )
     kube_api_burst: int = flag(
         integer,
         default="10",
         metavar="COUNT",
-        check=at_least(1),
-        help="So many of them at once, where they are limited.",
+        check=at_least(0),
+        help=f"So many of them at once, where they are limited; 0: {BURST}.",
     )
     http_endpoint: TcpEndpoint | None = flag(
         parse_optional_http_address,
@@ -130,7 +138,7 @@ class AttacherFlags:
 
     @property
     def rate(self) -> RequestRate | None:
-        return RequestRate(self.kube_api_qps, self.kube_api_burst) if self.kube_api_qps > 0 else None
+        return RequestRate(self.kube_api_qps, self.kube_api_burst or BURST) if self.kube_api_qps > 0 else None
 
     def cross_check(self) -> Iterator[str]:
         if self.http_endpoint is not None and self.metrics_address is not None:
@@ -180,6 +188,7 @@ class _Role:
         self._csi = csi
         self._kube = kube
         self._namespace = namespace
+        self._queues = WorkqueueMetrics(given.metrics)
         self._leadership: Leadership | None = None
         self._in_session = False
 
@@ -219,9 +228,17 @@ class _Role:
                 raise CannotGoOn(str(error)) from None
 
     async def _known_driver(self) -> str:
+        """Waits for one that answers and says that it is ready."""
         self._given.log.info("waiting for the driver", address=str(self._settings.csi_address))
-        await self._csi.ready()
-        return (await self._csi.plugin_info()).name
+        while True:
+            try:
+                await self._csi.ready()
+                return (await self._csi.plugin_info()).name
+            except (Unavailable, DeadlineExceeded) as error:
+                self._given.log.warning("the driver went away", error=error)
+                await self._given.clock.sleep(LOOK_AGAIN_SECONDS)
+            except CsiError as error:
+                raise CannotGoOn(f"the driver at {self._settings.csi_address} cannot be used: {error}") from None
 
     @asynccontextmanager
     async def _leading(self, driver: str) -> AsyncIterator[Leadership | None]:
@@ -230,7 +247,7 @@ class _Role:
             yield None
             return
         lease = ObjectName(self._namespace, lease_of(driver))
-        candidate = Candidate(lease, socket.gethostname(), leader.times)
+        candidate = Candidate(lease, socket.gethostname(), leader.times, leader.leader_election_labels)
         given = self._given
         election = LeaderElection(self._kube, candidate, clock=given.clock, random=given.random, log=given.log)
         async with election.leading() as leadership:
@@ -254,7 +271,7 @@ class _Role:
             given.clock,
             given.random,
             given.log.bind(driver=driver),
-            given.metrics,
+            self._queues,
             may_act,
         )
         times = SessionTimes(

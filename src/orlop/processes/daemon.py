@@ -118,7 +118,12 @@ def run_daemon(
     """`run` builds the process and returns when it has ended; its exit code comes back. The log goes to stderr."""
     try:
         settings: Settings = parse_flags(
-            daemon.settings, arguments, program=daemon.program, summary=daemon.summary, warn=_warn
+            daemon.settings,
+            arguments,
+            program=daemon.program,
+            summary=daemon.summary,
+            environment=os.environ,
+            warn=_warn,
         )
     except HelpRequested as request:
         sys.stdout.write(request.text)

@@ -28,3 +28,8 @@ class KlogSettings:
     skip_log_headers: bool = flag(boolean, name="skip_log_headers", default="false", deprecated=_WHY, help=NO_EFFECT)
     stderr_threshold: str = flag(text, name="stderrthreshold", default="2", deprecated=_WHY, help=NO_EFFECT)
     vmodule: str = flag(text, name="vmodule", default="", deprecated=_WHY, help=NO_EFFECT)
+    log_flush_frequency: str = flag(text, default="5s", deprecated=_WHY, help=NO_EFFECT)
+    log_json_info_buffer_size: str = flag(text, default="0", deprecated=_WHY, help=NO_EFFECT)
+    log_json_split_stream: bool = flag(boolean, default="false", deprecated=_WHY, help=NO_EFFECT)
+    log_text_info_buffer_size: str = flag(text, default="0", deprecated=_WHY, help=NO_EFFECT)
+    log_text_split_stream: bool = flag(boolean, default="false", deprecated=_WHY, help=NO_EFFECT)

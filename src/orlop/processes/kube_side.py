@@ -5,6 +5,7 @@ Imported only by a process that was asked to speak to one: TLS and what knows Ku
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from orlop import __version__
 from orlop.kube.client import KubeClient
 from orlop.kube.cluster_access import ClusterAccess
+from orlop.kube.credentials import PLUGIN_SECONDS
 from orlop.kube.http_messages import Transport
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.request_rate import LimitedTransport
@@ -37,7 +39,7 @@ async def kube_side(kubeconfig: str, given: Surroundings, *, name: str) -> Async
 
 def kube_access(kubeconfig: str, given: Surroundings) -> ClusterAccess:
     try:
-        access = Kubeconfig(os.environ, clock=given.clock, run=no_programs).find(kubeconfig)
+        access = Kubeconfig(os.environ, clock=given.clock, run=run_plugin).find(kubeconfig)
     except KubeconfigError as error:
         raise CannotGoOn(str(error)) from None
     given.log.info("speaking to the API server", server=access.server, found_in=access.origin, version=__version__)
@@ -58,9 +60,8 @@ async def kube_client(
         await client.close()
 
 
-async def no_programs(
-    argv: Sequence[str],
-    env: Mapping[str, str],  # noqa: ARG001 - the shape is that of whoever runs programs
-    stdin: bytes,  # noqa: ARG001 - as above
-) -> tuple[int, bytes, bytes]:
-    raise OSError(f"{argv[0]} is not run: this process runs no credential plugins; use a token or a certificate")
+async def run_plugin(argv: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
+    """A credential plugin that a kubeconfig names, as kubectl runs it: whoever wrote that file may run programs."""
+    from orlop.host.programs import ask_program  # noqa: PLC0415 - hardly any kubeconfig names one
+
+    return await asyncio.to_thread(ask_program, argv, env, stdin, PLUGIN_SECONDS)

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import boolean, flag, text
+from orlop.foundation.go_flags import MapOf, boolean, flag, text
+from orlop.kube.label_syntax import faults_of_label_key, faults_of_label_value
 from orlop.kube.lease_rules import LeaseTimes
 
 
-def labels(value: str) -> Mapping[str, str]:
-    """Upstream writes them with colons: `k:v,k:v`."""
-    pairs = [part.partition(":") for part in value.split(",") if part]
-    if any(not key or not colon for key, colon, _ in pairs):
-        raise ValueError("allowed are pairs key:value separated by commas")
-    return {key.strip(): found.strip() for key, _, found in pairs}
+def are_labels(found: Mapping[str, str]) -> str | None:
+    """A lease with others would be refused by the API server for ever."""
+    for key, value in found.items():
+        if faults := (*faults_of_label_key(key), *faults_of_label_value(value)):
+            return f"{key}:{value} is no label: {faults[0]}"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,11 @@ class LeaderSettings:
         boolean, default="false", help="Work only while leading; several replicas may run then."
     )
     leader_election_namespace: str = flag(
-        text, default="", metavar="NAMESPACE", help="Where the lease is; not given: the pod's own."
+        text,
+        default="",
+        metavar="NAMESPACE",
+        env="POD_NAMESPACE",
+        help="Where the lease is; not given: the pod's own.",
     )
     leader_election_lease_duration: Duration = flag(
         Duration.parse, default="15s", metavar="DURATION", help="How long others wait before they take over."
@@ -39,7 +44,11 @@ class LeaderSettings:
         Duration.parse, default="5s", metavar="DURATION", help="How often everybody tries."
     )
     leader_election_labels: Mapping[str, str] = flag(
-        labels, default="", metavar="K:V,…", help="Labels of the lease, where it is made."
+        MapOf(text, sign=":"),
+        default="",
+        metavar="K:V,…",
+        check=are_labels,
+        help="Labels that the lease is given by whoever leads; those of others stay.",
     )
 
     @property

@@ -1,26 +1,156 @@
-"""What becomes of the work when the driver goes away."""
+"""What becomes of the work when the driver goes away, and when it comes back as another."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 
-from orlop.sidecars.attacher.driver_session import DriverLost, DriverSession, SessionTimes
-from support.attacher_worlds import attacher_world
+from orlop.csi.in_process import InProcessConnection
+from orlop.kube import objects
+from orlop.sidecars.attacher.driver_session import AnotherDriver, DriverLost, DriverSession, SessionTimes
+from support.attacher_worlds import OURS, PUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
+NOTHING_TO_ATTACH = {"capabilities": {"controller": []}}
 
 
-async def test_a_driver_that_does_not_answer_is_waited_out_and_then_lost():
+@dataclass
+class Session:
+    world: AttacherWorld
+    connection: InProcessConnection
+    stop: asyncio.Event
+    running: asyncio.Future[None]
+
+    async def restarted(self, **script: object) -> None:
+        """The driver dies and comes back, as this one."""
+        self.connection.cut()
+        await self.world.clock.sleep(2)
+        self.world.play({}, **script)
+        self.connection.mend(self.world.interceptor)
+
+
+@asynccontextmanager
+async def session(patience: float = 10.0, *, cut: bool = False) -> AsyncIterator[Session]:
     async with attacher_world() as world, world.tools() as (caches, settings, tools, connection):
-        session = asyncio.ensure_future(
-            DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(asyncio.Event())
-        )
-        await world.clock.sleep(20)
-        assert not session.done()
-        connection.cut()
-        began = world.clock.elapsed()
-        await asyncio.wait([session])
-        assert isinstance(session.exception(), DriverLost)
-        assert 10 <= world.clock.elapsed() - began <= 30
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        stop = asyncio.Event()
+        if cut:
+            connection.cut()
+        run = DriverSession(caches, settings, SessionTimes(patience=patience), tools).run(stop)
+        made = Session(world, connection, stop, asyncio.ensure_future(run))
+        try:
+            yield made
+        finally:
+            made.running.cancel()
+            await asyncio.wait([made.running])
+
+
+@pytest.mark.parametrize("patience", [2.0, 10.0, 60.0])
+async def test_a_driver_that_does_not_answer_is_waited_out_and_then_lost(patience: float):
+    async with session(patience) as the:
+        await the.world.clock.sleep(3 * patience)
+        assert not the.running.done()
+        the.connection.cut()
+        began = the.world.clock.elapsed()
+        await asyncio.wait([the.running])
+        assert isinstance(the.running.exception(), DriverLost)
+        assert patience / 2 <= the.world.clock.elapsed() - began <= patience
+
+
+async def test_a_driver_that_hangs_is_lost_within_the_same_time():
+    async with session() as the:
+        await the.world.clock.sleep(30)
+        the.world.play({"Probe": [{"times": 0, "hang": True}]})
+        the.connection.mend(the.world.interceptor)
+        began = the.world.clock.elapsed()
+        await asyncio.wait([the.running])
+        assert isinstance(the.running.exception(), DriverLost)
+        assert the.world.clock.elapsed() - began <= 11
+
+
+async def test_a_driver_that_is_away_for_a_moment_is_waited_for_and_no_other_is_told():
+    async with session() as the:
+        await the.world.until_attached()
+        for _ in range(5):
+            await the.restarted()
+            await the.world.clock.sleep(7)
+        assert not the.running.done()
+        assert the.world.calls() == [PUBLISH]
+
+
+async def test_whoever_got_the_lease_while_his_driver_was_dead_does_not_begin():
+    async with session(cut=True) as the:
+        await asyncio.wait([the.running])
+        assert isinstance(the.running.exception(), DriverLost)
+
+
+async def test_whoever_got_the_lease_while_his_driver_hung_gives_it_back_in_time():
+    async with attacher_world() as world:
+        world.play({"GetPluginInfo": [{"times": 0, "hang": True}]})
+        async with world.tools() as (caches, settings, tools, _connection):
+            with pytest.raises(DriverLost, match="nothing came for 10 s"):
+                await DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(asyncio.Event())
+        assert world.clock.elapsed() <= 11
+
+
+async def test_whoever_got_the_lease_while_his_driver_became_another_does_not_begin():
+    async with attacher_world() as world:
+        world.play({}, driver={"name": "other.example.com"})
+        async with world.tools() as (caches, settings, tools, _connection):
+            with pytest.raises(AnotherDriver, match="came back as 'other"):
+                await DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(asyncio.Event())
+
+
+async def test_a_driver_that_came_back_with_another_name_ends_all():
+    async with session() as the:
+        await the.world.until_attached()
+        await the.restarted(driver={"name": "other.example.com"})
+        await asyncio.wait([the.running])
+        assert isinstance(the.running.exception(), AnotherDriver)
+
+
+async def test_a_driver_that_ceased_to_attach_and_began_again_is_followed_both_times():
+    async with session() as the:
+        await the.world.until_attached()
+        await the.restarted(**NOTHING_TO_ATTACH)
+        await the.world.clock.sleep(10)
+        assert objects.finalizers(await the.world.attachment()) == ()
+        await the.restarted()
+        await the.world.clock.sleep(10)
+        found = await the.world.until_attached()
+        assert objects.finalizers(found) == (OURS,)
+        assert not the.running.done()
+        assert the.world.calls() == [PUBLISH, PUBLISH]
+
+
+async def test_told_to_stop_it_lets_the_call_under_way_end_and_tells_what_came_of_it():
+    async with session() as the:
+        the.world.play({PUBLISH: [{"delay": "10s"}]})
+        the.connection.mend(the.world.interceptor)
+        await the.world.volume("pv2", "h2")
+        await the.world.wanted("va2", "pv2")
+        await the.world.clock.sleep(3)
+        the.stop.set()
+        await asyncio.wait([the.running])
+        assert the.running.exception() is None
+        assert (await the.world.attachment("va2"))["status"]["attached"] is True
+
+
+async def test_told_to_stop_it_waits_for_no_call_longer_than_its_grace():
+    async with session() as the:
+        the.world.play({PUBLISH: [{"times": 0, "hang": True}]})
+        the.connection.mend(the.world.interceptor)
+        await the.world.volume("pv2", "h2")
+        await the.world.wanted("va2", "pv2")
+        await the.world.clock.sleep(3)
+        the.stop.set()
+        began = the.world.clock.elapsed()
+        await asyncio.wait([the.running])
+        assert the.world.clock.elapsed() - began <= 21
+        assert objects.finalizers(await the.world.attachment("va2")) == (OURS,), "the next attacher takes it from here"

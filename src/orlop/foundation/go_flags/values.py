@@ -101,14 +101,15 @@ class MapOf(Generic[T]):
     """`key=value` pairs separated by commas, as in --feature-gates; a repeated flag adds to the map."""
 
     item: Callable[[str], T]
+    sign: str = "="
 
     def __call__(self, value: str) -> Mapping[str, T]:
         return dict(self._pair(part.strip()) for part in value.split(",") if part.strip())
 
     def _pair(self, part: str) -> tuple[str, T]:
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip():
-            raise ValueError(f"allowed are pairs key=value separated by commas, and {part!r} is none")
+        key, sign, value = part.partition(self.sign)
+        if not sign or not key.strip():
+            raise ValueError(f"allowed are pairs key{self.sign}value separated by commas, and {part!r} is none")
         try:
             return key.strip(), self.item(value.strip())
         except ValueError as error:

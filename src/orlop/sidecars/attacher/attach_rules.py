@@ -16,9 +16,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from orlop.kube import objects, patches
-from orlop.kube.patches import JsonPatch
+from orlop.kube.patches import NOT_THERE, JsonPatch
 from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION
-from orlop.sidecars.attacher.volume_source_rules import BadObject, VolumeSource, source_of, volume_name_of
+from orlop.sidecars.attacher.volume_source_rules import (
+    BadObject,
+    VolumeSource,
+    checked_access_modes,
+    source_of,
+    volume_name_of,
+)
 
 Json = Mapping[str, Any]
 
@@ -140,6 +146,7 @@ def _attach(facts: AttachmentFacts) -> Step:
         # Told by somebody else, or before the driver wanted to be asked: else it would be believed from here on.
         return MarkDetached(detached_patch(attachment))
     source = source_of(attachment, facts.volume, facts.driver)
+    checked_access_modes(source.access_modes)
     if facts.volume is not None and source.volume_name:
         if objects.is_being_deleted(facts.volume):
             raise BadObject(f"the PersistentVolume {source.volume_name} is being deleted: it is not attached any more")
@@ -220,9 +227,12 @@ def failed_patch(attachment: Json, message: str, code: int | None, time: str) ->
 
 
 def _status_patch(attachment: Json, told: Mapping[str, Any]) -> JsonPatch:
-    """Of this very object; fields of its status that are not told stay as somebody else has set them."""
-    patch = patches.guarded_by_uid(attachment)
+    """Of this very object, while nothing else was told of it: a write may land late, or be made upon an old cache.
+
+    Fields of its status that are not told stay as somebody else has set them.
+    """
     status = attachment.get("status")
+    patch = patches.guarded_by_uid(attachment).test("status", value=status if status is not None else NOT_THERE)
     if not isinstance(status, Mapping):
         known = {name: value for name, value in told.items() if value is not None}
         return patch.add("status", value={"attached": False, **known})

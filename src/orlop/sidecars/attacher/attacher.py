@@ -27,7 +27,6 @@ from orlop.kube.object_cache import CachedObject
 from orlop.kube.objects import ObjectName
 from orlop.kube.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, WorkerPool
 from orlop.kube.workqueue import Crowds, Workqueue
-from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, node_name_of, recorded_node_id
 from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotAttached
 from orlop.sidecars.attacher.node_id_rules import id_in_csi_node
@@ -99,7 +98,7 @@ class Attacher:
             clock=tools.clock,
             random=tools.random,
             backoff=settings.backoff,
-            metrics=WorkqueueMetrics(tools.metrics),
+            metrics=tools.metrics,
             crowds=Crowds(self._node_of, max(1, int(settings.workers * SHARE_OF_A_NODE))),
         )
         pools = (

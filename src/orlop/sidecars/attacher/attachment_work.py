@@ -13,13 +13,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from orlop.csi.error_codes import CsiError
 from orlop.csi.proto import rpc
 from orlop.kube import objects, patches
-from orlop.kube.errors import ApiError, Conflict, NotFound, PatchRefused
+from orlop.kube.errors import ApiError, Conflict, Invalid, NotFound, PatchRefused
 from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, time_text
 from orlop.kube.patches import JsonPatch
@@ -65,6 +66,8 @@ class _Subject:
     published: bool | None = None
     taken_back: tuple[str, str] | None = None
     """The uid and the node's id that the driver has unpublished: it is asked once, however often writes are refused."""
+    given: tuple[tuple[str, str], Mapping[str, str]] | None = None
+    """The same of what it has published, and with which metadata."""
 
 
 class AttachmentWork:
@@ -137,14 +140,15 @@ class AttachmentWork:
             case Refuse(sentence):
                 raise BadObject(sentence)
             case ProtectVolume(volume, patch):
-                self._may_act()
-                subject.volume = await self._kube.patch(PERSISTENT_VOLUME, ObjectName(None, volume), patch)
+                subject.volume = await self._protected(volume, patch)
             case ProtectAttachment(patch):
                 await self._patch(subject, patch)
             case Publish(source, node_id):
-                metadata = await self._publish(source, node_id)
-                subject.published = None  # what was asked before is answered by this
-                await self._patch(subject, attached_patch(_known(subject), metadata), "status")
+                this = objects.uid(_known(subject)), node_id
+                if subject.given is None or subject.given[0] != this:
+                    subject.given = this, await self._publish(source, node_id)
+                subject.taken_back, subject.published = None, None  # what was asked before is answered by this
+                await self._tell_attached(subject, subject.given[1])
             case UnpublishFormer(source, node_id, then):
                 await self._unpublish(source, node_id)
                 await self._patch(subject, then)
@@ -152,7 +156,7 @@ class AttachmentWork:
                 this = objects.uid(_known(subject)), node_id
                 if subject.taken_back != this:
                     await self._unpublish(source, node_id)
-                subject.taken_back, subject.published = this, None
+                subject.taken_back, subject.given, subject.published = this, None, None
                 await self._let_go(subject)
             case MarkDetached(patch):
                 await self._patch(subject, patch, "status")
@@ -192,6 +196,16 @@ class AttachmentWork:
         except NotFound:
             subject.attachment = None
 
+    async def _protected(self, volume: str, patch: JsonPatch) -> Mapping[str, Any]:
+        """Told where it is looked for: who waits for a VolumeAttachment sees nothing of its volume."""
+        self._may_act()
+        try:
+            return await self._kube.patch(PERSISTENT_VOLUME, ObjectName(None, volume), patch)
+        except (Conflict, PatchRefused):
+            raise
+        except ApiError as error:
+            raise BadObject(f"our finalizer cannot be set on the PersistentVolume {volume}: {error}") from error
+
     async def _let_go(self, subject: _Subject) -> None:
         """The finalizer first: what others keep is told to be detached when it is so."""
         patch = patches.remove_finalizer(_known(subject), self._settings.finalizer)
@@ -218,6 +232,14 @@ class AttachmentWork:
         except NotFound:
             return None
 
+    async def _tell_attached(self, subject: _Subject, metadata: Mapping[str, str]) -> None:
+        try:
+            await self._patch(subject, attached_patch(_known(subject), metadata), "status")
+        except PatchRefused:
+            raise
+        except Invalid as error:  # there is a limit to what an object may hold, and none to what a driver may answer
+            raise BadObject(f"the driver has attached it, and what it answered cannot be told: {error}") from error
+
     async def _tell_failure(self, subject: _Subject, sentence: str, code: int | None) -> None:
         found = _known(subject)
         detaching = objects.is_being_deleted(found)
@@ -228,8 +250,9 @@ class AttachmentWork:
             sentence,
             action="Detaching" if detaching else "Attaching",
         )
-        message = _cut(sentence)
-        await self._patch(subject, failed_patch(found, message, code, time_text(self._clock.now())), "status")
+        patch = failed_patch(found, _cut(sentence), code, time_text(self._clock.now()))
+        with suppress(Conflict, PatchRefused):  # something else was told meanwhile: it is tried again, and told then
+            await self._patch(subject, patch, "status")
 
 
 def _known(subject: _Subject) -> Mapping[str, Any]:

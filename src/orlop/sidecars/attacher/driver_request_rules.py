@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from orlop.csi.proto import csi_pb2
-from orlop.sidecars.attacher.volume_source_rules import BadObject, VolumeSource
+from orlop.sidecars.attacher.volume_source_rules import (
+    MANY,
+    ONCE_POD,
+    READ_MANY,
+    VolumeSource,
+    checked_access_modes,
+)
 
 ATTACHES: Final = "PUBLISH_UNPUBLISH_VOLUME"
 ATTACHES_READ_ONLY: Final = "PUBLISH_READONLY"
@@ -14,7 +20,6 @@ MULTI_WRITER: Final = "SINGLE_NODE_MULTI_WRITER"
 LISTS: Final = frozenset({"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"})
 
 Mode = csi_pb2.VolumeCapability.AccessMode.Mode
-ONCE, ONCE_POD, READ_MANY, MANY = "ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany"
 
 
 def publish_request(
@@ -49,19 +54,9 @@ def _capability(source: VolumeSource, abilities: frozenset[str], default_fs_type
 
 def access_mode(named: tuple[str, ...], abilities: frozenset[str]) -> Any:
     """One for all that a volume allows; the widest wins, and two that exclude each other are an error."""
-    modes = set(named)
-    if unknown := sorted(modes - {ONCE, ONCE_POD, READ_MANY, MANY}):
-        raise BadObject(
-            f"the access mode {unknown[0]!r} is unknown: there are {ONCE}, {ONCE_POD}, {READ_MANY} and {MANY}"
-        )
-    if not modes:
-        raise BadObject("the volume has no access mode: it needs one")
-    if ONCE_POD in modes and len(modes) > 1:
-        raise BadObject(f"the access mode {ONCE_POD} allows no other beside it")
+    modes = checked_access_modes(named)
     if MANY in modes:
         return Mode.MULTI_NODE_MULTI_WRITER
-    if {READ_MANY, ONCE} <= modes:
-        raise BadObject(f"the access modes {READ_MANY} and {ONCE} contradict each other: a volume has one of them")
     if READ_MANY in modes:
         return Mode.MULTI_NODE_READER_ONLY
     if MULTI_WRITER in abilities:

@@ -4,8 +4,9 @@ A driver that came back may be another version: its name and what it can do are 
 connection. Another name ends all of it (`AnotherDriver`). Another ability to attach changes the kind of attacher, when
 the work under way has ended.
 
-A driver that does not answer is waited out for a while; then `DriverLost`, so that a replica whose driver is well can
-take the lease.
+A driver that does not answer is waited out, at most so long since its last answer; then `DriverLost`, so that a replica
+whose driver is well can take the lease. It must answer when the work begins, too: somebody may have waited long for the
+lease, and his driver died or became another meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from orlop.csi.client import Abilities
 from orlop.csi.error_codes import CsiError, Unimplemented
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.foundation.task_group import TaskGroup
@@ -24,9 +24,10 @@ from orlop.sidecars.attacher.published_volumes import PublishedVolumes
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
 
-LOOK_SECONDS: Final = 5.0
+LOOKS: Final = 4
+"""So often a driver is looked at, at least, before it counts as lost."""
+LONGEST_LOOK_SECONDS: Final = 5.0
 LOOK_AGAIN_SECONDS: Final = 1.0
-ANSWER_SECONDS: Final = 5.0
 
 
 class DriverLost(Exception):
@@ -48,6 +49,11 @@ class SessionTimes:
     grace: float = 20.0
     """For what is under way when it is told to stop."""
 
+    @property
+    def look(self) -> float:
+        """How often a driver that answers is looked at, and how long it may take to answer."""
+        return min(LONGEST_LOOK_SECONDS, self.patience / LOOKS)
+
 
 class DriverSession:
     def __init__(self, caches: Caches, settings: AttacherSettings, times: SessionTimes, tools: Tools) -> None:
@@ -60,14 +66,17 @@ class DriverSession:
         self._log = tools.log
         self._changed = asyncio.Event()
         self._connection = tools.csi.connections
+        self._abilities: frozenset[str] = frozenset()
+        """Of its Controller service."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until it is told to stop; then what is under way has its time to end."""
+        self._abilities = await self._greet()
         async with TaskGroup() as tasks:
             watching = tasks.start(self._watch_driver(), name="watching the driver")
             while not stop.is_set():
                 self._changed.clear()
-                attaches = ATTACHES in (await self._csi.abilities()).controller
+                attaches = ATTACHES in self._abilities
                 self._log.info("attaching" if attaches else "the driver attaches nothing: all is told to be attached")
                 await self._attach(self._attacher(attaches), stop)
             watching.cancel()
@@ -106,25 +115,32 @@ class DriverSession:
 
     # ---- the driver ----------------------------------------------------------------------------------------------
 
+    async def _greet(self) -> frozenset[str]:
+        """What it can, of the driver that is there now: it must be the one we are for."""
+        try:
+            async with self._clock.timeout(self._times.patience):
+                return await self._asked_anew()
+        except (CsiError, TimeoutError) as error:
+            why = error if isinstance(error, CsiError) else f"nothing came for {self._times.patience:g} s"
+            raise DriverLost(f"the driver {self._settings.driver} does not answer: {why}") from error
+
     async def _watch_driver(self) -> None:
-        abilities = await self._csi.abilities()
-        silent_since: float | None = None
+        times = self._times
+        answered = self._clock.elapsed()
+        silent = False
         while True:
-            await self._clock.sleep(LOOK_SECONDS if silent_since is None else LOOK_AGAIN_SECONDS)
-            if await self._answers():
-                silent_since = None
-                if (now := await self._abilities_now()) is not None and now.controller != abilities.controller:
-                    self._log.info("the driver can something else than before", abilities=sorted(now.controller))
-                    abilities = now
-                    self._changed.set()
-                continue
-            silent_since = self._clock.elapsed() if silent_since is None else silent_since
-            if self._clock.elapsed() - silent_since >= self._times.patience:
-                raise DriverLost(f"the driver {self._settings.driver} has not answered for {self._times.patience:g} s")
+            await self._clock.sleep(min(LOOK_AGAIN_SECONDS, times.look) if silent else times.look)
+            began = self._clock.elapsed()
+            silent = not await self._answers()
+            if not silent:
+                answered = began
+                await self._look_whether_changed()
+            elif self._clock.elapsed() + min(LOOK_AGAIN_SECONDS, times.look) > answered + times.patience:
+                raise DriverLost(f"the driver {self._settings.driver} has not answered for {times.patience:g} s")
 
     async def _answers(self) -> bool:
         try:
-            await self._csi.call(rpc.PROBE, csi_pb2.ProbeRequest(), within=ANSWER_SECONDS)
+            await self._csi.call(rpc.PROBE, csi_pb2.ProbeRequest(), within=self._times.look)
         except Unimplemented:
             return True
         except CsiError as error:
@@ -132,19 +148,26 @@ class DriverSession:
             return False
         return True
 
-    async def _abilities_now(self) -> Abilities | None:
-        """None where it is the same connection, and so the same driver."""
-        if self._csi.connections == self._connection:
-            return None
+    async def _look_whether_changed(self) -> None:
+        """On the same connection it is the same driver."""
+        connection = self._csi.connections
+        if connection == self._connection:
+            return
         try:
-            info = await self._csi.plugin_info()
-            found = await self._csi.abilities()
+            found = await self._asked_anew()
         except CsiError as error:
             self._log.warning("the driver came back and does not say what it can", error=error)
-            return None
-        if info.name != self._settings.driver:
+            return
+        self._connection = connection
+        if found != self._abilities:
+            self._log.info("the driver can something else than before", abilities=sorted(found))
+            self._changed.set()
+        self._abilities = found
+
+    async def _asked_anew(self) -> frozenset[str]:
+        name = (await self._csi.plugin_info()).name
+        if name != self._settings.driver:
             raise AnotherDriver(
-                f"the driver came back as {info.name!r}, and was {self._settings.driver!r}: this attacher is for that"
+                f"the driver came back as {name!r}, and was {self._settings.driver!r}: this attacher is for that"
             )
-        self._connection = self._csi.connections
-        return found
+        return (await self._csi.abilities()).controller

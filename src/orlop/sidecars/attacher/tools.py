@@ -10,10 +10,10 @@ from typing import Final
 from orlop.csi.client import CsiClient
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
-from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Log
 from orlop.kube.client import KubeClient
 from orlop.kube.event_recorder import EventRecorder
+from orlop.kube.workqueue_metrics import WorkqueueMetrics
 
 JITTER: Final = 0.1
 
@@ -45,5 +45,6 @@ class Tools:
     clock: Clock
     random: Random
     log: Log
-    metrics: Metrics
+    metrics: WorkqueueMetrics
+    """The process's own: one attacher after another is counted there."""
     may_act: Callable[[], None] = lambda: None

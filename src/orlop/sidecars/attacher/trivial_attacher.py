@@ -15,7 +15,6 @@ from orlop.kube.objects import ObjectName
 from orlop.kube.patches import JsonPatch
 from orlop.kube.reconcile_loop import Done, Outcome, ReconcileLoop, WorkerPool
 from orlop.kube.workqueue import Workqueue
-from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import attached_patch, attacher_of, is_attached
 from orlop.sidecars.attacher.attacher import ATTACH, VOLUMES, Caches
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
@@ -39,7 +38,7 @@ class TrivialAttacher:
             clock=tools.clock,
             random=tools.random,
             backoff=settings.backoff,
-            metrics=WorkqueueMetrics(tools.metrics),
+            metrics=tools.metrics,
         )
         pools = (
             WorkerPool(ATTACH, settings.workers, self._settle_attachment),

@@ -13,6 +13,17 @@ from typing import Any, Final
 LARGEST_ATTRIBUTES: Final = 1 << 20
 """Bytes of all keys and values together: a driver takes messages of 4 MiB."""
 BLOCK, FILESYSTEM = "Block", "Filesystem"
+ONCE, ONCE_POD, READ_MANY, MANY = "ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany"
+MIGRATED: Final[Mapping[str, str]] = {
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "azureFile": "file.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+    "vsphereVolume": "csi.vsphere.vmware.com",
+}
+"""Plugins within Kubernetes, by their field of a PersistentVolume, and the drivers that it hands their volumes to."""
 _NOT_SOURCES: Final = frozenset(
     (
         *(
@@ -106,12 +117,33 @@ def _read(spec: Any, where: str, driver: str, volume_name: str) -> VolumeSource:
     )
 
 
+def checked_access_modes(named: tuple[str, ...]) -> frozenset[str]:
+    """`BadObject` where they contradict each other. Only who attaches need look: detaching knows no modes."""
+    modes = frozenset(named)
+    if unknown := sorted(modes - {ONCE, ONCE_POD, READ_MANY, MANY}):
+        raise BadObject(
+            f"the access mode {unknown[0]!r} is unknown: there are {ONCE}, {ONCE_POD}, {READ_MANY} and {MANY}"
+        )
+    if not modes:
+        raise BadObject("the volume has no access mode: it needs one")
+    if ONCE_POD in modes and len(modes) > 1:
+        raise BadObject(f"the access mode {ONCE_POD} allows no other beside it")
+    if {READ_MANY, ONCE} <= modes and MANY not in modes:
+        raise BadObject(f"the access modes {READ_MANY} and {ONCE} contradict each other: a volume has one of them")
+    return modes
+
+
 def _kind_of(spec: Mapping[str, Any]) -> str:
-    """Kubernetes' own kinds of storage are attached by their successors, which we are not told to stand in for."""
+    """Translating the volumes of Kubernetes' own plugins is left to the attachers of those who succeed them."""
     kinds = sorted(set(spec) - _NOT_SOURCES)
     if not kinds:
         return ""
-    return f", but of {kinds[0]}: what is migrated from a plugin within Kubernetes is not attached by this attacher"
+    if kinds[0] not in MIGRATED:
+        return f", but of {kinds[0]}"
+    return (
+        f", but of {kinds[0]}, a plugin within Kubernetes that was migrated to {MIGRATED[kinds[0]]}: this attacher "
+        "does not translate such volumes. Make one with spec.csi, or use the driver's own attacher"
+    )
 
 
 def _attributes(csi: Mapping[str, Any], where: str) -> Mapping[str, str]:

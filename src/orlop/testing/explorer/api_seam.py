@@ -1,0 +1,145 @@
+"""The seam between a process and its API server: writes are effects, events of watches come as is chosen.
+
+    kube = KubeClient(ExploredTransport(life, server.transport()), …)
+
+What may happen to an event, beside coming as it should:
+- it comes late, and with it all that follow in the same watch: meanwhile caches show the past;
+- it comes twice;
+- it never comes, nor does anything else in that watch; after a while the server ends the watch, as one does that has
+  forgotten the version: what was there in between was never observed.
+
+Reads are answered as they should, from the dead nobody reads. Events told to people and leases are no effects that
+anything depends on: `is_spared` says what is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
+
+from orlop.kube.errors import ConnectionBroken
+from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transport
+from orlop.testing.explorer.effects import Ways, carry_out
+from orlop.testing.explorer.histories import Option
+from orlop.testing.explorer.lives import Life
+
+LATE: Final = Option("it comes late")
+TWICE: Final = Option("it comes twice")
+NEVER: Final = Option("it never comes")
+EVENT_FAULTS: Final = (LATE, TWICE, NEVER)
+LATE_SECONDS: Final = 1.5
+SILENT_SECONDS: Final = 10.0
+CONFLICT, SERVER_ERROR = "conflict", "a server's error"
+READS: Final = frozenset({"GET", "HEAD"})
+OF_AN_OBJECT: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
+
+def is_event_or_lease(request: HttpRequest) -> bool:
+    return any(f"/{resource}" in request.path for resource in ("events", "leases"))
+
+
+class ExploredTransport:
+    def __init__(
+        self, life: Life, inner: Transport, is_spared: Callable[[HttpRequest], bool] = is_event_or_lease
+    ) -> None:
+        self._life = life
+        self._inner = inner
+        self._is_spared = is_spared
+
+    async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
+        self._life.refuse_the_dead()
+
+        async def do() -> HttpAnswer:
+            return await self._inner.exchange(request, within)
+
+        if request.method in READS or self._is_spared(request):
+            answer = await do()
+            self._life.refuse_the_dead()
+            return answer
+        return await carry_out(self._life, _described(request), do, _ways(request))
+
+    @asynccontextmanager
+    async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
+        self._life.refuse_the_dead()
+        async with self._inner.open(request, within) as stream:
+            if stream.is_error or ("watch", "true") not in request.query:
+                yield stream
+                return
+            async with aclosing(self._as_chosen(stream.pieces, _resource(request))) as pieces:
+                yield HttpStream(stream.status, stream.headers, pieces)
+
+    async def renew_credentials(self) -> None:
+        await self._inner.renew_credentials()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _as_chosen(self, pieces: AsyncIterator[bytes], resource: str) -> AsyncGenerator[bytes, None]:
+        stage = self._life.stage
+        async for line in _lines(pieces):
+            event = json.loads(line)
+            if event["type"] not in OF_AN_OBJECT:
+                yield line
+                continue
+            taken = await stage.choose(_event_text(event, resource), EVENT_FAULTS)
+            if taken == NEVER:
+                await stage.clock.sleep(SILENT_SECONDS)
+                yield _gone(event)
+                return
+            if taken == LATE:
+                await stage.clock.sleep(LATE_SECONDS)
+            self._life.refuse_the_dead()
+            yield line * (2 if taken == TWICE else 1)
+            stage.moved()
+
+
+def _ways(request: HttpRequest) -> Ways[HttpAnswer]:
+    conflict = {CONFLICT: lambda: _status(409, "Conflict")} if request.method != "POST" else {}
+    return Ways(_lost, {**conflict, SERVER_ERROR: lambda: _status(500, "InternalError")})
+
+
+def _lost() -> HttpAnswer:
+    raise ConnectionBroken("the connection broke before the answer came")
+
+
+def _status(code: int, reason: str) -> HttpAnswer:
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "reason": reason,
+        "code": code,
+        "message": reason,
+    }
+    return HttpAnswer(code, {"content-type": "application/json"}, json.dumps(body).encode())
+
+
+def _gone(event: Any) -> bytes:
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410}
+    return json.dumps({"type": "ERROR", "object": {**status, "message": f"unseen: {event['type']}"}}).encode() + b"\n"
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    rest = b""
+    async for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line + b"\n"
+
+
+def _described(request: HttpRequest) -> str:
+    """Such as `PATCH volumeattachments/va1/status`."""
+    return f"{request.method} {_resource(request)}"
+
+
+def _resource(request: HttpRequest) -> str:
+    """Without the group, the version and the namespace."""
+    parts = request.path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    return "/".join(parts[2:] if parts[0] == "namespaces" and len(parts) > 2 else parts)  # noqa: PLR2004 - its name follows
+
+
+def _event_text(event: Any, resource: str) -> str:
+    return f"event {event['type']} {resource}/{event['object']['metadata']['name']}"

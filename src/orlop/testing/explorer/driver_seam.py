@@ -1,0 +1,102 @@
+"""The seam between a process and a CSI driver: calls that change something are effects.
+
+    interceptor = CallInterceptor(explored_methods(process, model.methods()), …)       # one for the driver
+    csi = CsiClient(LifeConnection(life, InProcessConnection(interceptor)), …)          # one for each life
+
+What is chosen happens within the driver, behind its locks, as with a real one: a call that outlives its deadline still
+runs there, and the next for the same volume meets it. Errors are of both kinds: final (it has no effect), and such that
+leave open whether it had one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import Message
+
+from orlop.csi.error_codes import FailedPrecondition, Unavailable
+from orlop.csi.interceptor import Methods
+from orlop.csi.rpc_type import Rpc
+from orlop.csi.transport import ClientTransport
+from orlop.testing.explorer.effects import Ways, carry_out
+from orlop.testing.explorer.lives import Life, Process
+from orlop.testing.kill_points import Killed
+
+FINAL, NOT_FINAL = "a final error", "no connection"
+RUNS_ON_SECONDS: Final = 20.0
+"""Longer than the 15 seconds that callers wait by default."""
+CHANGING: Final = (
+    "Create", "Delete", "ControllerPublish", "ControllerUnpublish", "ControllerExpand", "ControllerModify",
+    "NodeStage", "NodeUnstage", "NodePublish", "NodeUnpublish", "NodeExpand",
+)  # fmt: skip
+
+
+def explored_methods(process: Process, methods: Methods) -> Methods:
+    """The same, with choices at each call that changes something; whoever calls is the process's newest life."""
+    return {
+        path: (rpc, _explored(process, rpc, serve) if rpc.name.startswith(CHANGING) else serve)
+        for path, (rpc, serve) in methods.items()
+    }
+
+
+Serve: TypeAlias = Callable[[Message], Awaitable[Message]]
+
+
+def _explored(process: Process, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
+    async def answer(request: Message) -> Message:
+        try:
+            return await carry_out(process.current, _described(rpc, request), lambda: serve(request), WAYS)
+        except Killed:  # the driver lives on
+            raise Unavailable("whoever called is gone") from None
+
+    return answer
+
+
+def _lost() -> Message:
+    raise Unavailable("the connection broke while the call was under way")
+
+
+def _not_connected() -> Message:
+    raise Unavailable("the driver cannot be reached")
+
+
+def _refused() -> Message:
+    raise FailedPrecondition("the driver cannot do that now")
+
+
+WAYS: Final = Ways(_lost, {FINAL: _refused, NOT_FINAL: _not_connected}, late=RUNS_ON_SECONDS, elsewhere=True)
+
+
+def _described(rpc: Rpc[Any, Any], request: Message) -> str:
+    ids = [getattr(request, field, "") for field in ("name", "volume_id", "node_id", "target_path")]
+    return " ".join(filter(None, (rpc.name, *ids)))
+
+
+class LifeConnection:
+    """A life's way to the driver: the dead call nobody."""
+
+    def __init__(self, life: Life, inner: ClientTransport) -> None:
+        self._life = life
+        self._inner = inner
+
+    @property
+    def connections(self) -> int:
+        return self._inner.connections
+
+    async def connected(self) -> None:
+        await self._inner.connected()
+
+    async def call(self, path: str, message: bytes, within: float) -> bytes:
+        self._life.refuse_the_dead()
+        answer = await self._inner.call(path, message, within)
+        self._life.refuse_the_dead()
+        return answer
+
+    async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
+        self._life.refuse_the_dead()
+        async for answer in self._inner.stream(path, message, within):
+            yield answer
+
+    async def close(self) -> None:
+        await self._inner.close()

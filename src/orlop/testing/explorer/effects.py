@@ -1,0 +1,97 @@
+"""What may happen to one effect: that of a write to an API server, of a call to a driver, of anything a user names.
+
+    await carry_out(life, "rent room 7", lambda: rooms.rent(7), Ways(lost=lambda: OSError("connection reset")))
+
+- as it should;
+- refused: it has no effect, and the caller is told so, in each of the ways given;
+- the reply is lost: it has its effect, and the caller is told of a failure;
+- it is late: the caller waits, and others go on meanwhile;
+- the reply is lost, and it is late: the caller is told of a failure, and it has its effect after that;
+- it dies after it: it has its effect, and the caller never learns anything. Dying before an effect is the same as dying
+  after the one before: only the first of a life has both;
+- it dies, and it lands late: after the next life has begun;
+- it loses its lease, and it lands late: with another that leads already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from orlop.testing.explorer.histories import AS_IT_SHOULD, Option
+from orlop.testing.explorer.lives import Life
+from orlop.testing.kill_points import Killed
+
+T = TypeVar("T")
+
+REPLY_LOST: Final = Option("the reply is lost")
+LATE: Final = Option("it is late")
+LOST_AND_LATE: Final = Option("the reply is lost, and it is late")
+DIES_BEFORE: Final = Option("it dies before it")
+DIES_AFTER: Final = Option("it dies after it")
+DIES_AND_LATE: Final = Option("it dies, and it lands late")
+LEASE_LOST: Final = Option("it loses its lease, and it lands late")
+
+
+@dataclass(frozen=True, slots=True)
+class Ways(Generic[T]):
+    """In which an effect can fail, as its caller is told: each gives an answer, or raises."""
+
+    lost: Callable[[], T]
+    refusals: Mapping[str, Callable[[], T]] = field(default_factory=dict)
+    late: float = 1.5
+    """Seconds. Longer than a life needs to begin, shorter than informers wait for what was written."""
+    overtaken: float = 1.0
+    """Seconds after which what an old leader asked for lands: while it still lives, and its successor does too."""
+    elsewhere: bool = False
+    """Whether this runs in a process of its own, which goes on when the caller is dead or waits no longer."""
+
+
+async def carry_out(life: Life, what: str, do: Callable[[], Awaitable[T]], ways: Ways[T]) -> T:
+    life.begin(what)
+    taken = await life.stage.choose(what, _faults(life, ways))
+    life.refuse_the_dead()
+    if taken.name in ways.refusals:
+        life.stage.moved()
+        return ways.refusals[taken.name]()
+    return await _Effect(life, do, ways).happen(taken)
+
+
+def _faults(life: Life, ways: Ways[T]) -> list[Option]:
+    first = [DIES_BEFORE] if life.effects == 1 else []
+    lost = [REPLY_LOST, LATE] if ways.elsewhere else [REPLY_LOST, LATE, LOST_AND_LATE]
+    return [*map(Option, ways.refusals), *first, *lost, DIES_AFTER, DIES_AND_LATE, LEASE_LOST]
+
+
+class _Effect(Generic[T]):
+    def __init__(self, life: Life, do: Callable[[], Awaitable[T]], ways: Ways[T]) -> None:
+        self._life = life
+        self._stage = life.stage
+        self._do = do
+        self._ways = ways
+
+    async def happen(self, taken: Option) -> T:
+        if taken in (AS_IT_SHOULD, LATE):
+            return await self._done(self._ways.late if taken == LATE else 0.0)
+        if taken == LEASE_LOST:
+            self._life.lose_lease()
+            return await self._done(self._ways.overtaken)
+        if taken in (REPLY_LOST, DIES_AFTER):
+            await self._done(0.0)
+        elif taken in (LOST_AND_LATE, DIES_AND_LATE) and not self._ways.elsewhere:
+            self._stage.later(self._ways.late, self._do)
+        if taken in (REPLY_LOST, LOST_AND_LATE):
+            return self._ways.lost()
+        self._life.die()
+        if taken == DIES_AND_LATE and self._ways.elsewhere:
+            return await self._done(self._ways.late)
+        raise Killed("nobody is there to hear of it")
+
+    async def _done(self, seconds: float) -> T:
+        if seconds:
+            await self._stage.clock.sleep(seconds)
+        answer = await self._do()
+        self._stage.moved()
+        self._life.refuse_the_dead()
+        return answer

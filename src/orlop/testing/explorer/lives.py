@@ -1,0 +1,122 @@
+"""A process of a scenario, and each of its lives.
+
+A life ends when it is chosen to die: its tasks are cancelled, and whatever its `finally` blocks would still like to do
+is refused at the seams (`Killed`). The next begins a little later, and knows nothing.
+
+Or it loses its lease while something it asked for is under way. Then `guard` says so, the next life begins at once, and
+the old one is cancelled a moment later, as a leader is that finds its lease lost. An effect that it begins meanwhile
+breaks the scenario: whoever leads asks `guard` before each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from orlop.testing.kill_points import Killed
+
+if TYPE_CHECKING:
+    from orlop.testing.explorer.stage import Stage
+
+RESTART_SECONDS: Final = 1.0
+CANCELLED_AFTER_SECONDS: Final = 2.0
+
+
+class LeaseLost(Exception):
+    """Whoever led may do nothing more."""
+
+
+class EffectWithoutLease(AssertionError):
+    """An effect was begun by a life whose lease was lost: it did not ask `guard`."""
+
+
+class EndedByItself(AssertionError):
+    """A process that nobody killed has died."""
+
+
+class Life:
+    def __init__(self, process: Process, number: int) -> None:
+        self.stage = process.stage
+        self.name = f"{process.name} {number}"
+        self.dead = False
+        self.effects = 0
+        self.over = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self._has_lease = True
+
+    def guard(self) -> None:
+        """To be asked before each effect by a process that must be the only one: raises once the lease is lost."""
+        if not self._has_lease:
+            raise LeaseLost(f"{self.name} has lost its lease: nothing more may be done")
+
+    def begin(self, what: str) -> None:
+        """An effect begins."""
+        self.refuse_the_dead()
+        self.effects += 1
+        if not self._has_lease:
+            error = EffectWithoutLease(f"{self.name} has lost its lease, and begins this: {what}")
+            self.stage.broken(error)
+            raise error
+
+    def refuse_the_dead(self) -> None:
+        if self.dead:
+            raise Killed(f"{self.name} is dead")
+
+    def die(self) -> None:
+        self.dead = True
+        self.over.set()
+        if self.task is not None:
+            self.task.cancel()
+
+    async def end(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def lose_lease(self) -> None:
+        self._has_lease = False
+        self.over.set()
+
+
+class Process:
+    """`current` is its newest life."""
+
+    def __init__(self, stage: Stage, name: str, start: Callable[[Life], Coroutine[Any, Any, None]]) -> None:
+        self.stage = stage
+        self.name = name
+        self.current = Life(self, 1)
+        self._start = start
+        self._clock = stage.clock
+        loop = asyncio.get_running_loop()
+        self.tasks: list[asyncio.Task[Any]] = [loop.create_task(self._live_on(), name=f"the lives of {name}")]
+
+    async def _live_on(self) -> None:
+        number = 1
+        while await self._live():
+            await self._clock.sleep(RESTART_SECONDS if self.current.dead else 0.0)
+            number += 1
+            self.current = Life(self, number)
+
+    async def _live(self) -> bool:
+        """Whether there is another life after this."""
+        life, loop = self.current, asyncio.get_running_loop()
+        life.task = loop.create_task(self._start(life), name=life.name)
+        self.tasks.append(life.task)
+        over = loop.create_task(life.over.wait())
+        self.tasks.append(over)
+        await asyncio.wait({life.task, over}, return_when=asyncio.FIRST_COMPLETED)
+        if not life.over.is_set():
+            over.cancel()
+            self._ended_by_itself(life.task)
+            return False
+        if life.dead:
+            await asyncio.wait({life.task})
+        else:
+            self.stage.later(CANCELLED_AFTER_SECONDS, life.end)
+        return True
+
+    def _ended_by_itself(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            ended = EndedByItself(f"{self.name} ended by itself: {type(error).__name__}: {error}")
+            ended.__cause__ = error
+            self.stage.broken(ended)

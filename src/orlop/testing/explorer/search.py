@@ -1,0 +1,214 @@
+"""Plays a scenario in every history within bounds, fewest departures first; or in random ones; or in one, again.
+
+    explore(scenario)                                 # every history with at most two faults and 14 choices
+    explore(scenario, Bounds(faults=3, departures=3))  # deeper
+    explore_randomly(scenario, seed=7, histories=500, bounds=Bounds(faults=5, departures=6, choices=80))
+    replay(scenario, "5: the reply is lost; 9: it dies after it")
+
+The first history that breaks something is raised as `Broken`: it has as few departures as any that breaks something, as
+all with fewer were played before. A random one is shortened: departures are left out for as long as it still breaks.
+
+Order of a search: all histories with one departure more than those played, depth first within each. Each is played from
+its beginning, on a virtual loop of its own: nothing is kept from one to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+
+from orlop.testing.explorer.histories import (
+    AS_IT_SHOULD,
+    Bounds,
+    Choice,
+    Chooser,
+    DoesNotRepeatItself,
+    History,
+    Option,
+    Sort,
+    departures_of,
+    extensions,
+    following,
+    history_text,
+    read_history,
+)
+from orlop.testing.explorer.stage import Stage
+from orlop.testing.virtual_clock import VirtualClock, run_virtual
+
+Scenario: TypeAlias = Callable[[Stage], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run: by which choices it came, and what it broke."""
+
+    trail: tuple[Choice, ...]
+    error: BaseException | None
+
+    @property
+    def history(self) -> History:
+        return departures_of(self.trail)
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What was played. `choices` are those of the run that nobody disturbed."""
+
+    histories: int
+    choices: tuple[str, ...]
+    by_option: Counter[str]
+    """How often each departure was taken."""
+
+    def __str__(self) -> str:
+        taken = ", ".join(f"{name} ({count})" for name, count in sorted(self.by_option.items()))
+        return f"{self.histories} histories of {len(self.choices)} choices: {taken or 'nothing can go wrong there'}"
+
+
+class Broken(AssertionError):
+    """The shortest history found that breaks something, told choice by choice."""
+
+    def __init__(self, played: Played, histories: int) -> None:
+        self.history = played.history
+        self.error = played.error
+        super().__init__(_told(played, histories))
+
+
+def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> Explored:  # noqa: B008 - a value, and frozen
+    with _without_old_garbage():
+        search = _Search(scenario)
+        undisturbed = search.play(following(()))
+        level = [undisturbed]
+        for _ in range(bounds.departures):
+            level = [
+                search.play(following(history)) for played in level for history in extensions(played.trail, bounds)
+            ]
+        return search.explored(undisturbed)
+
+
+def explore_randomly(
+    scenario: Scenario,
+    *,
+    seed: int,
+    histories: int,
+    bounds: Bounds = Bounds(),  # noqa: B008 - a value, and frozen
+) -> Explored:
+    """The same seed, the same histories."""
+    with _without_old_garbage():
+        search = _Search(scenario)
+        undisturbed = search.play(following(()))
+        for number in range(histories):
+            random = Random(f"{seed}/{number}")  # noqa: S311 - a search, no secret
+            search.play(_drawing(random, bounds, min(bounds.choices, 2 * len(undisturbed.trail))))
+        return search.explored(undisturbed)
+
+
+def replay(scenario: Scenario, history: str | History) -> Played:
+    """Plays this one, and raises what it breaks."""
+    wanted = read_history(history) if isinstance(history, str) else history
+    played = play(scenario, following(wanted))
+    if played.error is None and played.history != wanted:
+        raise DoesNotRepeatItself(f"the run ended before {history_text(wanted[len(played.history) :])}")
+    if played.error is not None:
+        raise Broken(played, 1) from played.error
+    return played
+
+
+def play(scenario: Scenario, chooser: Chooser) -> Played:
+    """One run, from its beginning, on a loop of its own."""
+    stages: list[Stage] = []
+
+    async def run(clock: VirtualClock) -> None:
+        stages.append(Stage(clock, chooser))
+        await stages[0].play(scenario)
+
+    error: BaseException | None = None
+    try:
+        run_virtual(run)
+    except (KeyboardInterrupt, SystemExit, DoesNotRepeatItself):
+        raise
+    except BaseException as raised:  # noqa: BLE001 - each way to fail is a finding, told with its history
+        error = raised
+    return Played(tuple(stages[0].trail), error)
+
+
+class _Search:
+    """Counts what is played, and stops at the first that breaks something."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._histories = 0
+        self._by_option: Counter[str] = Counter()
+
+    def play(self, chooser: Chooser) -> Played:
+        played = play(self._scenario, chooser)
+        self._histories += 1
+        self._by_option.update(departure.option for departure in played.history)
+        if played.error is not None:
+            shortest = self._shortened(played)
+            raise Broken(shortest, self._histories) from shortest.error
+        return played
+
+    def explored(self, undisturbed: Played) -> Explored:
+        return Explored(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
+
+    def _shortened(self, played: Played) -> Played:
+        """Without the departures that it breaks without as well."""
+        for departure in played.history:
+            fewer = tuple(other for other in played.history if other != departure)
+            try:
+                again = play(self._scenario, following(fewer))
+            except DoesNotRepeatItself:  # those behind depend on it
+                continue
+            if again.error is not None:
+                return self._shortened(again)
+        return played
+
+
+def _drawing(random: Random, bounds: Bounds, choices: int) -> Chooser:
+    """Departures at choices drawn beforehand, as many as the bounds allow at most."""
+    wanted = random.randint(1, bounds.departures)
+    numbers = set(random.sample(range(1, choices + 1), min(wanted, choices)))
+    taken: list[Choice] = []
+
+    def choose(number: int, options: Sequence[Option]) -> Option:
+        allowed = [option for option in options if bounds.allow(taken, number, option)]
+        if number not in numbers or not allowed:
+            return options[0]
+        option = random.choice(allowed)
+        taken.append(Choice(number, 0.0, "", tuple(options), option))
+        return option
+
+    return choose
+
+
+@contextmanager
+def _without_old_garbage() -> Iterator[None]:
+    """What is there before a search is not looked through by the collector after each of its runs: a quarter faster."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _told(played: Played, histories: int) -> str:
+    count = len(played.history)
+    lines = [f"a history with {count} departure{'' if count == 1 else 's'} breaks it; {histories} were played:"]
+    for choice in played.trail:
+        mark = "  " if choice.taken.sort is Sort.USUAL else "→ "
+        told = "" if choice.taken == AS_IT_SHOULD else f": {choice.taken.name}"
+        lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{told}")
+    lines.append(f"{type(played.error).__name__}: {_message(played.error)}")
+    lines.append(f'play it again: replay(scenario, "{history_text(played.history)}")')
+    return "\n".join(lines)
+
+
+def _message(error: BaseException | None) -> str:
+    return str(error) or "(it says nothing more)" if not isinstance(error, asyncio.CancelledError) else "cancelled"

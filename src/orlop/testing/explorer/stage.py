@@ -1,0 +1,169 @@
+"""One run of a scenario: its time, its choices, its processes, and what must hold all the while.
+
+    async def scenario(stage: Stage) -> None:
+        world = World(stage.clock)
+        stage.always(world.check)                              # looked at after every effect and every event
+        stage.run("controller", lambda life: controller(life, world))
+        await stage.acts(Act("ask for one", world.ask), Act("want it no more", world.give_back, world.check_given))
+        world.check_end()
+
+An act is what somebody else does: when everything has come to rest, or, as a departure, at any moment before.
+
+Must not decide what happens: the chooser it was given does. Nothing here knows of Kubernetes or CSI: `api_seam` and
+`driver_seam` do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orlop.testing.explorer.histories import AS_IT_SHOULD, Choice, Chooser, DoesNotRepeatItself, Option, Sort
+from orlop.testing.explorer.lives import Life, Process
+from orlop.testing.virtual_clock import VirtualClock
+
+REST_SECONDS: Final = 60.0
+"""How long nothing must have happened for everything to have come to rest: longer than any of the delays here."""
+LONGEST_SECONDS: Final = 3600.0
+MOST_MOVES: Final = 5_000
+"""In one run. Whoever turns in circles need not take any time for it."""
+
+
+class NoRest(AssertionError):
+    """Something goes on for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    name: str
+    do: Callable[[], Awaitable[object]]
+    expects: Callable[[], None] = lambda: None
+    """What must hold where it comes in its time: all has come to rest after the act before."""
+
+
+class Stage:
+    def __init__(self, clock: VirtualClock, chooser: Chooser) -> None:
+        self.clock = clock
+        self.trail: list[Choice] = []
+        self._chooser = chooser
+        self._checks: list[Callable[[], None]] = []
+        self._to_come: deque[Act] = deque()
+        self._processes: list[Process] = []
+        self._loose: set[asyncio.Task[None]] = set()
+        """What lands after whoever began it is gone."""
+        self._moves = 0
+        self._last_move = 0.0
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
+        """The whole of it; raises what it breaks, at once."""
+        playing = asyncio.ensure_future(scenario(self))
+        try:
+            await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken.done():
+                self._broken.result()
+            playing.result()
+        finally:
+            await self._end(playing)
+
+    # ---- for scenarios -------------------------------------------------------------------------------------------
+
+    def always(self, check: Callable[[], None]) -> None:
+        """Raises an AssertionError where it does not hold."""
+        self._checks.append(check)
+
+    def run(self, name: str, start: Callable[[Life], Coroutine[Any, Any, None]]) -> Process:
+        """Begins it, and begins it anew whenever it has died."""
+        process = Process(self, name, start)
+        self._processes.append(process)
+        return process
+
+    async def acts(self, *acts: Act) -> None:
+        """Each when all has come to rest after the one before, unless it is chosen to happen earlier."""
+        self._to_come.extend(acts)
+        while self._to_come:
+            await self.rest()
+            if self._to_come:
+                self._to_come[0].expects()
+                await self._act()
+        await self.rest()
+
+    async def rest(self, seconds: float = REST_SECONDS, within: float = LONGEST_SECONDS) -> None:
+        """Until nothing has happened for so long; `NoRest` where that never comes."""
+        began, moves = self.clock.elapsed(), self._moves
+        while (left := self._last_move + seconds - self.clock.elapsed()) > 0:
+            if self.clock.elapsed() - began > within:
+                raise NoRest(f"no rest within {within:g} seconds: {self._moves - moves} effects and events meanwhile")
+            await self.clock.sleep(left)
+
+    # ---- for seams -----------------------------------------------------------------------------------------------
+
+    async def choose(self, what: str, faults: Sequence[Option]) -> Option:
+        """What happens here; acts that are chosen to come first are over when it returns."""
+        while True:
+            early = [Option(f"before it: {self._to_come[0].name}", Sort.EARLY_ACT)] if self._to_come else []
+            taken = self._take(what, (AS_IT_SHOULD, *early, *faults))
+            if taken.sort is not Sort.EARLY_ACT:
+                return taken
+            await self._act()
+
+    def moved(self) -> None:
+        """Something happened: all that must hold is looked at."""
+        self._moves += 1
+        self._last_move = self.clock.elapsed()
+        if self._moves > MOST_MOVES:
+            self.broken(NoRest(f"{MOST_MOVES} effects and events in one run"))
+        try:
+            for check in self._checks:
+                check()
+        except Exception as error:  # noqa: BLE001 - a check that cannot look is broken as well
+            self.broken(error)
+
+    def broken(self, error: BaseException) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    def later(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
+        """It lands then, whoever still lives; how it ends is nobody's concern any more."""
+        task = asyncio.get_running_loop().create_task(self._land(seconds, do), name="lands late")
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _take(self, what: str, options: tuple[Option, ...]) -> Option:
+        number = len(self.trail) + 1
+        try:
+            taken = self._chooser(number, options)
+        except DoesNotRepeatItself as error:
+            self.broken(error)  # whoever asks may be somebody whose errors are taken for his own
+            raise
+        self.trail.append(Choice(number, self.clock.elapsed(), what, options, taken))
+        return taken
+
+    async def _act(self) -> None:
+        await self._to_come.popleft().do()
+        self.moved()
+
+    async def _land(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
+        await self.clock.sleep(seconds)
+        with suppress(Exception):  # nobody is there to be told
+            await do()
+        self.moved()
+
+    async def _end(self, playing: asyncio.Future[None]) -> None:
+        tasks = [playing, *self._loose, *(task for process in self._processes for task in process.tasks)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # marks it as seen
+        if self._broken.done():
+            self._broken.exception()
+        else:
+            self._broken.cancel()

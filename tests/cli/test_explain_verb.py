@@ -1,0 +1,40 @@
+"""`orlop explain` as people type it, as far as it gets without a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.orlop_process import run
+
+
+def kubeconfig(folder: Path, **plugin: object) -> str:
+    """With a credential plugin, as those of most clouds have one."""
+    exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "IfAvailable", **plugin}
+    path = folder / "config"
+    path.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "u", "user": {"exec": exec_}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+    )
+    return f"--kubeconfig={path}"
+
+
+def test_a_credential_plugin_that_is_missing_is_told_with_how_to_get_it(tmp_path: Path):
+    config = kubeconfig(tmp_path, command="no-such-plugin", installHint="get it from the cloud")
+    ended = run("explain", "volumeattachment", "va1", config)
+    assert ended.returncode == 1
+    assert "the credential plugin no-such-plugin of" in ended.stderr
+    assert "cannot be run: No such file or directory; get it from the cloud" in ended.stderr
+
+
+def test_a_credential_plugin_that_fails_is_told_with_its_complaint(tmp_path: Path):
+    config = kubeconfig(tmp_path, command="/bin/sh", args=["-c", "echo please log in >&2; exit 7"])
+    ended = run("explain", "volumeattachment", "va1", config)
+    assert ended.returncode == 1
+    assert "ended with exit code 7: please log in" in ended.stderr

@@ -1,0 +1,165 @@
+"""The command line of `orlop attacher` is that of the attacher it takes the place of, flag by flag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orlop.csi.endpoint import UnixEndpoint
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import UsageError, describe, parse_flags
+from orlop.processes.attacher import DAEMON, AttacherFlags
+
+UPSTREAMS: list[tuple[str, str]] = [
+    ("automaxprocs", "false"),
+    ("csi-address", "/run/csi/socket"),
+    ("default-fstype", ""),
+    ("feature-gates", ""),
+    ("http-endpoint", ""),
+    ("kube-api-burst", "10"),
+    ("kubeconfig", ""),
+    ("leader-election", "false"),
+    ("leader-election-labels", ""),
+    ("leader-election-lease-duration", "15s"),
+    ("leader-election-namespace", ""),
+    ("leader-election-renew-deadline", "10s"),
+    ("leader-election-retry-period", "5s"),
+    ("max-entries", "0"),
+    ("max-grpc-log-length", "-1"),
+    ("metrics-address", ""),
+    ("metrics-path", "/metrics"),
+    ("reconcile-sync", "1m"),
+    ("resync", "10m"),
+    ("retry-interval-max", "5m"),
+    ("retry-interval-start", "1s"),
+    ("timeout", "15s"),
+    ("version", "false"),
+    ("worker-threads", "10"),
+    # its logger's
+    ("log-flush-frequency", "5s"),
+    ("log-json-info-buffer-size", "0"),
+    ("log-json-split-stream", "false"),
+    ("log-text-info-buffer-size", "0"),
+    ("log-text-split-stream", "false"),
+    ("logging-format", "text"),
+    ("v", "0"),
+    ("vmodule", ""),
+]
+OLD_KLOGS = [
+    *("add_dir_header", "alsologtostderr", "log_backtrace_at", "log_dir", "log_file", "log_file_max_size"),
+    *("logtostderr", "one_output", "skip_headers", "skip_log_headers", "stderrthreshold"),
+]
+
+
+def flags(*arguments: str, **environment: str) -> AttacherFlags:
+    found: AttacherFlags = parse_flags(
+        AttacherFlags,
+        arguments,
+        program=DAEMON.program,
+        summary=DAEMON.summary,
+        environment=environment,
+        warn=lambda _: None,
+    )
+    return found
+
+
+def rows() -> dict[str, Any]:
+    return {name: row for row in describe(AttacherFlags).rows for name in row.names}
+
+
+@pytest.mark.parametrize(("name", "default"), UPSTREAMS, ids=[name for name, _ in UPSTREAMS])
+def test_each_of_upstreams_flags_is_there_with_its_default(name: str, default: str):
+    assert (rows()[name].default or "") == default
+
+
+@pytest.mark.parametrize("name", OLD_KLOGS)
+def test_each_flag_of_klogs_that_stands_in_old_manifests_is_taken(name: str):
+    assert rows()[name].deprecated
+
+
+def test_only_the_rate_of_requests_has_another_default():
+    assert rows()["kube-api-qps"].default == "0", "upstream's 5 makes attaching slow"
+    assert flags().rate is None
+
+
+def test_no_flag_is_there_that_upstreams_has_not_but_for_the_log():
+    assert set(rows()) - {name for name, _ in UPSTREAMS} - set(OLD_KLOGS) == {"kube-api-qps", "log-format", "log-level"}
+
+
+@pytest.mark.parametrize(
+    ("written", "rate"),
+    [
+        (["--kube-api-qps=100", "--kube-api-burst=200"], (100.0, 200)),
+        (["--kube-api-qps=2.5"], (2.5, 10)),
+        (["--kube-api-qps=5", "--kube-api-burst=0"], (5.0, 10)),
+        (["--kube-api-qps=-1"], None),
+        (["--kube-api-qps=0", "--kube-api-burst=5"], None),
+    ],
+)
+def test_the_rate_is_limited_only_where_it_is_asked_for(written: list[str], rate: tuple[float, int] | None):
+    found = flags(*written).rate
+    assert (found and (found.per_second, found.burst)) == rate
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "value"),
+    [
+        (["-timeout", "1m30s"], "timeout", Duration.parse("90s")),
+        (["--timeout=1h2m3.5s"], "timeout", Duration.parse("3723.5s")),
+        (["-worker-threads=0x10"], "worker_threads", 16),
+        (["-leader-election=T"], "leader", True),
+        (["--leader-election"], "leader", True),
+        (["--leader-election=false"], "leader", False),
+        (["-csi-address", "/csi/csi.sock"], "csi_address", UnixEndpoint("/csi/csi.sock")),
+        (["--csi-address=unix:///csi/csi.sock"], "csi_address", UnixEndpoint("/csi/csi.sock")),
+    ],
+)
+def test_values_are_written_as_go_reads_them(written: list[str], field: str, value: object):
+    found = flags(*written)
+    assert (found.leader.leader_election if field == "leader" else getattr(found, field)) == value
+
+
+@pytest.mark.parametrize(
+    "gates",
+    [
+        "MutableCSINodeAllocatableCount=true",
+        "MutableCSINodeAllocatableCount=false,ReleaseLeaderElectionOnExit=true",
+        "AllAlpha=true",
+        "",
+    ],
+)
+def test_feature_gates_are_taken(gates: str):
+    flags(f"--feature-gates={gates}")
+
+
+def test_the_leases_labels_are_pairs_with_a_colon_as_upstreams():
+    found = flags("--leader-election-labels=team:storage,example.com/tier:1")
+    assert found.leader.leader_election_labels == {"team": "storage", "example.com/tier": "1"}
+    twice = flags("--leader-election-labels=a:b", "-leader-election-labels", "c:d")
+    assert twice.leader.leader_election_labels == {"a": "b", "c": "d"}
+
+
+@pytest.mark.parametrize("written", ["team=storage", "a", ":b", "a b:c", "a:-", "a:b:c"])
+def test_labels_that_no_lease_can_have_are_refused(written: str):
+    with pytest.raises(UsageError, match="leader-election-labels"):
+        flags(f"--leader-election-labels={written}")
+
+
+def test_the_lease_is_in_the_pods_namespace_unless_told_otherwise():
+    assert flags(POD_NAMESPACE="storage").leader.leader_election_namespace == "storage"
+    told = flags("--leader-election-namespace=other", POD_NAMESPACE="storage")
+    assert told.leader.leader_election_namespace == "other"
+
+
+def test_the_command_line_of_the_seed_works_as_typed():
+    found = flags("-kubeconfig", "/root/.kube/config", "-v", "5", "-csi-address", "/run/csi/socket")
+    assert (found.kubeconfig, found.log.verbosity) == ("/root/.kube/config", 5)
+    assert found.csi_address == UnixEndpoint("/run/csi/socket")
+
+
+def test_the_command_line_of_the_seeds_manifest_works_as_typed():
+    found = flags(
+        "--v=5", "--csi-address=$(ADDRESS)".replace("$(ADDRESS)", "/var/lib/csi/sockets/pluginproxy/csi.sock")
+    )
+    assert found.csi_address == UnixEndpoint("/var/lib/csi/sockets/pluginproxy/csi.sock")
