@@ -42,8 +42,8 @@ from orlop.foundation.structured_log import HeldLines, Log, lines_for
 
 IN_FLIGHT = (1, 10, 100)
 KINDS = ("bare", "ours")
-MOST_CPU = {"server": 0.75, "client": 1.25}
-"""Our server is no grpcio's; our client is."""
+MOST_CPU = {"server": 0.75, "client": 0.9}
+"""Neither is grpcio's."""
 
 
 def request(number: int) -> csi_pb2.ControllerPublishVolumeRequest:

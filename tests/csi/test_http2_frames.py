@@ -102,7 +102,7 @@ def test_every_frame_is_told_as_it_is():
         Ping(b"12345678", False),
         Ping(b"12345678", True),
         Reset(1, 8),
-        GoAway(2),
+        GoAway(2, 7),
         Ignored(PRIORITY),
         Ignored(0xFA),
     ]

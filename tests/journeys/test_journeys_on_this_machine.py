@@ -184,11 +184,10 @@ def test_a_persistent_volume_is_attached_mounted_used_and_taken_back_and_its_sec
 
     attachment = attachment_name("h1", NAME, node)
     spec = {"attacher": NAME, "nodeName": node, "source": {"persistentVolumeName": "pv1"}}
-    body = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": attachment}}
-    bench.up.kubectl.ok("create", "-f", "-", stdin=json.dumps({**body, "spec": spec}))
+    assert bench.object("volumeattachment", attachment)["spec"] == spec
     bench.patch("volumeattachment", attachment, attached=True, attachmentMetadata={"disk": "sdb"})
-    bench.patch("node", node, volumesAttached=[{"name": VOLUME, "devicePath": ""}])
     bench.up.runs("p")
+    assert bench.object("node", node)["status"]["volumesAttached"] == [{"name": VOLUME, "devicePath": ""}]
 
     target, staging = bench.target("p", "pv1"), kubelet / STAGING
     bench.becomes((target / "result").exists)
@@ -210,10 +209,10 @@ def test_a_persistent_volume_is_attached_mounted_used_and_taken_back_and_its_sec
     bench.delete("p")
     bench.is_clean()
     assert driver.names() == ["Stage", "Publish", "Unpublish", "Unstage"]
-    bench.becomes(lambda: "volumesInUse" not in bench.object("node", node)["status"])
+    bench.becomes(lambda: not bench.object("volumeattachments")["items"])
+    status = bench.object("node", node)["status"]
+    assert (status.get("volumesInUse"), status.get("volumesAttached")) in ((None, None), (None, []))
     assert canaries_in(everything_shown(bench)) == []
-    bench.patch("node", node, volumesAttached=None)
-    bench.up.kubectl.ok("delete", "volumeattachment", attachment)
 
 
 STAGING = f"plugins/kubernetes.io/csi/{NAME}/{hashlib.sha256(b'h1').hexdigest()}/globalmount"

@@ -552,3 +552,120 @@ async def test_leaving_a_stream_closes_its_connection():
             await anext(aiter(stream.pieces))
             assert not gone.is_set()
         await gone.wait()
+
+
+async def test_a_stream_that_was_read_to_its_end_leaves_its_connection_to_others():
+    async with served() as (transport, server):
+        for _ in range(3):
+            async with transport.open(GET, 5) as stream:
+                _ = [piece async for piece in stream.pieces]
+
+    assert len(server.connections) == 1
+
+
+async def test_a_server_waits_while_its_stream_is_not_read():
+    waits = asyncio.Event()
+    sent = 0
+
+    async def flood(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal sent
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        while not waits.is_set():
+            try:
+                async with asyncio.timeout(0.3):
+                    await answer.write(b"x" * 2**16)
+            except TimeoutError:
+                waits.set()
+            sent += 2**16
+        return answer
+
+    async with served(flood) as (transport, _), transport.open(GET, 5) as stream:
+        pieces = aiter(stream.pieces)
+        await anext(pieces)
+        await waits.wait()
+        rest = [piece async for piece in pieces]
+
+    assert sum(map(len, rest)) <= sent < 2**26
+
+
+# ---- many at once ----------------------------------------------------------------------------------------------------
+
+
+async def test_requests_that_are_answered_at_once_share_a_few_connections():
+    async with served() as (transport, server):
+        await asyncio.gather(*(transport.exchange(PATCH, 5) for _ in range(200)))
+
+    assert len(server.connections) < 50
+
+
+async def test_requests_that_take_long_do_not_wait_for_each_other():
+    everybody = asyncio.Barrier(30)
+
+    async def together(_: web.BaseRequest) -> web.Response:
+        await everybody.wait()
+        return web.Response()
+
+    async with served(together) as (transport, server):
+        await asyncio.gather(*(transport.exchange(GET, 10) for _ in range(30)))
+
+    assert len(server.connections) == 30
+
+
+async def test_who_is_cancelled_while_he_waits_takes_nothing_from_others():
+    async with served() as (transport, _):
+        waiting = [asyncio.create_task(transport.exchange(PATCH, 5)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in waiting[::2]:
+            task.cancel()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(end) for end in ended[::2]] == [asyncio.CancelledError] * 10
+        assert {end.status for end in ended[1::2]} == {200}  # type: ignore[union-attr]
+        assert (await transport.exchange(GET, 5)).status == 200
+
+
+async def test_an_answer_that_was_cancelled_never_reaches_the_next_request():
+    go_on = asyncio.Event()
+
+    async def named(request: web.BaseRequest) -> web.Response:
+        if request.path == "/late":
+            await go_on.wait()
+        return web.Response(text=request.path)
+
+    async with served(named) as (transport, _):
+        late = asyncio.create_task(transport.exchange(HttpRequest("GET", "/late"), 5))
+        assert (await transport.exchange(HttpRequest("GET", "/one"), 5)).body == b"/one"
+        late.cancel()
+        go_on.set()
+        for _ in range(5):
+            assert (await transport.exchange(HttpRequest("GET", "/two"), 5)).body == b"/two"
+        with pytest.raises(asyncio.CancelledError):
+            await late
+
+
+async def test_a_server_that_answers_before_it_has_read_all_is_heard():
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+        await reader.read()
+
+    async with conversing(refuse) as address, transport_to(plain(address)) as transport:
+        for _ in range(2):
+            answer = await transport.exchange(HttpRequest("POST", "/", body=b"x" * 20_000_000), 10)
+            assert answer.status == 413
+
+
+@pytest.mark.parametrize("value", ["a\r\nx-other: b", "a\nb", "a\0b"])
+async def test_what_would_be_another_header_is_not_sent(value: str):
+    async with served() as (transport, server):
+        with pytest.raises(NotConnected, match="x-odd") as told:
+            await transport.exchange(HttpRequest("GET", "/", (), {"x-odd": value}), 5)
+    assert value not in str(told.value)
+    assert server.asked == []
+
+
+async def test_a_target_that_is_not_quoted_is_not_sent():
+    async with served() as (transport, server):
+        with pytest.raises(NotConnected, match="quoted"):
+            await transport.exchange(HttpRequest("GET", "/a b HTTP/1.1\r\nx: y"), 5)
+    assert server.asked == []

@@ -20,8 +20,10 @@ from orlop.csi.transport import ClientTransport
 from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Level, Log, line_log
+from support.grpcio_client import GrpcioConnection
 
-TRANSPORTS = ("socket", "tcp", "in process")
+TRANSPORTS = ("socket", "tcp", "grpcio", "in process")
+"""The third is the socket, called by somebody else's client."""
 
 
 @dataclass
@@ -93,4 +95,4 @@ class Workshop:
             yield lambda: InProcessConnection(interceptor)
             return
         async with serving(parse_endpoint(self.address), interceptor, grace=grace, log=self.log()) as bound:
-            yield lambda: GrpcConnection(bound)
+            yield lambda: (GrpcioConnection if self.kind == "grpcio" else GrpcConnection)(bound)

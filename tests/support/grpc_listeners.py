@@ -12,10 +12,10 @@ from typing import Any
 from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.error_codes import Code, NotFound
 from orlop.csi.grpc_server import GrpcListener
-from orlop.csi.grpc_transport import GrpcConnection
 from orlop.csi.transport import Shape
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import line_log
+from support.grpcio_client import GrpcioConnection
 from support.http2_bytes import (
     END_STREAM,
     GREETING,
@@ -85,8 +85,8 @@ class Served:
         await self.listener.listen(bound)
 
     @asynccontextmanager
-    async def grpcio(self) -> AsyncIterator[GrpcConnection]:
-        client = GrpcConnection(UnixEndpoint(self.path))
+    async def grpcio(self) -> AsyncIterator[GrpcioConnection]:
+        client = GrpcioConnection(UnixEndpoint(self.path))
         try:
             yield client
         finally:

@@ -225,7 +225,7 @@ class Machine:
         host, plain = FakeVolumeHost(self.world.machine), FakePlainVolumeHost(self.world.machine)
         machine = KubeletMachine(around, host, plain, self.containers, self._in_thread)
         async with (
-            _events(client, "kubelet", clock, log) as events,
+            telling_events(client, "kubelet", clock, log) as events,
             Informers(client, clock=clock, random=Random(4), log=log) as informers,
             kubelet_side(
                 KubeletSettings(NODE),
@@ -371,7 +371,7 @@ async def _facts() -> MachineFacts:
 
 
 @asynccontextmanager
-async def _events(client: KubeClient, who: str, clock: Clock, log: Log) -> AsyncIterator[EventRecorder]:
+async def telling_events(client: KubeClient, who: str, clock: Clock, log: Log) -> AsyncIterator[EventRecorder]:
     metrics = Metrics("t", of_process=False)
     events = EventRecorder(client, Reporter(who, NODE_NAME), clock=clock, random=Random(2), log=log, metrics=metrics)
     telling = asyncio.get_running_loop().create_task(events.run())
@@ -386,9 +386,9 @@ async def _events(client: KubeClient, who: str, clock: Clock, log: Log) -> Async
 @asynccontextmanager
 async def _scheduling(machine: Machine) -> AsyncIterator[None]:
     clock, log = machine.clock, machine.log
-    client = KubeClient(_SchedulersWay(machine), clock=clock, random=Random(8), log=log, name="scheduler")
+    client = KubeClient(UncountedWay(machine), clock=clock, random=Random(8), log=log, name="scheduler")
     async with (
-        _events(client, "default-scheduler", clock, log) as events,
+        telling_events(client, "default-scheduler", clock, log) as events,
         Informers(client, clock=clock, random=Random(6), log=log) as informers,
         scheduler(
             client,
@@ -399,8 +399,8 @@ async def _scheduling(machine: Machine) -> AsyncIterator[None]:
         yield
 
 
-class _SchedulersWay(WayToApi):
-    """Uncounted: it is the kubelet's steps that are. Answers take a moment, or two would tell events at one instant."""
+class UncountedWay(WayToApi):
+    """Of others than the kubelet, whose steps are counted. Answers take a moment, or two would tell events at once."""
 
     async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
         answer = await self._exchange(request, within)

@@ -59,8 +59,8 @@ BANS = (
     ),
     Ban(
         ("grpc",),
-        ("csi/grpc_transport.py",),
-        "gRPC is behind one seam: use csi/transport, or extend csi/grpc_transport",
+        (),
+        "gRPC is spoken by hand, behind one seam: use csi/transport, or extend csi/grpc_transport and csi/grpc_server",
     ),
     Ban(
         ("hpack",),
@@ -69,8 +69,8 @@ BANS = (
     ),
     Ban(
         ("aiohttp",),
-        ("kube/transport.py", "embedded/apiserver/", "web/"),
-        "HTTP is spoken by kube/transport, embedded/apiserver and web, and without aiohttp by foundation/http_edge",
+        ("embedded/apiserver/", "web/"),
+        "HTTP is spoken by embedded/apiserver and web, and without aiohttp by kube/transport and foundation/http_edge",
     ),
     Ban(
         (

@@ -1,130 +1,323 @@
-"""CSI's bytes over gRPC, from the caller's end: the only module that imports grpc. The other end is `grpc_server`.
+"""CSI's bytes over gRPC, from the caller's end: a connection around the rules of `http2_client`. No grpc here.
 
-Messages stay bytes here, both ways: parsing belongs to the client. Sends `:authority: localhost`, as kubelet
-and the Go sidecars do.
+Made at once, made again for ever after it broke. While it cannot be made calls fail at once; while it is being made
+they wait. Nothing is repeated here: whether a call may be is for the caller to decide. All that is asked in one turn of
+the loop goes out in one write. A driver that does not read is not read from.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
-from urllib.parse import quote_from_bytes
-
-import grpc
-import grpc.aio
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Final, cast
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
-from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, Unavailable, error_of
-from orlop.csi.transport import LARGEST_MESSAGE
+from orlop.csi.error_codes import Cancelled, CsiError, DeadlineExceeded, Internal, Unavailable
+from orlop.csi.http2_client import Answered, Ended, Event, Http2Client
 
-CLIENT_OPTIONS: Final = (
-    ("grpc.default_authority", "localhost"),
-    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),  # whether a call may be repeated is for the caller to decide
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 5000),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+GREETING_SECONDS: Final = 20.0
+"""From connecting to the first settings."""
 LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0
-"""Beyond 2^63 nanoseconds from 1970 grpc has every deadline in the past."""
+"""Who waits for longer waits this long: not every loop can count further."""
+DELAYS: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)
+"""Before it is tried again to connect, after so many failures; the last of them from then on."""
+CLOSED: Final = "the connection was closed"
 
 
-BROKEN_STREAM: Final = "Stream removed"
+class _Waiting:
+    """Whoever waits for the answers of one call."""
+
+    __slots__ = ("answers", "error", "is_over", "wants_each", "woken")
+
+    def __init__(self, *, wants_each: bool) -> None:
+        self.wants_each = wants_each
+        self.answers: deque[bytes] = deque()
+        self.is_over = False
+        self.error: CsiError | None = None
+        self.woken: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        if self.woken is not None and not self.woken.done():
+            self.woken.set_result(None)
 
 
-def _target(endpoint: Endpoint) -> str:
-    if isinstance(endpoint, TcpEndpoint):
-        return f"{endpoint.host}:{endpoint.port}"
-    # grpc reads an address as a URI: of a bare path it would bind or call another than the one that is meant.
-    return f"unix:{quote_from_bytes(os.fsencode(endpoint.path))}"
+class _Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[None] = self._loop.create_future()
+        self.over: asyncio.Future[str] = self._loop.create_future()
+        """Done with the reason when no new call can be made on it."""
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self._http2 = Http2Client()
+        self._transport: asyncio.Transport | None = None
+        self._calls: dict[int, _Waiting] = {}
+        self._write_due = False
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.over.done()
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def ask(self, path: str, message: bytes, within: float, waiting: _Waiting) -> int:
+        number = self._http2.ask(path, message, within)
+        self._calls[number] = waiting
+        self._write_soon()
+        if self._http2.is_used_up:
+            self._be_over("all its calls are used up")
+        return number
+
+    def cancel(self, number: int) -> None:
+        if self._calls.pop(number, None) is not None:
+            self._http2.cancel(number)
+            self._write_soon()
+
+    def expire(self, number: int, within: float) -> None:
+        waiting = self._calls.get(number)
+        if waiting is not None:
+            self.cancel(number)
+            waiting.is_over, waiting.error = True, DeadlineExceeded(f"no answer within {within:g} seconds")
+            waiting.wake()
+
+    def taken(self, number: int, message: bytes) -> None:
+        self._http2.taken(number, message)
+        self._write_soon()
+
+    def break_off(self, error: CsiError) -> None:
+        """Calls under way end with this."""
+        for waiting in self._calls.values():
+            waiting.is_over, waiting.error = True, error
+            waiting.wake()
+        self._calls.clear()
+        self._be_over(str(error))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _act(self, events: list[Event]) -> None:
+        for event in events:
+            waiting = self._calls.get(event.call)
+            if waiting is None:
+                continue
+            match event:
+                case Answered(_, message):
+                    waiting.answers.append(message)
+                    if waiting.wants_each:
+                        waiting.wake()
+                case Ended(number, error):
+                    del self._calls[number]
+                    waiting.is_over, waiting.error = True, error
+                    waiting.wake()
+
+    # ---- the socket --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio's
+        self._write()
+
+    def data_received(self, data: bytes) -> None:
+        self._act(self._http2.receive(data))
+        if not self.greeted.done() and self._http2.greeted:
+            self.greeted.set_result(None)
+        if self._http2.why_over is not None:
+            self._be_over(f"the driver broke the protocol: {self._http2.why_over}")
+        elif self._http2.is_leaving:
+            self._be_over("the driver takes no new call")
+        self._write_soon()
+
+    def pause_writing(self) -> None:
+        self._http2.pause()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._http2.resume()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._write_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._be_over(f"the connection broke: {exc or 'the driver closed it'}")
+        self._act(self._http2.end(self.over.result()))
+        if not self.greeted.done():
+            self.greeted.set_exception(ConnectionError(self.over.result()))
+            self.greeted.exception()  # whoever waited for it may have left
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def _be_over(self, reason: str) -> None:
+        if not self.over.done():
+            self.over.set_result(reason)
+
+    def _write_soon(self) -> None:
+        if not self._write_due:
+            self._write_due = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._write_due = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        if data := self._http2.to_send():
+            self._transport.write(data)
+        if self._http2.why_over is not None or (self.over.done() and self._http2.is_idle):
+            self._transport.close()
 
 
 class GrpcConnection:
-    """A client's connection to one endpoint: made when first needed, made again for ever after it broke."""
+    """A client's connection to one endpoint."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._channel = grpc.aio.insecure_channel(_target(endpoint), options=CLIENT_OPTIONS)
-        self._calls: dict[str, Any] = {}
+        self._endpoint = endpoint
+        self._loop = asyncio.get_running_loop()
+        self._link: _Link | None = None
+        self._links: set[_Link] = set()
+        self._why_not: str | None = None
+        """Why there is no connection, when the last attempt failed."""
         self._connections = 0
-        self._watch = asyncio.get_running_loop().create_task(self._count_connections(), name=f"watch {endpoint}")
+        self._closed = False
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._keeping = self._loop.create_task(self._keep_connected(), name=f"connection to {endpoint}")
 
     @property
     def connections(self) -> int:
         return self._connections
 
-    async def _count_connections(self) -> None:
-        state = self._channel.get_state(try_to_connect=True)
-        while state is not grpc.ChannelConnectivity.SHUTDOWN:
-            if state is grpc.ChannelConnectivity.READY:
-                self._connections += 1
-            await self._channel.wait_for_state_change(state)
-            state = self._channel.get_state(try_to_connect=True)
-
     async def connected(self) -> None:
-        try:
-            await self._channel.channel_ready()
-        except grpc.aio.UsageError as error:
-            raise Cancelled(f"the connection was closed: {error}") from None
+        while self._usable() is None:
+            await self._changed()
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
-        method = self._calls.get(path)
-        if method is None:
-            method = self._calls[path] = self._channel.unary_unary(path)
-        with _told_as_csi_errors():
-            answer: bytes | None = await method(message, timeout=min(within, LONGEST_TIMEOUT))
-        if answer is None:
-            raise Internal(f"the driver said OK to {path} and gave no answer")
-        return answer
+        link = self._usable() or await self._connected_within(within)
+        waiting = _Waiting(wants_each=False)
+        number = link.ask(path, message, within, waiting)
+        timer = self._loop.call_later(min(within, LONGEST_TIMEOUT), link.expire, number, within)
+        try:
+            await self._over(waiting)
+        finally:
+            timer.cancel()
+            link.cancel(number)
+        if waiting.error is not None:
+            raise waiting.error
+        if len(waiting.answers) != 1:
+            problem = "gave more than one answer" if waiting.answers else "gave no answer"
+            raise Internal(f"the driver said OK to {path} and {problem}")
+        return waiting.answers[0]
 
     async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
-        call: Any = None
+        link = self._usable() or await self._connected_within(within)
+        waiting = _Waiting(wants_each=True)
+        number = link.ask(path, message, within, waiting)
+        timer = self._loop.call_later(min(within, LONGEST_TIMEOUT), link.expire, number, within)
         try:
-            with _told_as_csi_errors():
-                method: Any = self._channel.unary_stream(path)
-                call = method(message, timeout=min(within, LONGEST_TIMEOUT))
-                async for answer in call:
+            while waiting.answers or not waiting.is_over:
+                if waiting.answers:
+                    answer = waiting.answers.popleft()
+                    link.taken(number, answer)
                     yield answer
+                else:
+                    await self._woken(waiting)
+            if waiting.error is not None:
+                raise waiting.error
         finally:
-            if call is not None:
-                call.cancel()  # of effect where the reader has left: the driver would go on until the deadline
+            timer.cancel()
+            link.cancel(number)  # of effect where the reader has left: the driver would go on until the deadline
 
     async def close(self) -> None:
-        self._watch.cancel()
+        self._closed = True
+        self._keeping.cancel()
         try:
-            await asyncio.wait([self._watch])  # which raises nothing of it, so that our own cancellation is not lost
+            await asyncio.wait([self._keeping])  # which raises nothing of it, so that our own cancellation is not lost
         finally:
-            await self._channel.close()
+            links = tuple(self._links)
+            for link in links:
+                link.break_off(Cancelled(CLOSED))
+            self._tell()
+            if links:
+                await asyncio.wait([link.lost for link in links])
 
+    # ---- waiting -----------------------------------------------------------------------------------------------------
 
-@contextmanager
-def _told_as_csi_errors() -> Iterator[None]:
-    """What gRPC raises, in the terms of the seam."""
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise _error_of_status(error) from None
-    except grpc.aio.UsageError as error:
-        raise Cancelled(f"the connection was closed: {error}") from None
-    except asyncio.CancelledError:
-        _raise_unless_caller_cancelled(Cancelled("the connection was closed"))
-        raise
+    async def _over(self, waiting: _Waiting) -> None:
+        while not waiting.is_over:
+            await self._woken(waiting)
 
+    async def _woken(self, waiting: _Waiting) -> None:
+        waiting.woken = self._loop.create_future()
+        await waiting.woken
 
-def _raise_unless_caller_cancelled(error: CsiError) -> None:
-    """Grpc tells a closed channel and a cancelled caller with the same exception; asyncio knows which it was."""
-    caller = asyncio.current_task()
-    if caller is None or not caller.cancelling():
-        raise error from None
+    async def _changed(self) -> None:
+        change = self._loop.create_future()
+        self._waiting.add(change)
+        try:
+            await change
+        finally:
+            self._waiting.discard(change)
 
+    def _tell(self) -> None:
+        for change in self._waiting:
+            if not change.done():
+                change.set_result(None)
 
-def _error_of_status(error: grpc.aio.AioRpcError) -> CsiError:
-    details = error.details() or error.code().name
-    # The transport's own words for a connection that broke: the driver gave no code, and may still be at work.
-    if error.code() is grpc.StatusCode.UNKNOWN and details.startswith(BROKEN_STREAM):
-        return Unavailable(f"the connection broke: {details}")
-    return error_of(Code(error.code().value[0]), details)
+    def _usable(self) -> _Link | None:
+        if self._closed:
+            raise Cancelled(CLOSED)
+        return self._link if self._link is not None and self._link.is_usable else None
+
+    async def _connected_within(self, within: float) -> _Link:
+        """Waits while it is being made; does not where it could not be."""
+        try:
+            async with asyncio.timeout(min(within, LONGEST_TIMEOUT)):
+                while (link := self._usable()) is None:
+                    if self._why_not is not None:
+                        raise Unavailable(f"{self._endpoint} cannot be reached: {self._why_not}")
+                    await self._changed()
+                return link
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._endpoint} could not be reached within {within:g} seconds") from None
+
+    # ---- connecting --------------------------------------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        failures = 0
+        while True:
+            try:
+                link = await self._connect()
+            except (OSError, ValueError) as error:
+                failures += 1
+                self._why_not = str(error) or type(error).__name__
+                self._tell()
+                await self._pause(DELAYS[min(failures, len(DELAYS)) - 1])
+                continue
+            failures, self._why_not = 0, None
+            self._link = link
+            self._connections += 1
+            self._tell()
+            await asyncio.wait([link.over])
+            self._link = None
+
+    async def _connect(self) -> _Link:
+        link = _Link()
+        async with asyncio.timeout(GREETING_SECONDS):
+            if isinstance(self._endpoint, TcpEndpoint):
+                await self._loop.create_connection(lambda: link, self._endpoint.host, self._endpoint.port)
+            else:
+                await self._loop.create_unix_connection(lambda: link, self._endpoint.path)
+            self._links.add(link)
+            link.lost.add_done_callback(lambda _: self._links.discard(link))
+            try:
+                await link.greeted
+            except BaseException:
+                link.break_off(Unavailable("it was not greeted"))
+                raise
+        return link
+
+    async def _pause(self, seconds: float) -> None:
+        woken = self._loop.create_future()
+        timer = self._loop.call_later(seconds, woken.set_result, None)
+        try:
+            await woken
+        finally:
+            timer.cancel()

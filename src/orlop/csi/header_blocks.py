@@ -1,7 +1,7 @@
-"""HPACK: the headers of calls as they come, and those of answers, which are constants. The only module with hpack.
+"""HPACK: headers as they come, and those that we send, which are constants but for a time. The only one with hpack.
 
 What comes is read by the library, which keeps the table that a client builds up; here are the limits, and a short way
-for what every client sends from its second call on: references to that table of one byte each, and short values.
+for what everybody sends from its second call on: references to that table of one byte each, and short values.
 
 What is sent refers to nothing that could change: no table is kept for it. A client that wants ours to be smaller than
 the 4096 bytes everybody begins with must be told once that it is: `TABLE_GIVEN_UP` before the next block says so.
@@ -10,6 +10,7 @@ the 4096 bytes everybody begins with must be told once that it is: `TABLE_GIVEN_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote_from_bytes
 
@@ -30,6 +31,8 @@ TABLE_GIVEN_UP: Final = b"\x20"
 
 _INDEXED, _LONG_INDEX, _LITERAL, _LONG_NAME, _SIZE_UPDATE = 0x80, 0xFF, 0x40, 0x7F, 0x20
 _HUFFMAN, _SEVEN_BITS = 0x80, 0x7F
+_UNKEPT: Final = frozenset((0x00, 0x10))
+"""What is spelled out and kept in no table, as we send it ourselves."""
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -53,7 +56,7 @@ class HeaderReader:
         return fields
 
     def _known(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
-        """The fields that the block begins with whose names at least the table has, and how many bytes they take."""
+        """The short fields that the block begins with, and how many bytes they take."""
         table = self._decoder.header_table
         fields: list[tuple[bytes, bytes]] = []
         at = size = 0
@@ -65,6 +68,11 @@ class HeaderReader:
             elif _LITERAL < byte < _LONG_NAME and (value_ends := _end_of_text(block, at + 1)):
                 field = table.get_by_index(byte ^ _LITERAL)[0], _read_text(block[at + 1 : value_ends])
                 table.add(*field)
+                at = value_ends
+            elif byte in _UNKEPT and (name_ends := _end_of_text(block, at + 1)):
+                if not (value_ends := _end_of_text(block, name_ends)):
+                    break
+                field = _read_text(block[at + 1 : name_ends]), _read_text(block[name_ends:value_ends])
                 at = value_ends
             else:
                 break
@@ -126,6 +134,30 @@ ANSWER_BEGINS: Final = _STATUS_200 + _CONTENT_TYPE
 _STATUS_FIELDS: Final = {code: _field(b"grpc-status", b"%d" % code) for code in Code}
 ANSWER_ENDS: Final = _STATUS_FIELDS[Code.OK]
 ACCEPTED_ENCODING: Final = _field(b"grpc-accept-encoding", b"identity")
+
+
+_POST, _HTTP, _PATH, _AUTHORITY = b"\x83", b"\x86", b"\x04", b"\x01"
+"""Of the headers everybody knows: whole ones, and the names of some."""
+_REQUEST_BEGINS: Final = _POST + _HTTP + _AUTHORITY + _text(b"localhost")
+_REQUEST_ENDS: Final = _CONTENT_TYPE + _field(b"te", b"trailers") + _field(b"user-agent", b"orlop")
+_MOST_DIGITS: Final = 10**8
+_UNITS: Final = ((1e6, b"u"), (1e3, b"m"), (1.0, b"S"), (1 / 3600, b"H"))
+
+
+@lru_cache(maxsize=256)
+def request_block(path: str, within: float) -> bytes:
+    """Of a call; there are a few different ones. `:authority` is what kubelet and the Go sidecars say."""
+    timeout = _field(b"grpc-timeout", timeout_text(within))
+    return _REQUEST_BEGINS + _PATH + _text(path.encode()) + _REQUEST_ENDS + timeout
+
+
+def timeout_text(seconds: float) -> bytes:
+    """In the finest unit that needs no more than eight digits."""
+    for in_a_second, unit in _UNITS:
+        count = max(1, int(seconds * in_a_second)) if seconds < _MOST_DIGITS / in_a_second else _MOST_DIGITS
+        if count < _MOST_DIGITS:
+            return b"%d" % count + unit
+    return b"%dH" % (_MOST_DIGITS - 1)
 
 
 def http_status(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""HTTP/2's frames (RFC 9113) as a server reads and writes them: bytes in, events out. Pure.
+"""HTTP/2's frames (RFC 9113) as both ends read and write them: bytes in, events out. Pure.
 
 All that comes is untrusted. A frame is told when it is whole; the longest that may come has 16 KiB, so that is the most
 that is held, and a length that is only claimed reserves nothing. A block of headers is told when it is whole too, and
@@ -107,7 +107,10 @@ class Reset(NamedTuple):
 
 
 class GoAway(NamedTuple):
+    """`last_stream` is the last one that the peer has seen, or will have."""
+
     code: int
+    last_stream: int = 0
 
 
 class Ignored(NamedTuple):
@@ -122,9 +125,10 @@ Event: TypeAlias = Headers | Data | Settings | SettingsTaken | WindowUpdate | Pi
 class FrameReader:
     """Of one connection, from its first byte on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, expects_preface: bool = True) -> None:
+        """A client begins with a preface, a server does not."""
         self._unread = b""
-        self._preface_read = False
+        self._preface_read = not expects_preface
         self._settings_read = False
         self._block: _Block | None = None
 
@@ -273,7 +277,8 @@ def _go_away(_flags: int, stream: int, payload: bytes) -> Event:
     _must_be_of_connection(stream, "a farewell")
     if len(payload) < _GOAWAY_BYTES:
         raise BrokenProtocol("a farewell is too short", ErrorCode.FRAME_SIZE_ERROR)
-    return GoAway(_TWO_NUMBERS.unpack_from(payload)[1])
+    last_stream, code = _TWO_NUMBERS.unpack_from(payload)
+    return GoAway(code, last_stream & _STREAM_BITS)
 
 
 def _priority(_flags: int, stream: int, payload: bytes) -> Event:
@@ -283,7 +288,7 @@ def _priority(_flags: int, stream: int, payload: bytes) -> Event:
 
 
 def _push_promise(_flags: int, _stream: int, _payload: bytes) -> Event:
-    raise BrokenProtocol("a client pushes nothing")
+    raise BrokenProtocol("nothing is to be pushed")
 
 
 _OTHERS: Final[Mapping[int, Callable[[int, int, bytes], Event]]] = {

@@ -293,7 +293,7 @@ def _dry(dry_run: bool) -> tuple[tuple[str, str], ...]:  # noqa: FBT001 - the AP
 def _patch_body(patch: Patch) -> tuple[Any, str]:
     match patch:
         case JsonPatch():
-            return patch.body(), JSON_PATCH
+            return patch.operations, JSON_PATCH  # only read from here on
         case MergePatch(changes):
             return changes, MERGE_PATCH
         case StrategicPatch(changes):

@@ -84,7 +84,8 @@ def generation(obj: Mapping[str, Any]) -> int:
 
 def metadata(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     part = obj.get("metadata")
-    return part if isinstance(part, Mapping) else {}
+    # Asked for at every turn; a dict, as nearly all are, is known at once.
+    return part if type(part) is dict or isinstance(part, Mapping) else {}
 
 
 def labels(obj: Mapping[str, Any]) -> Mapping[str, str]:

@@ -1,9 +1,10 @@
 """Requests carried to an API server over HTTP/1.1: one pool of connections, TLS verified, or a plain unix socket.
 
-The only place that says who we are, and the only one of `kube` that knows aiohttp. What went wrong is told by what it
-means for the request: `NotConnected` if none of it was sent, `ConnectionBroken` if some of it may have been. Nothing
-is ever sent twice from here (that is for `retry_rules` to decide), no redirect is followed (our credentials are for
-this server alone), no proxy of the environment is used, and no token goes over a connection that others can read.
+The only place that says who we are. HTTP is written by hand here: for exchanges of a few hundred bytes a library costs
+several times what they do (docs/decisions/0005). What went wrong is told by what it means for the request:
+`NotConnected` if none of it was sent, `ConnectionBroken` if some of it may have been. Nothing is ever sent twice from
+here (that is for `retry_rules` to decide), no redirect is followed (our credentials are for this server alone), no
+proxy of the environment is used, and no token goes over a connection that others can read.
 
 A server may close a connection that nobody uses. One that is closed already is never chosen for a request; where the
 close and the request cross on their way, nobody can know whether the request was read: `ConnectionBroken`.
@@ -12,40 +13,29 @@ close and the request cross on their way, nobody can know whether the request wa
 from __future__ import annotations
 
 import asyncio
-import select
+import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
-
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
+from typing import Final
 
 from orlop.kube.cluster_access import ANONYMOUS, ClientCertificate, ClusterAccess, Credentials
+from orlop.kube.connection_pool import ConnectionPool, PoolClosed
 from orlop.kube.errors import ApiError, ConnectionBroken, NoAnswerInTime, NotConnected
+from orlop.kube.http_connection import HttpConnection, NeverSent
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
+from orlop.kube.server_address import InvalidAddress, ServerAddress, server_address
 from orlop.kube.tls_context import tls_context
-
-if TYPE_CHECKING:
-    from aiohttp.client_proto import ResponseHandler
-    from aiohttp.connector import Connection
-    from aiohttp.tracing import Trace
 
 UNAUTHORIZED: Final = 401
 CONNECTING_SHARE: Final = 0.5
 """Of the time for an answer. What takes longer than this to connect is known to have sent nothing."""
-IDLE_SECONDS: Final = 30.0
-"""Less than servers and balancers keep an unused connection (Kubernetes: 90 seconds), so that we are first to close."""
-LARGE_BODY: Final = 2**19
-LARGEST_HEADER: Final = 2**16
-"""Warnings of what a server passed over may be many times the 8 KiB that aiohttp reads by itself."""
-MOST_TIMEOUTS: Final = 16
-"""Callers use a few different ones, and making one is not free."""
-# Compressing costs both sides more time than a cluster's network does.
-NOT_SENT_BY_ITSELF: Final = ("accept-encoding", "user-agent", "accept", "content-type")
+MOST_HEADER_BLOCKS: Final = 64
+"""Callers send a few different ones, and making one is not free."""
+BODILESS: Final = frozenset(("GET", "HEAD", "DELETE"))
+_TARGET: Final = re.compile(r"[!-~]+")
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_BAD_IN_VALUE: Final = re.compile(r"[\r\n\0]")
 
 
 class HttpTransport:
@@ -57,124 +47,138 @@ class HttpTransport:
         self._secure = self._server.startswith("https://")
         self._shown: Credentials | None = None
         self._refused: Credentials = ANONYMOUS
-        self._headers: CIMultiDict[str] = CIMultiDict(access.headers)
+        self._own_headers: tuple[tuple[str, str], ...] = access.headers
+        self._header_blocks: dict[tuple[tuple[str, str], ...], bytes] = {}
         self._shown_certificate: ClientCertificate | None = None
-        self._tls: ssl.SSLContext | bool = tls_context(access, None) if self._secure else True
-        self._session: aiohttp.ClientSession | None = None
-        self._under_way: WeakSet[aiohttp.ClientResponse] = WeakSet()
-        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
-        self._closed = False
+        self._tls: ssl.SSLContext | None = tls_context(access, None) if self._secure else None
+        self._address: ServerAddress | None = None
+        self._pool = ConnectionPool(self._dial)
 
     async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
-        credentials = await self._access.credentials.current()
-        if credentials is not self._shown:
-            self._show(credentials)
-        timeout = self._timeouts.get(within) or self._timeout(within)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        credentials = await self._current()
+        said = self._head(request)
+        connection = await self._connected(within)
+        timer = loop.call_at(deadline, connection.break_off, TimeoutError())
         try:
-            async with self._send(request, timeout) as response:
-                self._under_way.add(response)
-                body = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
+            await connection.send(said, request.body)
+            head, body = await connection.whole_answer()
+        except OSError as error:
             raise self._told(error, within) from error
-        if response.status == UNAUTHORIZED:
+        finally:
+            timer.cancel()
+            self._pool.give_back(connection)
+        if head.status == UNAUTHORIZED:
             self._refused = credentials
-        return HttpAnswer(response.status, _lower(response.headers), body)
+        return HttpAnswer(head.status, head.headers, body)
 
     @asynccontextmanager
     async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
-        credentials = await self._access.credentials.current()
-        self._show(credentials)
-        timeout = aiohttp.ClientTimeout(total=None, connect=within * CONNECTING_SHARE)
+        credentials = await self._current()
+        said = self._head(request)
+        connection = await self._connected(within)
         try:
-            async with asyncio.timeout(within):
-                response = await self._send(request, timeout)
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._told(error, within) from error
-        if response.status == UNAUTHORIZED:
-            self._refused = credentials
-        self._under_way.add(response)
-        try:
-            yield HttpStream(response.status, _lower(response.headers), _Pieces(response.content, self._told))
+            try:
+                async with asyncio.timeout(within):
+                    await connection.send(said, request.body)
+                    head = await connection.answer_head()
+            except OSError as error:
+                raise self._told(error, within) from error
+            if head.status == UNAUTHORIZED:
+                self._refused = credentials
+            yield HttpStream(head.status, head.headers, _Pieces(connection, self._told))
         finally:
-            response.close()
+            self._pool.give_back(connection)
 
     async def renew_credentials(self) -> None:
         """Those that the server refused last, and not those that another request has got meanwhile."""
         await self._access.credentials.renew(self._refused)
 
     async def close(self) -> None:
-        self._closed = True
-        for response in tuple(self._under_way):  # aiohttp would leave their readers waiting
-            response.content.set_exception(aiohttp.ClientConnectionError("it was closed on our side"))
-        if self._session is not None:
-            await self._session.close()
+        await self._pool.close()
 
-    def _send(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> aiohttp.client._RequestContextManager:
-        headers = self._headers.copy()
-        headers.update(request.headers)
-        return self._connections().request(
-            request.method,
-            self._url(request),
-            data=_payload(request.body),
-            headers=headers,
-            allow_redirects=False,
-            timeout=timeout,
-            ssl=self._tls,
-            server_hostname=self._access.tls_server_name,
-        )
+    # ---- connecting ----------------------------------------------------------------------------------------------
 
-    def _url(self, request: HttpRequest) -> URL:
+    async def _current(self) -> Credentials:
+        """Those that are shown from now on."""
+        credentials = await self._access.credentials.current()
+        if credentials is not self._shown:
+            self._show(credentials)
+        return credentials
+
+    async def _connected(self, within: float) -> HttpConnection:
         try:
-            return URL(self._server + request.target, encoded=True)
-        except ValueError as error:
-            raise NotConnected(f"{self._server} is no address of a server: {error}") from None
+            return await self._pool.take(within * CONNECTING_SHARE)
+        except TimeoutError:
+            raise NotConnected(f"{self._place()} cannot be reached: no connection in time") from None
+        except PoolClosed:
+            raise NotConnected(f"the connections to {self._place()} have been closed") from None
+        except (OSError, ValueError) as error:
+            raise NotConnected(f"{self._place()} cannot be reached: {_reason(error)}") from error
 
-    def _connections(self) -> aiohttp.ClientSession:
-        if self._session is not None and not self._closed:
-            return self._session
-        if self._closed:
-            raise NotConnected(f"the connections to {self._place()} have been closed")
-        self._session = aiohttp.ClientSession(
-            connector=_pool(self._access.unix_socket),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=NOT_SENT_BY_ITSELF,
-            max_line_size=LARGEST_HEADER,
-            max_field_size=LARGEST_HEADER,
-        )
-        # It would send some requests a second time by itself, also a DELETE that names no uid.
-        self._session._retry_connection = False  # noqa: SLF001 - there is no other way to say so
-        return self._session
+    async def _dial(self, make: Callable[[], HttpConnection]) -> None:
+        loop = asyncio.get_running_loop()
+        address = self._where()
+        if self._access.unix_socket:
+            await loop.create_unix_connection(make, self._access.unix_socket)
+            return
+        named = (self._access.tls_server_name or address.host) if self._tls is not None else None
+        await loop.create_connection(make, address.host, address.port, ssl=self._tls, server_hostname=named)
+
+    def _where(self) -> ServerAddress:
+        if self._address is None:
+            try:
+                self._address = server_address(self._server)
+            except InvalidAddress as error:
+                raise NotConnected(str(error)) from None
+        return self._address
+
+    # ---- what is said --------------------------------------------------------------------------------------------
 
     def _show(self, credentials: Credentials) -> None:
         """A connection made with another certificate is not used any more: it belongs to another TLS context."""
-        if credentials is self._shown:
-            return
-        headers = CIMultiDict(self._access.headers)
+        own = list(self._access.headers)
         authorization = credentials.authorization() if self._secure else None
         if authorization is not None:
-            headers["authorization"] = authorization.reveal()
+            own.append(("authorization", authorization.reveal()))
         if self._secure and credentials.client_certificate != self._shown_certificate:
             self._tls = tls_context(self._access, credentials.client_certificate)
             self._shown_certificate = credentials.client_certificate
-        self._headers, self._shown = headers, credentials
+            self._pool.forget_idle()
+        self._own_headers, self._shown = tuple(own), credentials
+        self._header_blocks.clear()
 
-    def _timeout(self, within: float) -> aiohttp.ClientTimeout:
-        timeout = aiohttp.ClientTimeout(total=within, connect=within * CONNECTING_SHARE)
-        if len(self._timeouts) < MOST_TIMEOUTS:
-            self._timeouts[within] = timeout
-        return timeout
+    def _head(self, request: HttpRequest) -> bytes:
+        target = self._where().path + request.target
+        if not _TARGET.fullmatch(target):
+            raise NotConnected(f"{target!r} cannot be asked for: it is to be quoted")
+        named = tuple(request.headers.items())
+        headers = self._header_blocks.get(named) or self._header_block(named)
+        length = ""
+        if request.body or request.method not in BODILESS:
+            length = f"content-length: {len(request.body)}\r\n"
+        return f"{request.method} {target} HTTP/1.1\r\n{length}".encode() + headers
+
+    def _header_block(self, named: tuple[tuple[str, str], ...]) -> bytes:
+        """To the end of the head. What the request says itself is not said for it."""
+        said = {name.lower() for name, _ in named}
+        own = [(name, value) for name, value in self._own_headers if name.lower() not in said]
+        lines = [_header_line(name, value) for name, value in (("host", self._where().host_header), *own, *named)]
+        block = "".join((*lines, "\r\n")).encode("utf-8", "surrogateescape")
+        if len(self._header_blocks) < MOST_HEADER_BLOCKS:
+            self._header_blocks[named] = block
+        return block
+
+    # ---- what went wrong -----------------------------------------------------------------------------------------
 
     def _told(self, error: Exception, within: float | None = None) -> ApiError:
-        """What an exception of aiohttp's means. Its text may quote an address, never a header or a body."""
-        match error:
-            case aiohttp.ConnectionTimeoutError():
-                return NotConnected(f"{self._place()} cannot be reached: no connection in time")
-            case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
-                return NotConnected(f"{self._place()} cannot be reached: {_reason(error)}")
-            case TimeoutError() if within is not None:
-                return NoAnswerInTime(f"{self._place()} gave no answer within {within:g} seconds")
-            case _:
-                return ConnectionBroken(f"the connection to {self._place()} broke: {_reason(error)}")
+        """Its text may quote an address, never a header or a body."""
+        if isinstance(error, TimeoutError) and within is not None:
+            return NoAnswerInTime(f"{self._place()} gave no answer within {within:g} seconds")
+        if isinstance(error, NeverSent):
+            return NotConnected(f"the connection to {self._place()} broke: {_reason(error)}")
+        return ConnectionBroken(f"the connection to {self._place()} broke: {_reason(error)}")
 
     def _place(self) -> str:
         return self._access.unix_socket or self._server
@@ -183,10 +187,10 @@ class HttpTransport:
 class _Pieces:
     """A body as it arrives; no generator, as an abandoned one would have to be closed."""
 
-    __slots__ = ("_content", "_told")
+    __slots__ = ("_connection", "_told")
 
-    def __init__(self, content: aiohttp.StreamReader, told: Callable[[Exception], ApiError]) -> None:
-        self._content = content
+    def __init__(self, connection: HttpConnection, told: Callable[[Exception], ApiError]) -> None:
+        self._connection = connection
         self._told = told
 
     def __aiter__(self) -> _Pieces:
@@ -194,91 +198,19 @@ class _Pieces:
 
     async def __anext__(self) -> bytes:
         try:
-            piece = await self._content.readany()
-        except (aiohttp.ClientError, OSError) as error:
+            piece = await self._connection.piece()
+        except OSError as error:
             raise self._told(error) from error
         if not piece:
             raise StopAsyncIteration
         return piece
 
 
-# ---- connections that the server has not closed ----------------------------------------------------------------------
-
-
-class _LivePool(aiohttp.BaseConnector):
-    """Gives out no used connection that the server has closed, also where the event loop does not know of it yet."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._used: WeakSet[ResponseHandler] = WeakSet()
-
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
-    ) -> Connection:
-        while True:
-            connection = await super().connect(req, traces, timeout)
-            protocol = connection.protocol
-            if protocol is None or protocol not in self._used:
-                break
-            if not _has_something_to_read(connection):
-                return connection
-            connection.close()
-        if protocol is not None:
-            self._used.add(protocol)
-        return connection
-
-    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        if should_close or protocol.should_close:
-            # Over TLS a polite end waits for the server's; whoever leaves a watch is not to leave that behind.
-            protocol.abort()
-            should_close = True
-        super()._release(key, protocol, should_close=should_close)
-
-
-def _has_something_to_read(connection: Connection) -> bool:
-    """On a connection where nothing was asked, that is the end, or the server's reason for it."""
-    opened = connection.transport.get_extra_info("socket") if connection.transport is not None else None
-    if opened is None or opened.fileno() < 0:
-        return True
-    poll = select.poll()
-    poll.register(opened.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-class _TcpPool(_LivePool, aiohttp.TCPConnector):
-    pass
-
-
-class _UnixPool(_LivePool, aiohttp.UnixConnector):
-    pass
-
-
-def _pool(unix_socket: str) -> _LivePool:
-    """Without a limit: each watch takes a connection for itself, and whoever asks much at once limits himself."""
-    settings = {"limit": 0, "keepalive_timeout": IDLE_SECONDS}
-    return _UnixPool(unix_socket, **settings) if unix_socket else _TcpPool(**settings)
-
-
-# ---- small things ----------------------------------------------------------------------------------------------------
-
-
-def _payload(body: bytes) -> bytes | BytesIO | None:
-    """A large one goes in pieces, so that others have their turn in between."""
-    if len(body) > LARGE_BODY:
-        return BytesIO(body)
-    return body or None
-
-
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    """What came more than once is one list, as HTTP has it."""
-    lowered: dict[str, str] = {}
-    for name, value in headers.items():
-        key = name.lower()
-        lowered[key] = f"{lowered[key]}, {value}" if key in lowered else value
-    return lowered
+def _header_line(name: str, value: str) -> str:
+    if not _HEADER_NAME.fullmatch(name) or _BAD_IN_VALUE.search(value):
+        # The value may be a secret.
+        raise NotConnected(f"the header {name!r} cannot be sent: its name or its value holds what no header may")
+    return f"{name}: {value}\r\n"
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """A process's way to an API server: a client, made from a kubeconfig or the pod's own credentials, closed in the end.
 
-Imported only by a process that was asked to speak to one: aiohttp and TLS cost as much as the rest of a sidecar.
+Imported only by a process that was asked to speak to one: TLS and what knows Kubernetes are not free.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """`orlop up`: a whole Kubernetes side of CSI on this machine, and our driver; two processes, one folder of state.
 
 Order: the folder is made and locked → it is bound on itself and made shared, since `/` may be private → `orlop node`,
-our child, begins → the API server, the controllers and the kubelet → when the node is ready and the driver registered,
-what to try is printed. Down: pods' processes end → the kubelet, the API server → the child → the folder is unbound if
-nothing is mounted below it any more → the lock. Pods' volumes stay mounted, as when a kubelet is stopped.
+our child, begins → the API server, the controllers and the kubelet → what runs beside a driver that is not ours → when
+the node is ready and the driver registered, what to try is printed. Down: pods' processes end → what runs beside the
+driver → the kubelet, the API server → the child → the folder is unbound if nothing is mounted below it any more → the
+lock. Pods' volumes stay mounted, as when a kubelet is stopped.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,6 +29,7 @@ from orlop.foundation.unix_socket import LONGEST_PATH
 from orlop.processes.apiserver import ADDRESS_OF, is_loopback
 from orlop.processes.daemon import EXIT_USAGE, CannotGoOn, Daemon, LogSettings, Surroundings, run_daemon
 from orlop.processes.node_child import kept_running
+from orlop.processes.sidecar_choice import Sidecars, parse_sidecars
 from orlop.processes.up_console import Console, greeting, state_line
 from orlop.processes.up_folder import held_folder, node_name
 
@@ -95,6 +97,13 @@ class UpSettings:
         check=is_unix_socket,
         help="The unix socket of a driver of your own, which is used in place of ours.",
     )
+    sidecars: Sidecars = flag(
+        parse_sidecars,
+        default="auto",
+        metavar="auto|attacher|none",
+        help="What runs beside a driver of your own; auto: our attacher when it has volumes that may need it; "
+        "attacher: our attacher in any case; none: nothing, as it brings its own.",
+    )
     listen: TcpEndpoint = flag(
         parse_http_address,
         default="127.0.0.1:0",
@@ -108,6 +117,8 @@ class UpSettings:
         longest = LONGEST_PATH - len(LONGEST_SOCKET) - 1
         if len(os.fsencode(os.path.realpath(self.state))) > longest:
             yield f"--state cannot be {str(self.state)!r}: the path may have {longest} bytes, as it holds sockets."
+        if self.sidecars is Sidecars.ATTACHER and self.driver is None:
+            yield "--sidecars=attacher is for a driver of your own: name its socket with --driver."
 
 
 DAEMON: Final = Daemon(
@@ -139,12 +150,17 @@ async def _begin(
 
     from orlop.foundation.http_edge import ListenAddress  # noqa: PLC0415 - as above
     from orlop.processes.up_side import UpOrder, up_side  # noqa: PLC0415 - as above
+    from orlop.processes.up_sidecars import DriverBeside, sidecars_beside  # noqa: PLC0415 - as above
 
     host = ADDRESS_OF.get(settings.listen.host, settings.listen.host.strip("[]"))
     order = UpOrder(
         state, name, ListenAddress(host, settings.listen.port), MOST_CONNECTIONS, "" if settings.driver else DRIVER
     )
     side = await stack.enter_async_context(up_side(order, given))
+    if isinstance(settings.driver, UnixEndpoint):
+        beside = DriverBeside(settings.driver.path, settings.sidecars, attacher_words(settings, settings.driver, state))
+        drivers = side.kubelet.node.drivers
+        await stack.enter_async_context(sidecars_beside(beside, drivers, side.api, console.say, given))
     await _until_ready(side, given)
     if not given.stop.is_set():
         console.say(greeting(settings.state, name, tuple(side.drivers()), is_ours=settings.driver is None))
@@ -157,8 +173,17 @@ def child_words(settings: UpSettings, state: UpState, name: str) -> list[str]:
         role, flags = "registrar", _registrar_flags(settings.driver.path, state)
     else:
         role, flags = "node", _node_flags(state, name)
-    flags |= {"log-level": settings.log.level.name.lower(), "log-format": settings.log.style}
-    return [role, *(f"--{key}={value}" for key, value in flags.items())]
+    return _words(role, flags, settings)
+
+
+def attacher_words(settings: UpSettings, driver: UnixEndpoint, state: UpState) -> list[str]:
+    flags = {"csi-address": f"unix://{driver.path}", "kubeconfig": state.kubeconfig}
+    return [*ORLOP, *_words("attacher", flags, settings)]
+
+
+def _words(role: str, flags: Mapping[str, object], settings: UpSettings) -> list[str]:
+    every = {**flags, "log-level": settings.log.level.name.lower(), "log-format": settings.log.style}
+    return [role, *(f"--{key}={value}" for key, value in every.items())]
 
 
 def _node_flags(state: UpState, name: str) -> dict[str, object]:

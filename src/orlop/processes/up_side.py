@@ -17,6 +17,8 @@ from orlop.admin.up_state import DEFAULT_STATE, UpState
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, User
 from orlop.embedded.apiserver.in_process import InProcessTransport
+from orlop.embedded.controllers.attach_detach import attach_detach
+from orlop.embedded.controllers.attach_detach_tools import Tools as AttachDetachTools
 from orlop.embedded.controllers.scheduler import SchedulerTools, scheduler
 from orlop.embedded.kubelet.kubelet_side import KubeletSettings, KubeletSide, kubelet_side
 from orlop.embedded.kubelet.linux_machine import linux_machine
@@ -93,13 +95,17 @@ async def up_side(order: UpOrder, given: Surroundings) -> AsyncIterator[UpSide]:
     settings = ApiSettings(order.state.api, order.listen, order.most_connections, kubelets.get)
 
     @asynccontextmanager
-    async def scheduling(client: KubeClient, informers: Informers, metrics: WorkqueueMetrics) -> AsyncIterator[None]:
-        async with _events(client, Reporter("default-scheduler", order.node_name), given) as events:
-            tools = SchedulerTools(given.clock, given.random, given.log, events, metrics)
-            async with scheduler(client, informers, tools):
-                yield
+    async def controllers(client: KubeClient, informers: Informers, metrics: WorkqueueMetrics) -> AsyncIterator[None]:
+        clock, random, log = given.clock, given.random, given.log
+        async with (
+            _events(client, Reporter("default-scheduler", order.node_name), given) as of_scheduler,
+            _events(client, Reporter("attachdetach-controller", order.node_name), given) as of_attaching,
+            scheduler(client, informers, SchedulerTools(clock, random, log, of_scheduler, metrics)),
+            attach_detach(client, informers, AttachDetachTools(clock, random, log, of_attaching, metrics)),
+        ):
+            yield
 
-    async with api_side(settings, given, scheduling) as api, _kubelet(order, api, given) as kubelet:
+    async with api_side(settings, given, controllers) as api, _kubelet(order, api, given) as kubelet:
         yield UpSide(api, kubelet, order.node_name, order.driver)
 
 

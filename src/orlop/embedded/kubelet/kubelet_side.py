@@ -34,9 +34,10 @@ from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.plain_volume_host import PlainVolumeHost
 from orlop.host.volume_host import VolumeHost
+from orlop.kube.client import Selection
 from orlop.kube.informer import Informer, Watched, without_managed_fields
 from orlop.kube.informers import Informers
-from orlop.kube.kinds import CSI_DRIVER
+from orlop.kube.kinds import CSI_DRIVER, NODE
 from orlop.kube.objects import ObjectName
 
 DRIVER_SECONDS: Final = 5.0
@@ -81,24 +82,34 @@ async def kubelet_side(
 ) -> AsyncIterator[KubeletSide]:
     """Runs while it is entered; the events in `tools` are kept running by whoever made them."""
     csi_drivers = Watched(CSI_DRIVER, transform=without_managed_fields)
+    own_node = Watched(NODE, Selection(fields=f"metadata.name={tools.node_name}"), without_managed_fields)
     async with (
         informers.using(csi_drivers) as known,
+        informers.using(own_node) as seen_nodes,
         node_side(settings.node, machine.surroundings, informers, tools) as node,
-        _joined_volumes(node, known, machine, tools) as volumes,
+        _joined_volumes(node, Seen(known, seen_nodes), machine, tools) as volumes,
         _pods(settings, volumes, machine, informers, node, tools) as pods,
     ):
         yield KubeletSide(node, volumes.manager, pods)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Caches; `nodes` has this one alone."""
+
+    csi_drivers: Informer
+    nodes: Informer
+
+
 @asynccontextmanager
 async def _joined_volumes(
-    node: NodeSide, csi_drivers: Informer, machine: KubeletMachine, tools: Tools
+    node: NodeSide, seen: Seen, machine: KubeletMachine, tools: Tools
 ) -> AsyncIterator[ManagedVolumes]:
     """Those of drivers, and those of Kubernetes' own kinds."""
     volume_tools = VolumeTools(
         node=tools.node_name,
         client=tools.kube,
-        csi_driver=lambda name: csi_drivers.get(ObjectName(None, name)),
+        csi_driver=lambda name: seen.csi_drivers.get(ObjectName(None, name)),
         drivers=_PluginsDrivers(node.plugins),
         host=machine.volumes,
         in_thread=machine.in_thread,
@@ -106,9 +117,10 @@ async def _joined_volumes(
         clock=tools.clock,
         log=tools.log,
         report_node=node.registration.report_soon,
+        seen_node=lambda: seen.nodes.get(ObjectName(None, tools.node_name)),
     )
     plain_tools = PlainTools(volume_tools, machine.plain_volumes, allocatable(await machine.surroundings.machine()))
-    async with _volumes(node, csi_drivers, volume_tools) as manager, plain_volumes(plain_tools) as plain:
+    async with _volumes(node, seen.csi_drivers, volume_tools) as manager, plain_volumes(plain_tools) as plain:
         yield ManagedVolumes(manager, plain, tools.clock, tools.random)
 
 

@@ -246,4 +246,4 @@ def _status_patch(attachment: Json, told: Mapping[str, Any]) -> JsonPatch:
 
 def _part(obj: Json, member: str) -> Json:
     part = obj.get(member)
-    return part if isinstance(part, Mapping) else {}
+    return part if type(part) is dict or isinstance(part, Mapping) else {}

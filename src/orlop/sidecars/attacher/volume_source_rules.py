@@ -170,7 +170,7 @@ def _secret(csi: Mapping[str, Any], where: str) -> SecretName | None:
 
 def _mapping(found: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     part = found.get(member)
-    return part if isinstance(part, Mapping) else {}
+    return part if type(part) is dict or isinstance(part, Mapping) else {}
 
 
 def _text(found: Any, member: str) -> str:

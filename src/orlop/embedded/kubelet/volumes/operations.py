@@ -78,12 +78,19 @@ class Operations:
     def begin(self, operation: Operation, tasks: TaskGroup) -> None:
         volume, attempt = operation.volume, attempt_of(operation)
         if isinstance(operation, Forget):
-            self._actual.forget(volume)
-            self._forgive(volume)
+            self._forget(volume)
             return
         self._note(volume, backoff.after_start(self._failures_of(volume), attempt, self._tools.clock.elapsed()))
         self._under_way[volume] = operation
         tasks.start(self._operate(operation, attempt), name=f"volumes: {attempt.name} {volume}")
+
+    def _forget(self, volume: UniqueName) -> None:
+        """Whoever detaches it waits for the Node to say that it is no longer in use."""
+        known = self._actual.volumes.get(volume)
+        self._actual.forget(volume)
+        self._forgive(volume)
+        if known is not None and known.attachable:
+            self._tools.report_node()
 
     def forgive(self, driver: str) -> None:
         """What failed for this driver is tried at once."""

@@ -6,8 +6,11 @@ Nothing stands between the parts that are hashed: this is how every kubelet and 
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from orlop.embedded.kubelet.volumes.volume_values import PodUid, UniqueName, VolumeSpec
+
+PREFIX: Final = "kubernetes.io/csi/"
 
 
 def inline_handle(pod_uid: PodUid, volume: str) -> str:
@@ -21,9 +24,21 @@ def attachment_name(handle: str, driver: str, node: str) -> str:
 
 
 def unique_name(spec: VolumeSpec, pod_uid: PodUid) -> UniqueName:
-    if spec.is_inline:
-        return f"kubernetes.io/csi/{pod_uid}-{spec.name}"
-    return f"kubernetes.io/csi/{spec.driver}^{spec.handle}"
+    return f"{PREFIX}{pod_uid}-{spec.name}" if spec.is_inline else persistent_name(spec.driver, spec.handle)
+
+
+def persistent_name(driver: str, handle: str) -> UniqueName:
+    return f"{PREFIX}{driver}^{handle}"
+
+
+def driver_and_handle(name: UniqueName) -> tuple[str, str] | None:
+    """Of a persistent volume of a CSI driver; None where it is the name of something else.
+
+    A handle may hold any character, also the one that stands before it; the name of a driver may not.
+    """
+    driver, mark, handle = name.removeprefix(PREFIX).partition("^")
+    is_ours = name.startswith(PREFIX) and mark and driver and handle
+    return (driver, handle) if is_ours else None
 
 
 def _hashed(text: str) -> str:

@@ -88,8 +88,10 @@ class VolumeManager:
 
     def let_go(self, pod_uid: PodUid) -> None:
         """Its containers have ended: nothing uses its volumes any more."""
-        if pod_uid in self._desired.pods:
+        if (wanted := self._desired.pods.get(pod_uid)) is not None:
             self._desired.let_go(pod_uid)
+            if any(mount.attach_required for mount in wanted.desire.mounts):
+                self._tools.report_node()  # what never was mounted is no longer in use right now
             self._operations.forget_unknown()
             self._leftovers.look_soon()
             self._changed()

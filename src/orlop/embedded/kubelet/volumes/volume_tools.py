@@ -44,6 +44,8 @@ class VolumeTools:
     log: Log
     report_node: Callable[[], None] = lambda: None
     """Has the Node's status told soon: what is in use may be new."""
+    seen_node: Callable[[], Seen | None] = lambda: None
+    """The Node as a cache has it, where there is one."""
 
 
 def reference_to(pod: PodFacts) -> Reference:
