@@ -129,4 +129,4 @@ def test_a_name_that_no_object_can_have_is_wrong_use(hostile_server: str, name: 
 def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     ended = run("explain", "volumeattachment", "va1", plain_kubeconfig(tmp_path, 1))
     assert ended.returncode == 1
-    assert ended.stderr == "http://127.0.0.1:1 cannot be reached: Connect call failed ('127.0.0.1', 1)\n"
+    assert ended.stderr.startswith("http://127.0.0.1:1 cannot be reached: ")

@@ -214,8 +214,4 @@ def _header_line(name: str, value: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if type(error) in {aiohttp.ClientConnectorError, aiohttp.ClientConnectorDNSError}:
-        # Its own sentence names the host once more, and shows an object of ours.
-        cause = error.os_error  # type: ignore[attr-defined]
-        return cause.strerror or str(cause)
     return str(error) or type(error).__name__
