@@ -63,7 +63,7 @@ async def a_volume_moves(stage: Stage) -> None:
 @pytest.mark.timeout(1800)
 def test_in_every_history_what_is_mounted_is_attached_and_nothing_is_left() -> None:
     departures = 2 if SOAK else 1
-    bounds = Bounds(faults=departures, departures=departures, choices=20, only=WITHOUT_LEASES)
+    bounds = Bounds(faults=departures, departures=departures, choices=14 if SOAK else 20, only=WITHOUT_LEASES)
     explored = explore(a_volume_moves, bounds)
     made = [what for what in explored.choices if attachment_of() in what or what == "POST volumeattachments"]
     assert made, "the scenario attaches something"

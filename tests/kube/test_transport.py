@@ -669,3 +669,20 @@ async def test_a_target_that_is_not_quoted_is_not_sent():
         with pytest.raises(NotConnected, match="quoted"):
             await transport.exchange(HttpRequest("GET", "/a b HTTP/1.1\r\nx: y"), 5)
     assert server.asked == []
+
+
+async def test_a_server_whose_machine_went_without_a_word_is_noticed_within_a_minute():
+    """Nobody can switch a machine off here: that the kernel was asked to look is what is shown."""
+    kept: dict[int, int] = {}
+    wanted = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+
+    def find() -> socket.socket:
+        (connection,) = transport._pool._open
+        return connection._transport.get_extra_info("socket")
+
+    async with served() as (transport, _server):
+        await transport.exchange(GET, 5.0)
+        kept = {option: find().getsockopt(socket.IPPROTO_TCP, option) for option in wanted}
+        assert find().getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert kept[socket.TCP_KEEPIDLE] + kept[socket.TCP_KEEPINTVL] * kept[socket.TCP_KEEPCNT] <= 60
+    assert kept[socket.TCP_USER_TIMEOUT] <= 60_000

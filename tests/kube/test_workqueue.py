@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.metrics import Metrics
@@ -52,28 +55,84 @@ def test_a_name_is_worked_on_by_one_pool_at_a_time_and_the_others_take_the_next(
     assert queue.take_now("detach") == "a"
 
 
-def test_crowds_take_turns_and_none_has_more_than_its_share():
+def queue_of_crowds(workers: int, share: float, clock: HandClock | None = None) -> Workqueue[str]:
+    """Names belong to their first letter."""
+    crowds: Crowds[str] = Crowds(lambda name: name[0], workers, share)
     metrics = WorkqueueMetrics(Metrics("t", of_process=False))
-    crowds = Crowds(lambda name: name[0], share=2)
-    queue: Workqueue[str] = Workqueue(
-        ("work",), clock=HandClock(), random=Random(1), backoff=BACKOFF, metrics=metrics, crowds=crowds
+    return Workqueue(
+        ("work",), clock=clock or HandClock(), random=Random(1), backoff=BACKOFF, metrics=metrics, crowds=crowds
     )
-    for name in ("a1", "a2", "a3", "a4", "b1", "b2"):
-        queue.add("work", name)
-    assert [queue.take_now("work") for _ in range(5)] == ["a1", "b1", "a2", "b2", None]
+
+
+def test_crowds_take_turns_and_none_has_more_than_its_share_of_what_others_leave():
+    queue = queue_of_crowds(workers=10, share=0.8)
+    for crowd in "ab":
+        for number in range(9):
+            queue.add("work", f"{crowd}{number}")
+    taken = [queue.take_now("work") for _ in range(9)]
+    assert taken == ["a0", "b0", "a1", "b1", "a2", "b2", "a3", "b3", None], "two workers are left for others"
+    queue.add("work", "c0")
+    assert queue.take_now("work") == "c0"
     queue.done("b1")
-    assert queue.take_now("work") is None, "of a there are two at work"
-    queue.done("a2")
-    assert queue.take_now("work") == "a3"
+    assert queue.take_now("work") == "b4"
+
+
+def test_a_crowd_alone_leaves_some_workers_to_those_that_may_come():
+    queue = queue_of_crowds(workers=10, share=0.8)
+    for number in range(12):
+        queue.add("work", f"a{number}")
+    assert [queue.take_now("work") for _ in range(12)] == [*(f"a{number}" for number in range(8)), *[None] * 4]
+
+
+def test_a_crowd_of_which_nothing_is_worked_on_is_before_those_that_came_first():
+    queue = queue_of_crowds(workers=2, share=1.0)
+    for name in ("a1", "a2", "a3", "b1"):
+        queue.add("work", name)
+    assert [queue.take_now("work") for _ in range(2)] == ["a1", "b1"]
+    queue.add("work", "c1")
+    queue.done("b1")
+    assert queue.take_now("work") == "c1", "a has one at work"
+
+
+def take_one(queue: Workqueue[str]) -> str | None:
+    name = queue.take_now("work")
+    if name is not None:
+        queue.done(name)
+    return name
+
+
+def test_a_crowd_whose_work_took_long_is_behind_those_whose_did_not_until_it_ends_quickly():
+    clock = HandClock()
+    queue = queue_of_crowds(workers=1, share=1.0, clock=clock)
+    queue.add("work", "a1")
+    assert queue.take_now("work") == "a1"
+    clock.time += 15.0
     queue.done("a1")
-    queue.done("a3")
-    assert take_all(queue, "work") == ["a4"]
+    for name in ("a2", "b1", "b2"):
+        queue.add("work", name)
+    assert [take_one(queue) for _ in range(3)] == ["b1", "b2", "a2"]
+    for name in ("a3", "b3"):
+        queue.add("work", name)
+    assert [take_one(queue) for _ in range(2)] == ["a3", "b3"]
+
+
+@given(st.integers(1, 12), st.floats(0.1, 1.0), st.lists(st.sampled_from("abcdef"), max_size=60))
+def test_whatever_crowds_come_each_can_have_one_worker_and_none_more_than_its_share(
+    workers: int, share: float, crowds: list[str]
+):
+    queue = queue_of_crowds(workers, share)
+    for number, crowd in enumerate(crowds):
+        queue.add("work", f"{crowd}{number}")
+    taken = [name for _ in range(workers) if (name := queue.take_now("work")) is not None]
+    at_work = Counter(name[0] for name in taken)
+    assert len(at_work) == min(workers, len(set(crowds)))
+    assert all(count <= max(1, share * workers) for count in at_work.values())
 
 
 async def test_whoever_waits_for_a_name_of_a_crowd_gets_it_when_another_of_it_ends():
     metrics = WorkqueueMetrics(Metrics("t", of_process=False))
     queue: Workqueue[str] = Workqueue(
-        ("work",), clock=HandClock(), random=Random(1), backoff=BACKOFF, metrics=metrics, crowds=Crowds(share=1)
+        ("work",), clock=HandClock(), random=Random(1), backoff=BACKOFF, metrics=metrics, crowds=Crowds(workers=1)
     )
     queue.add("work", "a")
     queue.add("work", "b")

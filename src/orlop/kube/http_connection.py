@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -17,6 +18,16 @@ LARGE_BODY: Final = 2**19
 """What is larger goes in pieces, so that others have their turn in between."""
 MOST_HELD: Final = 2**18
 """Bytes of an answer read in pieces; the server waits while its reader has so many before him."""
+
+NOTICE_A_DEAD_SERVER: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
+)
+"""A watch on which nothing happens for minutes looks the same as one whose server's machine was switched off: the
+kernel asks, and ends it after a minute."""
 
 
 class NeverSent(ConnectionError):
@@ -149,7 +160,11 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        connected = transport.get_extra_info("socket")
+        self._poll.register(connected.fileno(), select.POLLIN)
+        if connected.family != socket.AF_UNIX:
+            for level, option, value in NOTICE_A_DEAD_SERVER:
+                connected.setsockopt(level, option, value)
 
     def data_received(self, data: bytes) -> None:
         parser = self._parser

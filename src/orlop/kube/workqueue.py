@@ -4,8 +4,9 @@ One queue has one or more pools. A name is added to a pool and waits there once,
 on by one worker at a time **across all pools**: while one pool works on it, another that has it too passes it over and
 takes the next. So attaching never waits behind detaching, and yet no object is attached and detached at once.
 
-- Where names belong to crowds (volumes to their nodes), crowds take turns, and no crowd has more than its share of a
-  pool's workers: one whose work hangs holds up no other.
+- Where names belong to crowds (volumes to their nodes), whichever has the fewest at work is next, of several one whose
+  work did not take long the last time; and no crowd takes all the workers that are left. So a few whose work hangs hold
+  up no other, and however many hold up another no longer than until one of them gives up.
 - A name added while it is worked on is worked on again afterwards: what the worker read may be older than the reason.
 - A name is never lost: a delayed add stays whatever else happens to the name. The earliest of several counts.
 - After a failure a name comes back later and later (`retry`), until its pool calls `forget`.
@@ -18,12 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
@@ -32,13 +32,25 @@ from orlop.kube.workqueue_metrics import WorkqueueMetrics
 
 Name = TypeVar("Name", bound=Hashable)
 
+SLOW_SECONDS: Final = 2.0
+MOST_SLOW: Final = 1_000
+"""Crowds that are remembered as slow: more of them are as good as none."""
+FIRST_RANK: Final[tuple[float, bool]] = (0.0, False)
+"""Nothing at work, and not slow: nobody is before it."""
+LAST_RANK: Final[tuple[float, bool]] = (math.inf, True)
+
 
 @dataclass(frozen=True, slots=True)
 class Crowds(Generic[Name]):
-    """What names belong to, and how many of one crowd may be worked on at a time in one pool."""
+    """What names belong to, and how large a part one crowd may have of those workers of a pool that no other has."""
 
     of: Callable[[Name], Hashable] = lambda _name: None
-    share: int = sys.maxsize
+    workers: int | None = None
+    """None: as many as come."""
+    share: float = 1.0
+
+    def most(self, others_at_work: int) -> float:
+        return math.inf if self.workers is None else max(1, int(self.share * (self.workers - others_at_work)))
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +66,8 @@ class _Pool(Generic[Name]):
     crowd_of_running: dict[Name, Hashable] = field(default_factory=dict)
     at_work: Counter[Hashable] = field(default_factory=Counter)
     """By crowd: how many are worked on."""
+    slow: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
+    """Crowds whose work took long the last time that some ended."""
     takers: deque[asyncio.Future[None]] = field(default_factory=deque)
     failures: dict[Name, int] = field(default_factory=dict)
 
@@ -74,15 +88,23 @@ class _Pool(Generic[Name]):
         self.waiting[name] = since
         self.lines.setdefault(crowd, OrderedDict())[name] = None
 
-    def next_of(self, is_free: Callable[[Name], bool], share: int) -> tuple[Hashable, Name] | None:
-        """The first that may be worked on of the crowd whose turn it is."""
+    def next_of(self, is_free: Callable[[Name], bool], most: Callable[[int], float]) -> tuple[Hashable, Name] | None:
+        """The first that may be worked on of the crowd with the fewest at work; of several, of one that is not slow.
+
+        Crowds and names that are passed over are being worked on, or slow: there are not many more than workers.
+        """
+        best: tuple[Hashable, Name] | None = None
+        rank = LAST_RANK
         for crowd, line in self.lines.items():
-            if self.at_work[crowd] < share:
-                # The names passed over are being worked on: there are no more of them than workers.
+            at_work = self.at_work[crowd]
+            mine = at_work, crowd in self.slow
+            if mine < rank and at_work < most(len(self.running) - at_work):
                 found = next((name for name in line if is_free(name)), None)
                 if found is not None:
-                    return crowd, found
-        return None
+                    best, rank = (crowd, found), mine
+            if rank == FIRST_RANK:
+                break
+        return best
 
     def begin(self, crowd: Hashable, name: Name, now: float) -> float:
         """Since when it waited."""
@@ -98,11 +120,19 @@ class _Pool(Generic[Name]):
 
     def end(self, name: Name) -> float:
         """Since when it was worked on."""
-        crowd = self.crowd_of_running.pop(name)
+        crowd, since = self.crowd_of_running.pop(name), self.running.pop(name)
         self.at_work[crowd] -= 1
         if not self.at_work[crowd]:
             del self.at_work[crowd]
-        return self.running.pop(name)
+        self._note_how_long(crowd, self.clock.elapsed() - since)
+        return since
+
+    def _note_how_long(self, crowd: Hashable, seconds: float) -> None:
+        self.slow.pop(crowd, None)
+        if seconds >= SLOW_SECONDS:
+            self.slow[crowd] = None
+            if len(self.slow) > MOST_SLOW:
+                self.slow.popitem(last=False)
 
     def drop_all(self) -> None:
         self.waiting.clear()
@@ -189,7 +219,7 @@ class Workqueue(Generic[Name]):
         """As `take`, but None when there is nothing to do right now."""
         mine = self._pool(pool)
         self._hand_over_due()
-        found = mine.next_of(lambda name: name not in self._worked_on_by, self._crowds.share)
+        found = mine.next_of(lambda name: name not in self._worked_on_by, self._crowds.most)
         if found is None:
             return None
         crowd, name = found

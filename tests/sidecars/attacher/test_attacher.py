@@ -272,6 +272,60 @@ async def test_a_node_whose_volumes_hang_holds_up_no_other():
             assert world.clock.elapsed() - began < 1
 
 
+async def test_three_nodes_whose_volumes_hang_hold_up_no_other():
+    async with attacher_world() as world:
+        bad = [f"bad{number}" for number in range(3)]
+        hang = [{"when": {"nodeId": f"id-{node}"}, "times": 0, "delay": "1000s"} for node in bad]
+        world.play({PUBLISH: hang})
+        for node in (*bad, "good"):
+            await world.node(node, f"id-{node}")
+        for node in bad:
+            for number in range(20):
+                await world.volume(f"pv-{node}-{number}", f"h-{node}-{number}")
+                await world.wanted(f"va-{node}-{number}", f"pv-{node}-{number}", node)
+        async with world.attacher(workers=10, timeout=2000.0):
+            await world.clock.sleep(5)
+            for number in range(10):
+                await world.volume(f"pv{number}", f"h{number}")
+                await world.wanted(f"va{number}", f"pv{number}", "good")
+            began = world.clock.elapsed()
+            for number in range(10):
+                await world.until_attached(f"va{number}")
+            assert world.clock.elapsed() - began < 2
+
+
+async def test_nodes_that_hang_hold_up_another_no_longer_than_one_call_takes_however_many_they_are():
+    async with attacher_world() as world:
+        bad = [f"bad{number}" for number in range(12)]
+        hang = [{"when": {"nodeId": f"id-{node}"}, "times": 0, "delay": "1000s"} for node in bad]
+        world.play({PUBLISH: hang})
+        for node in (*bad, "good"):
+            await world.node(node, f"id-{node}")
+            for number in range(5):
+                await world.volume(f"pv-{node}-{number}", f"h-{node}-{number}")
+        async with world.attacher(workers=10, timeout=15.0):
+            for node in (*bad, "good"):
+                for number in range(5):
+                    await world.wanted(f"va-{node}-{number}", f"pv-{node}-{number}", node)
+            began = world.clock.elapsed()
+            for number in range(5):
+                await world.until_attached(f"va-good-{number}")
+            assert world.clock.elapsed() - began < 16
+
+
+async def test_what_a_driver_says_cannot_write_on_the_terminal_of_whoever_reads_it():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"error": {"code": "INTERNAL", "message": "gone\x1b[2J\u009b31m\r\nError: none\u202e"}}]})
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher():
+            await world.until_attached()
+        told = [event for event in await world.events() if "gone" in event]
+        assert told
+        assert all(event.isprintable() for event in told), told
+
+
 async def test_what_it_keeps_does_not_grow_with_what_was_there_and_is_gone():
     def kept(attacher: Attacher) -> int:
         return sum(len(each) for each in vars(attacher).values() if isinstance(each, dict | set))

@@ -40,7 +40,7 @@ DETACH: Final = "csi-attacher-va-detach"
 VOLUMES: Final = "csi-attacher-pv"
 """As their metrics name them; of the first and the last, upstream's names."""
 SHARE_OF_A_NODE: Final = 0.8
-"""Of the workers of a pool: a node whose volumes hang leaves the others some."""
+"""Of the workers of a pool that no other node has: nodes whose volumes hang leave the others some."""
 BY_VOLUME, BY_NODE = "attachments by volume", "attachments by node"
 Look: TypeAlias = tuple[object, ...]
 """All of a VolumeAttachment that the rules look at."""
@@ -100,7 +100,7 @@ class Attacher:
             random=tools.random,
             backoff=settings.backoff,
             metrics=tools.metrics,
-            crowds=Crowds(self._node_of, max(1, int(settings.workers * SHARE_OF_A_NODE))),
+            crowds=Crowds(self._node_of, settings.workers, SHARE_OF_A_NODE),
         )
         pools = (
             WorkerPool(ATTACH, settings.workers, self._settle_attachment),

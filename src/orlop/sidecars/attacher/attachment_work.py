@@ -118,7 +118,8 @@ class AttachmentWork:
         try:
             await self._take(step, subject)
         except (CsiError, BadObject) as error:
-            await self._tell_failure(subject, str(error), error.code if isinstance(error, CsiError) else None)
+            told = _printable(str(error))
+            await self._tell_failure(subject, told, error.code if isinstance(error, CsiError) else None)
             raise NotAttached(str(error)) from error
         return False
 
@@ -273,6 +274,12 @@ def _decoded(value: Any, key: str, name: SecretName) -> str:
         raise BadObject(
             f"the value of {key!r} in the secret {name} is no text in UTF-8, as drivers are given"
         ) from None
+
+
+def _printable(sentence: str) -> str:
+    """A driver may say anything, and people read it on terminals."""
+    characters = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in sentence)
+    return sentence if sentence.isprintable() else "".join(characters)
 
 
 def _cut(sentence: str) -> str:
