@@ -38,3 +38,29 @@ def test_a_credential_plugin_that_fails_is_told_with_its_complaint(tmp_path: Pat
     ended = run("explain", "volumeattachment", "va1", config)
     assert ended.returncode == 1
     assert "ended with exit code 7: please log in" in ended.stderr
+
+
+def test_a_name_that_can_be_none_is_refused_with_a_sentence(tmp_path: Path):
+    ended = run("explain", "volumeattachment", "some/where", kubeconfig(tmp_path, command="no-such-plugin"))
+    assert ended.returncode == 2
+    assert "'some/where' cannot be a name" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_name_may_be_written_as_kubectl_prints_it(tmp_path: Path):
+    config = kubeconfig(tmp_path, command="no-such-plugin")
+    ended = run("explain", "volumeattachment", "volumeattachment.storage.k8s.io/va1", config)
+    assert "cannot be a name" not in ended.stderr
+    assert "the credential plugin no-such-plugin" in ended.stderr  # so far it got: to the API server
+
+
+def test_the_folder_of_an_orlop_up_stands_for_its_kubeconfig(tmp_path: Path):
+    ended = run("explain", "volumeattachment", "va1", f"--state={tmp_path}")
+    assert ended.returncode == 1
+    assert f"there is no kubeconfig file at {tmp_path}/kubeconfig" in ended.stderr
+
+
+def test_a_folder_and_a_kubeconfig_are_too_much(tmp_path: Path):
+    ended = run("explain", "volumeattachment", "va1", f"--state={tmp_path}", "--kubeconfig=/other")
+    assert ended.returncode == 2
+    assert "give one of them" in ended.stderr

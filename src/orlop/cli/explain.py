@@ -10,18 +10,20 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
 
 import click
 
 from orlop.admin.explain_attachment import AttachmentSeen, Explanation, explain
+from orlop.admin.up_state import DEFAULT_STATE, UpState, is_up_state
 from orlop.cli.output import show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import ApiError, Forbidden, NotFound
-from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
+from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.objects import ObjectName
 from orlop.kube.transport import HttpTransport
@@ -32,6 +34,8 @@ from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 FAILED: Final = 1
 NOT_FOUND: Final = 3
+PRINTED: Final = "volumeattachment.storage.k8s.io/"
+"""What `kubectl get -o name` puts before a name."""
 
 
 @click.group("orlop explain", context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
@@ -42,21 +46,33 @@ def command() -> None:
 @command.command("volumeattachment")
 @click.argument("name")
 @click.option("--kubeconfig", default="", metavar="FILE", help="Not given: as kubectl finds it.")
+@click.option("--state", default="", metavar="DIR", help="The folder of an `orlop up`: the same as its kubeconfig.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
-def volume_attachment(name: str, kubeconfig: str, output: str) -> None:
-    """Explain the VolumeAttachment NAME."""
+def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> None:
+    """Explain the VolumeAttachment NAME, as `kubectl get volumeattachments` shows it, with or without `-o name`."""
+    if state and kubeconfig:
+        raise click.UsageError("--state and --kubeconfig say the same: give one of them.")
+    name = name.removeprefix(PRINTED)
     try:
-        told = asyncio.run(_told(name, kubeconfig))
+        told = asyncio.run(_told(name, str(UpState(Path(state)).kubeconfig) if state else kubeconfig))
     except NotFound:
         click.echo(f"There is no VolumeAttachment {name}.", err=True)
         sys.exit(NOT_FOUND)
+    except InvalidPath as error:
+        raise click.UsageError(f"{error}.") from error
     except (ApiError, KubeconfigError) as error:
-        click.echo(str(error), err=True)
+        click.echo(_failure(error), err=True)
         sys.exit(FAILED)
     if output == "text":
         click.echo("\n".join((told.what, told.state, *told.tried, f"Next: {told.next}")))
     else:
         show(asdict(told), output)
+
+
+def _failure(error: Exception) -> str:
+    if isinstance(error, KubeconfigError) and is_up_state(UpState(DEFAULT_STATE)):
+        return f"{error}. For the `orlop up` of this machine: --state {DEFAULT_STATE}"
+    return str(error)
 
 
 async def _told(name: str, kubeconfig: str) -> Explanation:
