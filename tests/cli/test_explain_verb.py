@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from support.orlop_process import run
+
+CREDENTIAL = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "kind": "ExecCredential",
+    "status": {"token": "t"},
+}
+A_PERSON_S_PATIENCE = 20.0
+"""Seconds; ten attempts would take more than thirty."""
 
 
 def kubeconfig(folder: Path, **plugin: object) -> str:
@@ -64,3 +73,12 @@ def test_a_folder_and_a_kubeconfig_are_too_much(tmp_path: Path):
     ended = run("explain", "volumeattachment", "va1", f"--state={tmp_path}", "--kubeconfig=/other")
     assert ended.returncode == 2
     assert "give one of them" in ended.stderr
+
+
+def test_that_nobody_answers_is_told_within_seconds(tmp_path: Path):
+    token = f"echo '{json.dumps(CREDENTIAL)}'"
+    began = time.monotonic()
+    ended = run("explain", "volumeattachment", "va1", kubeconfig(tmp_path, command="/bin/sh", args=["-c", token]))
+    assert ended.returncode == 1
+    assert "127.0.0.1:1" in ended.stderr
+    assert time.monotonic() - began < A_PERSON_S_PATIENCE

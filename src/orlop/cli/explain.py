@@ -34,6 +34,8 @@ from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 FAILED: Final = 1
 NOT_FOUND: Final = 3
+ATTEMPTS: Final = 2
+"""A person waits: a second one for whatever passes, or for credentials that have to be renewed."""
 PRINTED: Final = "volumeattachment.storage.k8s.io/"
 """What `kubectl get -o name` puts before a name."""
 
@@ -78,7 +80,7 @@ def _failure(error: Exception) -> str:
 async def _told(name: str, kubeconfig: str) -> Explanation:
     clock = SystemClock()
     access = Kubeconfig(os.environ, clock=clock, run=run_plugin).find(kubeconfig)
-    client = KubeClient(HttpTransport(access), clock=clock, random=SystemRandom(), log=silent_log(), name="orlop")
+    client = KubeClient(HttpTransport(access), clock=clock, random=SystemRandom(), log=silent_log(), attempts=ATTEMPTS)
     try:
         attachment = await client.get(VOLUME_ATTACHMENT, ObjectName(None, name))
         volume = await _found(client, PERSISTENT_VOLUME, volume_name_of(attachment))

@@ -25,7 +25,7 @@ from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transp
 from orlop.kube.kinds import Kind
 from orlop.kube.objects import ObjectName
 from orlop.kube.patches import JsonPatch
-from orlop.kube.retry_rules import AskAgain, GiveUp, RenewCredentials, Verb, after_failure
+from orlop.kube.retry_rules import MOST_ATTEMPTS, AskAgain, GiveUp, RenewCredentials, Verb, after_failure
 
 Object = dict[str, Any]
 
@@ -146,7 +146,7 @@ _METHODS: Final = {
 class KubeClient:
     """Speaks to one API server through one transport; `name` is told as the field manager of our writes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is given
         self,
         transport: Transport,
         *,
@@ -155,12 +155,15 @@ class KubeClient:
         log: Log,
         name: str = "orlop",
         timeout: float = 30.0,
+        attempts: int = MOST_ATTEMPTS,
     ) -> None:
+        """`attempts`: few where a person waits for the answer."""
         self._transport = transport
         self._clock = clock
         self._random = random
         self._log = log
         self._timeout = timeout
+        self._attempts = attempts
         self._name = name
         self._manager = (("fieldManager", name),)
 
@@ -266,7 +269,7 @@ class KubeClient:
                 failures.append(error)
 
     async def _wait_or_raise(self, question: _Question, error: ApiError, failures: Sequence[ApiError]) -> None:
-        match after_failure(question.verb, question.body, error, failures):
+        match after_failure(question.verb, question.body, error, failures, self._attempts):
             case GiveUp():
                 raise error
             case RenewCredentials():

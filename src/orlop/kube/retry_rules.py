@@ -77,9 +77,11 @@ class GiveUp:
 Decision: TypeAlias = AskAgain | RenewCredentials | GiveUp
 
 
-def after_failure(verb: Verb, body: object, error: ApiError, failures: Sequence[ApiError] = ()) -> Decision:
+def after_failure(
+    verb: Verb, body: object, error: ApiError, failures: Sequence[ApiError] = (), attempts: int = MOST_ATTEMPTS
+) -> Decision:
     """What to do after `error`; `failures` are those of the attempts before, `body` is what was sent."""
-    if len(failures) + 1 >= MOST_ATTEMPTS:
+    if len(failures) + 1 >= attempts:
         return GiveUp()
     if isinstance(error, Unauthorized):
         tried_before = any(isinstance(failure, Unauthorized) for failure in failures)
