@@ -283,6 +283,7 @@ BAD_ENDS: dict[str, tuple[bytes, type[CsiError], str]] = {
     "an error": (answer(1, ends=(("grpc-status", "5"), ("grpc-message", "no v%C3%BC"))), NotFound, "no vü"),
     "an error and nothing else": (headers_frame(1, (*BEGINS, ("grpc-status", "5")), ends=True), NotFound, "NOT_FOUND"),
     "an error after an answer": (answer(1, b"x", ends=(("grpc-status", "13"),)), Internal, "INTERNAL"),
+    "a code that no number can be": (answer(1, ends=(("grpc-status", "9" * 5000),)), Unknown, "UNKNOWN"),
     "a code nobody knows": (answer(1, ends=(("grpc-status", "99"),)), Unknown, "UNKNOWN"),
     "no code": (answer(1, ends=()), Unknown, "did not say"),
     "no trailers": (headers_frame(1, BEGINS) + data(1, message(b""), ends=True), Internal, "did not say"),

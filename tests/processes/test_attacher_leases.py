@@ -141,3 +141,28 @@ async def test_the_lease_has_upstreams_name_and_the_labels_that_were_asked_for(
             assert lease["metadata"]["labels"] == {"team": "storage", "tier": "1"}
             assert lease["spec"]["leaseDurationSeconds"] == 15
             assert answer_of(attacher, "/healthz/leader-election") == (200, "ok")
+
+
+@NEEDS_ROOT
+async def test_one_that_stood_still_while_another_took_the_lease_does_nothing_more_and_ends(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make(1)
+        hanging = {"ControllerPublishVolume": [{"times": 0, "hang": True}]}
+        with (
+            the.driver("first.sock"),
+            the.driver("second.sock", script=hanging),
+            the.replica("first", *SHORT) as first,
+        ):
+            await is_attached(the, 1)
+            first.signal(signal.SIGSTOP)
+            with the.replica("second", *SHORT):
+                await is_led_by(the, "second")
+                await the.make(2)  # which the first finds waiting when it goes on
+                await eventually_answered(lambda: the.is_protected(2))
+                first.signal(signal.SIGCONT)
+                assert await first.exit_code() == 1
+                assert await the.holder() == "second"
+        assert the.record("first.sock").read_text().count("ControllerPublishVolume") == 1
+        assert "Traceback" not in first.logged()

@@ -67,7 +67,12 @@ class Place:
         path = self.folder / f"{socket}.yaml"
         path.write_text(json.dumps({"driver": {"name": self.driver_name}, "volumes": volumes, **script}))
         endpoint = f"unix://{self.folder}/{socket}"
-        return running(self.folder, "testing", "mock-driver", "--endpoint", endpoint, "--script", str(path))
+        flags = ("--endpoint", endpoint, "--script", str(path), "--record", str(self.record(socket)))
+        return running(self.folder, "testing", "mock-driver", *flags)
+
+    def record(self, socket: str = "csi.sock") -> Path:
+        """Of the calls that have ended."""
+        return self.folder / f"{socket}.calls"
 
     def attacher(self, *more: str, socket: str = "csi.sock") -> AbstractContextManager[Running]:
         return running(self.folder, "attacher", *self.flags(socket), *more)

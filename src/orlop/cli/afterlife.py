@@ -28,7 +28,6 @@ from orlop.cli.afterlife_forms import (
     file_value,
     folder_table,
     folder_value,
-    harmless,
     pod_text,
     size_text,
     span_text,
@@ -38,6 +37,7 @@ from orlop.cli.afterlife_forms import (
 )
 from orlop.cli.afterlife_transfer import archive_output, copy_file_to_output, restore_into, tell_remarks
 from orlop.cli.durations import DurationType
+from orlop.cli.output import harmless
 from orlop.cli.output import show as show_value
 from orlop.records.afterlife_report import FolderRow
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from orlop.admin.afterlife_list_rules import short_ids
+from orlop.cli.output import harmless
 from orlop.records.afterlife_report import FileRow, FolderRow, NextErase, Usage
 
 UNKNOWN: Final = "…"
@@ -21,7 +22,6 @@ NOTHING: Final = "-"
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _FEW: Final = 10
-_SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _KINDS: Final = {
     "a folder": "d",
     "a symbolic link": "l",
@@ -35,22 +35,6 @@ _KINDS: Final = {
 def escaped(text: str) -> str:
     """A name, without anything that a terminal would take for a command, and so that it can be told from any other."""
     return harmless(text.replace("\\", "\\\\"))
-
-
-def harmless(text: str) -> str:
-    """A sentence that may quote somebody: what cannot be printed is written with backslashes."""
-    return text if text.isprintable() else "".join(map(_written, text))
-
-
-def _written(character: str) -> str:
-    if character.isprintable():
-        return character
-    if character in _SHORT_ESCAPES:
-        return _SHORT_ESCAPES[character]
-    number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:  # noqa: PLR2004 - what Python makes of a byte that is no UTF-8
-        return f"\\x{number - 0xDC00:02x}"
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"  # noqa: PLR2004 - as it is written
 
 
 def escaped_bytes(name: bytes) -> str:

@@ -19,7 +19,8 @@ import click
 
 from orlop.admin.afterlife import Afterlife
 from orlop.admin.node_socket import NodeError
-from orlop.cli.afterlife_forms import content_text, escaped_bytes, harmless
+from orlop.cli.afterlife_forms import content_text, escaped_bytes
+from orlop.cli.output import harmless
 from orlop.records.afterlife_report import PathRemark, Progress, Restored
 
 PIECE_BYTES: Final = 1 << 20

@@ -1,6 +1,7 @@
 """`orlop explain …`: in words, what an object waits for, since when, what was tried, and what comes next.
 
-Reads and changes nothing. Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object.
+Reads and changes nothing; what it quotes cannot command a terminal.
+Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
 from orlop.admin.explain_attachment import AttachmentSeen, Explanation, explain
 from orlop.admin.up_state import DEFAULT_STATE, UpState, is_up_state
-from orlop.cli.output import show
+from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
-from orlop.kube.client import KubeClient
+from orlop.kube.client import KubeClient, Patience
 from orlop.kube.errors import ApiError, Forbidden, NotFound
 from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
@@ -33,11 +34,12 @@ from orlop.sidecars.attacher.node_id_rules import id_in_annotation, id_in_csi_no
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 FAILED: Final = 1
+WRONG_USE: Final = 2
 NOT_FOUND: Final = 3
-ATTEMPTS: Final = 2
-"""A person waits: a second one for whatever passes, or for credentials that have to be renewed."""
 PRINTED: Final = "volumeattachment.storage.k8s.io/"
 """What `kubectl get -o name` puts before a name."""
+PATIENCE: Final = Patience(10.0, attempts=2)
+"""Somebody sits there and waits; a controller has more patience."""
 
 
 @click.group("orlop explain", context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
@@ -58,15 +60,13 @@ def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> No
     try:
         told = asyncio.run(_told(name, str(UpState(Path(state)).kubeconfig) if state else kubeconfig))
     except NotFound:
-        click.echo(f"There is no VolumeAttachment {name}.", err=True)
-        sys.exit(NOT_FOUND)
+        _end(NOT_FOUND, f"There is no VolumeAttachment {name}.")
     except InvalidPath as error:
-        raise click.UsageError(f"{error}.") from error
+        _end(WRONG_USE, str(error))
     except (ApiError, KubeconfigError) as error:
-        click.echo(_failure(error), err=True)
-        sys.exit(FAILED)
+        _end(FAILED, _failure(error))
     if output == "text":
-        click.echo("\n".join((told.what, told.state, *told.tried, f"Next: {told.next}")))
+        click.echo("\n".join(map(harmless, (told.what, told.state, *told.tried, f"Next: {told.next}"))))
     else:
         show(asdict(told), output)
 
@@ -77,10 +77,22 @@ def _failure(error: Exception) -> str:
     return str(error)
 
 
+def _end(code: int, why: str) -> NoReturn:
+    click.echo(harmless(why), err=True)
+    sys.exit(code)
+
+
 async def _told(name: str, kubeconfig: str) -> Explanation:
     clock = SystemClock()
     access = Kubeconfig(os.environ, clock=clock, run=run_plugin).find(kubeconfig)
-    client = KubeClient(HttpTransport(access), clock=clock, random=SystemRandom(), log=silent_log(), attempts=ATTEMPTS)
+    client = KubeClient(
+        HttpTransport(access),
+        clock=clock,
+        random=SystemRandom(),
+        log=silent_log(),
+        name="orlop",
+        patience=PATIENCE,
+    )
     try:
         attachment = await client.get(VOLUME_ATTACHMENT, ObjectName(None, name))
         volume = await _found(client, PERSISTENT_VOLUME, volume_name_of(attachment))
@@ -96,12 +108,12 @@ async def _node_id(client: KubeClient, attachment: dict[str, Any]) -> str | None
 
 
 async def _found(client: KubeClient, kind: Kind, name: str) -> dict[str, Any] | None:
-    """None where it is not there, or may not be read."""
+    """None where it is not there, may not be read, or can have no such name."""
     if not name:
         return None
     try:
         return await client.get(kind, ObjectName(None, name))
-    except (NotFound, Forbidden):
+    except (NotFound, Forbidden, InvalidPath):
         return None
 
 

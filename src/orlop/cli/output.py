@@ -1,19 +1,25 @@
-"""Answers for programs: JSON, in colours on a person's terminal, or YAML."""
+"""Answers for programs: JSON, in colours on a person's terminal, or YAML; and sentences for people.
+
+Whoever asks may have a terminal, and what is answered may quote anybody: nothing of it gets there as a command.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
+
+_SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def show(value: Any, output: str) -> None:
     if output == "json" and sys.stdout.isatty():
         from rich.console import Console  # noqa: PLC0415 - only a person's terminal pays for colours
+        from rich.highlighter import JSONHighlighter  # noqa: PLC0415
 
-        Console().print_json(data=value, ensure_ascii=False)
+        Console().print(JSONHighlighter()(rendered(value, output)), soft_wrap=True)
     else:
         click.echo(rendered(value, output))
 
@@ -23,4 +29,21 @@ def rendered(value: Any, output: str) -> str:
         import yaml  # noqa: PLC0415 - only who asks for it pays for it
 
         return str(yaml.safe_dump(value, sort_keys=False)).rstrip()
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+
+
+def harmless(text: str) -> str:
+    """A sentence that may quote somebody: what cannot be printed is written with backslashes."""
+    return text if text.isprintable() else "".join(map(_written, text))
+
+
+def _written(character: str) -> str:
+    if character.isprintable():
+        return character
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:  # noqa: PLR2004 - what Python makes of a byte that is no UTF-8
+        return f"\\x{number - 0xDC00:02x}"
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"  # noqa: PLR2004 - as it is written

@@ -62,6 +62,7 @@ class CsiClient:
         self._timeout = timeout
         self._name = "unknown"
         self._abilities: tuple[int, Abilities] | None = None
+        self._controller: tuple[int, frozenset[str]] | None = None
         self._seconds = metrics.histogram(
             "csi_sidecar_operations_seconds",
             "How long the CSI calls made here took, by driver, method and gRPC code.",
@@ -141,12 +142,22 @@ class CsiClient:
             self._abilities = (connection, await self._ask_abilities())
         return self._abilities[1]
 
+    async def controller_abilities(self) -> frozenset[str]:
+        """Only those, and nobody else asked: on a controller's socket the node's half may be there and not work."""
+        while self._controller is None or self._controller[0] != self._transport.connections:
+            connection = self._transport.connections
+            self._controller = (connection, await self._controller_of(await self._plugin_capabilities()))
+        return self._controller[1]
+
+    async def _controller_of(self, plugin: frozenset[str]) -> frozenset[str]:
+        return await self._controller_capabilities() if "CONTROLLER_SERVICE" in plugin else frozenset()
+
     async def _ask_abilities(self) -> Abilities:
         plugin = await self._plugin_capabilities()
         nothing: frozenset[str] = frozenset()
         return Abilities(
             plugin=plugin,
-            controller=await self._controller_capabilities() if "CONTROLLER_SERVICE" in plugin else nothing,
+            controller=await self._controller_of(plugin),
             group_controller=await self._group_capabilities() if "GROUP_CONTROLLER_SERVICE" in plugin else nothing,
             node=await _unless_unimplemented(self._node_capabilities),
         )

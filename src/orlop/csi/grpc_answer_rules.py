@@ -9,6 +9,7 @@ from orlop.csi.error_codes import Code, CsiError, error_of
 from orlop.csi.header_blocks import Fields
 from orlop.csi.http2_frames import ErrorCode
 
+MOST_DIGITS: Final = 10
 OK_STATUS, FIRST_FINAL_STATUS = 200, 200
 _CODE_OF_STATUS: Final = {
     400: Code.INTERNAL,
@@ -50,7 +51,8 @@ def ended_by(fields: Fields) -> CsiError | None:
     said = headers.get(b"grpc-status", b"")
     if not said.isdigit():
         return error_of(Code.UNKNOWN, "the driver ended the call and did not say how it went")
-    code = Code(int(said)) if int(said) in Code._value2member_map_ else Code.UNKNOWN
+    number = _number(said)
+    code = Code(number) if number in Code._value2member_map_ else Code.UNKNOWN
     if code is Code.OK:
         return None
     message = unquote_to_bytes(headers.get(b"grpc-message", b"")).decode(errors="replace")
@@ -64,4 +66,9 @@ def reset_by(number: int) -> CsiError:
 
 def _status(fields: Fields) -> int:
     said = next((value for name, value in fields if name == b":status"), b"")
-    return int(said) if said.isdigit() else 0
+    return _number(said) if said.isdigit() else 0
+
+
+def _number(digits: bytes) -> int:
+    """Python reads no number of thousands of digits, and would say so in the middle of everybody's calls."""
+    return int(digits) if len(digits) <= MOST_DIGITS else -1

@@ -143,10 +143,18 @@ _METHODS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an answer may take, and how often a request may be made before whoever asked is told of the failure."""
+
+    seconds: float = 30.0
+    attempts: int = MOST_ATTEMPTS
+
+
 class KubeClient:
     """Speaks to one API server through one transport; `name` is told as the field manager of our writes."""
 
-    def __init__(  # noqa: PLR0913 - all that it is given
+    def __init__(
         self,
         transport: Transport,
         *,
@@ -154,16 +162,14 @@ class KubeClient:
         random: Random,
         log: Log,
         name: str = "orlop",
-        timeout: float = 30.0,
-        attempts: int = MOST_ATTEMPTS,
+        patience: Patience = Patience(),  # noqa: B008 - a value, and frozen
     ) -> None:
-        """`attempts`: few where a person waits for the answer."""
         self._transport = transport
         self._clock = clock
         self._random = random
         self._log = log
-        self._timeout = timeout
-        self._attempts = attempts
+        self._timeout = patience.seconds
+        self._attempts = patience.attempts
         self._name = name
         self._manager = (("fieldManager", name),)
 

@@ -20,6 +20,7 @@ from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.errors import ApiError, Conflict, PatchRefused
+from orlop.kube.leader_election import LeadershipLost
 from orlop.kube.workqueue import Workqueue
 
 Name = TypeVar("Name", bound=Hashable)
@@ -141,6 +142,8 @@ class ReconcileLoop(Generic[Name]):
         match failed.error:
             case Conflict() | PatchRefused() as error:
                 log.info("somebody else changed the object meanwhile", error=error)
+            case LeadershipLost() as error:
+                log.info("left to the next leader", error=error)
             case error if isinstance(failed, _Raised) and not isinstance(error, ApiError):
                 log.exception("reconciling failed", error)
             case error:

@@ -265,16 +265,22 @@ def test_a_patch_of_one_object_does_not_fit_another_of_its_name():
 
 
 def test_a_volume_keeps_our_finalizer_until_it_is_being_deleted():
-    assert release_patch(volume(OURS), [], DRIVER, OURS) is None
+    assert release_patch(volume(OURS), [], OURS) is None
 
 
 def test_a_volume_that_is_being_deleted_is_let_go_when_nothing_of_ours_names_it():
     gone = volume(THEIRS, OURS, deleted=True)
     others = [attachment(spec={"attacher": "other"}), attachment(spec={"source": {"persistentVolumeName": "pv2"}})]
-    assert release_patch(gone, [*others, attachment()], DRIVER, OURS) is None
-    patch = release_patch(gone, others, DRIVER, OURS)
+    assert release_patch(gone, [*others, attachment()], OURS) is None
+    patch = release_patch(gone, others, OURS)
     assert patch is not None
     assert objects.finalizers(patched(gone, patch)) == (THEIRS,)
+
+
+def test_a_volume_is_kept_for_a_driver_whose_finalizer_has_the_same_name():
+    theirs = attachment(spec={"attacher": DRIVER.replace(".", "-")})
+    assert finalizer_of(DRIVER.replace(".", "-")) == OURS
+    assert release_patch(volume(OURS, deleted=True), [theirs], OURS) is None
 
 
 # ---- the rules alone lead to the right end ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 
 import pytest
@@ -10,6 +11,7 @@ from orlop.kube import objects
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attacher import Attacher
 from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION, NODE_IDS_ANNOTATION
 from orlop.testing.driver_model.attachments import DEVICE_KEY
 from support.api_objects import named
@@ -268,3 +270,29 @@ async def test_a_node_whose_volumes_hang_holds_up_no_other():
             began = world.clock.elapsed()
             await world.until_attached("va-other")
             assert world.clock.elapsed() - began < 1
+
+
+async def test_what_it_keeps_does_not_grow_with_what_was_there_and_is_gone():
+    def kept(attacher: Attacher) -> int:
+        return sum(len(each) for each in vars(attacher).values() if isinstance(each, dict | set))
+
+    async with attacher_world() as world, world.tools() as (caches, settings, tools, _):
+        attacher = Attacher(caches, settings, tools)
+        running = asyncio.ensure_future(attacher.run())
+        for number in range(20):
+            await world.node(f"n{number}")
+            await world.volume(f"pv{number}", f"h{number}")
+            await world.wanted(f"va{number}", f"pv{number}", f"n{number}")
+            await world.until_attached(f"va{number}")
+            attacher.differs(ObjectName(None, f"va{number}"), published=False)
+            await world.delete(VOLUME_ATTACHMENT, f"va{number}")
+            await world.until_gone(VOLUME_ATTACHMENT, f"va{number}")
+            await world.delete(PERSISTENT_VOLUME, f"pv{number}")
+            await world.until_released(f"pv{number}")
+            unprotected = MergePatch({"metadata": {"finalizers": None}})
+            await world.client.patch(PERSISTENT_VOLUME, ObjectName(None, f"pv{number}"), unprotected)
+            await world.delete(CSI_NODE, f"n{number}")
+        await world.clock.sleep(60)
+        assert kept(attacher) == 0
+        running.cancel()
+        await asyncio.wait([running])

@@ -154,3 +154,15 @@ async def test_told_to_stop_it_waits_for_no_call_longer_than_its_grace():
         await asyncio.wait([the.running])
         assert the.world.clock.elapsed() - began <= 21
         assert objects.finalizers(await the.world.attachment("va2")) == (OURS,), "the next attacher takes it from here"
+
+
+async def test_the_nodes_half_of_a_driver_is_not_asked_though_it_is_there_and_does_not_work():
+    async with session() as the:
+        broken = {"times": 0, "error": {"code": "INTERNAL", "message": "this is no node"}}
+        the.connection.cut()
+        the.world.play({"NodeGetCapabilities": [broken]})
+        the.connection.mend(the.world.interceptor)
+        await the.world.until_attached()
+        await the.world.clock.sleep(60)
+        assert not the.running.done()
+        assert not the.world.calls("NodeGetCapabilities")

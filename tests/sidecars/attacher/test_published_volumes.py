@@ -64,3 +64,29 @@ async def test_a_driver_that_cannot_list_is_not_asked():
         async with world.attacher(reconcile=60.0):
             await world.clock.sleep(300)
         assert world.calls("ListVolumes") == []
+
+
+async def test_a_list_whose_token_comes_back_is_given_up_and_nothing_is_concluded_from_it():
+    async with attacher_world() as world:
+        world.play({"ListVolumes": [{"times": 0, "answer": {"nextToken": "again"}}]})
+        await attached(world)
+        async with world.attacher(reconcile=60.0):
+            await world.clock.sleep(300)
+        assert len(world.calls("ListVolumes")) <= 2 * 5
+        assert world.calls() == [PUBLISH] * COUNT
+        assert any("gave one token twice" in str(entry) for entry in world.log)
+
+
+async def test_a_volume_on_two_pages_is_published_on_the_nodes_of_both():
+    def page(node: str, **token: str) -> dict[str, object]:
+        return {"entries": [{"volume": {"volumeId": "h1"}, "status": {"publishedNodeIds": [node]}}], **token}
+
+    async with attacher_world() as world:
+        first = {"when": {"startingToken": "2"}, "times": 0, "answer": page("id-9")}
+        world.play({"ListVolumes": [first, {"times": 0, "answer": page("id-1", nextToken="2")}]})
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher(reconcile=60.0):
+            await world.clock.sleep(600)
+        assert world.calls() == [PUBLISH]

@@ -10,10 +10,11 @@ import pytest
 from orlop.csi.proto import csi_pb2
 from orlop.kube import objects
 from orlop.kube.client import MergePatch
+from orlop.kube.http_messages import HttpAnswer
 from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from support.api_objects import attachment, csi_node, finalized, named, volume
-from support.api_wires import failing
+from support.api_wires import failing, refusal
 from support.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
@@ -242,6 +243,21 @@ async def test_a_volume_that_may_not_be_protected_is_told_where_people_look():
         async with world.attacher():
             told = await world.until_told()
             assert told["message"].startswith("our finalizer cannot be set on the PersistentVolume pv1: ")
+            await world.until_attached()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [refusal(413, "RequestEntityTooLarge"), refusal(500, "", "etcdserver: request is too large")],
+    ids=["by the server", "by its database"],
+)
+async def test_an_answer_that_is_too_large_for_a_server_of_somebody_elses_is_told(answer: HttpAnswer):
+    async with attacher_world() as world:
+        world.wire.before = failing(WRITES[2], times=1, answer=answer)
+        await prepared(world)
+        async with world.attacher():
+            told = await world.until_told()
+            assert told["message"].startswith("the driver has attached it, and what it answered cannot be told: ")
             await world.until_attached()
 
 

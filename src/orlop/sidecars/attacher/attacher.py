@@ -44,6 +44,7 @@ SHARE_OF_A_NODE: Final = 0.8
 BY_VOLUME, BY_NODE = "attachments by volume", "attachments by node"
 Look: TypeAlias = tuple[object, ...]
 """All of a VolumeAttachment that the rules look at."""
+GONE: Final[Look] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ class Attacher:
             self._ended.pop(name, None)
         if found is None:
             self._seen.pop(name, None)
+            self._said.pop(name, None)  # it was said of this one, and not of the next of its name
             if before is not None and before.volume_name:
                 self._queue.add(VOLUMES, ObjectName(None, before.volume_name))
         elif name not in self._worked_on and (before is None or before.is_news(found)):
@@ -180,12 +182,16 @@ class Attacher:
         self._wake_unattached(BY_VOLUME, name, _look_at_volume(volume))
 
     def _node_changed(self, name: ObjectName) -> None:
-        self._wake_unattached(BY_NODE, name, (id_in_csi_node(self._csi_nodes.get(name), self._driver),))
+        node_id = id_in_csi_node(self._csi_nodes.get(name), self._driver)
+        self._wake_unattached(BY_NODE, name, GONE if node_id is None else (node_id,))
 
     def _wake_unattached(self, index: str, name: ObjectName, look: Look) -> None:
-        if self._others_seen.get((index, name)) == look:
+        if self._others_seen.get((index, name), GONE) == look:
             return
-        self._others_seen[index, name] = look
+        if look == GONE:
+            del self._others_seen[index, name]  # else all that ever was would be kept
+        else:
+            self._others_seen[index, name] = look
         for found in self._attachments.cache.found_by(index, name.name):
             if attacher_of(found) == self._driver and not is_attached(found):
                 self._look_again(objects.name_of(found))
@@ -222,7 +228,7 @@ class Attacher:
         if volume is None:
             return Done()
         naming = self._attachments.cache.found_by(BY_VOLUME, name.name)
-        patch = release_patch(volume, naming, self._driver, self._finalizer)
+        patch = release_patch(volume, naming, self._finalizer)
         if patch is not None:
             self._may_act()
             try:
@@ -245,7 +251,7 @@ def _look(attachment: CachedObject) -> Look:
 
 def _look_at_volume(volume: CachedObject | None) -> Look:
     if volume is None:
-        return ()
+        return GONE
     return objects.uid(volume), objects.is_being_deleted(volume), repr(volume.get("spec"))
 
 

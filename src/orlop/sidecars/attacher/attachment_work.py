@@ -20,8 +20,8 @@ from typing import Any, Final
 from orlop.csi.error_codes import CsiError
 from orlop.csi.proto import rpc
 from orlop.kube import objects, patches
-from orlop.kube.errors import ApiError, Conflict, Invalid, NotFound, PatchRefused
-from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
+from orlop.kube.errors import ApiError, Conflict, Invalid, NotFound, PatchRefused, RequestTooLarge, ServerError
+from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT, InvalidPath
 from orlop.kube.objects import ObjectName, time_text
 from orlop.kube.patches import JsonPatch
 from orlop.sidecars.attacher import driver_request_rules
@@ -164,7 +164,7 @@ class AttachmentWork:
     # ---- the driver ----------------------------------------------------------------------------------------------
 
     async def _publish(self, source: VolumeSource, node_id: str) -> Mapping[str, str]:
-        abilities = (await self._csi.abilities()).controller
+        abilities = await self._csi.controller_abilities()
         request = driver_request_rules.publish_request(
             source, node_id, abilities, self._settings.default_fs_type, await self._secrets(source.secret)
         )
@@ -182,7 +182,7 @@ class AttachmentWork:
             return {}
         try:
             found = await self._kube.get(SECRET, ObjectName(name.namespace, name.name))
-        except ApiError as error:
+        except (ApiError, InvalidPath) as error:
             raise BadObject(f"the secret {name} cannot be read: {error}") from error
         return {key: _decoded(value, key, name) for key, value in (found.get("data") or {}).items()}
 
@@ -237,7 +237,11 @@ class AttachmentWork:
             await self._patch(subject, attached_patch(_known(subject), metadata), "status")
         except PatchRefused:
             raise
-        except Invalid as error:  # there is a limit to what an object may hold, and none to what a driver may answer
+        except (
+            Invalid,
+            RequestTooLarge,
+            ServerError,
+        ) as error:  # there is a limit to what an object may hold, and none to what a driver may answer
             raise BadObject(f"the driver has attached it, and what it answered cannot be told: {error}") from error
 
     async def _tell_failure(self, subject: _Subject, sentence: str, code: int | None) -> None:

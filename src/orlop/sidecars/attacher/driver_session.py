@@ -170,4 +170,4 @@ class DriverSession:
             raise AnotherDriver(
                 f"the driver came back as {name!r}, and was {self._settings.driver!r}: this attacher is for that"
             )
-        return (await self._csi.abilities()).controller
+        return await self._csi.controller_abilities()

@@ -20,7 +20,7 @@ def id_in_csi_node(csi_node: Mapping[str, Any] | None, driver: str) -> str | Non
 def id_in_annotation(node: Mapping[str, Any], driver: str) -> str | None:
     try:
         ids = json.loads(objects.annotations(node).get(NODE_IDS_ANNOTATION) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found = ids.get(driver) if isinstance(ids, dict) else None
     return found if isinstance(found, str) and found else None

@@ -10,7 +10,7 @@ from contextlib import suppress
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import Forbidden, NotFound
 from orlop.kube.informer import Informer
-from orlop.kube.kinds import NODE
+from orlop.kube.kinds import NODE, InvalidPath
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.node_id_rules import id_in_annotation, id_in_csi_node
 
@@ -29,6 +29,6 @@ class NodeIds:
         return known or await self._annotated(node_name)
 
     async def _annotated(self, node_name: str) -> str | None:
-        with suppress(NotFound, Forbidden):
+        with suppress(NotFound, Forbidden, InvalidPath):  # the last: no node can have such a name
             return id_in_annotation(await self._kube.get(NODE, ObjectName(None, node_name)), self._driver)
         return None

@@ -10,7 +10,7 @@ are working on meanwhile is compared with what was before: so only one that diff
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from orlop.csi.error_codes import CsiError
 from orlop.csi.proto import csi_pb2, rpc
@@ -26,6 +26,8 @@ from orlop.sidecars.attacher.volume_source_rules import BadObject, source_of, vo
 
 MOST_PAGES: Final = 100_000
 """A driver that gives another page for ever is not waited for."""
+Published: TypeAlias = Mapping[str, frozenset[str]]
+"""By the volume's handle: the ids of the nodes it is published on. Of others nothing is kept: there may be many."""
 
 
 class PublishedVolumes:
@@ -48,15 +50,14 @@ class PublishedVolumes:
         while every > 0:
             await self._clock.sleep(every)
             try:
-                if (await self._csi.abilities()).controller >= LISTS:
+                if await self._csi.controller_abilities() >= LISTS:
                     self._compare(await self._listed(page))
             except CsiError as error:
                 self._log.warning("what the driver has published cannot be listed", error=error)
 
-    async def _listed(self, page: int) -> Mapping[str, frozenset[str]]:
-        """By the volume's handle: the ids of the nodes it is published on."""
+    async def _listed(self, page: int) -> Published:
         found: dict[str, frozenset[str]] = {}
-        token = ""
+        token, followed = "", {""}
         for _ in range(MOST_PAGES):
             answer = await self._csi.call(
                 rpc.LIST_VOLUMES,
@@ -64,13 +65,17 @@ class PublishedVolumes:
                 within=self._settings.timeout,
             )
             for entry in answer.entries:
-                found[entry.volume.volume_id] = frozenset(entry.status.published_node_ids)
+                if nodes := frozenset(entry.status.published_node_ids):
+                    found[entry.volume.volume_id] = found.get(entry.volume.volume_id, frozenset()) | nodes
             token = answer.next_token
             if not token:
                 return found
+            if token in followed:
+                raise CsiError("the driver's list of volumes does not end: it gave one token twice")
+            followed.add(token)
         raise CsiError(f"the driver has given {MOST_PAGES} pages of volumes, and no last one")
 
-    def _compare(self, published: Mapping[str, frozenset[str]]) -> None:
+    def _compare(self, published: Published) -> None:
         before, self._suspects = self._suspects, {}
         for attachment in self._attachments.cache:
             said = self._what_driver_says(attachment, published)
@@ -82,7 +87,7 @@ class PublishedVolumes:
                 self._log.info("the driver says otherwise than the object", attachment=str(name), published=said)
                 self._differs(name, said)
 
-    def _what_driver_says(self, attachment: CachedObject, published: Mapping[str, frozenset[str]]) -> bool | None:
+    def _what_driver_says(self, attachment: CachedObject, published: Published) -> bool | None:
         """None where nothing can be said of it."""
         node_id = recorded_node_id(attachment)
         if attacher_of(attachment) != self._settings.driver or node_id is None:

@@ -12,16 +12,20 @@ from typing import Any
 from orlop.kube import objects, patches
 from orlop.kube.patches import JsonPatch
 from orlop.sidecars.attacher.attach_rules import attacher_of
+from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 
 def release_patch(
-    volume: Mapping[str, Any], attachments: Iterable[Mapping[str, Any]], driver: str, finalizer: str
+    volume: Mapping[str, Any], attachments: Iterable[Mapping[str, Any]], finalizer: str
 ) -> JsonPatch | None:
-    """None where the finalizer stays, or is not there. `attachments` are those that name the volume, or all."""
+    """None where the finalizer stays, or is not there. `attachments` are those that name the volume, or all.
+
+    The finalizers of `a.b` and `a-b` are the same, as upstream's are: those of both drivers must be gone.
+    """
     if not objects.is_being_deleted(volume):
         return None
     name = objects.name_of(volume).name
-    if any(attacher_of(one) == driver and volume_name_of(one) == name for one in attachments):
+    if any(finalizer_of(attacher_of(one)) == finalizer and volume_name_of(one) == name for one in attachments):
         return None
     return patches.remove_finalizer(volume, finalizer)

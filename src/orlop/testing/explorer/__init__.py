@@ -13,15 +13,17 @@ from orlop.testing.explorer.effects import Ways, carry_out
 from orlop.testing.explorer.histories import Bounds, DoesNotRepeatItself
 from orlop.testing.explorer.lives import EffectWithoutLease, EndedByItself, LeaseLost, Life, Process
 from orlop.testing.explorer.search import Broken, Explored, explore, explore_randomly, replay
-from orlop.testing.explorer.stage import Act, NoRest, Stage
+from orlop.testing.explorer.stage import Act, CannotBeEnded, EndedUnheard, NoRest, Stage
 
 __all__ = [
     "Act",
     "Bounds",
     "Broken",
+    "CannotBeEnded",
     "DoesNotRepeatItself",
     "EffectWithoutLease",
     "EndedByItself",
+    "EndedUnheard",
     "Explored",
     "ExploredTransport",
     "LeaseLost",

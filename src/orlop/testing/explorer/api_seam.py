@@ -37,7 +37,8 @@ OF_AN_OBJECT: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 def is_event_or_lease(request: HttpRequest) -> bool:
-    return any(f"/{resource}" in request.path for resource in ("events", "leases"))
+    """By the resource: a volume of that name is none."""
+    return _resource(request).split("/")[0] in {"events", "leases"}
 
 
 class ExploredTransport:

@@ -88,6 +88,9 @@ class LifeConnection:
         await self._inner.connected()
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
+        name = path.rpartition("/")[2]
+        if name.startswith(CHANGING):
+            self._life.must_lead(name)  # within the driver nobody knows any more which life has called
         self._life.refuse_the_dead()
         answer = await self._inner.call(path, message, within)
         self._life.refuse_the_dead()

@@ -32,6 +32,12 @@ DIES_BEFORE: Final = Option("it dies before it")
 DIES_AFTER: Final = Option("it dies after it")
 DIES_AND_LATE: Final = Option("it dies, and it lands late")
 LEASE_LOST: Final = Option("it loses its lease, and it lands late")
+NAMES_IN_USE: Final = frozenset(
+    option.name
+    for option in (
+        AS_IT_SHOULD, REPLY_LOST, LATE, LOST_AND_LATE, DIES_BEFORE, DIES_AFTER, DIES_AND_LATE, LEASE_LOST
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,10 @@ class Ways(Generic[T]):
     """Seconds after which what an old leader asked for lands: while it still lives, and its successor does too."""
     elsewhere: bool = False
     """Whether this runs in a process of its own, which goes on when the caller is dead or waits no longer."""
+
+    def __post_init__(self) -> None:
+        if taken := sorted(NAMES_IN_USE & self.refusals.keys()):
+            raise ValueError(f"no refusal can be named {taken[0]!r}: that is what happens in another way already")
 
 
 async def carry_out(life: Life, what: str, do: Callable[[], Awaitable[T]], ways: Ways[T]) -> T:
@@ -91,7 +101,7 @@ class _Effect(Generic[T]):
     async def _done(self, seconds: float) -> T:
         if seconds:
             await self._stage.clock.sleep(seconds)
-        answer = await self._do()
+        answer = await self._stage.effect(self._do)
         self._stage.moved()
         self._life.refuse_the_dead()
         return answer

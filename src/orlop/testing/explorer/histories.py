@@ -9,12 +9,15 @@ one leads through the same run again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
 USUAL: Final = "as it should"
+_BETWEEN_DEPARTURES: Final = re.compile(r";\s*(?=\d+\s*(?::|$)|$)")
+"""Not within the name of an act, which may have semicolons of its own."""
 
 
 class Sort(Enum):
@@ -54,7 +57,7 @@ def history_text(history: History) -> str:
 
 def read_history(text: str) -> History:
     departures = []
-    for part in filter(None, (part.strip() for part in text.split(";"))):
+    for part in filter(None, (part.strip() for part in _BETWEEN_DEPARTURES.split(text))):
         number, colon, option = part.partition(":")
         if not colon or not number.strip().isdigit() or not option.strip():
             raise ValueError(f"{part!r} is no departure: write a choice's number, a colon, and what happens there")

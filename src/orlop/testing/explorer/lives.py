@@ -54,6 +54,9 @@ class Life:
         """An effect begins."""
         self.refuse_the_dead()
         self.effects += 1
+        self.must_lead(what)
+
+    def must_lead(self, what: str) -> None:
         if not self._has_lease:
             error = EffectWithoutLease(f"{self.name} has lost its lease, and begins this: {what}")
             self.stage.broken(error)
@@ -110,13 +113,15 @@ class Process:
             self._ended_by_itself(life.task)
             return False
         if life.dead:
-            await asyncio.wait({life.task})
+            await self.stage.until_ended([life.task])
         else:
             self.stage.later(CANCELLED_AFTER_SECONDS, life.end)
         return True
 
     def _ended_by_itself(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        """Whoever has nothing left to do may return; all else is the end of a process that nobody killed."""
+        error = asyncio.CancelledError("nobody cancelled it") if task.cancelled() else task.exception()
+        if error is not None:
             ended = EndedByItself(f"{self.name} ended by itself: {type(error).__name__}: {error}")
             ended.__cause__ = error
             self.stage.broken(ended)

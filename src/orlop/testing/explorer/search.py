@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from random import Random
 from typing import TypeAlias
 
@@ -87,9 +89,7 @@ def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> Explored:  # noqa:
         undisturbed = search.play(following(()))
         level = [undisturbed]
         for _ in range(bounds.departures):
-            level = [
-                search.play(following(history)) for played in level for history in extensions(played.trail, bounds)
-            ]
+            level = [search.extend(played, history) for played in level for history in extensions(played.trail, bounds)]
         return search.explored(undisturbed, bounds)
 
 
@@ -132,7 +132,7 @@ def play(scenario: Scenario, chooser: Chooser) -> Played:
     error: BaseException | None = None
     try:
         run_virtual(run)
-    except (KeyboardInterrupt, SystemExit, DoesNotRepeatItself):
+    except (KeyboardInterrupt, DoesNotRepeatItself):
         raise
     except BaseException as raised:  # noqa: BLE001 - each way to fail is a finding, told with its history
         error = raised
@@ -155,7 +155,18 @@ class _Search:
         self._offered.update(option.name for choice in played.trail for option in choice.options)
         if played.error is not None:
             shortest = self._shortened(played)
-            raise Broken(shortest, self._histories) from shortest.error
+            broken = Broken(shortest, self._histories)
+            if play(self._scenario, following(shortest.history)).error is None:
+                raise DoesNotRepeatItself(f"played again, nothing breaks:\n{broken}") from shortest.error
+            raise broken from shortest.error
+        return played
+
+    def extend(self, before: Played, history: History) -> Played:
+        """With one departure more at its end: all that comes before that must be as it was."""
+        played = self.play(following(history))
+        for was, now in zip_longest(before.trail[: history[-1].number], played.trail[: history[-1].number]):
+            if now is None or (was.at, was.what, was.options) != (now.at, now.what, now.options):
+                raise DoesNotRepeatItself(f"{history_text(history)}: {_passage(was)} has become {_passage(now)}")
         return played
 
     def explored(self, undisturbed: Played, bounds: Bounds) -> Explored:
@@ -215,8 +226,12 @@ def _told(played: Played, histories: int) -> str:
         told = "" if choice.taken == AS_IT_SHOULD else f": {choice.taken.name}"
         lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{told}")
     lines.append(f"{type(played.error).__name__}: {_message(played.error)}")
-    lines.append(f'play it again: replay(scenario, "{history_text(played.history)}")')
+    lines.append(f"play it again: replay(scenario, {json.dumps(history_text(played.history), ensure_ascii=False)})")
     return "\n".join(lines)
+
+
+def _passage(choice: Choice | None) -> str:
+    return f"choice {choice.number} at {choice.at:g} s, {choice.what!r}," if choice is not None else "the run's end"
 
 
 def _message(error: BaseException | None) -> str:

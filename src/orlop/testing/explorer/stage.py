@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from orlop.testing.explorer.histories import AS_IT_SHOULD, Choice, Chooser, DoesNotRepeatItself, Option, Sort
 from orlop.testing.explorer.lives import Life, Process
-from orlop.testing.virtual_clock import VirtualClock
+from orlop.testing.kill_points import Killed
+from orlop.testing.virtual_clock import VirtualClock, describe_waiting
 
+T = TypeVar("T")
 REST_SECONDS: Final = 60.0
 """How long nothing must have happened for everything to have come to rest: longer than any of the delays here."""
 LONGEST_SECONDS: Final = 3600.0
@@ -33,8 +35,15 @@ MOST_MOVES: Final = 5_000
 """In one run. Whoever turns in circles need not take any time for it."""
 
 
+MOST_CANCELLATIONS: Final = 3
+
+
 class NoRest(AssertionError):
     """Something goes on for ever."""
+
+
+class CannotBeEnded(AssertionError):
+    """Something goes on however often it is cancelled: as a process it would outlive every wish that it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,10 @@ class Act:
     do: Callable[[], Awaitable[object]]
     expects: Callable[[], object] = lambda: None
     """What must hold where it comes in its time: all has come to rest after the act before. As checks are told."""
+
+
+class EndedUnheard(AssertionError):
+    """A task that nobody waits for has died of an error."""
 
 
 class Stage:
@@ -57,18 +70,20 @@ class Stage:
         """What lands after whoever began it is gone."""
         self._moves = 0
         self._last_move = 0.0
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._broken: asyncio.Future[None] = loop.create_future()
+        loop.set_exception_handler(self._unheard)
 
     async def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
         """The whole of it; raises what it breaks, at once."""
         playing = asyncio.ensure_future(scenario(self))
         try:
             await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                self._broken.result()
-            playing.result()
         finally:
             await self._end(playing)
+        if self._broken.done():
+            self._broken.result()
+        playing.result()
 
     # ---- for scenarios -------------------------------------------------------------------------------------------
 
@@ -89,7 +104,7 @@ class Stage:
             await self.rest()
             if self._to_come:
                 _hold(self._to_come[0].expects)
-                await self._act()
+                await self._act(self._to_come.popleft())
         await self.rest()
 
     async def rest(self, seconds: float = REST_SECONDS, within: float = LONGEST_SECONDS) -> None:
@@ -109,7 +124,8 @@ class Stage:
             taken = self._take(what, (AS_IT_SHOULD, *early, *faults))
             if taken.sort is not Sort.EARLY_ACT:
                 return taken
-            await self._act()
+            # By itself: whoever is about to do something may die meanwhile.
+            await asyncio.shield(self._start_loose(self._act(self._to_come.popleft()), "early act"))
 
     def moved(self) -> None:
         """Something happened: all that must hold is looked at."""
@@ -123,15 +139,37 @@ class Stage:
         except Exception as error:  # noqa: BLE001 - a check that cannot look is broken as well
             self.broken(error)
 
+    async def effect(self, do: Callable[[], Awaitable[T]]) -> T:
+        """What is asserted within it is a finding, also where whoever is told of it takes that for a failure."""
+        try:
+            return await do()
+        except AssertionError as error:
+            self.broken(error)
+            raise
+
+    async def until_ended(self, tasks: Collection[asyncio.Future[Any]]) -> None:
+        """Cancels them, as often as that takes and makes sense."""
+        for _ in range(MOST_CANCELLATIONS):
+            running = [task for task in tasks if not task.done()]
+            if not running:
+                return
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=REST_SECONDS)
+        for task in tasks:
+            if isinstance(task, asyncio.Task) and not task.done():
+                self.broken(
+                    CannotBeEnded(f"cancelled {MOST_CANCELLATIONS} times, it goes on: {describe_waiting(task)}")
+                )
+                await _throw_away(task)
+
     def broken(self, error: BaseException) -> None:
         if not self._broken.done():
             self._broken.set_exception(error)
 
     def later(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
         """It lands then, whoever still lives; how it ends is nobody's concern any more."""
-        task = asyncio.get_running_loop().create_task(self._land(seconds, do), name="lands late")
-        self._loose.add(task)
-        task.add_done_callback(self._loose.discard)
+        self._start_loose(self._land(seconds, do), "lands late")
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -145,28 +183,53 @@ class Stage:
         self.trail.append(Choice(number, self.clock.elapsed(), what, options, taken))
         return taken
 
-    async def _act(self) -> None:
-        await self._to_come.popleft().do()
+    def _unheard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What a task ended with that nobody waits for; the dead may end as they like."""
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.broken(EndedUnheard(f"{context['message']}: {type(error).__name__}: {error}"))
+        elif not isinstance(error, Killed):
+            loop.default_exception_handler(context)
+
+    async def _act(self, act: Act) -> None:
+        try:
+            await act.do()
+        except Exception as error:  # noqa: BLE001 - not for whoever it came before: he might take it for his own
+            self.broken(error)
         self.moved()
+
+    def _start_loose(self, what: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(what, name=name)
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+        return task
 
     async def _land(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
         await self.clock.sleep(seconds)
         with suppress(Exception):  # nobody is there to be told
-            await do()
+            await self.effect(do)
         self.moved()
 
     async def _end(self, playing: asyncio.Future[None]) -> None:
-        tasks = [playing, *self._loose, *(task for process in self._processes for task in process.tasks)]
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled():
+        known = {playing, *self._loose, *(task for process in self._processes for task in process.tasks)}
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await self.until_ended(known | others)
+        for task in known | others:
+            if task.done() and not task.cancelled():
                 task.exception()  # marks it as seen
         if self._broken.done():
             self._broken.exception()
-        else:
-            self._broken.cancel()
+
+
+async def _throw_away(task: asyncio.Task[Any]) -> None:
+    """Else the loop would wait for it when it is closed: in real time, and for ever."""
+    coroutine: Any = task.get_coro()
+    with suppress(RuntimeError):  # it catches even that
+        coroutine.close()
+    task.cancel()
+    await asyncio.wait([task], timeout=REST_SECONDS)
+    if not task.done():
+        asyncio.tasks._unregister_task(task)  # noqa: SLF001 - made for loops of other people, as this one is
 
 
 def _hold(check: Callable[[], object]) -> None:
