@@ -70,7 +70,7 @@ def test_what_it_is_and_what_was_tried_is_told():
 
     assert told.what == ("csi-1 asks that the PersistentVolume pv1 be attached to the node n1 by disks.example.com.")
     assert told.state == "It was asked for 4m ago, and waits."
-    assert told.tried == ("Attaching failed 30s ago (code 8): no slot",)
+    assert told.tried == ("Attaching failed 30s ago (RESOURCE_EXHAUSTED, code 8): no slot",)
 
 
 def test_one_that_goes_is_told_as_such():
@@ -86,3 +86,18 @@ def test_what_others_keep_is_named():
     assert (
         explain(AttachmentSeen(kept, volume(), None), NOW).next == "It is detached, and kept by others: somebody/else."
     )
+
+
+def test_what_failed_is_told_to_be_tried_again_and_what_was_never_tried_is_not():
+    error = {"message": "no slot", "time": "2026-01-02T03:03:35Z", "errorCode": 8}
+    failed = attachment(ours=True, node_id="id-1", attachError=error)
+
+    assert "is asked again, later each time" in explain(AttachmentSeen(failed, volume(OURS), "id-1"), NOW).next
+    fresh = attachment(ours=True, node_id="id-1")
+    assert "is asked: ControllerPublishVolume" in explain(AttachmentSeen(fresh, volume(OURS), "id-1"), NOW).next
+
+
+def test_a_code_that_nobody_knows_is_told_as_its_number():
+    told = explain(AttachmentSeen(attachment(attachError={"message": "m", "errorCode": 99}), volume(), "id-1"), NOW)
+
+    assert told.tried == ("Attaching failed (code 99): m",)

@@ -130,3 +130,22 @@ def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     ended = run("explain", "volumeattachment", "va1", plain_kubeconfig(tmp_path, 1))
     assert ended.returncode == 1
     assert ended.stderr.startswith("http://127.0.0.1:1 cannot be reached: ")
+
+
+def test_a_name_may_be_written_as_kubectl_prints_it(tmp_path: Path) -> None:
+    config = kubeconfig(tmp_path, command="no-such-plugin")
+    ended = run("explain", "volumeattachment", "volumeattachment.storage.k8s.io/va1", config)
+    assert ended.returncode == 1
+    assert "the credential plugin no-such-plugin" in ended.stderr  # so far it got: to the API server
+
+
+def test_the_folder_of_an_orlop_up_stands_for_its_kubeconfig(tmp_path: Path) -> None:
+    ended = run("explain", "volumeattachment", "va1", f"--state={tmp_path}")
+    assert ended.returncode == 1
+    assert f"there is no kubeconfig file at {tmp_path}/kubeconfig" in ended.stderr
+
+
+def test_a_folder_and_a_kubeconfig_are_too_much(tmp_path: Path) -> None:
+    ended = run("explain", "volumeattachment", "va1", f"--state={tmp_path}", "--kubeconfig=/other")
+    assert ended.returncode == 2
+    assert "give one of them" in ended.stderr

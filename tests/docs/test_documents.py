@@ -68,8 +68,9 @@ def test_the_example_of_a_test_runs(capsys: pytest.CaptureFixture[str]):
 
 def test_the_commands_of_the_mock_driver_s_document_are_right():
     text = (ROOT / "docs" / "mock-driver.md").read_text()
-    (command,) = re.findall(r"^ +orlop testing mock-driver (.*)$", text, re.MULTILINE)
-    flags = [word.removeprefix("--") for word in shlex.split(command) if word.startswith("--")]
+    commands = re.findall(r"^ +orlop testing mock-driver (.*)$", text, re.MULTILINE)
+    words = [word for command in commands for word in shlex.split(command)]
+    flags = [word.removeprefix("--") for word in words if word.startswith("--")]
 
     shown = run("testing", "mock-driver", "--help").stdout
 

@@ -49,6 +49,7 @@ OURS = finalizer_of(DRIVER)
 CANARY = "c4n4ry-of-the-secret"
 PV, VA, NODE, HANDLE = "pv1", "va1", "n1", "h1"
 METRICS = Metrics("explored", of_process=False)
+QUEUE_METRICS = WorkqueueMetrics(METRICS)
 """Nobody reads them."""
 Object = dict[str, Any]
 
@@ -93,8 +94,7 @@ class Drama:
         connection = LifeConnection(life, InProcessConnection(self.interceptor))
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
-        own = Metrics("explored", of_process=False)
-        tools = Tools(kube, csi, events, clock, Random(6), log, WorkqueueMetrics(own), life.guard)
+        tools = Tools(kube, csi, events, clock, Random(6), log, QUEUE_METRICS, life.guard)
         settings = AttacherSettings(DRIVER, OURS, workers=2)
         async with (
             Informers(kube, clock=clock, random=Random(5), log=log) as informers,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from orlop.csi.error_codes import Code
 from orlop.kube import objects
 from orlop.kube.objects import InvalidTime, read_time
 from orlop.sidecars.attacher.attach_rules import (
@@ -80,7 +81,7 @@ def _tried(found: Json, now: datetime) -> tuple[str, ...]:
     for field, what in (("attachError", "Attaching"), ("detachError", "Detaching")):
         error = status.get(field) if isinstance(status, Mapping) else None
         if isinstance(error, Mapping):
-            code = f" (code {error['errorCode']})" if error.get("errorCode") is not None else ""
+            code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
             told.append(
                 f"{what} failed{_ago(error.get('time'), now)}{code}: {error.get('message') or 'no reason is told'}"
             )
@@ -94,9 +95,9 @@ def _next(step: Step, facts: AttachmentFacts) -> str:
         case Refuse(sentence):
             told = f"Nothing, until somebody mends it: {sentence}."
         case Publish(source, node_id):
-            told = f"The driver is asked, ever again: ControllerPublishVolume of {source.handle} to {node_id}."
+            told = f"The driver is asked{_again(facts)}: ControllerPublishVolume of {source.handle} to {node_id}."
         case Unpublish(source, node_id):
-            told = f"The driver is asked, ever again: ControllerUnpublishVolume of {source.handle} from {node_id}."
+            told = f"The driver is asked{_again(facts)}: ControllerUnpublishVolume of {source.handle} from {node_id}."
         case UnpublishFormer(source, node_id, _):
             told = (
                 f"The node was called {node_id} when this was tried first, and is called {facts.node_id} now: "
@@ -105,6 +106,20 @@ def _next(step: Step, facts: AttachmentFacts) -> str:
         case ProtectVolume() | ProtectAttachment() | MarkDetached():
             told = f"The attacher of {facts.driver} {_what_it_does(step)}. Where that does not happen, it does not run."
     return told
+
+
+def _again(facts: AttachmentFacts) -> str:
+    return " again, later each time, by default five minutes at most" if _tried_at_all(facts.attachment) else ""
+
+
+def _tried_at_all(found: Json) -> bool:
+    status = found.get("status")
+    return isinstance(status, Mapping) and any(status.get(field) for field in ("attachError", "detachError"))
+
+
+def _code_name(code: object) -> str:
+    """As people know it: NOT_FOUND."""
+    return next((f"{known.name}, code {known.value}" for known in Code if known.value == code), f"code {code}")
 
 
 def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached) -> str:

@@ -11,12 +11,14 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final, NoReturn
 
 import click
 
 from orlop.admin.explain_attachment import AttachmentSeen, Explanation, explain
+from orlop.admin.up_state import DEFAULT_STATE, UpState, is_up_state
 from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
@@ -34,6 +36,8 @@ from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 FAILED: Final = 1
 WRONG_USE: Final = 2
 NOT_FOUND: Final = 3
+PRINTED: Final = "volumeattachment.storage.k8s.io/"
+"""What `kubectl get -o name` puts before a name."""
 PATIENCE: Final = Patience(10.0, attempts=2)
 """Somebody sits there and waits; a controller has more patience."""
 
@@ -46,21 +50,31 @@ def command() -> None:
 @command.command("volumeattachment")
 @click.argument("name")
 @click.option("--kubeconfig", default="", metavar="FILE", help="Not given: as kubectl finds it.")
+@click.option("--state", default="", metavar="DIR", help="The folder of an `orlop up`: the same as its kubeconfig.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
-def volume_attachment(name: str, kubeconfig: str, output: str) -> None:
-    """Explain the VolumeAttachment NAME."""
+def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> None:
+    """Explain the VolumeAttachment NAME, as `kubectl get volumeattachments` shows it, with or without `-o name`."""
+    if state and kubeconfig:
+        raise click.UsageError("--state and --kubeconfig say the same: give one of them.")
+    name = name.removeprefix(PRINTED)
     try:
-        told = asyncio.run(_told(name, kubeconfig))
+        told = asyncio.run(_told(name, str(UpState(Path(state)).kubeconfig) if state else kubeconfig))
     except NotFound:
         _end(NOT_FOUND, f"There is no VolumeAttachment {name}.")
     except InvalidPath as error:
         _end(WRONG_USE, str(error))
     except (ApiError, KubeconfigError) as error:
-        _end(FAILED, str(error))
+        _end(FAILED, _failure(error))
     if output == "text":
         click.echo("\n".join(map(harmless, (told.what, told.state, *told.tried, f"Next: {told.next}"))))
     else:
         show(asdict(told), output)
+
+
+def _failure(error: Exception) -> str:
+    if isinstance(error, KubeconfigError) and is_up_state(UpState(DEFAULT_STATE)):
+        return f"{error}. For the `orlop up` of this machine: --state {DEFAULT_STATE}"
+    return str(error)
 
 
 def _end(code: int, why: str) -> NoReturn:

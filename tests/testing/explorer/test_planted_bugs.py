@@ -7,7 +7,17 @@ from functools import partial
 
 import pytest
 
-from orlop.testing.explorer import Bounds, Broken, EffectWithoutLease, EndedByItself, NoRest, Stage, explore, replay
+from orlop.testing.explorer import (
+    Act,
+    Bounds,
+    Broken,
+    EffectWithoutLease,
+    EndedByItself,
+    NoRest,
+    Stage,
+    explore,
+    replay,
+)
 from support import room_renters as renters
 
 Scenario = Callable[[Stage, type[renters.Renter]], Awaitable[None]]
@@ -78,3 +88,29 @@ def test_a_process_that_dies_of_an_error_is_a_finding() -> None:
 def test_a_controller_without_a_bug_survives_every_single_departure(scenario: Scenario) -> None:
     explored = explore(partial(scenario, renter=renters.Renter), ONE)
     assert explored.histories > len(explored.choices)
+
+
+def test_a_check_that_answers_false_is_a_finding_as_one_that_raises() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.always(lambda: False)
+        await stage.acts(Act("nothing", _nothing))
+
+    with pytest.raises(Broken, match=r"the check <lambda> at .*test_planted_bugs.py:\d+ says False"):
+        explore(scenario)
+
+
+def test_an_expectation_that_answers_false_is_a_finding() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.acts(Act("nothing", _nothing, expects=lambda: False))
+
+    with pytest.raises(Broken, match="says False"):
+        explore(scenario)
+
+
+async def _nothing() -> None:
+    pass
+
+
+def test_a_departure_that_can_never_happen_is_refused_instead_of_finding_nothing() -> None:
+    with pytest.raises(ValueError, match=r"can never happen there: the replay is lost\. What can: .*the reply is lost"):
+        explore(partial(renters.comes_and_goes, renter=renters.Renter), Bounds(only=frozenset({"the replay is lost"})))

@@ -28,7 +28,7 @@ from orlop.kube.objects import ObjectName
 from orlop.kube.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, WorkerPool
 from orlop.kube.workqueue import Crowds, Workqueue
 from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, node_name_of, recorded_node_id
-from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotAttached
+from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotSettled
 from orlop.sidecars.attacher.node_id_rules import id_in_csi_node
 from orlop.sidecars.attacher.node_ids import NodeIds
 from orlop.sidecars.attacher.tools import JITTER, AttacherSettings, Tools
@@ -215,7 +215,7 @@ class Attacher:
         volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
         try:
             left = await self._work.bring_to_its_end(name, found, volume, self._said.pop(name, None))
-        except NotAttached as error:
+        except NotSettled as error:
             return Failed(error)
         if left is None:
             self._ended[name] = objects.uid(found)

@@ -52,7 +52,7 @@ LONGEST_MESSAGE: Final = 1024
 """Bytes that the API server takes as the message of an error."""
 
 
-class NotAttached(Exception):
+class NotSettled(Exception):
     """Told on the object already; tried again later."""
 
 
@@ -95,7 +95,7 @@ class AttachmentWork:
         volume: Mapping[str, Any] | None,
         published: bool | None = None,  # noqa: FBT001 - a fact, not a switch
     ) -> Mapping[str, Any] | None:
-        """The object as it is then; None when it is gone. `NotAttached`: it failed, and that is told."""
+        """The object as it is then; None when it is gone. `NotSettled`: it failed, and that is told."""
         subject = _Subject(name, attachment, volume, published)
         refused = 0
         for _ in range(MOST_STEPS):
@@ -107,7 +107,7 @@ class AttachmentWork:
                 if refused > MOST_REFUSED:
                     raise
                 await self._read_anew(subject)
-        raise NotAttached(
+        raise NotSettled(
             f"{name} has changed at each of {MOST_STEPS} looks: somebody else is writing to it all the time"
         )
 
@@ -120,7 +120,7 @@ class AttachmentWork:
         except (CsiError, BadObject) as error:
             told = _printable(str(error))
             await self._tell_failure(subject, told, error.code if isinstance(error, CsiError) else None)
-            raise NotAttached(str(error)) from error
+            raise NotSettled(str(error)) from error
         return False
 
     async def _next(self, subject: _Subject) -> Step:

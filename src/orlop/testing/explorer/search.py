@@ -69,7 +69,9 @@ class Explored:
 
     def __str__(self) -> str:
         taken = ", ".join(f"{name} ({count})" for name, count in sorted(self.by_option.items()))
-        return f"{self.histories} histories of {len(self.choices)} choices: {taken or 'nothing can go wrong there'}"
+        if not taken:
+            return f"the undisturbed history of {len(self.choices)} choices alone: these bounds allow no other"
+        return f"{self.histories} histories of {len(self.choices)} choices: {taken}"
 
 
 class Broken(AssertionError):
@@ -88,7 +90,7 @@ def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> Explored:  # noqa:
         level = [undisturbed]
         for _ in range(bounds.departures):
             level = [search.extend(played, history) for played in level for history in extensions(played.trail, bounds)]
-        return search.explored(undisturbed)
+        return search.explored(undisturbed, bounds)
 
 
 def explore_randomly(
@@ -105,7 +107,7 @@ def explore_randomly(
         for number in range(histories):
             random = Random(f"{seed}/{number}")  # noqa: S311 - a search, no secret
             search.play(_drawing(random, bounds, min(bounds.choices, 2 * len(undisturbed.trail))))
-        return search.explored(undisturbed)
+        return search.explored(undisturbed, bounds)
 
 
 def replay(scenario: Scenario, history: str | History) -> Played:
@@ -144,11 +146,13 @@ class _Search:
         self._scenario = scenario
         self._histories = 0
         self._by_option: Counter[str] = Counter()
+        self._offered: set[str] = set()
 
     def play(self, chooser: Chooser) -> Played:
         played = play(self._scenario, chooser)
         self._histories += 1
         self._by_option.update(departure.option for departure in played.history)
+        self._offered.update(option.name for choice in played.trail for option in choice.options)
         if played.error is not None:
             shortest = self._shortened(played)
             broken = Broken(shortest, self._histories)
@@ -165,7 +169,11 @@ class _Search:
                 raise DoesNotRepeatItself(f"{history_text(history)}: {_passage(was)} has become {_passage(now)}")
         return played
 
-    def explored(self, undisturbed: Played) -> Explored:
+    def explored(self, undisturbed: Played, bounds: Bounds) -> Explored:
+        """ValueError: a name in `only` that is misspelt would look like a controller that nothing breaks."""
+        if unknown := sorted(bounds.only - self._offered):
+            can = ", ".join(sorted(self._offered)) or "nothing"
+            raise ValueError(f"`only` names what can never happen there: {', '.join(unknown)}. What can: {can}")
         return Explored(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
 
     def _shortened(self, played: Played) -> Played:
@@ -210,8 +218,9 @@ def _without_old_garbage() -> Iterator[None]:
 
 
 def _told(played: Played, histories: int) -> str:
-    count = len(played.history)
-    lines = [f"a history with {count} departure{'' if count == 1 else 's'} breaks it; {histories} were played:"]
+    departures = f"{len(played.history)} departure{'' if len(played.history) == 1 else 's'}"
+    were = "was" if histories == 1 else "were"
+    lines = [f"a history with {departures} breaks it; {histories} {were} played:"]
     for choice in played.trail:
         mark = "  " if choice.taken.sort is Sort.USUAL else "→ "
         told = "" if choice.taken == AS_IT_SHOULD else f": {choice.taken.name}"

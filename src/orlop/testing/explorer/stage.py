@@ -50,8 +50,8 @@ class CannotBeEnded(AssertionError):
 class Act:
     name: str
     do: Callable[[], Awaitable[object]]
-    expects: Callable[[], None] = lambda: None
-    """What must hold where it comes in its time: all has come to rest after the act before."""
+    expects: Callable[[], object] = lambda: None
+    """What must hold where it comes in its time: all has come to rest after the act before. As checks are told."""
 
 
 class EndedUnheard(AssertionError):
@@ -63,7 +63,7 @@ class Stage:
         self.clock = clock
         self.trail: list[Choice] = []
         self._chooser = chooser
-        self._checks: list[Callable[[], None]] = []
+        self._checks: list[Callable[[], object]] = []
         self._to_come: deque[Act] = deque()
         self._processes: list[Process] = []
         self._loose: set[asyncio.Task[None]] = set()
@@ -87,8 +87,8 @@ class Stage:
 
     # ---- for scenarios -------------------------------------------------------------------------------------------
 
-    def always(self, check: Callable[[], None]) -> None:
-        """Raises an AssertionError where it does not hold."""
+    def always(self, check: Callable[[], object]) -> None:
+        """It raises an AssertionError, or answers False, where it does not hold."""
         self._checks.append(check)
 
     def run(self, name: str, start: Callable[[Life], Coroutine[Any, Any, None]]) -> Process:
@@ -103,7 +103,7 @@ class Stage:
         while self._to_come:
             await self.rest()
             if self._to_come:
-                self._to_come[0].expects()
+                _hold(self._to_come[0].expects)
                 await self._act(self._to_come.popleft())
         await self.rest()
 
@@ -135,7 +135,7 @@ class Stage:
             self.broken(NoRest(f"{MOST_MOVES} effects and events in one run"))
         try:
             for check in self._checks:
-                check()
+                _hold(check)
         except Exception as error:  # noqa: BLE001 - a check that cannot look is broken as well
             self.broken(error)
 
@@ -230,3 +230,11 @@ async def _throw_away(task: asyncio.Task[Any]) -> None:
     await asyncio.wait([task], timeout=REST_SECONDS)
     if not task.done():
         asyncio.tasks._unregister_task(task)  # noqa: SLF001 - made for loops of other people, as this one is
+
+
+def _hold(check: Callable[[], object]) -> None:
+    """A check that answers False is easily written, and would never be heard."""
+    if check() is False:
+        code = getattr(check, "__code__", None)
+        place = f" at {code.co_filename}:{code.co_firstlineno}" if code else ""
+        raise AssertionError(f"the check {getattr(check, '__name__', check)}{place} says False")
