@@ -37,7 +37,7 @@ import uvloop
 
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
-from orlop.kube.client import KubeClient, MergePatch, Selection, WatchEvent
+from orlop.kube.client import KubeClient, MergePatch, Patience, Selection, WatchEvent
 from orlop.kube.errors import NotFound
 from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
 from orlop.kube.kubeconfig import Kubeconfig
@@ -51,7 +51,7 @@ LABEL = "example.com/benchmark"
 SELECTED = Selection(labels=f"{LABEL}=attach")
 NODES = 20
 AT_ONCE = 20
-PATIENCE = 300.0
+PATIENCE_SECONDS = 300.0
 """Seconds; what takes longer is not measured but told."""
 SCRIPT = f"""
 driver: {{name: {DRIVER}}}
@@ -153,7 +153,7 @@ class Objects:
         await self._heard(lambda: self._there.isdisjoint(names))
 
     async def _heard(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not is_so():
                 self._changed.clear()
                 await self._changed.wait()
@@ -336,7 +336,7 @@ async def client_of(kubeconfig: Path) -> AsyncIterator[KubeClient]:
         random=Random(1),  # noqa: S311 - no secret
         log=silent_log(),
         name="bench",
-        timeout=PATIENCE,  # some servers take long to delete 1,000
+        patience=Patience(PATIENCE_SECONDS),  # some servers take long to delete 1,000
     )
     try:
         yield client
