@@ -101,3 +101,21 @@ def test_a_code_that_nobody_knows_is_told_as_its_number():
     told = explain(AttachmentSeen(attachment(attachError={"message": "m", "errorCode": 99}), volume(), "id-1"), NOW)
 
     assert told.tried == ("Attaching failed (code 99): m",)
+
+
+def test_programs_are_told_the_same_in_fields():
+    error = {"message": "no slot", "time": "2026-01-02T03:03:05Z", "errorCode": 8}
+    found = attachment(ours=True, node_id="id-1", attachError=error)
+    told = explain(AttachmentSeen(found, volume(OURS), "id-1"), NOW).fields
+    assert told == {
+        "name": "csi-1",
+        "driver": DRIVER,
+        "node": "n1",
+        "nodeId": "id-1",
+        "persistentVolume": "pv1",
+        "attached": False,
+        "created": "2026-01-02T03:00:05Z",
+        "deleted": None,
+        "errors": [{"of": "Attaching", **error}],
+        "nextStep": "Publish",
+    }

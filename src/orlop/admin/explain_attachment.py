@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -49,13 +49,33 @@ class Explanation:
     tried: tuple[str, ...]
     """What failed, and when."""
     next: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The same for programs."""
 
 
 def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
     found = seen.attachment
     driver = attacher_of(found)
     facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
-    return Explanation(_what(found, driver), _state(found, now), _tried(found, now), _next(next_step(facts), facts))
+    step = next_step(facts)
+    fields = _fields(facts, step)
+    return Explanation(_what(found, driver), _state(found, now), _tried(found, now), _next(step, facts), fields)
+
+
+def _fields(facts: AttachmentFacts, step: Step) -> Mapping[str, Any]:
+    found, metadata = facts.attachment, objects.metadata(facts.attachment)
+    return {
+        "name": objects.name_of(found).name,
+        "driver": facts.driver,
+        "node": node_name_of(found),
+        "nodeId": recorded_node_id(found) or facts.node_id,
+        "persistentVolume": volume_name_of(found) or None,
+        "attached": is_attached(found),
+        "created": metadata.get("creationTimestamp"),
+        "deleted": metadata.get("deletionTimestamp"),
+        "errors": [{"of": what, **error} for what, error in _errors(found)],
+        "nextStep": type(step).__name__,
+    }
 
 
 def _what(found: Json, driver: str) -> str:
@@ -76,22 +96,24 @@ def _state(found: Json, now: datetime) -> str:
 
 
 def _tried(found: Json, now: datetime) -> tuple[str, ...]:
-    status = found.get("status")
     told = []
-    for field, what in (("attachError", "Attaching"), ("detachError", "Detaching")):
-        error = status.get(field) if isinstance(status, Mapping) else None
-        if isinstance(error, Mapping):
-            code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
-            told.append(
-                f"{what} failed{_ago(error.get('time'), now)}{code}: {error.get('message') or 'no reason is told'}"
-            )
+    for what, error in _errors(found):
+        code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
+        told.append(f"{what} failed{_ago(error.get('time'), now)}{code}: {error.get('message') or 'no reason is told'}")
     return tuple(told)
+
+
+def _errors(found: Json) -> list[tuple[str, Json]]:
+    status = found.get("status")
+    told = status if isinstance(status, Mapping) else {}
+    kinds = (("Attaching", "attachError"), ("Detaching", "detachError"))
+    return [(what, told[member]) for what, member in kinds if isinstance(told.get(member), Mapping)]
 
 
 def _next(step: Step, facts: AttachmentFacts) -> str:
     match step:
         case Nothing():
-            told = "Nothing: it is as it should be." if is_attached(facts.attachment) else _waits_for_others(facts)
+            told = "nothing, it is as it should be." if is_attached(facts.attachment) else _waits_for_others(facts)
         case Refuse(sentence):
             told = f"Nothing, until somebody mends it: {sentence}."
         case Publish(source, node_id):
@@ -113,8 +135,7 @@ def _again(facts: AttachmentFacts) -> str:
 
 
 def _tried_at_all(found: Json) -> bool:
-    status = found.get("status")
-    return isinstance(status, Mapping) and any(status.get(field) for field in ("attachError", "detachError"))
+    return any(error for _, error in _errors(found))
 
 
 def _code_name(code: object) -> str:
