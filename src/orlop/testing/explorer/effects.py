@@ -1,6 +1,9 @@
 """What may happen to one effect: that of a write to an API server, of a call to a driver, of anything a user names.
 
-    await carry_out(life, "rent room 7", lambda: rooms.rent(7), Ways(lost=lambda: OSError("connection reset")))
+    def connection_reset() -> int:
+        raise OSError("connection reset")
+
+    await carry_out(life, "rent room 7", lambda: rooms.rent(7), Ways(connection_reset))
 
 - as it should;
 - refused: it has no effect, and the caller is told so, in each of the ways given;

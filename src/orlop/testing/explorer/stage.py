@@ -33,8 +33,6 @@ REST_SECONDS: Final = 60.0
 LONGEST_SECONDS: Final = 3600.0
 MOST_MOVES: Final = 5_000
 """In one run. Whoever turns in circles need not take any time for it."""
-
-
 MOST_CANCELLATIONS: Final = 3
 
 
