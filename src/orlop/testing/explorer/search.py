@@ -88,8 +88,12 @@ def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> Explored:  # noqa:
         search = _Search(scenario)
         undisturbed = search.play(following(()))
         level = [undisturbed]
-        for _ in range(bounds.departures):
-            level = [search.extend(played, history) for played in level for history in extensions(played.trail, bounds)]
+        for departures in range(1, bounds.departures + 1):
+            extended = (
+                search.extend(played, history) for played in level for history in extensions(played.trail, bounds)
+            )
+            # Those that are not extended are as many as all others together many times over: none of them is kept.
+            level = [played for played in extended if departures < bounds.departures]
         return search.explored(undisturbed, bounds)
 
 
