@@ -63,7 +63,7 @@ async def a_volume_moves(stage: Stage) -> None:
 @pytest.mark.timeout(1800)
 def test_in_every_history_what_is_mounted_is_attached_and_nothing_is_left() -> None:
     departures = 2 if SOAK else 1
-    bounds = Bounds(faults=departures, departures=departures, choices=14 if SOAK else 20, only=WITHOUT_LEASES)
+    bounds = Bounds(faults=departures, departures=departures, choices=12 if SOAK else 20, only=WITHOUT_LEASES)
     explored = explore(a_volume_moves, bounds)
     made = [what for what in explored.choices if attachment_of() in what or what == "POST volumeattachments"]
     assert made, "the scenario attaches something"
@@ -72,4 +72,4 @@ def test_in_every_history_what_is_mounted_is_attached_and_nothing_is_left() -> N
 @pytest.mark.timeout(600)
 def test_the_same_holds_in_random_histories_with_more_departures() -> None:
     bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=WITHOUT_LEASES)
-    explore_randomly(a_volume_moves, seed=11, histories=600 if SOAK else 40, bounds=bounds)
+    explore_randomly(a_volume_moves, seed=11, histories=200 if SOAK else 40, bounds=bounds)

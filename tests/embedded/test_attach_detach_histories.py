@@ -16,7 +16,7 @@ from orlop.kube.objects import ObjectName
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.attaching_players import Players
 from support.attaching_worlds import AttachingWorld, attaching_world, attachment_of
-from support.random_tests import WHOLE_LIVES
+from support.random_tests import MANY_LIVES
 
 HANDLES = {"one": "h1", "many": "h2"}
 CLAIMS, NODES, PODS = (st.sampled_from(names) for names in (["one", "many"], ["n1", "n2"], ["p", "q", "r"]))
@@ -115,13 +115,13 @@ class History:
         await self.players.check_clean()
 
 
-@WHOLE_LIVES
+@MANY_LIVES
 @given(st.lists(st.one_of(*STEPS), max_size=25))
 def test_what_is_mounted_is_attached_and_a_volume_for_one_node_is_at_one(steps: list[tuple[Any, ...]]):
     lived(steps)
 
 
-@WHOLE_LIVES
+@MANY_LIVES
 @given(st.lists(st.one_of(*STEPS, *HARM), max_size=25))
 def test_whatever_is_done_to_nodes_and_attachments_nothing_is_left_in_the_end(steps: list[tuple[Any, ...]]):
     lived(steps)

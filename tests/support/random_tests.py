@@ -13,3 +13,5 @@ A_HANDFUL = settings(max_examples=min(settings.default.max_examples // 4, 200)) 
 """For those that live through hours of several processes."""
 WHOLE_LIVES = settings(max_examples=2_500 if os.environ.get("ORLOP_SOAK") else 25, print_blob=True)
 """For histories of which each finds its own faults: a hundred times more in a soak."""
+MANY_LIVES = settings(max_examples=600 if os.environ.get("ORLOP_SOAK") else 25, print_blob=True)
+"""For histories of what the explorer plays in order as well."""

@@ -29,7 +29,7 @@ SOAK = bool(os.environ.get("ORLOP_SOAK"))
 ONE = Bounds(faults=1, departures=1)
 UNHEARD = Bounds(only=frozenset({"the reply is lost", "before it: it is wanted no more"}))
 MANY = Bounds(faults=4, early_acts=2, departures=5, choices=60)
-RANDOM_HISTORIES = 1_500 if SOAK else 60
+RANDOM_HISTORIES = 500 if SOAK else 60
 rules = attach_rules.next_step
 
 
