@@ -28,7 +28,7 @@ async def test_a_volume_is_attached_and_detached_and_the_lease_is_free_at_the_en
             await eventually_answered(the.is_attached)
             assert await the.holder()
             told = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
-            assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "Next: Nothing: it is as it should be.")
+            assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "Next: nothing, it is as it should be.")
             missing = run("explain", "volumeattachment", "none", f"--kubeconfig={the.kubeconfig}")
             assert (missing.returncode, missing.stderr) == (3, "There is no VolumeAttachment none.\n")
             await the.delete()
