@@ -153,8 +153,8 @@ def test_the_lease_is_in_the_pods_namespace_unless_told_otherwise():
 
 
 def test_the_command_line_of_the_seed_works_as_typed():
-    found = flags("-kubeconfig", "/root/.kube/config", "-v", "5", "-csi-address", "/run/csi/socket")
-    assert (found.kubeconfig, found.log.verbosity) == ("/root/.kube/config", 5)
+    found = flags("-kubeconfig", "/etc/attacher/kubeconfig", "-v", "5", "-csi-address", "/run/csi/socket")
+    assert (found.kubeconfig, found.log.verbosity) == ("/etc/attacher/kubeconfig", 5)
     assert found.csi_address == UnixEndpoint("/run/csi/socket")
 
 

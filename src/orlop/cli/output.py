@@ -17,7 +17,7 @@ _SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 def show(value: Any, output: str) -> None:
     if output == "json" and sys.stdout.isatty():
         from rich.console import Console  # noqa: PLC0415 - only a person's terminal pays for colours
-        from rich.highlighter import JSONHighlighter  # noqa: PLC0415
+        from rich.highlighter import JSONHighlighter  # noqa: PLC0415 - as above
 
         Console().print(JSONHighlighter()(rendered(value, output)), soft_wrap=True)
     else:
