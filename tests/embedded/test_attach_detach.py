@@ -8,7 +8,7 @@ from orlop.kube.client import DeleteOptions
 from orlop.kube.kinds import CSI_DRIVER, NODE, POD, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, uid
 from support.api_objects import attachment
-from support.attaching_worlds import DRIVER, attaching_world, attachment_of, unique
+from support.attaching_worlds import DRIVER, attaching_world, attachment_of, unique, volume_attached
 
 pytestmark = pytest.mark.virtual_time
 SUCCESS = ("Normal", "SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv-h1" ')
@@ -182,29 +182,24 @@ async def test_what_the_api_server_refuses_is_told_on_the_pod_and_tried_again():
 
 
 async def test_a_volume_is_detached_when_kubelet_no_longer_uses_it_and_no_pod_needs_it():
-    async with attaching_world() as w:
-        await w.node()
-        await w.bound_claim()
-        async with w.controller():
-            await w.pod()
-            await w.attached()
-            await w.attacher_holds()
-            await w.uses("h1")
-            await w.delete(POD, "p")
-            await w.settle(3600)
-            assert await w.attachments() == [attachment_of()]
-            assert await w.listed() == [unique()], "kubelet may rely on it while it has it"
+    async with volume_attached() as w:
+        await w.attacher_holds()
+        await w.uses("h1")
+        await w.delete(POD, "p")
+        await w.settle(3600)
+        assert await w.attachments() == [attachment_of()]
+        assert await w.listed() == [unique()], "kubelet may rely on it while it has it"
 
-            await w.uses()
-            await w.settle()
-            going = await w.attachment()
-            assert going is not None
-            assert going["metadata"]["deletionTimestamp"]
-            assert await w.listed() == []
+        await w.uses()
+        await w.settle()
+        going = await w.attachment()
+        assert going is not None
+        assert going["metadata"]["deletionTimestamp"]
+        assert await w.listed() == []
 
-            await w.attacher_holds(holds=False)
-            await w.settle()
-            assert await w.attachments() == []
+        await w.attacher_holds(holds=False)
+        await w.settle()
+        assert await w.attachments() == []
 
 
 async def test_a_volume_is_off_its_nodes_list_before_its_attachment_is_deleted():
@@ -226,35 +221,25 @@ async def test_a_volume_is_off_its_nodes_list_before_its_attachment_is_deleted()
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_a_pod_that_has_finished_needs_its_volume_no_longer(phase: str):
-    async with attaching_world() as w:
-        await w.node()
-        await w.bound_claim()
-        async with w.controller():
-            await w.pod()
-            await w.attached()
-            await w.uses("h1")
-            await w.pod_says(phase=phase)
-            await w.settle(10)
-            assert await w.attachments() == [attachment_of()], "it is still mounted"
-            await w.uses()
-            await w.settle()
-            assert await w.attachments() == []
+    async with volume_attached() as w:
+        await w.uses("h1")
+        await w.pod_says(phase=phase)
+        await w.settle(10)
+        assert await w.attachments() == [attachment_of()], "it is still mounted"
+        await w.uses()
+        await w.settle()
+        assert await w.attachments() == []
 
 
 async def test_a_pod_that_is_deleted_needs_its_volume_for_as_long_as_a_container_of_it_runs():
-    async with attaching_world() as w:
-        await w.node()
-        await w.bound_claim()
-        async with w.controller():
-            await w.pod()
-            await w.attached()
-            await w.pod_says(phase="Running", containerStatuses=RUNNING)
-            await w.delete(POD, "p", DeleteOptions(grace_seconds=1000))
-            await w.settle(3600)
-            assert await w.attachments() == [attachment_of()]
-            await w.pod_says(containerStatuses=ENDED)
-            await w.settle()
-            assert await w.attachments() == []
+    async with volume_attached() as w:
+        await w.pod_says(phase="Running", containerStatuses=RUNNING)
+        await w.delete(POD, "p", DeleteOptions(grace_seconds=1000))
+        await w.settle(3600)
+        assert await w.attachments() == [attachment_of()]
+        await w.pod_says(containerStatuses=ENDED)
+        await w.settle()
+        assert await w.attachments() == []
 
 
 async def test_a_pod_that_comes_while_its_volume_is_being_detached_waits_and_gets_a_new_attachment_and_no_complaint():

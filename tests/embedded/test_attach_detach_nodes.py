@@ -6,7 +6,7 @@ import pytest
 
 from orlop.embedded.controllers.attach_detach_rules import OUT_OF_SERVICE
 from orlop.kube.kinds import NODE, POD
-from support.attaching_worlds import attaching_world, attachment_of, unique
+from support.attaching_worlds import attaching_world, attachment_of, unique, volume_attached
 
 pytestmark = pytest.mark.virtual_time
 SUCCESS = ("Normal", "SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv-h1" ')
@@ -17,52 +17,37 @@ FAILED = "FailedAttachVolume"
 
 
 async def test_a_node_that_is_not_ready_is_waited_for_six_minutes():
-    async with attaching_world() as w:
-        await w.node()
-        await w.bound_claim()
-        async with w.controller():
-            await w.pod()
-            await w.attached()
-            await w.uses("h1")
-            await w.node_says(conditions=[{"type": "Ready", "status": "Unknown"}])
-            await w.delete(POD, "p")
-            await w.settle(350)
-            assert await w.attachments() == [attachment_of()]
-            await w.settle(15)
-            assert await w.attachments() == []
-            assert await w.listed() == []
+    async with volume_attached() as w:
+        await w.uses("h1")
+        await w.node_says(conditions=[{"type": "Ready", "status": "Unknown"}])
+        await w.delete(POD, "p")
+        await w.settle(350)
+        assert await w.attachments() == [attachment_of()]
+        await w.settle(15)
+        assert await w.attachments() == []
+        assert await w.listed() == []
 
 
 async def test_a_node_that_is_ready_is_waited_for_without_end_and_given_up_when_it_is_no_longer():
-    async with attaching_world() as w:
-        await w.node()
-        await w.bound_claim()
-        async with w.controller():
-            await w.pod()
-            await w.attached()
-            await w.uses("h1")
-            await w.delete(POD, "p")
-            await w.settle(7200)
-            assert await w.attachments() == [attachment_of()]
-            await w.node_says(conditions=[{"type": "Ready", "status": "False"}])
-            await w.settle()
-            assert await w.attachments() == []
+    async with volume_attached() as w:
+        await w.uses("h1")
+        await w.delete(POD, "p")
+        await w.settle(7200)
+        assert await w.attachments() == [attachment_of()]
+        await w.node_says(conditions=[{"type": "Ready", "status": "False"}])
+        await w.settle()
+        assert await w.attachments() == []
 
 
 async def test_a_node_that_is_out_of_service_is_not_waited_for():
-    async with attaching_world() as w:
-        await w.node()
-        await w.bound_claim()
-        async with w.controller():
-            await w.pod()
-            await w.attached()
-            await w.uses("h1")
-            await w.taint(OUT_OF_SERVICE)
-            await w.settle()
-            assert await w.attachments() == [attachment_of()], "its pod still needs it"
-            await w.delete(POD, "p")
-            await w.settle()
-            assert await w.attachments() == []
+    async with volume_attached() as w:
+        await w.uses("h1")
+        await w.taint(OUT_OF_SERVICE)
+        await w.settle()
+        assert await w.attachments() == [attachment_of()], "its pod still needs it"
+        await w.delete(POD, "p")
+        await w.settle()
+        assert await w.attachments() == []
 
 
 async def test_a_node_that_is_gone_keeps_what_its_pods_need_and_loses_what_it_used_after_six_minutes():

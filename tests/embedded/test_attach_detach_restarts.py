@@ -9,7 +9,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, VO
 from orlop.kube.objects import ObjectName, finalizers
 from orlop.testing.kill_points import KillPoints
 from support.api_objects import attachment
-from support.attaching_worlds import DRIVER, attaching_world, attachment_of, unique
+from support.attaching_worlds import DRIVER, attaching_world, attachment_of, unique, volume_attached
 
 pytestmark = pytest.mark.virtual_time
 
@@ -105,21 +105,16 @@ async def test_an_attachment_of_which_nobody_knows_the_volume_any_more_does_not_
 
 
 async def test_a_volume_that_is_being_deleted_is_still_detached():
-    async with attaching_world() as w:
-        await w.node()
-        await w.bound_claim()
-        async with w.controller():
-            await w.pod()
-            await w.attached()
-            await w.delete(PERSISTENT_VOLUME, "pv-h1")
-            await w.settle(100)
-            held = await w.find(PERSISTENT_VOLUME, "pv-h1")
-            assert held is not None
-            assert finalizers(held)
-            assert await w.attachments() == [attachment_of()]
-            await w.delete(POD, "p")
-            await w.settle()
-            assert await w.attachments() == []
+    async with volume_attached() as w:
+        await w.delete(PERSISTENT_VOLUME, "pv-h1")
+        await w.settle(100)
+        held = await w.find(PERSISTENT_VOLUME, "pv-h1")
+        assert held is not None
+        assert finalizers(held)
+        assert await w.attachments() == [attachment_of()]
+        await w.delete(POD, "p")
+        await w.settle()
+        assert await w.attachments() == []
 
 
 @pytest.mark.parametrize("lost", ["lost_writes", "lost_answers"])

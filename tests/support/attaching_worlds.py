@@ -220,3 +220,15 @@ async def attaching_world() -> AsyncIterator[AttachingWorld]:
     async with api_server(VirtualClock()) as on:
         await on.client().create(SERVICE_ACCOUNT, named("default"), namespace="default")
         yield AttachingWorld(on)
+
+
+@asynccontextmanager
+async def volume_attached() -> AsyncIterator[AttachingWorld]:
+    """The same with a controller, and the volume of a pod attached to its node."""
+    async with attaching_world() as world:
+        await world.node()
+        await world.bound_claim()
+        async with world.controller():
+            await world.pod()
+            await world.attached()
+            yield world
