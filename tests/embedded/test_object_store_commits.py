@@ -48,6 +48,27 @@ async def test_nobody_sees_a_write_before_it_is_durable():
         assert waiter.done()
 
 
+async def test_a_writer_is_told_before_those_who_watch_and_sees_his_write():
+    store, journal = held_store()
+    order: list[str] = []
+
+    async def write() -> None:
+        written = await store.create(pod("a"), made(1))
+        assert store.get(pod("a")) == written
+        order.append("the writer")
+
+    async def look() -> None:
+        with store.watch(PODS, after=store.revision) as watch:
+            await watch.news()
+            order.append("a watch")
+
+    with started(look(), write(), look()):
+        await turns()
+        await journal.succeed()
+
+        assert order == ["the writer", "a watch", "a watch"]
+
+
 async def test_writes_that_come_during_a_commit_share_the_next():
     store, journal = held_store()
     with started(store.create(pod("first"), made(1))):

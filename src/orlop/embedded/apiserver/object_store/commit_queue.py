@@ -1,7 +1,8 @@
 """Group commit: writes that come while a commit runs share the next one.
 
 Order: a write is queued (and is from now on what later writers of its key build upon) → the batch is committed → it is
-published → its writers are told. One batch at a time, so writes become visible in the order they were queued in.
+published → its writers are told, before those who watch. One batch at a time, so writes become visible in the order
+they were queued in.
 
 When a commit fails, nothing of its batch is published, and with each of its writes fail those queued behind it that
 were built upon it; the others go on. A writer that stops waiting only stops waiting: its write may be in the batch.
@@ -128,9 +129,10 @@ class CommitQueue:
         for write in writes:
             if self._newest[write.change.key] is write:
                 del self._newest[write.change.key]
-        self._publish(batch)
+        # Woken is not run: that is after the publishing, and in this order. No writer waits for a thousand watches.
         for write in writes:
             write.succeed()
+        self._publish(batch)
 
     def _fail(self, writes: Sequence[Write], reason: BaseException) -> None:
         self.failure = reason
