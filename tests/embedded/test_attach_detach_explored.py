@@ -12,7 +12,7 @@ import pytest
 
 from conftest import SOAK
 from orlop.kube.kinds import POD, SERVICE_ACCOUNT
-from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly
+from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly, replay
 from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
 from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, DIES_BEFORE, LATE, LOST_AND_LATE, REPLY_LOST
 from support.api_objects import named
@@ -67,6 +67,12 @@ def test_in_every_history_what_is_mounted_is_attached_and_nothing_is_left() -> N
     explored = explore(a_volume_moves, bounds)
     made = [what for what in explored.choices if attachment_of() in what or what == "POST volumeattachments"]
     assert made, "the scenario attaches something"
+
+
+def test_a_volume_that_nobody_needs_any_more_while_it_is_being_attached_goes_nowhere_else_before_that_has_ended() -> (
+    None
+):
+    replay(a_volume_moves, f"1: before it: {ACTS[1]}; 9: before it: {ACTS[2]}")
 
 
 @pytest.mark.timeout(600)

@@ -61,6 +61,13 @@ STEPS = [
     ("another node has it, and may: it is made", facts(), MANY, (ELSEWHERE,), Attach),
     ("another node is getting it: it waits", facts(), ONE, (replace(ELSEWHERE, attachment=FRESH),), Wait),
     (
+        "another node is getting it, and needs it no more: it waits until that has ended",
+        facts(),
+        ONE,
+        (replace(facts(FRESH, needed=False, is_in_use=True), node="n2"),),
+        Wait,
+    ),
+    (
         "another node failed to get it: it is made",
         facts(),
         ONE,

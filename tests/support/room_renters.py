@@ -219,6 +219,7 @@ class BelievesItsCache(RentsAnotherEachTime):
             looking.cancel()
 
     async def read(self, name: ObjectName) -> Object:
+        await self.life.stage.clock.sleep(0.1)  # by then, it hopes, the cache has heard of its own writes
         found = self.informer.get(name)
         if found is None:
             raise NotFound("not in the cache", reason="NotFound", code=404)

@@ -236,7 +236,8 @@ def _seconds_to_wait_for(other: AttachmentFacts) -> float | None:
         return None
     if objects.is_being_deleted(other.attachment):
         return 0.0
-    is_tried = other.is_needed and _status(other.attachment).get("attachError") is None
+    # Also where nobody needs it any more: what its attacher has begun goes on until the VolumeAttachment is deleted.
+    is_tried = _status(other.attachment).get("attachError") is None
     left = LONGEST_ATTACH_SECONDS - other.seconds_awaited
     return left if is_tried and left > 0 else None
 
