@@ -18,7 +18,7 @@ __all__ = ["no_leaked_threads", "pytest_pyfunc_call", "short_folder"]
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 
 settings.register_profile("test", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("soak", deadline=None, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("soak" if SOAK else "test")
 
 

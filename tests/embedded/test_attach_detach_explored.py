@@ -69,6 +69,12 @@ def test_in_every_history_what_is_mounted_is_attached_and_nothing_is_left() -> N
     assert made, "the scenario attaches something"
 
 
+@pytest.mark.timeout(600)
+def test_the_same_holds_whenever_pods_come_and_go() -> None:
+    acts = 3 if SOAK else 2
+    explore(a_volume_moves, Bounds(faults=0, early_acts=acts, departures=acts, choices=40, only=WITHOUT_LEASES))
+
+
 def test_a_volume_that_nobody_needs_any_more_while_it_is_being_attached_goes_nowhere_else_before_that_has_ended() -> (
     None
 ):

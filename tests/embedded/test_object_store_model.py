@@ -261,9 +261,9 @@ LONG_ENOUGH = pytest.mark.timeout(7200 if SOAK else 60)
 
 @LONG_ENOUGH
 class TestRandomHistoriesInMemoryAgreeWithThePlainModel(MemoryHistories.TestCase):
-    settings = histories(in_test=60, in_soak=10_000)
+    settings = histories(in_test=60, in_soak=8_000)
 
 
 @LONG_ENOUGH
 class TestRandomHistoriesOnDiskAgreeWithThePlainModel(DurableHistories.TestCase):
-    settings = histories(in_test=25, in_soak=10_000)
+    settings = histories(in_test=25, in_soak=2_000)

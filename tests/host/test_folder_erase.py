@@ -189,7 +189,7 @@ def test_a_folder_swapped_for_a_link_during_the_walk_never_leads_to_the_victim(d
             except OSError:
                 return
 
-    for attempt in range(60 if not os.environ.get("ORLOP_SOAK") else 3_000):
+    for attempt in range(60 if not os.environ.get("ORLOP_SOAK") else 1_000):
         name = f"gone-{attempt}"
         some_tree(disk / name, folders=10, files=10)
         trap, link = disk / name / "folder-5" / "trap", disk / name / "folder-5" / "link"

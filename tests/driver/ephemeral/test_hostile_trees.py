@@ -32,7 +32,7 @@ from support.waiting import eventually
 __all__ = ["file_systems"]
 
 OFTEN = Duration.parse("20ms")
-MANY = 200_000 if SOAK else 3_000
+MANY = 100_000 if SOAK else 3_000
 PATIENCE = 600 if SOAK else 40
 """Seconds: so many files take a while on a machine that has other work."""
 

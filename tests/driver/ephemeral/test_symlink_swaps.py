@@ -29,7 +29,7 @@ from support.kernel_rooms import descriptor, mount_points_of, mount_room, run, s
 from support.trees import Entry, seen
 from support.waiting import eventually
 
-ROUNDS = 2_000 if SOAK else 40
+ROUNDS = 1_000 if SOAK else 40
 UID = "pod-uid"
 ON_THE_WAY = {
     "pods": "pods",
