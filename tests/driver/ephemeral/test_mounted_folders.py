@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import SOAK
-from orlop.driver.ephemeral import reaper
+from orlop.driver.ephemeral import reaper, trash_purge
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.duration import Duration
 from orlop.records.ephemeral_folder import Burial
@@ -55,7 +55,8 @@ def scene(request: pytest.FixtureRequest, file_systems: FileSystems, tmp_path: P
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaper, "LATER", Backoff(initial=0.05, factor=1.0, cap=0.05, jitter=0.0))
+    for module in (reaper, trash_purge):
+        monkeypatch.setattr(module, "LATER", Backoff(initial=0.05, factor=1.0, cap=0.05, jitter=0.0))
 
 
 # ---- who has it mounted ----------------------------------------------------------------------------------------------

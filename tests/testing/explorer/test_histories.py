@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from orlop.testing.explorer import Act, Bounds, Broken, DoesNotRepeatItself, Stage, explore, explore_randomly, replay
 from orlop.testing.explorer.histories import Departure, Option, history_text, read_history
 from orlop.testing.explorer.search import Scenario
+from support.random_tests import A_HANDFUL
 
 NAMES = st.text(st.characters(blacklist_characters=";:\n", blacklist_categories=["Cs", "Zs", "Cc"]), min_size=1)
 HISTORIES = st.lists(st.builds(Departure, st.integers(1, 99), NAMES), max_size=4).map(tuple)
@@ -37,6 +38,7 @@ def test_what_is_no_history_is_refused_in_words(text: str) -> None:
         read_history(text)
 
 
+@A_HANDFUL
 @given(st.integers(0, 5), st.integers(1, 3), st.integers(0, 3))
 def test_every_history_within_the_bounds_is_played_once(count: int, faults: int, departures: int) -> None:
     seen: list[tuple[str, ...]] = []
