@@ -501,7 +501,12 @@ async def test_a_working_directory_that_cannot_be_used_is_an_error_with_its_reas
 
 
 def flags(node: KernelNode, folder: Path) -> list[str]:
-    return [f"--endpoint=unix://{folder}/csi.sock", f"--workdir={node.workdir}", f"--kubelet-dir={node.kubelet}"]
+    return [
+        f"--endpoint=unix://{folder}/csi.sock",
+        f"--workdir={node.workdir}",
+        f"--kubelet-dir={node.kubelet}",
+        f"--adminsocket={folder}/a/s",
+    ]
 
 
 async def test_a_process_that_cannot_use_its_working_directory_does_not_exit_with_zero(
