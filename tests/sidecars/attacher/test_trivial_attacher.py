@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from orlop.kube import objects
+from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
+from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
-from support.attacher_worlds import OURS, PUBLISH, attacher_world
+from support.attacher_worlds import DRIVER, OURS, PUBLISH, attacher_world
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,6 +42,23 @@ async def test_what_a_real_one_left_is_taken_off_and_all_of_it_can_go():
         volume = await world.get(PERSISTENT_VOLUME, "pv1")
         assert volume is not None
         assert not objects.has_finalizer(volume, OURS)
+
+
+async def test_the_finalizer_stays_on_volumes_of_another_driver_whose_name_is_written_alike():
+    alike = DRIVER.replace(".", "-")
+    assert finalizer_of(alike) == OURS
+    async with attacher_world() as world:
+        for name, driver in (("ours", DRIVER), ("theirs", alike)):
+            await world.volume(name, name, driver=driver)
+            await world.client.patch(
+                PERSISTENT_VOLUME, ObjectName(None, name), MergePatch({"metadata": {"finalizers": [OURS]}})
+            )
+        async with world.attacher(TrivialAttacher):
+            await world.until_released("ours")
+            await world.clock.sleep(5)
+        found = await world.get(PERSISTENT_VOLUME, "theirs")
+        assert found is not None
+        assert objects.has_finalizer(found, OURS)
 
 
 async def test_a_driver_that_comes_to_attach_is_asked_for_what_was_only_said_to_be_attached():

@@ -18,6 +18,7 @@ from orlop.kube.workqueue import Workqueue
 from orlop.sidecars.attacher.attach_rules import attached_patch, attacher_of, is_attached
 from orlop.sidecars.attacher.attacher import ATTACH, VOLUMES, Caches
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.volume_release_rules import may_be_of
 
 STATUS: Final = "status"
 
@@ -75,7 +76,9 @@ class TrivialAttacher:
 
     async def _settle_volume(self, name: ObjectName) -> Outcome:
         found = self._volumes.get(name)
-        patch = patches.remove_finalizer(found, self._finalizer) if found is not None else None
+        if found is None or not may_be_of(found, self._driver):
+            return Done()
+        patch = patches.remove_finalizer(found, self._finalizer)
         return Done() if patch is None else await self._patch(PERSISTENT_VOLUME, name, patch)
 
     async def _patch(self, kind: Kind, name: ObjectName, patch: JsonPatch, subresource: str = "") -> Outcome:

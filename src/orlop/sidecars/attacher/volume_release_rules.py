@@ -16,6 +16,13 @@ from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 
+def may_be_of(volume: Mapping[str, Any], driver: str) -> bool:
+    """Not where it says that it is another driver's, whose finalizer may be the same: `a.b` and `a-b`."""
+    spec = volume.get("spec")
+    source = spec.get("csi") if isinstance(spec, Mapping) else None
+    return not isinstance(source, Mapping) or source.get("driver") == driver
+
+
 def release_patch(
     volume: Mapping[str, Any], attachments: Iterable[Mapping[str, Any]], finalizer: str
 ) -> JsonPatch | None:
