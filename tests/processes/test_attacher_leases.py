@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,27 @@ async def test_told_to_stop_it_waits_for_no_call_longer_than_its_timeout(short_f
             assert await attacher.exit_code() == 0
         assert await the.holder() == ""
         assert await the.is_protected(), "the next one takes it from here"
+
+
+async def test_the_lease_is_renewed_past_all_that_waits_for_its_turn_at_a_limited_rate(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
+        for number in range(1, 9):
+            await the.make(number)
+        # Eight writes wait at any time, for four seconds each: a lease that waits behind them is not renewed in time.
+        limited = ("--kube-api-qps=2", "--kube-api-burst=8")
+        with the.driver(), the.attacher("--leader-election", *limited, *SHORT) as attacher:
+            await is_led_by(the, socket.gethostname())
+            first = await the.renewed()
+
+            async def is_renewed_long_after() -> bool:
+                assert not attacher.ended()
+                return (await the.renewed() - first).total_seconds() > 5
+
+            await eventually_answered(is_renewed_long_after)
+            attached = [await the.is_attached(number) for number in range(1, 9)]
+            assert not all(attached), "there is still much to do"
 
 
 async def test_one_whose_lease_was_taken_ends_with_a_sentence(short_folder: Path, api_kubeconfig: Path):

@@ -126,6 +126,21 @@ async def test_a_driver_that_came_back_with_another_name_ends_the_attacher_with_
         assert "came back as 'other.example.com'" in attacher.logged()
 
 
+async def test_one_that_came_back_with_another_name_after_it_was_given_up_ends_it_too(
+    short_folder: Path, api_kubeconfig: Path
+):
+    short = ("--leader-election-renew-deadline=1s", "--leader-election-retry-period=300ms")
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make()
+        with the.attacher(*short) as attacher:
+            with the.driver():
+                await eventually_answered(the.is_attached)
+            await attacher.says("the driver is lost")
+            with the.driver(driver={"name": "other.example.com"}):
+                assert await attacher.exit_code() == 1
+        assert "came back as 'other.example.com'" in attacher.logged()
+
+
 async def test_a_driver_that_ceased_to_attach_and_began_again_is_followed_both_times(
     short_folder: Path, api_kubeconfig: Path
 ):

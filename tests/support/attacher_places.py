@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -131,6 +132,12 @@ class Place:
         events = (await self.client.list(EVENT)).items
         about = [event for event in events if event["regarding"].get("name") == self.named(f"va{number}")]
         return any((event["reason"], event["note"]) == (reason, note) for event in about)
+
+    async def renewed(self) -> datetime:
+        """When the lease was last renewed."""
+        lease = await self.lease_object()
+        assert lease is not None
+        return datetime.fromisoformat(lease["spec"]["renewTime"])
 
     async def lease_object(self) -> Object | None:
         try:

@@ -16,7 +16,16 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from orlop.csi import messages
-from orlop.csi.error_codes import Code, CsiError, DeadlineExceeded, Internal, Unavailable, Unimplemented, error_of
+from orlop.csi.error_codes import (
+    Cancelled,
+    Code,
+    CsiError,
+    DeadlineExceeded,
+    Internal,
+    Unavailable,
+    Unimplemented,
+    error_of,
+)
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.rpc_type import Rpc
 from orlop.csi.transport import ClientTransport
@@ -61,6 +70,9 @@ class CsiClient:
         self._random = random
         self._timeout = timeout
         self._name = "unknown"
+        self._introduced: tuple[int, str] | None = None
+        self._answered = clock.elapsed()
+        self._under_way = 0
         self._abilities: tuple[int, Abilities] | None = None
         self._controller: tuple[int, frozenset[str]] | None = None
         self._seconds = metrics.histogram(
@@ -73,12 +85,16 @@ class CsiClient:
     async def call(self, method: Rpc[Request, Response], request: Request, *, within: float | None = None) -> Response:
         """The driver's answer, or the `CsiError` it gave; `within` overrides the client's own timeout."""
         started = self._clock.elapsed()
+        self._under_way += 1
         try:
             answer = await self._transport.call(method.path, request.SerializeToString(), self._patience(within))
             response = _parsed(method, answer)
         except CsiError as error:
             raise self._failed(method, request, started, error) from None
+        finally:
+            self._under_way -= 1
         self._ended(method, request, started, Code.OK, response=response)
+        self._answered = self._clock.elapsed()
         return response
 
     async def stream(
@@ -111,6 +127,16 @@ class CsiClient:
         """How many connections were made so far: after a change the driver may be another one."""
         return self._transport.connections
 
+    @property
+    def answered(self) -> float:
+        """When, by the clock's `elapsed`, the driver last answered a call, with whatever; at first: when we began."""
+        return self._answered
+
+    @property
+    def under_way(self) -> int:
+        """How many calls wait for their one answer."""
+        return self._under_way
+
     async def ready(self) -> None:
         """Connects and probes until the driver says that it is ready; raises what it says against ever being so."""
         failures = 0
@@ -134,6 +160,13 @@ class CsiClient:
             raise Internal("the driver gave no name in GetPluginInfo: the interface demands one")
         self._name = info.name
         return info
+
+    async def driver_name(self) -> str:
+        """Asked once per connection, since on a socket that came back another driver may answer."""
+        while self._introduced is None or self._introduced[0] != self._transport.connections:
+            connection = self._transport.connections
+            self._introduced = (connection, (await self.plugin_info()).name)
+        return self._introduced[1]
 
     async def abilities(self) -> Abilities:
         """What the driver can do: asked once per connection, since a driver that came back may be another version."""
@@ -189,6 +222,8 @@ class CsiClient:
         await self._transport.close()
 
     def _failed(self, method: Rpc[Any, Any], request: Message, started: float, error: CsiError) -> CsiError:
+        if not isinstance(error, Unavailable | DeadlineExceeded | Cancelled):  # these are said of drivers that are away
+            self._answered = self._clock.elapsed()
         message = hide(error.message, messages.secret_values(request))
         self._ended(method, request, started, error.code, error=message)
         return error_of(error.code, message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -27,14 +27,13 @@ from orlop.kube.event_recorder import EventRecorder
 from orlop.kube.informer import Watched, without_managed_fields
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT
-from orlop.kube.leader_election import LeaderElection, Leadership, LeadershipLost
-from orlop.kube.lease_rules import Candidate
-from orlop.kube.objects import ObjectName
+from orlop.kube.leader_election import LeadershipLost
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.kube_side import RequestRate, kube_access, kube_client
 from orlop.processes.leader_flags import LeaderSettings
+from orlop.processes.lease_side import LeaseSide
 from orlop.sidecars.attacher.attacher import Caches
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of, lease_of
 from orlop.sidecars.attacher.driver_session import (
@@ -43,9 +42,11 @@ from orlop.sidecars.attacher.driver_session import (
     DriverLost,
     DriverSession,
     SessionTimes,
+    came_back_as,
 )
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 
+NAME: Final = "orlop-attacher"
 EVENTS_SECONDS: Final = 5.0
 BURST: Final = 10
 _NO_EFFECT: Final = "Accepted for upstream's sake, without effect."
@@ -170,8 +171,12 @@ async def run(settings: AttacherFlags, given: Surroundings) -> None:
         )
         stack.push_async_callback(csi.close)
         access = kube_access(settings.kubeconfig, given)
-        kube = await stack.enter_async_context(kube_client(access, given, name="orlop-attacher", rate=settings.rate))
-        role = _Role(settings, given, csi, kube, settings.leader.leader_election_namespace or access.namespace)
+        kube = await stack.enter_async_context(kube_client(access, given, name=NAME, rate=settings.rate))
+        unlimited = kube
+        if settings.rate is not None:
+            unlimited = await stack.enter_async_context(kube_client(access, given, name=NAME))
+        leases = LeaseSide(settings.leader, given, unlimited, access.namespace)
+        role = _Role(settings, given, csi, kube, leases)
         if settings.http_address is not None:
             await _serve_http(settings, given, role, stack, settings.http_address)
         await role.run()
@@ -181,15 +186,16 @@ class _Role:
     """From the driver's name to the end."""
 
     def __init__(
-        self, settings: AttacherFlags, given: Surroundings, csi: CsiClient, kube: KubeClient, namespace: str
+        self, settings: AttacherFlags, given: Surroundings, csi: CsiClient, kube: KubeClient, leases: LeaseSide
     ) -> None:
         self._settings = settings
         self._given = given
         self._csi = csi
         self._kube = kube
-        self._namespace = namespace
+        self.leases = leases
         self._queues = WorkqueueMetrics(given.metrics)
-        self._leadership: Leadership | None = None
+        self._driver: str | None = None
+        """Its name, since it was first asked: that does not change as long as we live."""
         self._in_session = False
 
     async def run(self) -> None:
@@ -208,11 +214,6 @@ class _Role:
         if not working.cancelled():
             working.result()
 
-    async def why_not_leading(self) -> str | None:
-        """Only a leader that has lost its lease, and does not end, is ill."""
-        lost = self._leadership is not None and not self._leadership.held()
-        return "the lease is lost, and the process has not ended" if lost else None
-
     async def why_not_ready(self) -> str | None:
         return None if self._in_session else "the driver, or the lease, is waited for"
 
@@ -220,15 +221,22 @@ class _Role:
         while not self._given.stop.is_set():
             driver = await self._known_driver()
             try:
-                async with self._leading(driver) as leadership:
-                    await self._attach(driver, leadership)
+                async with self.leases.leading(lease_of(driver)) as may_act:
+                    await self._attach(driver, may_act)
             except DriverLost as error:
                 self._given.log.error("the driver is lost: nothing is attached until it answers again", error=error)
             except (AnotherDriver, LeadershipLost) as error:
                 raise CannotGoOn(str(error)) from None
 
     async def _known_driver(self) -> str:
-        """Waits for one that answers and says that it is ready."""
+        """Waits for one that answers and says that it is ready; only the first may have any name."""
+        name = await self._ready_driver()
+        if self._driver is not None and name != self._driver:
+            raise CannotGoOn(came_back_as(name, self._driver))
+        self._driver = name
+        return name
+
+    async def _ready_driver(self) -> str:
         self._given.log.info("waiting for the driver", address=str(self._settings.csi_address))
         while True:
             try:
@@ -240,30 +248,12 @@ class _Role:
             except CsiError as error:
                 raise CannotGoOn(f"the driver at {self._settings.csi_address} cannot be used: {error}") from None
 
-    @asynccontextmanager
-    async def _leading(self, driver: str) -> AsyncIterator[Leadership | None]:
-        leader = self._settings.leader
-        if not leader.leader_election:
-            yield None
-            return
-        lease = ObjectName(self._namespace, lease_of(driver))
-        candidate = Candidate(lease, socket.gethostname(), leader.times, leader.leader_election_labels)
-        given = self._given
-        election = LeaderElection(self._kube, candidate, clock=given.clock, random=given.random, log=given.log)
-        async with election.leading() as leadership:
-            self._leadership = leadership
-            try:
-                yield leadership
-            finally:
-                self._leadership = None
-
-    async def _attach(self, driver: str, leadership: Leadership | None) -> None:
+    async def _attach(self, driver: str, may_act: Callable[[], None]) -> None:
         given, settings = self._given, self._settings
         reporter = Reporter("external-attacher", socket.gethostname())
         events = EventRecorder(
             self._kube, reporter, clock=given.clock, random=given.random, log=given.log, metrics=given.metrics
         )
-        may_act = leadership.guard if leadership is not None else _always
         tools = Tools(
             self._kube,
             self._csi,
@@ -293,10 +283,6 @@ class _Role:
                 self._in_session = False
                 await events.drain(EVENTS_SECONDS)
                 telling.cancel()
-
-
-def _always() -> None:
-    """Without an election everybody may."""
 
 
 def _order(settings: AttacherFlags, driver: str) -> AttacherSettings:
@@ -329,7 +315,7 @@ async def _serve_http(
 ) -> None:
     from orlop.processes.http_side import http_side  # noqa: PLC0415 - only who asks for it pays for it
 
-    liveness = {"leader-election": role.why_not_leading} if settings.leader.leader_election else {}
+    liveness = {"leader-election": role.leases.why_not_leading} if settings.leader.leader_election else {}
     readiness = {"attaching": role.why_not_ready}
     await stack.enter_async_context(
         http_side(address, given, readiness, liveness=liveness, metrics_path=settings.metrics_path)

@@ -7,10 +7,11 @@ import base64
 import pytest
 
 from orlop.kube.client import MergePatch
-from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
+from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attacher_name_rules import NODE_IDS_ANNOTATION
 from support.api_objects import named
-from support.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
 ATTACHES = ["PATCH persistentvolumes/pv1", "PATCH volumeattachments/va1", "PATCH volumeattachments/va1/status"]
@@ -66,6 +67,23 @@ async def test_the_only_read_is_that_of_the_secret_once_for_each_call():
         await world.delete(VOLUME_ATTACHMENT, "va1")
         await world.until_gone(VOLUME_ATTACHMENT, "va1")
         assert world.wire.asked(attached) == [read, "PATCH volumeattachments/va1"]
+
+
+async def test_a_node_without_a_csinode_is_read_once_to_attach_and_not_at_all_to_detach():
+    async with attacher_world() as world, world.attacher():
+        node = named("n1")
+        node["metadata"]["annotations"] = {NODE_IDS_ANNOTATION: f'{{"{DRIVER}": "old-id"}}'}
+        await world.client.create(NODE, node)
+        await world.volume()
+        before = await settled(world)
+        await world.wanted()
+        await world.until_attached()
+        attached = await settled(world)
+        assert world.wire.asked(before) == ["GET nodes/n1", *ATTACHES]
+        await world.delete(VOLUME_ATTACHMENT, "va1")
+        await world.until_gone(VOLUME_ATTACHMENT, "va1")
+        await settled(world)
+        assert world.wire.asked(attached) == ["PATCH volumeattachments/va1"]
 
 
 async def test_where_others_keep_the_object_a_detach_is_two_writes():

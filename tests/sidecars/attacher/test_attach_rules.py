@@ -127,6 +127,16 @@ def test_one_that_says_it_is_attached_without_our_finalizer_is_attached_in_earne
     assert isinstance(step(patched(told, first.patch), volume(OURS)), ProtectAttachment)
 
 
+@pytest.mark.parametrize("node_id", ["id-2", None])
+def test_one_whose_node_has_another_id_by_now_is_not_told_to_be_attached_while_it_is_attached_there(
+    node_id: str | None,
+):
+    found = prepared(status={"attached": True, "attachmentMetadata": {"device": "/dev/a"}})
+    told = step(found, volume(OURS), node_id, published=False)
+    assert isinstance(told, MarkDetached)
+    assert apply_json_patch(found, told.patch.operations)["status"] == {"attached": False}
+
+
 def test_one_that_the_driver_does_not_have_published_is_attached_again():
     assert isinstance(step(prepared(status={"attached": True}), volume(OURS), published=False), Publish)
 

@@ -170,9 +170,17 @@ async def test_one_that_cannot_be_detached_is_told_so_and_keeps_our_finalizer(ba
         assert_that_nothing_broke(world)
 
 
-async def test_access_modes_that_contradict_hinder_no_detaching():
+HARMLESS: dict[str, Json] = {
+    "access modes that contradict": csi_volume({"accessModes": ["ReadOnlyMany", "ReadWriteOnce"]}),
+    "huge attributes": csi_volume(volumeAttributes={"a": "x" * (2 << 20)}),
+    "attributes that are no texts": csi_volume(volumeAttributes={"a": [1]}),
+}
+
+
+@pytest.mark.parametrize("pv", HARMLESS.values(), ids=list(HARMLESS))
+async def test_what_only_attaching_needs_hinders_no_detaching(pv: Json):
     async with attacher_world() as world:
-        await make(world, Bad("", csi_volume({"accessModes": ["ReadOnlyMany", "ReadWriteOnce"]}), going()))
+        await make(world, Bad("", pv, going()))
         async with world.attacher():
             await world.until_gone(VOLUME_ATTACHMENT, "va1")
         assert world.calls() == [UNPUBLISH]

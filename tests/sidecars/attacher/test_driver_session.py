@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
 
 from orlop.csi.in_process import InProcessConnection
+from orlop.csi.transport import Shape
 from orlop.kube import objects
+from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.sidecars.attacher.driver_session import AnotherDriver, DriverLost, DriverSession, SessionTimes
-from support.attacher_worlds import OURS, PUBLISH, AttacherWorld, attacher_world
+from support.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
+OTHER = {"driver": {"name": "other.example.com"}}
 NOTHING_TO_ATTACH = {"capabilities": {"controller": []}}
 
 
@@ -31,6 +34,21 @@ class Session:
         await self.world.clock.sleep(2)
         self.world.play({}, **script)
         self.connection.mend(self.world.interceptor)
+
+
+class Deaf:
+    """Accepts connections, and is never heard of."""
+
+    def shape_of(self, _path: str) -> Shape:
+        return Shape.ONE_ANSWER
+
+    async def answer(self, _path: str, _message: bytes) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def answers(self, _path: str, _message: bytes) -> AsyncGenerator[bytes, None]:
+        await asyncio.Event().wait()
+        yield b""
 
 
 @asynccontextmanager
@@ -74,6 +92,65 @@ async def test_a_driver_that_hangs_is_lost_within_the_same_time():
         assert the.world.clock.elapsed() - began <= 11
 
 
+async def test_a_driver_that_is_busy_with_our_calls_is_not_lost_though_it_answers_nobody_else():
+    async with session() as the:
+        await the.world.until_attached()
+        slow = {"times": 0, "delay": "14s"}
+        the.world.play({"Probe": [slow], PUBLISH: [slow]})
+        the.connection.mend(the.world.interceptor)
+        for number in range(2, 7):
+            await the.world.volume(f"pv{number}", f"h{number}")
+            await the.world.wanted(f"va{number}", f"pv{number}")
+            await the.world.clock.sleep(14)
+        assert not the.running.done()
+        await the.world.until_attached("va6")
+
+
+async def test_a_driver_that_answers_none_of_our_calls_is_lost_when_one_could_have_been_answered():
+    async with session() as the:
+        await the.world.until_attached()
+        the.connection.mend(Deaf())
+        began = the.world.clock.elapsed()
+        for number in range(2, 12):
+            await the.world.volume(f"pv{number}", f"h{number}")
+            await the.world.wanted(f"va{number}", f"pv{number}")
+        await asyncio.wait([the.running])
+        assert isinstance(the.running.exception(), DriverLost)
+        assert the.world.clock.elapsed() - began <= 26
+
+
+async def test_another_driver_on_the_socket_is_asked_to_detach_nothing_before_its_name_is_known():
+    async with session() as the:
+        await the.world.until_attached()
+        the.connection.cut()
+        the.world.play({}, **OTHER)
+        the.connection.mend(the.world.interceptor)
+        await the.world.delete(VOLUME_ATTACHMENT, "va1")
+        await asyncio.wait([the.running])
+        assert isinstance(the.running.exception(), AnotherDriver)
+        assert the.world.calls() == [PUBLISH]
+        assert objects.finalizers(await the.world.attachment()) == (OURS,)
+
+
+async def test_another_driver_that_comes_just_when_it_is_asked_is_not_believed(monkeypatch: pytest.MonkeyPatch):
+    async with session() as the:
+        await the.world.until_attached()
+        ask = the.connection.call
+
+        async def asked_of_another(path: str, message: bytes, within: float) -> bytes:
+            if path.endswith(UNPUBLISH):
+                the.world.play({}, **OTHER)
+                the.connection.mend(the.world.interceptor)
+            return await ask(path, message, within)
+
+        monkeypatch.setattr(the.connection, "call", asked_of_another)
+        await the.world.delete(VOLUME_ATTACHMENT, "va1")
+        await asyncio.wait([the.running])
+        assert isinstance(the.running.exception(), AnotherDriver)
+        assert the.world.calls() == [PUBLISH, UNPUBLISH]
+        assert objects.finalizers(await the.world.attachment()) == (OURS,)
+
+
 async def test_a_driver_that_is_away_for_a_moment_is_waited_for_and_no_other_is_told():
     async with session() as the:
         await the.world.until_attached()
@@ -101,7 +178,7 @@ async def test_whoever_got_the_lease_while_his_driver_hung_gives_it_back_in_time
 
 async def test_whoever_got_the_lease_while_his_driver_became_another_does_not_begin():
     async with attacher_world() as world:
-        world.play({}, driver={"name": "other.example.com"})
+        world.play({}, **OTHER)
         async with world.tools() as (caches, settings, tools, _connection):
             with pytest.raises(AnotherDriver, match="came back as 'other"):
                 await DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(asyncio.Event())
@@ -110,7 +187,7 @@ async def test_whoever_got_the_lease_while_his_driver_became_another_does_not_be
 async def test_a_driver_that_came_back_with_another_name_ends_all():
     async with session() as the:
         await the.world.until_attached()
-        await the.restarted(driver={"name": "other.example.com"})
+        await the.restarted(**OTHER)
         await asyncio.wait([the.running])
         assert isinstance(the.running.exception(), AnotherDriver)
 

@@ -21,6 +21,7 @@ from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION
 from orlop.sidecars.attacher.volume_source_rules import (
     BadObject,
     VolumeSource,
+    bare_source_of,
     checked_access_modes,
     source_of,
     volume_name_of,
@@ -35,7 +36,7 @@ class AttachmentFacts:
     volume: Json | None
     """The PersistentVolume that it names, where it names one that is there."""
     node_id: str | None
-    """What the driver calls the node at present; None where nobody says."""
+    """What the driver calls the node at present; None where nobody says, or it is not `needs_node_id`."""
     driver: str
     finalizer: str
     published: bool | None = None
@@ -111,7 +112,7 @@ def next_step(facts: AttachmentFacts) -> Step:
     if attacher_of(facts.attachment) != facts.driver:
         return Nothing("it is for another driver")
     try:
-        return _detach(facts) if objects.is_being_deleted(facts.attachment) else _attach(facts)
+        return _detach(facts) if is_to_be_detached(facts.attachment) else _attach(facts)
     except BadObject as error:
         return Refuse(str(error))
 
@@ -130,6 +131,16 @@ def is_attached(attachment: Json) -> bool:
     return _part(attachment, "status").get("attached") is True
 
 
+def is_to_be_detached(attachment: Json) -> bool:
+    """The other way than attaching, with workers of its own."""
+    return objects.is_being_deleted(attachment)
+
+
+def needs_node_id(attachment: Json) -> bool:
+    """Whether what comes next depends on what the driver calls the node at present: a recorded id is detached from."""
+    return not is_to_be_detached(attachment) or recorded_node_id(attachment) is None
+
+
 def recorded_node_id(attachment: Json) -> str | None:
     return objects.annotations(attachment).get(NODE_ID_ANNOTATION) or None
 
@@ -144,6 +155,9 @@ def _attach(facts: AttachmentFacts) -> Step:
         return Nothing("it is attached")
     if is_attached(attachment) and not has_ours:
         # Told by somebody else, or before the driver wanted to be asked: else it would be believed from here on.
+        return MarkDetached(detached_patch(attachment))
+    if is_attached(attachment) and recorded_node_id(attachment) != facts.node_id:
+        # It was so at another node of this name, and the driver says that it is no more.
         return MarkDetached(detached_patch(attachment))
     source = source_of(attachment, facts.volume, facts.driver)
     checked_access_modes(source.access_modes)
@@ -204,7 +218,7 @@ def _source_to_detach(facts: AttachmentFacts) -> VolumeSource:
             f"the PersistentVolume {name} is gone, though our finalizer should have kept it: nobody knows which volume "
             "is to be detached. Detach it at the driver's own, then take the finalizer from this object"
         )
-    return source_of(facts.attachment, facts.volume, facts.driver)
+    return bare_source_of(facts.attachment, facts.volume, facts.driver)
 
 
 # ---- what is told ----------------------------------------------------------------------------------------------------

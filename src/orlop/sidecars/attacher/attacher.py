@@ -2,7 +2,7 @@
 
 Three pools: attaching, detaching, and letting go of volumes. One VolumeAttachment is in the hands of one worker at a
 time, whichever pool it is from; attaching never waits behind detaching, and no node's volumes behind those of a node
-that hangs.
+that hangs. A worker who finds that an object is to go the other way by now leaves it to the other pool.
 
 Who is woken: a VolumeAttachment when something of it changed that our rules look at, and that we have not written
 ourselves; also when its PersistentVolume or the CSINode of its node changed and it is not attached yet. A
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from orlop.foundation.task_group import TaskGroup
@@ -27,7 +28,13 @@ from orlop.kube.object_cache import CachedObject
 from orlop.kube.objects import ObjectName
 from orlop.kube.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, WorkerPool
 from orlop.kube.workqueue import Crowds, Workqueue
-from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, node_name_of, recorded_node_id
+from orlop.sidecars.attacher.attach_rules import (
+    attacher_of,
+    is_attached,
+    is_to_be_detached,
+    node_name_of,
+    recorded_node_id,
+)
 from orlop.sidecars.attacher.attachment_work import AttachmentWork, NotSettled
 from orlop.sidecars.attacher.node_id_rules import id_in_csi_node
 from orlop.sidecars.attacher.node_ids import NodeIds
@@ -59,6 +66,7 @@ class _Seen:
     look: Look
     version: str
     volume_name: str
+    pool: str
 
     def is_news(self, found: CachedObject) -> bool:
         """Not what the cache still shows from before our own write; and not what is of no concern to the rules."""
@@ -103,8 +111,8 @@ class Attacher:
             crowds=Crowds(self._node_of, settings.workers, SHARE_OF_A_NODE),
         )
         pools = (
-            WorkerPool(ATTACH, settings.workers, self._settle_attachment),
-            WorkerPool(DETACH, settings.workers, self._settle_attachment),
+            WorkerPool(ATTACH, settings.workers, partial(self._settle_attachment, ATTACH)),
+            WorkerPool(DETACH, settings.workers, partial(self._settle_attachment, DETACH)),
             WorkerPool(VOLUMES, settings.workers, self._settle_volume),
         )
         self._loop = ReconcileLoop(self._queue, pools, clock=tools.clock, log=tools.log)
@@ -134,9 +142,10 @@ class Attacher:
         """What is under way ends; nothing else is begun."""
         self._loop.stop()
 
-    def _node_of(self, name: ObjectName) -> str:
+    def _node_of(self, name: ObjectName) -> str | ObjectName:
+        """Volumes that are let go of belong to no node, and so to no crowd but themselves."""
         found = self._attachments.get(name)
-        return node_name_of(found) if found is not None else ""
+        return node_name_of(found) if found is not None else name
 
     # ---- what is to be looked at ---------------------------------------------------------------------------------
 
@@ -170,10 +179,10 @@ class Attacher:
         if found is None or attacher_of(found) != self._driver:
             return
         self._note(name, found)
-        self._queue.add(DETACH if objects.is_being_deleted(found) else ATTACH, name)
+        self._queue.add(_pool_of(found), name)
 
     def _note(self, name: ObjectName, found: Mapping[str, Any]) -> None:
-        self._seen[name] = _Seen(_look(found), objects.resource_version(found), volume_name_of(found))
+        self._seen[name] = _Seen(_look(found), objects.resource_version(found), volume_name_of(found), _pool_of(found))
 
     def _volume_changed(self, name: ObjectName) -> None:
         volume = self._volumes.get(name)
@@ -198,9 +207,12 @@ class Attacher:
 
     # ---- what is to be done --------------------------------------------------------------------------------------
 
-    async def _settle_attachment(self, name: ObjectName) -> Outcome:
+    async def _settle_attachment(self, pool: str, name: ObjectName) -> Outcome:
         found = self._attachments.get(name)
         if found is None or attacher_of(found) != self._driver or self._ended.get(name) == objects.uid(found):
+            return Done()
+        if _pool_of(found) != pool:
+            self._leave_to_the_other(name, found)
             return Done()
         self._worked_on.add(name)
         try:
@@ -208,6 +220,19 @@ class Attacher:
         finally:
             self._worked_on.discard(name)
             self._attachment_changed(name)
+            self._hand_over(pool, name)
+
+    def _leave_to_the_other(self, name: ObjectName, found: CachedObject) -> None:
+        """What was to be tried again in this pool, before it was to go the other way."""
+        self._note(name, found)
+        if not self._queue.failures(_pool_of(found), name):  # else that pool has its own time for it
+            self._queue.add(_pool_of(found), name)
+
+    def _hand_over(self, pool: str, name: ObjectName) -> None:
+        """Our own write may have been the first to show that it is to go the other way: nothing else would wake it."""
+        seen = self._seen.get(name)
+        if seen is not None and seen.pool != pool:
+            self._queue.add(seen.pool, name)
 
     async def _settle(self, name: ObjectName, found: CachedObject) -> Outcome:
         self._note(name, found)
@@ -253,6 +278,10 @@ def _look_at_volume(volume: CachedObject | None) -> Look:
     if volume is None:
         return GONE
     return objects.uid(volume), objects.is_being_deleted(volume), repr(volume.get("spec"))
+
+
+def _pool_of(attachment: Mapping[str, Any]) -> str:
+    return DETACH if is_to_be_detached(attachment) else ATTACH
 
 
 def _volume_keys(attachment: CachedObject) -> list[str]:

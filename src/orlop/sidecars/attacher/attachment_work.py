@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orlop.csi.error_codes import CsiError
+from orlop.csi.error_codes import CsiError, Unavailable
 from orlop.csi.proto import rpc
+from orlop.csi.rpc_type import Request, Response, Rpc
 from orlop.kube import objects, patches
 from orlop.kube.errors import ApiError, Conflict, Invalid, NotFound, PatchRefused, RequestTooLarge, ServerError
 from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT, InvalidPath
@@ -39,6 +40,8 @@ from orlop.sidecars.attacher.attach_rules import (
     attached_patch,
     detached_patch,
     failed_patch,
+    is_to_be_detached,
+    needs_node_id,
     next_step,
     node_name_of,
 )
@@ -64,6 +67,8 @@ class _Subject:
     attachment: Mapping[str, Any] | None
     volume: Mapping[str, Any] | None
     published: bool | None = None
+    annotated: tuple[str, str | None] | None = None
+    """What a Node was found to say, which is read once."""
     taken_back: tuple[str, str] | None = None
     """The uid and the node's id that the driver has unpublished: it is asked once, however often writes are refused."""
     given: tuple[tuple[str, str], Mapping[str, str]] | None = None
@@ -95,12 +100,18 @@ class AttachmentWork:
         volume: Mapping[str, Any] | None,
         published: bool | None = None,  # noqa: FBT001 - a fact, not a switch
     ) -> Mapping[str, Any] | None:
-        """The object as it is then; None when it is gone. `NotSettled`: it failed, and that is told."""
+        """The object as it is then; None when it is gone. `NotSettled`: it failed, and that is told.
+
+        One way only: who attached it gives it back when it is to be detached, and the other way round.
+        """
         subject = _Subject(name, attachment, volume, published)
+        detaching = is_to_be_detached(attachment)
         refused = 0
         for _ in range(MOST_STEPS):
+            if subject.attachment is None or is_to_be_detached(subject.attachment) != detaching:
+                return subject.attachment
             try:
-                if subject.attachment is None or await self._is_done(subject):
+                if await self._is_done(subject):
                     return subject.attachment
             except (Conflict, PatchRefused):
                 refused += 1
@@ -129,12 +140,21 @@ class AttachmentWork:
             AttachmentFacts(
                 subject.attachment,
                 subject.volume,
-                await self._node_ids.of(node_name_of(subject.attachment)),
+                await self._node_id(subject, subject.attachment),
                 self._settings.driver,
                 self._settings.finalizer,
                 subject.published,
             )
         )
+
+    async def _node_id(self, subject: _Subject, attachment: Mapping[str, Any]) -> str | None:
+        node = node_name_of(attachment)
+        known = self._node_ids.known(node)
+        if known is not None or not needs_node_id(attachment):
+            return known
+        if subject.annotated is None or subject.annotated[0] != node:
+            subject.annotated = node, await self._node_ids.annotated(node)
+        return subject.annotated[1]
 
     async def _take(self, step: Step, subject: _Subject) -> None:
         match step:
@@ -169,14 +189,25 @@ class AttachmentWork:
         request = driver_request_rules.publish_request(
             source, node_id, abilities, self._settings.default_fs_type, await self._secrets(source.secret)
         )
-        self._may_act()
-        answer = await self._csi.call(rpc.CONTROLLER_PUBLISH_VOLUME, request, within=self._settings.timeout)
+        answer = await self._call(rpc.CONTROLLER_PUBLISH_VOLUME, request)
         return dict(answer.publish_context)
 
     async def _unpublish(self, source: VolumeSource, node_id: str) -> None:
         request = driver_request_rules.unpublish_request(source.handle, node_id, await self._secrets(source.secret))
+        await self._call(rpc.CONTROLLER_UNPUBLISH_VOLUME, request)
+
+    async def _call(self, method: Rpc[Request, Response], request: Request) -> Response:
+        """Another driver that came to the socket is not asked; and where it was, nothing that it said is believed."""
+        await self._be_sure_of_driver()
         self._may_act()
-        await self._csi.call(rpc.CONTROLLER_UNPUBLISH_VOLUME, request, within=self._settings.timeout)
+        answer = await self._csi.call(method, request, within=self._settings.timeout)
+        await self._be_sure_of_driver()
+        return answer
+
+    async def _be_sure_of_driver(self) -> None:
+        name = await self._csi.driver_name()
+        if name != self._settings.driver:
+            raise Unavailable(f"the driver {self._settings.driver} is away: {name!r} answers in its place")
 
     async def _secrets(self, name: SecretName | None) -> Mapping[str, str]:
         if name is None:
@@ -247,7 +278,7 @@ class AttachmentWork:
 
     async def _tell_failure(self, subject: _Subject, sentence: str, code: int | None) -> None:
         found = _known(subject)
-        detaching = objects.is_being_deleted(found)
+        detaching = is_to_be_detached(found)
         reason = "FailedDetachVolume" if detaching else "FailedAttachVolume"
         self._events.warning(
             {"kind": VOLUME_ATTACHMENT.kind, "apiVersion": VOLUME_ATTACHMENT.api_version, **found},

@@ -4,9 +4,10 @@ A driver that came back may be another version: its name and what it can do are 
 connection. Another name ends all of it (`AnotherDriver`). Another ability to attach changes the kind of attacher, when
 the work under way has ended.
 
-A driver that does not answer is waited out, at most so long since its last answer; then `DriverLost`, so that a replica
-whose driver is well can take the lease. It must answer when the work begins, too: somebody may have waited long for the
-lease, and his driver died or became another meanwhile.
+A driver that cannot be reached is waited out, at most so long since its last answer, to whatever call; then
+`DriverLost`, so that a replica whose driver is well can take the lease. One that can be reached and is silent may be
+busy with calls of ours: while there are any, it has in addition the time that one may take. It must answer when the
+work begins, too: somebody may have waited long for the lease, and his driver died or became another meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from orlop.csi.error_codes import CsiError, Unimplemented
+from orlop.csi.error_codes import CsiError, DeadlineExceeded, Unimplemented
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.foundation.task_group import TaskGroup
 from orlop.sidecars.attacher.attacher import Attacher, Caches
@@ -36,6 +37,10 @@ class DriverLost(Exception):
 
 class AnotherDriver(Exception):
     """The driver that came back has another name: nothing of it is ours to attach."""
+
+
+def came_back_as(name: str, was: str) -> str:
+    return f"the driver came back as {name!r}, and was {was!r}: this attacher is for that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +130,35 @@ class DriverSession:
             raise DriverLost(f"the driver {self._settings.driver} does not answer: {why}") from error
 
     async def _watch_driver(self) -> None:
-        times = self._times
         answered = self._clock.elapsed()
-        silent = False
+        pause = self._times.look
         while True:
-            await self._clock.sleep(min(LOOK_AGAIN_SECONDS, times.look) if silent else times.look)
+            await self._clock.sleep(pause)
             began = self._clock.elapsed()
-            silent = not await self._answers()
-            if not silent:
-                answered = began
+            error = await self._why_silent()
+            if error is None:
+                answered, pause = began, self._times.look
                 await self._look_whether_changed()
-            elif self._clock.elapsed() + min(LOOK_AGAIN_SECONDS, times.look) > answered + times.patience:
-                raise DriverLost(f"the driver {self._settings.driver} has not answered for {times.patience:g} s")
+                continue
+            answered, pause = max(answered, self._csi.answered), min(LOOK_AGAIN_SECONDS, self._times.look)
+            patience = self._patience_after(error)
+            if self._clock.elapsed() + pause > answered + patience:
+                raise DriverLost(f"the driver {self._settings.driver} has not answered for {patience:g} s")
 
-    async def _answers(self) -> bool:
+    async def _why_silent(self) -> CsiError | None:
         try:
             await self._csi.call(rpc.PROBE, csi_pb2.ProbeRequest(), within=self._times.look)
         except Unimplemented:
-            return True
+            return None
         except CsiError as error:
             self._log.warning("the driver does not answer", error=error)
-            return False
-        return True
+            return error
+        return None
+
+    def _patience_after(self, error: CsiError) -> float:
+        """A driver that takes one call after another answers a look when it is done with those before."""
+        may_be_busy = isinstance(error, DeadlineExceeded) and self._csi.under_way > 0
+        return self._times.patience + (self._settings.timeout if may_be_busy else 0.0)
 
     async def _look_whether_changed(self) -> None:
         """On the same connection it is the same driver."""
@@ -167,7 +179,5 @@ class DriverSession:
     async def _asked_anew(self) -> frozenset[str]:
         name = (await self._csi.plugin_info()).name
         if name != self._settings.driver:
-            raise AnotherDriver(
-                f"the driver came back as {name!r}, and was {self._settings.driver!r}: this attacher is for that"
-            )
+            raise AnotherDriver(came_back_as(name, self._settings.driver))
         return await self._csi.controller_abilities()

@@ -1,6 +1,7 @@
 """What a driver calls a node: as the CSINode says; else as the Node's annotation does, which older kubelets write.
 
-The Node is asked of the API server when it is needed, which is rare; who may not read Nodes does without.
+The Node is read from the API server, by who needs it and found no CSINode, which is rare; who may not read Nodes does
+without.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ class NodeIds:
         self._kube = kube
         self._driver = driver
 
-    async def of(self, node_name: str) -> str | None:
-        """None: nobody says. Raises what the API server says against answering."""
+    def known(self, node_name: str) -> str | None:
+        """None: no CSINode says."""
+        return id_in_csi_node(self._csi_nodes.get(ObjectName(None, node_name)), self._driver) if node_name else None
+
+    async def annotated(self, node_name: str) -> str | None:
+        """None: no Node says either. Raises what the API server says against answering."""
         if not node_name:
             return None
-        known = id_in_csi_node(self._csi_nodes.get(ObjectName(None, node_name)), self._driver)
-        return known or await self._annotated(node_name)
-
-    async def _annotated(self, node_name: str) -> str | None:
         with suppress(NotFound, Forbidden, InvalidPath):  # the last: no node can have such a name
             return id_in_annotation(await self._kube.get(NODE, ObjectName(None, node_name)), self._driver)
         return None

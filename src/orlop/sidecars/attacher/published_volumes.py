@@ -22,7 +22,7 @@ from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, recor
 from orlop.sidecars.attacher.attacher import Caches
 from orlop.sidecars.attacher.driver_request_rules import LISTS
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
-from orlop.sidecars.attacher.volume_source_rules import BadObject, source_of, volume_name_of
+from orlop.sidecars.attacher.volume_source_rules import BadObject, bare_source_of, volume_name_of
 
 MOST_PAGES: Final = 100_000
 """A driver that gives another page for ever is not waited for."""
@@ -95,7 +95,7 @@ class PublishedVolumes:
         volume_name = volume_name_of(attachment)
         volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
         try:
-            handle = source_of(attachment, volume, self._settings.driver).handle
+            handle = bare_source_of(attachment, volume, self._settings.driver).handle
         except BadObject:
             return None
         return node_id in published.get(handle, frozenset())

@@ -7,8 +7,10 @@ come here too. What cannot be understood raises `BadObject` with a sentence for 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+Json: TypeAlias = Mapping[str, Any]
 
 LARGEST_ATTRIBUTES: Final = 1 << 20
 """Bytes of all keys and values together: a driver takes messages of 4 MiB."""
@@ -74,47 +76,59 @@ def volume_name_of(attachment: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def source_of(attachment: Mapping[str, Any], volume: Mapping[str, Any] | None, driver: str) -> VolumeSource:
-    """`volume` is the PersistentVolume that it names, where there is one."""
+def source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSource:
+    """All that attaching needs. `volume` is the PersistentVolume that it names, where there is one."""
+    spec, where = _spec_of(attachment, volume)
+    csi = _csi_of(spec, where, driver)
+    return replace(
+        bare_source_of(attachment, volume, driver),
+        read_only=csi.get("readOnly") is True,
+        fs_type=_text(csi, "fsType"),
+        attributes=_attributes(csi, where),
+        access_modes=_texts(spec, "accessModes"),
+        mount_options=_texts(spec, "mountOptions"),
+        is_block=spec.get("volumeMode") == BLOCK,
+    )
+
+
+def bare_source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSource:
+    """Which volume it is, and with which secret: what detaching needs. What else is wrong does not keep it attached."""
+    spec, where = _spec_of(attachment, volume)
+    csi = _csi_of(spec, where, driver)
+    handle = csi.get("volumeHandle")
+    if not isinstance(handle, str) or not handle:
+        raise BadObject(f"{where} has no csi.volumeHandle: the driver would not know which volume is meant")
+    return VolumeSource(volume_name_of(attachment), handle, secret=_secret(csi, where))
+
+
+def _spec_of(attachment: Json, volume: Json | None) -> tuple[Json, str]:
+    """The spec of a PersistentVolume, and where it stands."""
     name = volume_name_of(attachment)
     inline = _mapping(_mapping(attachment, "spec"), "source").get("inlineVolumeSpec")
     if name and inline is not None:
         raise BadObject(
             "spec.source names a PersistentVolume and has an inlineVolumeSpec: it may have only one of them"
         )
-    if inline is not None:
-        return _read(inline, "spec.source.inlineVolumeSpec", driver, "")
-    if not name:
+    if not name and inline is None:
         raise BadObject(
             "spec.source names no PersistentVolume and has no inlineVolumeSpec: nobody knows what to attach"
         )
-    if volume is None:
+    if name and volume is None:
         raise BadObject(f"there is no PersistentVolume {name}")
-    return _read(volume.get("spec"), f"the PersistentVolume {name}", driver, name)
-
-
-def _read(spec: Any, where: str, driver: str, volume_name: str) -> VolumeSource:
+    where = f"the PersistentVolume {name}" if name else "spec.source.inlineVolumeSpec"
+    spec = volume.get("spec") if volume is not None and name else inline
     if not isinstance(spec, Mapping):
         raise BadObject(f"{where} has no spec")
+    return spec, where
+
+
+def _csi_of(spec: Json, where: str, driver: str) -> Json:
     csi = spec.get("csi")
     if not isinstance(csi, Mapping):
         raise BadObject(f"{where} is no volume of a CSI driver{_kind_of(spec)}")
     if csi.get("driver") != driver:
         raise BadObject(f"{where} belongs to the driver {csi.get('driver')!r}, and this VolumeAttachment to {driver!r}")
-    handle = csi.get("volumeHandle")
-    if not isinstance(handle, str) or not handle:
-        raise BadObject(f"{where} has no csi.volumeHandle: the driver would not know which volume is meant")
-    return VolumeSource(
-        volume_name,
-        handle,
-        read_only=csi.get("readOnly") is True,
-        fs_type=_text(csi, "fsType"),
-        attributes=_attributes(csi, where),
-        secret=_secret(csi, where),
-        access_modes=_texts(spec, "accessModes"),
-        mount_options=_texts(spec, "mountOptions"),
-        is_block=spec.get("volumeMode") == BLOCK,
-    )
+    return csi
 
 
 def checked_access_modes(named: tuple[str, ...]) -> frozenset[str]:
