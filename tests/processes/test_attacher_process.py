@@ -199,8 +199,9 @@ async def test_calls_and_queues_are_counted_under_upstreams_names(short_folder: 
     [
         (["--worker-threads=0"], "--worker-threads"),
         (["--http-endpoint=:1", "--metrics-address=:2"], "Only one of"),
-        (["--leader-election-lease-duration=1s"], "--leader-election"),
-        (["--retry-interval-max=1ms"], "--retry-interval-max"),
+        (["--leader-election", "--leader-election-lease-duration=1s"], "--leader-election"),
+        (["--leader-election-renew-deadline=0s"], "--leader-election-renew-deadline"),
+        (["--max-entries=2147483648"], "--max-entries cannot be '2147483648': allowed is 0 to 2147483647."),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_begins(flags: list[str], sentence: str):
