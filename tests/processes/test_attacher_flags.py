@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,8 +12,10 @@ from orlop.csi.endpoint import UnixEndpoint
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import UsageError, describe, parse_flags
 from orlop.processes.attacher import DAEMON, AttacherFlags
+from orlop.sidecars.attacher.attacher import SHARE_OF_A_NODE
 from orlop.sidecars.attacher.tools import AttacherSettings
 
+DOCUMENTS = Path(__file__).resolve().parents[2] / "docs"
 UPSTREAMS: list[tuple[str, str]] = [
     ("automaxprocs", "false"),
     ("csi-address", "/run/csi/socket"),
@@ -190,6 +193,12 @@ def test_the_times_of_a_lease_must_fit_together_only_where_there_is_one():
 def test_a_driver_that_is_away_is_waited_for_some_time_also_without_a_lease(never: str):
     with pytest.raises(UsageError, match="--leader-election-renew-deadline"):
         flags(f"--leader-election-renew-deadline={never}")
+
+
+def test_the_share_of_the_workers_that_one_node_may_have_is_told_where_they_are_counted():
+    share = f"at most {SHARE_OF_A_NODE * 100:g} % of the workers that other nodes leave"
+    assert share in rows()["worker-threads"].help
+    assert share in " ".join((DOCUMENTS / "attacher.md").read_text().split())
 
 
 def test_the_lease_is_in_the_pods_namespace_unless_told_otherwise():

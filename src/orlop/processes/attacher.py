@@ -72,7 +72,8 @@ class AttacherFlags:
         default="10",
         metavar="COUNT",
         check=at_least(1),
-        help="How many attach at a time, how many detach, and how many let go of volumes.",
+        help="How many attach at a time, how many detach, and how many let go of volumes; the volumes of one node have "
+        "at most 80 % of the workers that other nodes leave, and one at least.",
     )
     retry_interval_start: Duration = flag(
         Duration.parse, default="1s", metavar="DURATION", help="When a failure is tried again first; doubled each time."
