@@ -97,6 +97,17 @@ def test_what_failed_is_told_to_be_tried_again_and_what_was_never_tried_is_not()
     assert "is asked: ControllerPublishVolume" in explain(AttachmentSeen(fresh, volume(OURS), "id-1"), NOW).next
 
 
+def test_what_failed_in_attaching_says_nothing_of_detaching_and_is_told_as_what_was_tried():
+    error = {"message": "no slot", "time": "2026-01-02T03:03:35Z", "errorCode": 8}
+    going = attachment(ours=True, node_id="id-1", deleted=True, attachError=error)
+    told = explain(AttachmentSeen(going, volume(OURS), "id-1"), NOW)
+
+    assert told.next == "The driver is asked: ControllerUnpublishVolume of h1 from id-1."
+    assert told.tried == ("Attaching failed 30s ago (RESOURCE_EXHAUSTED, code 8): no slot",)
+    stuck = attachment(ours=True, node_id="id-1", deleted=True, attachError=error, detachError={"message": "stuck"})
+    assert "is asked again, later each time" in explain(AttachmentSeen(stuck, volume(OURS), "id-1"), NOW).next
+
+
 def test_a_code_that_nobody_knows_is_told_as_its_number():
     told = explain(AttachmentSeen(attachment(attachError={"message": "m", "errorCode": 99}), volume(), "id-1"), NOW)
 

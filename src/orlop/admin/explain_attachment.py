@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
@@ -31,6 +31,8 @@ from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 Json = Mapping[str, Any]
+ATTACHING: Final = "Attaching"
+DETACHING: Final = "Detaching"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def _tried(found: Json, now: datetime) -> tuple[str, ...]:
 def _errors(found: Json) -> list[tuple[str, Json]]:
     status = found.get("status")
     told = status if isinstance(status, Mapping) else {}
-    kinds = (("Attaching", "attachError"), ("Detaching", "detachError"))
+    kinds = ((ATTACHING, "attachError"), (DETACHING, "detachError"))
     return [(what, told[member]) for what, member in kinds if isinstance(told.get(member), Mapping)]
 
 
@@ -131,11 +133,13 @@ def _next(step: Step, facts: AttachmentFacts) -> str:
 
 
 def _again(facts: AttachmentFacts) -> str:
-    return " again, later each time, by default five minutes at most" if _tried_at_all(facts.attachment) else ""
+    return " again, later each time, by default five minutes at most" if _failed_before(facts.attachment) else ""
 
 
-def _tried_at_all(found: Json) -> bool:
-    return any(error for _, error in _errors(found))
+def _failed_before(found: Json) -> bool:
+    """In what is being tried now: what failed in attaching stays there while it is detached."""
+    tried = DETACHING if objects.is_being_deleted(found) else ATTACHING
+    return any(what == tried for what, _ in _errors(found))
 
 
 def _code_name(code: object) -> str:
