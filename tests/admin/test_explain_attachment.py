@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orlop.admin.explain_attachment import AttachmentSeen, explain
+from orlop.admin.explain_attachment import AttachmentSeen, Unreadable, explain
+from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME
 from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION, finalizer_of
 
 DRIVER = "disks.example.com"
@@ -114,6 +115,92 @@ def test_a_code_that_nobody_knows_is_told_as_its_number():
     assert told.tried == ("Attaching failed (code 99): m",)
 
 
+VOLUME_UNREAD = Unreadable(PERSISTENT_VOLUME, "pv1")
+CSI_NODE_UNREAD = Unreadable(CSI_NODE, "n1")
+NOT_TOLD: list[tuple[str, Object, Object | None, tuple[Unreadable, ...], str]] = [
+    ("attaching, no volume", attachment(ours=True), None, (VOLUME_UNREAD,), "the PersistentVolume pv1 may not be read"),
+    (
+        "detaching, no volume",
+        attachment(ours=True, node_id="id-1", deleted=True),
+        None,
+        (VOLUME_UNREAD,),
+        "the PersistentVolume pv1 may not be read",
+    ),
+    ("attaching, no node", attachment(ours=True), volume(OURS), (CSI_NODE_UNREAD,), "the CSINode n1 may not be read"),
+    (
+        "attaching, perhaps to another id",
+        attachment(ours=True, node_id="id-1"),
+        volume(OURS),
+        (CSI_NODE_UNREAD,),
+        "the CSINode n1 may not be read",
+    ),
+    (
+        "detaching, no id recorded",
+        attachment(ours=True, deleted=True),
+        volume(OURS),
+        (CSI_NODE_UNREAD,),
+        "the CSINode n1 may not be read",
+    ),
+    (
+        "neither",
+        attachment(ours=True),
+        None,
+        (VOLUME_UNREAD, CSI_NODE_UNREAD),
+        "the PersistentVolume pv1 and the CSINode n1 may not be read",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "pv", "unread", "words"), [row[1:] for row in NOT_TOLD], ids=[r[0] for r in NOT_TOLD]
+)
+def test_what_depends_on_something_that_may_not_be_read_is_not_told(
+    found: Object, pv: Object | None, unread: tuple[Unreadable, ...], words: str
+):
+    told = explain(AttachmentSeen(found, pv, None, unread), NOW)
+
+    assert told.next == f"It cannot be told: {words} with these credentials, and what comes next depends on that."
+    assert told.fields["nextStep"] is None
+    assert told.fields["unreadable"] == [str(each) for each in unread]
+
+
+TOLD: list[tuple[str, Object, Object | None, tuple[Unreadable, ...], str]] = [
+    ("attached", attachment(ours=True, node_id="i", attached=True), None, (VOLUME_UNREAD, CSI_NODE_UNREAD), "Nothing"),
+    ("no finalizer yet", attachment(ours=True), volume(), (CSI_NODE_UNREAD,), "ProtectVolume"),
+    ("an id is recorded", attachment(ours=True, node_id="i", deleted=True), volume(), (CSI_NODE_UNREAD,), "Unpublish"),
+]
+
+
+@pytest.mark.parametrize(("found", "pv", "unread", "step"), [row[1:] for row in TOLD], ids=[row[0] for row in TOLD])
+def test_what_depends_on_nothing_that_may_not_be_read_is_told(
+    found: Object, pv: Object | None, unread: tuple[Unreadable, ...], step: str
+):
+    told = explain(AttachmentSeen(found, pv, None, unread), NOW)
+
+    assert "cannot be told" not in told.next
+    assert told.fields["nextStep"] == step
+
+
+def test_that_a_volume_is_refused_is_told_whatever_its_node_is_called():
+    going = volume(OURS)
+    going["metadata"]["deletionTimestamp"] = "2026-01-02T03:03:55Z"
+    for unread in (CSI_NODE_UNREAD, Unreadable(NODE, "n1")):
+        told = explain(AttachmentSeen(attachment(ours=True), going, None, (unread,)), NOW)
+
+        assert told.next.endswith("the PersistentVolume pv1 is being deleted: it is not attached any more.")
+        assert told.fields["nextStep"] == "Refuse"
+
+
+def test_a_node_that_may_not_be_read_could_still_say_what_the_driver_calls_it():
+    told = explain(AttachmentSeen(attachment(ours=True), volume(OURS), None, (Unreadable(NODE, "n1"),)), NOW)
+
+    assert told.next.endswith(
+        "registered with kubelet? Unless the Node n1 says it, in its annotation csi.volume.kubernetes.io/nodeid: "
+        "that may not be read with these credentials."
+    )
+    assert told.fields["unreadable"] == ["Node n1"]
+
+
 def test_programs_are_told_the_same_in_fields():
     error = {"message": "no slot", "time": "2026-01-02T03:03:05Z", "errorCode": 8}
     found = attachment(ours=True, node_id="id-1", attachError=error)
@@ -129,4 +216,5 @@ def test_programs_are_told_the_same_in_fields():
         "deleted": None,
         "errors": [{"of": "Attaching", **error}],
         "nextStep": "Publish",
+        "unreadable": [],
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
+from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, Kind
 from orlop.kube.objects import InvalidTime, read_time
 from orlop.sidecars.attacher.attach_rules import (
     AttachmentFacts,
@@ -27,12 +28,24 @@ from orlop.sidecars.attacher.attach_rules import (
     node_name_of,
     recorded_node_id,
 )
-from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
+from orlop.sidecars.attacher.attacher_name_rules import NODE_IDS_ANNOTATION, finalizer_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 Json = Mapping[str, Any]
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
+UNREADABLE: Final = "may not be read with these credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that whoever asks may not read: not even whether it is there is known."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,23 @@ class AttachmentSeen:
     attachment: Json
     volume: Json | None
     node_id: str | None
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CannotBeTold:
+    """It depends on something that may not be read."""
+
+    unreadable: tuple[Unreadable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """What is known, and what comes next as far as that tells."""
+
+    facts: AttachmentFacts
+    step: Step | CannotBeTold
+    unreadable: tuple[Unreadable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +89,30 @@ def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
     found = seen.attachment
     driver = attacher_of(found)
     facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
+    outlook = _Outlook(facts, _known_step(facts, seen.unreadable), seen.unreadable)
+    what, state, tried = _what(found, driver), _state(found, now), _tried(found, now)
+    return Explanation(what, state, tried, _next(outlook), _fields(outlook))
+
+
+def _known_step(facts: AttachmentFacts, unreadable: tuple[Unreadable, ...]) -> Step | CannotBeTold:
+    """Only one that is the same whatever stands in what may not be read."""
     step = next_step(facts)
-    fields = _fields(facts, step)
-    return Explanation(_what(found, driver), _state(found, now), _tried(found, now), _next(step, facts), fields)
+    unread = {each.kind for each in unreadable}
+    if PERSISTENT_VOLUME in unread and isinstance(step, Refuse):
+        return CannotBeTold(unreadable)
+    if CSI_NODE in unread and _depends_on_the_node_id(facts):
+        return CannotBeTold(unreadable)
+    return step
 
 
-def _fields(facts: AttachmentFacts, step: Step) -> Mapping[str, Any]:
+def _depends_on_the_node_id(facts: AttachmentFacts) -> bool:
+    """Where that is not known."""
+    any_id = recorded_node_id(facts.attachment) or "any"
+    return next_step(replace(facts, node_id=any_id)) != next_step(facts)
+
+
+def _fields(outlook: _Outlook) -> Mapping[str, Any]:
+    facts, step = outlook.facts, outlook.step
     found, metadata = facts.attachment, objects.metadata(facts.attachment)
     return {
         "name": objects.name_of(found).name,
@@ -76,7 +124,8 @@ def _fields(facts: AttachmentFacts, step: Step) -> Mapping[str, Any]:
         "created": metadata.get("creationTimestamp"),
         "deleted": metadata.get("deletionTimestamp"),
         "errors": [{"of": what, **error} for what, error in _errors(found)],
-        "nextStep": type(step).__name__,
+        "nextStep": None if isinstance(step, CannotBeTold) else type(step).__name__,
+        "unreadable": [str(each) for each in outlook.unreadable],
     }
 
 
@@ -112,12 +161,16 @@ def _errors(found: Json) -> list[tuple[str, Json]]:
     return [(what, told[member]) for what, member in kinds if isinstance(told.get(member), Mapping)]
 
 
-def _next(step: Step, facts: AttachmentFacts) -> str:
+def _next(outlook: _Outlook) -> str:
+    facts, step = outlook.facts, outlook.step
     match step:
+        case CannotBeTold(unreadable):
+            them = " and ".join(f"the {each}" for each in unreadable)
+            told = f"It cannot be told: {them} {UNREADABLE}, and what comes next depends on that."
         case Nothing():
             told = "nothing, it is as it should be." if is_attached(facts.attachment) else _waits_for_others(facts)
         case Refuse(sentence):
-            told = f"Nothing, until somebody mends it: {sentence}."
+            told = f"Nothing, until somebody mends it: {_ended(sentence)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):
             told = f"The driver is asked{_again(facts)}: ControllerPublishVolume of {source.handle} to {node_id}."
         case Unpublish(source, node_id):
@@ -130,6 +183,18 @@ def _next(step: Step, facts: AttachmentFacts) -> str:
         case ProtectVolume() | ProtectAttachment() | MarkDetached():
             told = f"The attacher of {facts.driver} {_what_it_does(step)}. Where that does not happen, it does not run."
     return told
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+def _perhaps_in_the_node(outlook: _Outlook) -> str:
+    """It is read only where the CSINode does not say what the driver calls the node."""
+    node = next((each for each in outlook.unreadable if each.kind == NODE), None)
+    if node is None or not _depends_on_the_node_id(outlook.facts):
+        return ""
+    return f" Unless the {node} says it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
 
 
 def _again(facts: AttachmentFacts) -> str:
