@@ -148,12 +148,8 @@ VOLUME: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("forbidden", "words"),
-    [("persistentvolumes", "PersistentVolume pv1"), ("csinodes", "CSINode n1"), ("nodes", "Node n1")],
-)
-def test_what_may_not_be_read_is_told_and_not_taken_for_missing(tmp_path: Path, forbidden: str, words: str) -> None:
-    there = {"volumeattachments": WAITING, "persistentvolumes": VOLUME, "csinodes": {"metadata": {"name": "n1"}}}
+def answering(there: dict[str, Any], forbidden: str = "") -> Callable[[str], tuple[int, Any]]:
+    """One object of each kind, by the kind; of one kind it may read none."""
 
     def answer(path: str) -> tuple[int, Any]:
         kind = path.split("/")[-2]
@@ -161,7 +157,28 @@ def test_what_may_not_be_read_is_told_and_not_taken_for_missing(tmp_path: Path, 
             return failure(403, f"{kind} is forbidden", "Forbidden")
         return (200, there[kind]) if kind in there else failure(404, "not found", "NotFound")
 
-    with server(tmp_path, answer) as config:
+    return answer
+
+
+def test_a_csi_driver_whose_volumes_no_pod_waits_for_is_told_as_one_that_may_attach_nothing(tmp_path: Path) -> None:
+    fresh = {**WAITING, "metadata": {"name": "va1"}}
+    for required in (True, False):
+        there = {"volumeattachments": fresh, "csidrivers": {"spec": {"attachRequired": required}}}
+        with server(tmp_path, answering(there)) as config:
+            ended = run("explain", "volumeattachment", "va1", config)
+            fields = json.loads(run("explain", "volumeattachment", "va1", config, "-o", "json").stdout)["fields"]
+        assert ("as its CSIDriver has attachRequired: false" in ended.stdout) is not required
+        assert (fields["attachRequired"], fields["nextStepWhereItDoesNot"]) == (required, "MarkAttached")
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "words"),
+    [("persistentvolumes", "PersistentVolume pv1"), ("csinodes", "CSINode n1"), ("nodes", "Node n1")],
+)
+def test_what_may_not_be_read_is_told_and_not_taken_for_missing(tmp_path: Path, forbidden: str, words: str) -> None:
+    there = {"volumeattachments": WAITING, "persistentvolumes": VOLUME, "csinodes": {"metadata": {"name": "n1"}}}
+
+    with server(tmp_path, answering(there, forbidden)) as config:
         ended = run("explain", "volumeattachment", "va1", config)
         fields = json.loads(run("explain", "volumeattachment", "va1", config, "-o", "json").stdout)["fields"]
     assert (ended.returncode, ended.stderr) == (0, "")

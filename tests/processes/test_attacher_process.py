@@ -155,6 +155,20 @@ async def test_a_driver_that_ceased_to_attach_and_began_again_is_followed_both_t
             assert 'workqueue_adds_total{name="csi-attacher-va"}' in answer_of(attacher, "/metrics")[1]
 
 
+async def test_where_the_driver_attaches_nothing_explain_tells_what_its_attacher_does(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make()
+        before = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
+        with the.driver(**NOTHING_TO_ATTACH), the.attacher():
+            await eventually_answered(the.is_attached)
+        after = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
+        assert before.stdout.endswith("If it cannot: its attacher tells that it is attached, and does nothing else.\n")
+        assert "most likely it cannot" in after.stdout
+        assert after.stdout.endswith("If it cannot: nothing, it is as it should be.\n")
+
+
 async def test_a_driver_that_cannot_be_used_ends_the_attacher_with_a_sentence(short_folder: Path, api_kubeconfig: Path):
     async with place(short_folder, api_kubeconfig) as the:
         with (

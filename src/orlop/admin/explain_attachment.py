@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
-from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, Kind
+from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, Kind
 from orlop.kube.objects import InvalidTime, read_time
 from orlop.sidecars.attacher.attach_rules import (
     AttachmentFacts,
@@ -34,6 +34,11 @@ from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 Json = Mapping[str, Any]
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
+NOTHING: Final = Nothing.__name__
+MARK_ATTACHED: Final = "MarkAttached"
+"""The one step of the attacher of a driver that attaches nothing."""
+AS_IT_SHOULD_BE: Final = "nothing, it is as it should be."
+WITHOUT_FINALIZER: Final = "this is attached without the finalizer of an attacher that asks it"
 UNREADABLE: Final = "may not be read with these credentials"
 
 
@@ -56,6 +61,8 @@ class AttachmentSeen:
     volume: Json | None
     node_id: str | None
     unreadable: tuple[Unreadable, ...] = ()
+    attach_required: bool | None = None
+    """As the CSIDriver says, where there is one. It is not the same as whether the driver can attach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,15 @@ class _Outlook:
     facts: AttachmentFacts
     step: Step | CannotBeTold
     unreadable: tuple[Unreadable, ...]
+    attach_required: bool | None
+
+    @property
+    def otherwise(self) -> str | None:
+        """What the attacher of a driver that attaches nothing does; None: this driver attaches, or it is the same."""
+        found = self.facts.attachment
+        if isinstance(self.step, Nothing) or _is_surely_asked(self.facts):
+            return None
+        return NOTHING if is_attached(found) or objects.is_being_deleted(found) else MARK_ATTACHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +105,25 @@ def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
     found = seen.attachment
     driver = attacher_of(found)
     facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
-    outlook = _Outlook(facts, _known_step(facts, seen.unreadable), seen.unreadable)
+    outlook = _Outlook(facts, _known_step(facts, seen.unreadable), seen.unreadable, seen.attach_required)
     what, state, tried = _what(found, driver), _state(found, now), _tried(found, now)
-    return Explanation(what, state, tried, _next(outlook), _fields(outlook))
+    return Explanation(what, state, tried, _either_way(outlook), _fields(outlook))
+
+
+def _is_surely_asked(facts: AttachmentFacts) -> bool:
+    """The driver, to attach and to detach: these are written by nobody who does not ask it."""
+    protected = (each for each in (facts.attachment, facts.volume) if each is not None)
+    return any(objects.has_finalizer(each, facts.finalizer) for each in protected) or bool(_errors(facts.attachment))
 
 
 def _known_step(facts: AttachmentFacts, unreadable: tuple[Unreadable, ...]) -> Step | CannotBeTold:
     """Only one that is the same whatever stands in what may not be read."""
     step = next_step(facts)
-    unread = {each.kind for each in unreadable}
-    if PERSISTENT_VOLUME in unread and isinstance(step, Refuse):
-        return CannotBeTold(unreadable)
-    if CSI_NODE in unread and _depends_on_the_node_id(facts):
-        return CannotBeTold(unreadable)
+    kinds = {each.kind for each in unreadable}
+    of_no_volume = PERSISTENT_VOLUME in kinds and isinstance(step, Refuse)
+    of_no_node_id = CSI_NODE in kinds and _depends_on_the_node_id(facts)
+    if of_no_volume or of_no_node_id:
+        return CannotBeTold(tuple(each for each in unreadable if each.kind != CSI_DRIVER))
     return step
 
 
@@ -125,6 +147,9 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
         "deleted": metadata.get("deletionTimestamp"),
         "errors": [{"of": what, **error} for what, error in _errors(found)],
         "nextStep": None if isinstance(step, CannotBeTold) else type(step).__name__,
+        "attachRequired": outlook.attach_required,
+        "driverAttaches": True if _is_surely_asked(facts) else None,
+        "nextStepWhereItDoesNot": outlook.otherwise,
         "unreadable": [str(each) for each in outlook.unreadable],
     }
 
@@ -161,6 +186,27 @@ def _errors(found: Json) -> list[tuple[str, Json]]:
     return [(what, told[member]) for what, member in kinds if isinstance(told.get(member), Mapping)]
 
 
+def _either_way(outlook: _Outlook) -> str:
+    """Only the driver itself says whether it attaches; where it does not, its attacher only tells so."""
+    if outlook.otherwise is None:
+        return _next(outlook)
+    otherwise = "its attacher tells that it is attached, and does nothing else."
+    if outlook.otherwise == NOTHING:
+        going = objects.is_being_deleted(outlook.facts.attachment)
+        otherwise = "its attacher does nothing." if going else AS_IT_SHOULD_BE
+    return f"{_what_speaks_against(outlook)} If it can: {_next(outlook)} If it cannot: {otherwise}"
+
+
+def _what_speaks_against(outlook: _Outlook) -> str:
+    which = "No object that may be read" if outlook.unreadable else "No object"
+    told = f"{which} says whether {outlook.facts.driver} can publish volumes (PUBLISH_UNPUBLISH_VOLUME)"
+    signs = [
+        *(["its CSIDriver has attachRequired: false"] if outlook.attach_required is False else []),
+        *([WITHOUT_FINALIZER] if is_attached(outlook.facts.attachment) else []),
+    ]
+    return f"{told}: most likely it cannot, as {' and '.join(signs)}." if signs else f"{told}."
+
+
 def _next(outlook: _Outlook) -> str:
     facts, step = outlook.facts, outlook.step
     match step:
@@ -168,7 +214,7 @@ def _next(outlook: _Outlook) -> str:
             them = " and ".join(f"the {each}" for each in unreadable)
             told = f"It cannot be told: {them} {UNREADABLE}, and what comes next depends on that."
         case Nothing():
-            told = "nothing, it is as it should be." if is_attached(facts.attachment) else _waits_for_others(facts)
+            told = AS_IT_SHOULD_BE if is_attached(facts.attachment) else _waits_for_others(facts)
         case Refuse(sentence):
             told = f"Nothing, until somebody mends it: {_ended(sentence)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):
@@ -181,7 +227,8 @@ def _next(outlook: _Outlook) -> str:
                 f"{source.handle} is taken back from the former (ControllerUnpublishVolume), then attached."
             )
         case ProtectVolume() | ProtectAttachment() | MarkDetached():
-            told = f"The attacher of {facts.driver} {_what_it_does(step)}. Where that does not happen, it does not run."
+            doing = f"The attacher of {facts.driver} {_what_it_does(step, facts)}."
+            told = f"{doing} Where that does not happen, it does not run."
     return told
 
 
@@ -212,14 +259,15 @@ def _code_name(code: object) -> str:
     return next((f"{known.name}, code {known.value}" for known in Code if known.value == code), f"code {code}")
 
 
-def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached) -> str:
+def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached, facts: AttachmentFacts) -> str:
     match step:
         case ProtectVolume(volume, _):
             return f"sets its finalizer on the PersistentVolume {volume}, and then attaches"
         case ProtectAttachment():
             return "sets its finalizer and the node's id on this object, and then attaches"
         case MarkDetached():
-            return "tells that it is not attached, as it does not know that it is"
+            then = "" if objects.is_being_deleted(facts.attachment) else ", and then attaches"
+            return f"tells that it is not attached, as it does not know that it is{then}"
 
 
 def _waits_for_others(facts: AttachmentFacts) -> str:

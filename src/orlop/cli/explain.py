@@ -24,7 +24,7 @@ from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
 from orlop.kube.client import KubeClient, Patience
 from orlop.kube.errors import ApiError, Forbidden, NotFound
-from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
+from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.objects import ObjectName
 from orlop.kube.transport import HttpTransport
@@ -110,7 +110,8 @@ class _Reader:
     async def seen(self, attachment: dict[str, Any]) -> AttachmentSeen:
         volume = await self._found(PERSISTENT_VOLUME, volume_name_of(attachment))
         node_id = await self._node_id(attachment)
-        return AttachmentSeen(attachment, volume, node_id, tuple(self._unreadable))
+        required = await self._attach_required(attacher_of(attachment))
+        return AttachmentSeen(attachment, volume, node_id, tuple(self._unreadable), required)
 
     async def _node_id(self, attachment: dict[str, Any]) -> str | None:
         node, driver = node_name_of(attachment), attacher_of(attachment)
@@ -118,6 +119,11 @@ class _Reader:
         if known or self._unreadable_is(CSI_NODE):  # what the Node says counts only where the CSINode says nothing
             return known
         return id_in_annotation(await self._found(NODE, node) or {}, driver)
+
+    async def _attach_required(self, driver: str) -> bool | None:
+        spec = (await self._found(CSI_DRIVER, driver) or {}).get("spec")
+        required = spec.get("attachRequired") if isinstance(spec, dict) else None
+        return required if isinstance(required, bool) else None
 
     async def _found(self, kind: Kind, name: str) -> dict[str, Any] | None:
         """None where it is not there, may not be read, or can have no such name."""
