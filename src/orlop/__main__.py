@@ -1,6 +1,7 @@
 """`orlop`: a role (a process that serves) or a verb (a question somebody asks)? Imports only the one asked for.
 
-Roles read Go's flags, since they stand where Go programs stood; verbs are click commands, for people.
+Roles read Go's flags, since they stand where Go programs stood; verbs are click commands, for people. Called by the
+name of such a program, it is the role that stands in its place.
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ VERBS: Final[Mapping[str, Entry]] = {
     "kubectl": Entry("orlop.cli.kubectl", "kubectl, for what `orlop up` runs"),
     "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),
 }
+UPSTREAMS_NAMES: Final[Mapping[str, str]] = {"csi-attacher": "attacher", "csi-node-driver-registrar": "registrar"}
+"""What the upstream programs are called, and the roles that take their place."""
+
+
+def asked_for(argv: Sequence[str]) -> Sequence[str]:
+    """The words behind the program's name; that of an upstream program is a word itself."""
+    role = UPSTREAMS_NAMES.get(argv[0].rpartition("/")[2]) if argv else None
+    return [*([role] if role else []), *argv[1:]]
 
 
 def help_text() -> str:
@@ -106,7 +115,7 @@ def main() -> None:
     # gRPC's core would write to stderr by itself, in a form of its own and past the log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        code = run(sys.argv[1:])
+        code = run(asked_for(sys.argv))
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read has seen enough, as in `orlop --help | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere at the end

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orlop.admin.explain_attachment import AttachmentSeen, explain
+from orlop.admin.explain_attachment import AttachmentSeen, Unreadable, explain
+from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME
 from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION, finalizer_of
 
 DRIVER = "disks.example.com"
@@ -64,6 +65,112 @@ def test_what_comes_next_is_told(found: Object, pv: Object | None, node_id: str 
     assert words in explain(AttachmentSeen(found, pv, node_id), NOW).next
 
 
+ANY_DRIVER = f"No object says whether {DRIVER} can publish volumes (PUBLISH_UNPUBLISH_VOLUME)"
+NOT_REQUIRED = "its CSIDriver has attachRequired: false"
+NO_FINALIZER = "this is attached without the finalizer of an attacher that asks it"
+ONLY_TOLD = "If it cannot: its attacher tells that it is attached, and does nothing else."
+EITHER_WAY: list[tuple[str, Object, Object | None, bool | None, list[str], str]] = [
+    (
+        "fresh",
+        attachment(),
+        volume(),
+        None,
+        [f"{ANY_DRIVER}. If it can: The attacher of {DRIVER} sets its finalizer on the PersistentVolume", ONLY_TOLD],
+        "MarkAttached",
+    ),
+    (
+        "fresh, and no pod waits for it",
+        attachment(),
+        volume(),
+        False,
+        [f"{ANY_DRIVER}: most likely it cannot, as {NOT_REQUIRED}.", "If it can: ", ONLY_TOLD],
+        "MarkAttached",
+    ),
+    (
+        "fresh, and pods wait for it",
+        attachment(),
+        volume(),
+        True,
+        [f"{ANY_DRIVER}. If it can: ", ONLY_TOLD],
+        "MarkAttached",
+    ),
+    (
+        "no volume",
+        attachment(),
+        None,
+        None,
+        ["If it can: Nothing, until somebody mends it: there is no PersistentVolume pv1.", ONLY_TOLD],
+        "MarkAttached",
+    ),
+    (
+        "attached",
+        attachment(attached=True),
+        volume(),
+        None,
+        [
+            f"{ANY_DRIVER}: most likely it cannot, as {NO_FINALIZER}.",
+            "tells that it is not attached, as it does not know that it is, and then attaches.",
+            "If it cannot: nothing, it is as it should be.",
+        ],
+        "Nothing",
+    ),
+    (
+        "attached, and no pod waits for it",
+        attachment(attached=True),
+        volume(),
+        False,
+        [f"{ANY_DRIVER}: most likely it cannot, as {NOT_REQUIRED} and {NO_FINALIZER}."],
+        "Nothing",
+    ),
+    (
+        "going",
+        attachment(attached=True, deleted=True),
+        volume(),
+        None,
+        ["tells that it is not attached, as it does not know that it is.", "If it cannot: its attacher does nothing."],
+        "Nothing",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "pv", "required", "words", "otherwise"),
+    [row[1:] for row in EITHER_WAY],
+    ids=[row[0] for row in EITHER_WAY],
+)
+def test_where_nothing_says_whether_the_driver_attaches_both_are_told(
+    found: Object,
+    pv: Object | None,
+    required: bool | None,  # noqa: FBT001 - a fact, not a switch
+    words: list[str],
+    otherwise: str,
+):
+    told = explain(AttachmentSeen(found, pv, "id-1", attach_required=required), NOW)
+
+    assert [each for each in words if each not in told.next] == []
+    assert told.fields["driverAttaches"] is None
+    assert told.fields["attachRequired"] is required
+    assert told.fields["nextStepWhereItDoesNot"] == otherwise
+
+
+@pytest.mark.parametrize(
+    ("found", "pv"),
+    [
+        (attachment(), volume(OURS)),
+        (attachment(ours=True), volume()),
+        (attachment(attached=True), volume(OURS)),
+        (attachment(attachError={"message": "no slot"}), volume()),
+    ],
+    ids=["finalizer of the volume", "finalizer of the attachment", "attached by somebody else", "an error"],
+)
+def test_what_only_an_attacher_that_asks_the_driver_writes_says_that_the_driver_attaches(found: Object, pv: Object):
+    told = explain(AttachmentSeen(found, pv, "id-1", attach_required=False), NOW)
+
+    assert told.next.startswith(f"The attacher of {DRIVER} ")
+    assert told.fields["driverAttaches"] is True
+    assert told.fields["nextStepWhereItDoesNot"] is None
+
+
 def test_what_it_is_and_what_was_tried_is_told():
     error = {"message": "no slot", "time": "2026-01-02T03:03:35Z", "errorCode": 8}
     told = explain(AttachmentSeen(attachment(attachError=error), volume(), "id-1"), NOW)
@@ -97,10 +204,118 @@ def test_what_failed_is_told_to_be_tried_again_and_what_was_never_tried_is_not()
     assert "is asked: ControllerPublishVolume" in explain(AttachmentSeen(fresh, volume(OURS), "id-1"), NOW).next
 
 
+def test_what_failed_in_attaching_says_nothing_of_detaching_and_is_told_as_what_was_tried():
+    error = {"message": "no slot", "time": "2026-01-02T03:03:35Z", "errorCode": 8}
+    going = attachment(ours=True, node_id="id-1", deleted=True, attachError=error)
+    told = explain(AttachmentSeen(going, volume(OURS), "id-1"), NOW)
+
+    assert told.next == "The driver is asked: ControllerUnpublishVolume of h1 from id-1."
+    assert told.tried == ("Attaching failed 30s ago (RESOURCE_EXHAUSTED, code 8): no slot",)
+    stuck = attachment(ours=True, node_id="id-1", deleted=True, attachError=error, detachError={"message": "stuck"})
+    assert "is asked again, later each time" in explain(AttachmentSeen(stuck, volume(OURS), "id-1"), NOW).next
+
+
 def test_a_code_that_nobody_knows_is_told_as_its_number():
     told = explain(AttachmentSeen(attachment(attachError={"message": "m", "errorCode": 99}), volume(), "id-1"), NOW)
 
     assert told.tried == ("Attaching failed (code 99): m",)
+
+
+VOLUME_UNREAD = Unreadable(PERSISTENT_VOLUME, "pv1")
+CSI_NODE_UNREAD = Unreadable(CSI_NODE, "n1")
+NOT_TOLD: list[tuple[str, Object, Object | None, tuple[Unreadable, ...], str]] = [
+    ("attaching, no volume", attachment(ours=True), None, (VOLUME_UNREAD,), "the PersistentVolume pv1 may not be read"),
+    (
+        "detaching, no volume",
+        attachment(ours=True, node_id="id-1", deleted=True),
+        None,
+        (VOLUME_UNREAD,),
+        "the PersistentVolume pv1 may not be read",
+    ),
+    ("attaching, no node", attachment(ours=True), volume(OURS), (CSI_NODE_UNREAD,), "the CSINode n1 may not be read"),
+    (
+        "attaching, perhaps to another id",
+        attachment(ours=True, node_id="id-1"),
+        volume(OURS),
+        (CSI_NODE_UNREAD,),
+        "the CSINode n1 may not be read",
+    ),
+    (
+        "detaching, no id recorded",
+        attachment(ours=True, deleted=True),
+        volume(OURS),
+        (CSI_NODE_UNREAD,),
+        "the CSINode n1 may not be read",
+    ),
+    (
+        "neither",
+        attachment(ours=True),
+        None,
+        (VOLUME_UNREAD, CSI_NODE_UNREAD),
+        "the PersistentVolume pv1 and the CSINode n1 may not be read",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "pv", "unread", "words"), [row[1:] for row in NOT_TOLD], ids=[r[0] for r in NOT_TOLD]
+)
+def test_what_depends_on_something_that_may_not_be_read_is_not_told(
+    found: Object, pv: Object | None, unread: tuple[Unreadable, ...], words: str
+):
+    told = explain(AttachmentSeen(found, pv, None, unread), NOW)
+
+    assert told.next == f"It cannot be told: {words} with these credentials, and what comes next depends on that."
+    assert told.fields["nextStep"] is None
+    assert told.fields["unreadable"] == [str(each) for each in unread]
+
+
+TOLD: list[tuple[str, Object, Object | None, tuple[Unreadable, ...], str]] = [
+    ("attached", attachment(ours=True, node_id="i", attached=True), None, (VOLUME_UNREAD, CSI_NODE_UNREAD), "Nothing"),
+    ("no finalizer yet", attachment(ours=True), volume(), (CSI_NODE_UNREAD,), "ProtectVolume"),
+    ("an id is recorded", attachment(ours=True, node_id="i", deleted=True), volume(), (CSI_NODE_UNREAD,), "Unpublish"),
+]
+
+
+@pytest.mark.parametrize(("found", "pv", "unread", "step"), [row[1:] for row in TOLD], ids=[row[0] for row in TOLD])
+def test_what_depends_on_nothing_that_may_not_be_read_is_told(
+    found: Object, pv: Object | None, unread: tuple[Unreadable, ...], step: str
+):
+    told = explain(AttachmentSeen(found, pv, None, unread), NOW)
+
+    assert "cannot be told" not in told.next
+    assert told.fields["nextStep"] == step
+
+
+def test_a_csi_driver_that_may_not_be_read_leaves_both_possible():
+    unread = (Unreadable(CSI_DRIVER, DRIVER),)
+    told = explain(AttachmentSeen(attachment(), volume(), "id-1", unread), NOW)
+
+    assert told.next.startswith(f"No object that may be read says whether {DRIVER} can publish volumes")
+    assert told.fields["nextStep"] == "ProtectVolume"
+    neither = explain(AttachmentSeen(attachment(ours=True), None, "id-1", (VOLUME_UNREAD, *unread)), NOW)
+    assert neither.next.startswith("It cannot be told: the PersistentVolume pv1 may not be read")
+    assert neither.fields["unreadable"] == ["PersistentVolume pv1", f"CSIDriver {DRIVER}"]
+
+
+def test_that_a_volume_is_refused_is_told_whatever_its_node_is_called():
+    going = volume(OURS)
+    going["metadata"]["deletionTimestamp"] = "2026-01-02T03:03:55Z"
+    for unread in (CSI_NODE_UNREAD, Unreadable(NODE, "n1")):
+        told = explain(AttachmentSeen(attachment(ours=True), going, None, (unread,)), NOW)
+
+        assert told.next.endswith("the PersistentVolume pv1 is being deleted: it is not attached any more.")
+        assert told.fields["nextStep"] == "Refuse"
+
+
+def test_a_node_that_may_not_be_read_could_still_say_what_the_driver_calls_it():
+    told = explain(AttachmentSeen(attachment(ours=True), volume(OURS), None, (Unreadable(NODE, "n1"),)), NOW)
+
+    assert told.next.endswith(
+        "registered with kubelet? Unless the Node n1 says it, in its annotation csi.volume.kubernetes.io/nodeid: "
+        "that may not be read with these credentials."
+    )
+    assert told.fields["unreadable"] == ["Node n1"]
 
 
 def test_programs_are_told_the_same_in_fields():
@@ -118,4 +333,8 @@ def test_programs_are_told_the_same_in_fields():
         "deleted": None,
         "errors": [{"of": "Attaching", **error}],
         "nextStep": "Publish",
+        "attachRequired": None,
+        "driverAttaches": True,
+        "nextStepWhereItDoesNot": None,
+        "unreadable": [],
     }

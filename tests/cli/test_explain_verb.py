@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from support.orlop_process import run
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nNext: Nothing: it is as it should be."
@@ -55,16 +57,15 @@ def test_a_credential_plugin_that_fails_is_told_with_its_complaint(tmp_path: Pat
     assert "ended with exit code 7: please log in" in ended.stderr
 
 
-@pytest.fixture
-def hostile_server(tmp_path: Path) -> Iterator[str]:
-    """Answers with an object that no API server would take; and with an error as bad, for the one called `bad`."""
+@contextmanager
+def server(folder: Path, answer: Callable[[str], tuple[int, Any]]) -> Iterator[str]:
+    """Answers what is asked for at a path."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            bad = self.path.endswith("/bad")
-            status = {"kind": "Status", "status": "Failure", "message": EVIL, "code": 418}
-            body = json.dumps(status if bad else HOSTILE).encode()
-            self.send_response(418 if bad else 200)
+            code, told = answer(self.path)
+            body = json.dumps(told).encode()
+            self.send_response(code)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -73,11 +74,22 @@ def hostile_server(tmp_path: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield plain_kubeconfig(tmp_path, server.server_address[1])
-    server.shutdown()
-    server.server_close()
+    served = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield plain_kubeconfig(folder, served.server_address[1])
+    served.shutdown()
+    served.server_close()
+
+
+def failure(code: int, message: str = "", reason: str = "") -> tuple[int, Any]:
+    return code, {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code}
+
+
+@pytest.fixture
+def hostile_server(tmp_path: Path) -> Iterator[str]:
+    """Answers with an object that no API server would take; and with an error as bad, for the one called `bad`."""
+    with server(tmp_path, lambda path: failure(418, EVIL) if path.endswith("/bad") else (200, HOSTILE)) as config:
+        yield config
 
 
 def plain_kubeconfig(folder: Path, port: int) -> str:
@@ -123,6 +135,57 @@ def test_a_name_that_no_object_can_have_is_wrong_use(hostile_server: str, name: 
     ended = run("explain", "volumeattachment", hostile_server, "--", name)
     assert ended.returncode == 2
     assert ended.stderr == f'{name!r} cannot be a name: it may not be empty, ".", "..", nor hold "/" or "%"\n'
+
+
+WAITING: dict[str, Any] = {
+    "metadata": {"name": "va1", "finalizers": [finalizer_of("d.example.com")]},
+    "spec": {"attacher": "d.example.com", "nodeName": "n1", "source": {"persistentVolumeName": "pv1"}},
+    "status": {"attached": False},
+}
+VOLUME: dict[str, Any] = {
+    "metadata": {"name": "pv1", "finalizers": [finalizer_of("d.example.com")]},
+    "spec": {"csi": {"driver": "d.example.com", "volumeHandle": "h1"}, "accessModes": ["ReadWriteOnce"]},
+}
+
+
+def answering(there: dict[str, Any], forbidden: str = "") -> Callable[[str], tuple[int, Any]]:
+    """One object of each kind, by the kind; of one kind it may read none."""
+
+    def answer(path: str) -> tuple[int, Any]:
+        kind = path.split("/")[-2]
+        if kind == forbidden:
+            return failure(403, f"{kind} is forbidden", "Forbidden")
+        return (200, there[kind]) if kind in there else failure(404, "not found", "NotFound")
+
+    return answer
+
+
+def test_a_csi_driver_whose_volumes_no_pod_waits_for_is_told_as_one_that_may_attach_nothing(tmp_path: Path) -> None:
+    fresh = {**WAITING, "metadata": {"name": "va1"}}
+    for required in (True, False):
+        there = {"volumeattachments": fresh, "csidrivers": {"spec": {"attachRequired": required}}}
+        with server(tmp_path, answering(there)) as config:
+            ended = run("explain", "volumeattachment", "va1", config)
+            fields = json.loads(run("explain", "volumeattachment", "va1", config, "-o", "json").stdout)["fields"]
+        assert ("as its CSIDriver has attachRequired: false" in ended.stdout) is not required
+        assert (fields["attachRequired"], fields["nextStepWhereItDoesNot"]) == (required, "MarkAttached")
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "words"),
+    [("persistentvolumes", "PersistentVolume pv1"), ("csinodes", "CSINode n1"), ("nodes", "Node n1")],
+)
+def test_what_may_not_be_read_is_told_and_not_taken_for_missing(tmp_path: Path, forbidden: str, words: str) -> None:
+    there = {"volumeattachments": WAITING, "persistentvolumes": VOLUME, "csinodes": {"metadata": {"name": "n1"}}}
+
+    with server(tmp_path, answering(there, forbidden)) as config:
+        ended = run("explain", "volumeattachment", "va1", config)
+        fields = json.loads(run("explain", "volumeattachment", "va1", config, "-o", "json").stdout)["fields"]
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert words in ended.stdout.splitlines()[-1]
+    assert "may not be read" in ended.stdout.splitlines()[-1]
+    assert "there is no" not in ended.stdout
+    assert fields["unreadable"] == [words]
 
 
 @pytest.mark.timeout(20)

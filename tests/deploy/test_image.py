@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from orlop.__main__ import UPSTREAMS_NAMES
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCKERFILE = (REPOSITORY / "deploy" / "Dockerfile").read_text()
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -63,10 +65,17 @@ def test_what_is_copied_is_there_and_reaches_the_build():
 
 
 def test_the_program_is_started_without_a_shell_and_the_manifest_gives_its_words():
-    assert [json.loads(each) for each in instructions("ENTRYPOINT")] == [["orlop"], ["orlop", "attacher"]]
+    assert [json.loads(each) for each in instructions("ENTRYPOINT")] == [["orlop"], ["/csi-attacher"]]
     assert instructions("FROM")[-1] == "orlop", "what is built when no target is named is the image of all roles"
     assert "orlop" in PROJECT["scripts"]
     assert instructions("CMD") == []
+
+
+def test_the_program_is_where_the_commands_of_upstreams_pods_look_for_it():
+    stage = DOCKERFILE.partition(" AS orlop\n")[2].partition("\nFROM ")[0].replace("\\\n", " ")
+    links = re.findall(r"ln -s (\S+) (\S+)", stage)
+    assert links == [("/opt/orlop/bin/orlop", f"/{name}") for name in UPSTREAMS_NAMES]
+    assert "COPY --from=build /opt/orlop /opt/orlop" in stage
 
 
 def test_the_image_has_the_name_that_the_manifest_asks_for():

@@ -110,18 +110,63 @@ def test_every_flag_of_an_attacher_is_one_of_the_program(kind: str):
     assert [flag for flag in flags if table.find(flag.removeprefix("--").partition("=")[0]) is None] == []
 
 
-def test_an_attacher_may_do_what_upstreams_may_and_no_more():
-    rules = objects()["ClusterRole/orlop-attacher"]["rules"]
-    granted = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
-    reading = {"get", "list", "watch"}
+Right = tuple[str, str, str, str]
+"""The kind of the role that gives it, an API group, a resource and a verb."""
 
-    assert granted == {
-        *(("persistentvolumes", verb) for verb in {*reading, "patch"}),
-        *(("volumeattachments", verb) for verb in {*reading, "patch"}),
-        *(("csinodes", verb) for verb in reading),
-        ("volumeattachments/status", "patch"),
-        *(("events", verb) for verb in ("create", "patch")),
-    }
+
+def rights(kind: str, group: str, resource: str, *verbs: str) -> set[Right]:
+    return {(kind, group, resource, verb) for verb in verbs}
+
+
+OF_UPSTREAMS_ATTACHER: set[Right] = {
+    *rights("ClusterRole", "", "persistentvolumes", "get", "list", "watch", "patch"),
+    *rights("ClusterRole", "storage.k8s.io", "csinodes", "get", "list", "watch"),
+    *rights("ClusterRole", "storage.k8s.io", "volumeattachments", "get", "list", "watch", "patch"),
+    *rights("ClusterRole", "storage.k8s.io", "volumeattachments/status", "patch"),
+    *rights("Role", "coordination.k8s.io", "leases", "get", "watch", "list", "delete", "update", "create"),
+}
+OPTIONAL: set[Right] = {*rights("Role", "", "secrets", "get"), *rights("Role", "", "events", "create", "patch")}
+
+
+def granted(path: str) -> list[Right]:
+    """By each role in a file; a rule for some names alone, or for paths, is none that is known here."""
+    found = list(yaml.safe_load_all((MANIFESTS / path).read_text()))
+    roles = [each for each in found if each["kind"] in {"Role", "ClusterRole"}]
+    rules = [(role["kind"], rule) for role in roles for rule in role["rules"]]
+    assert all(rule.keys() == {"apiGroups", "resources", "verbs"} for _, rule in rules)
+    return [
+        (kind, group, resource, verb)
+        for kind, rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+def test_an_attacher_may_do_what_upstreams_may_and_no_more():
+    assert sorted(granted("attacher/rbac.yaml")) == sorted(OF_UPSTREAMS_ATTACHER | OPTIONAL)
+
+
+def test_the_optional_rights_of_an_attacher_stand_behind_a_line_that_says_so():
+    required, optional = (MANIFESTS / "attacher" / "rbac.yaml").read_text().split("# ---- optional ")
+
+    assert not any(word in required for word in ("[secrets]", "[events]"))
+    assert not any(word in optional for word in ("kind: ClusterRole", "[leases]"))
+
+
+def test_an_attacher_reads_nodes_only_where_that_is_asked_for():
+    assert granted("optional/attacher-node-id-rbac.yaml") == [("ClusterRole", "", "nodes", "get")]
+
+
+@pytest.mark.parametrize("path", ["attacher/rbac.yaml", "optional/attacher-node-id-rbac.yaml"])
+def test_every_role_of_an_attacher_is_given_to_its_account_and_to_nobody_else(path: str):
+    found = list(yaml.safe_load_all((MANIFESTS / path).read_text()))
+    roles = {(each["kind"], each["metadata"]["name"]) for each in found if each["kind"].endswith("Role")}
+    bindings = [each for each in found if each["kind"].endswith("Binding")]
+    account = {"kind": "ServiceAccount", "name": "orlop-attacher", "namespace": "orlop-system"}
+
+    assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
+    assert all(each["subjects"] == [account] for each in bindings)
 
 
 def test_the_process_has_no_credentials():

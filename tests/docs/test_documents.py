@@ -116,6 +116,25 @@ def test_it_is_written_that_the_attacher_stays_until_the_last_volume_is_gone():
     assert "must stay until the driver's last PersistentVolume is gone" in (ROOT / "docs" / "attacher.md").read_text()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Detaching goes by the node's id that was recorded",
+        "without its attacher's finalizer is taken back and attached in earnest",
+        "are events on the VolumeAttachment too",
+        "stands on `detachError` too",
+        "lease is given back whenever the process ends by itself",
+        "driver is probed while it works",
+        "that upstream's had attached cannot be detached either",
+    ],
+)
+def test_what_differs_from_upstreams_attacher_is_written(words: str):
+    text = (ROOT / "docs" / "attacher.md").read_text()
+    section = text.partition("## What it does otherwise than upstream's")[2].partition("\n## ")[0]
+
+    assert words in " ".join(section.split())
+
+
 def test_the_explorer_s_example_prints_what_is_written_there(capsys: pytest.CaptureFixture[str]):
     (example,) = blocks(ROOT / "docs" / "explorer.md", "python")
     (shown,) = blocks(ROOT / "docs" / "explorer.md", "text")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +12,10 @@ from orlop.csi.endpoint import UnixEndpoint
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import UsageError, describe, parse_flags
 from orlop.processes.attacher import DAEMON, AttacherFlags
+from orlop.sidecars.attacher.attacher import SHARE_OF_A_NODE
+from orlop.sidecars.attacher.tools import AttacherSettings
 
+DOCUMENTS = Path(__file__).resolve().parents[2] / "docs"
 UPSTREAMS: list[tuple[str, str]] = [
     ("automaxprocs", "false"),
     ("csi-address", "/run/csi/socket"),
@@ -50,6 +55,11 @@ OLD_KLOGS = [
     *("add_dir_header", "alsologtostderr", "log_backtrace_at", "log_dir", "log_file", "log_file_max_size"),
     *("logtostderr", "one_output", "skip_headers", "skip_log_headers", "stderrthreshold"),
 ]
+
+
+class NoJitter(Random):
+    def random(self) -> float:
+        return 0.0
 
 
 def flags(*arguments: str, **environment: str) -> AttacherFlags:
@@ -144,6 +154,51 @@ def test_the_leases_labels_are_pairs_with_a_colon_as_upstreams():
 def test_labels_that_no_lease_can_have_are_refused(written: str):
     with pytest.raises(UsageError, match="leader-election-labels"):
         flags(f"--leader-election-labels={written}")
+
+
+@pytest.mark.parametrize(
+    ("start", "most", "delays"),
+    [
+        ("1s", "5m", [1.0, 2.0, 4.0, 300.0]),
+        ("10s", "1s", [1.0, 1.0, 1.0, 1.0]),
+        ("0s", "5m", [0.001, 0.002, 0.004, 300.0]),
+        ("-1s", "0s", [0.001, 0.001, 0.001, 0.001]),
+    ],
+    ids=["as usual", "the most is less than the first", "at once", "never later than at once"],
+)
+def test_a_failure_is_tried_again_after_the_first_interval_and_twice_as_long_each_time_up_to_the_most(
+    start: str, most: str, delays: list[float]
+):
+    found = flags(f"--retry-interval-start={start}", f"--retry-interval-max={most}")
+    first, last = found.retry_interval_start.seconds, found.retry_interval_max.seconds
+    backoff = AttacherSettings("d", "f", retry_start=first, retry_most=last).backoff
+    assert [backoff.delay(failures, NoJitter()) for failures in (1, 2, 3, 100)] == delays
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**31 - 1])
+def test_a_page_has_as_many_entries_as_a_driver_can_be_asked_for(number: int):
+    assert flags(f"--max-entries={number}").max_entries == number
+    with pytest.raises(UsageError, match="allowed is 0 to 2147483647"):
+        flags(f"--max-entries={2**31 + number}")
+
+
+def test_the_times_of_a_lease_must_fit_together_only_where_there_is_one():
+    out_of_order = ("--leader-election-lease-duration=5s", "--leader-election-retry-period=1m")
+    assert not flags(*out_of_order).leader.leader_election
+    with pytest.raises(UsageError, match="the lease duration"):
+        flags(*out_of_order, "--leader-election")
+
+
+@pytest.mark.parametrize("never", ["0s", "-1s"])
+def test_a_driver_that_is_away_is_waited_for_some_time_also_without_a_lease(never: str):
+    with pytest.raises(UsageError, match="--leader-election-renew-deadline"):
+        flags(f"--leader-election-renew-deadline={never}")
+
+
+def test_the_share_of_the_workers_that_one_node_may_have_is_told_where_they_are_counted():
+    share = f"at most {SHARE_OF_A_NODE * 100:g} % of the workers that other nodes leave"
+    assert share in rows()["worker-threads"].help
+    assert share in " ".join((DOCUMENTS / "attacher.md").read_text().split())
 
 
 def test_the_lease_is_in_the_pods_namespace_unless_told_otherwise():

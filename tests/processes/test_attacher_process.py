@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
 from orlop.kube import objects
-from support.attacher_places import Place, answer_of, place
-from support.kubectl_commands import Kubectl
+from support.attacher_places import answer_of, place
 from support.orlop_process import run
 from support.waiting import eventually_answered
 
-RIGHTS = Path(__file__).resolve().parents[2] / "deploy" / "manifests" / "attacher" / "rbac.yaml"
 NOTHING_TO_ATTACH = {"capabilities": {"controller": []}}
 
 
@@ -36,51 +32,6 @@ async def test_a_volume_is_attached_and_detached_and_the_lease_is_free_at_the_en
             attacher.signal(signal.SIGTERM)
             assert await attacher.exit_code() == 0
         assert await the.holder() == ""
-
-
-def token_of_the_role(the: Place) -> str:
-    kubectl = Kubectl(the.kubeconfig, the.folder / "home")
-    kubectl.run("create", "namespace", "orlop-system")  # on a server of somebody else's it may be there
-    kubectl.ok("apply", "-f", str(RIGHTS))
-    return kubectl.ok("-n", "orlop-system", "create", "token", "orlop-attacher").strip()
-
-
-def kubeconfig_with(the: Place, *credentials: str) -> Path:
-    path = the.folder / "limited"
-    shutil.copy(the.kubeconfig, path)
-    limited = Kubectl(path, the.folder / "home")
-    limited.ok("config", "set-credentials", "attacher", *credentials)
-    limited.ok("config", "set-context", "--current", "--user=attacher", "--namespace=orlop-system")
-    return path
-
-
-async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path, api_kubeconfig: Path):
-    async with place(short_folder, api_kubeconfig) as the:
-        await the.make()
-        kubeconfig = kubeconfig_with(the, f"--token={token_of_the_role(the)}")
-        with the.driver(), the.attacher("--leader-election", f"--kubeconfig={kubeconfig}") as attacher:
-            await eventually_answered(the.is_attached)
-            await the.delete()
-            await eventually_answered(the.is_gone)
-            attacher.signal(signal.SIGTERM)
-            assert await attacher.exit_code() == 0
-        assert "forbidden" not in attacher.logged().lower()
-
-
-async def test_a_credential_plugin_is_run_as_kubectl_runs_it(short_folder: Path, api_kubeconfig: Path):
-    async with place(short_folder, api_kubeconfig) as the:
-        await the.make()
-        version = "client.authentication.k8s.io/v1"
-        status = {"token": token_of_the_role(the)}
-        answer = the.folder / "answer"
-        answer.write_text(json.dumps({"kind": "ExecCredential", "apiVersion": version, "status": status}))
-        plugin = (f"--exec-api-version={version}", "--exec-command=cat", f"--exec-arg={answer}")
-        kubeconfig = kubeconfig_with(the, *plugin, "--exec-interactive-mode=Never")
-        told = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={kubeconfig}")
-        assert (told.returncode, told.stderr) == (0, "")
-        assert "sets its finalizer on the PersistentVolume" in told.stdout
-        with the.driver(), the.attacher(f"--kubeconfig={kubeconfig}"):
-            await eventually_answered(the.is_attached)
 
 
 async def test_what_fails_is_told_on_the_object_with_its_code_and_by_an_event_until_it_succeeds(
@@ -170,6 +121,20 @@ async def test_a_driver_that_ceased_to_attach_and_began_again_is_followed_both_t
             assert 'workqueue_adds_total{name="csi-attacher-va"}' in answer_of(attacher, "/metrics")[1]
 
 
+async def test_where_the_driver_attaches_nothing_explain_tells_what_its_attacher_does(
+    short_folder: Path, api_kubeconfig: Path
+):
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make()
+        before = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
+        with the.driver(**NOTHING_TO_ATTACH), the.attacher():
+            await eventually_answered(the.is_attached)
+        after = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
+        assert before.stdout.endswith("If it cannot: its attacher tells that it is attached, and does nothing else.\n")
+        assert "most likely it cannot" in after.stdout
+        assert after.stdout.endswith("If it cannot: nothing, it is as it should be.\n")
+
+
 async def test_a_driver_that_cannot_be_used_ends_the_attacher_with_a_sentence(short_folder: Path, api_kubeconfig: Path):
     async with place(short_folder, api_kubeconfig) as the:
         with (
@@ -214,8 +179,9 @@ async def test_calls_and_queues_are_counted_under_upstreams_names(short_folder: 
     [
         (["--worker-threads=0"], "--worker-threads"),
         (["--http-endpoint=:1", "--metrics-address=:2"], "Only one of"),
-        (["--leader-election-lease-duration=1s"], "--leader-election"),
-        (["--retry-interval-max=1ms"], "--retry-interval-max"),
+        (["--leader-election", "--leader-election-lease-duration=1s"], "--leader-election"),
+        (["--leader-election-renew-deadline=0s"], "--leader-election-renew-deadline"),
+        (["--max-entries=2147483648"], "--max-entries cannot be '2147483648': allowed is 0 to 2147483647."),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_begins(flags: list[str], sentence: str):

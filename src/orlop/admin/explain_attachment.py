@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
+from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, Kind
 from orlop.kube.objects import InvalidTime, read_time
 from orlop.sidecars.attacher.attach_rules import (
     AttachmentFacts,
@@ -27,10 +28,29 @@ from orlop.sidecars.attacher.attach_rules import (
     node_name_of,
     recorded_node_id,
 )
-from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
+from orlop.sidecars.attacher.attacher_name_rules import NODE_IDS_ANNOTATION, finalizer_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 Json = Mapping[str, Any]
+ATTACHING: Final = "Attaching"
+DETACHING: Final = "Detaching"
+NOTHING: Final = Nothing.__name__
+MARK_ATTACHED: Final = "MarkAttached"
+"""The one step of the attacher of a driver that attaches nothing."""
+AS_IT_SHOULD_BE: Final = "nothing, it is as it should be."
+WITHOUT_FINALIZER: Final = "this is attached without the finalizer of an attacher that asks it"
+UNREADABLE: Final = "may not be read with these credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that whoever asks may not read: not even whether it is there is known."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,34 @@ class AttachmentSeen:
     attachment: Json
     volume: Json | None
     node_id: str | None
+    unreadable: tuple[Unreadable, ...] = ()
+    attach_required: bool | None = None
+    """As the CSIDriver says, where there is one. It is not the same as whether the driver can attach."""
+
+
+@dataclass(frozen=True, slots=True)
+class CannotBeTold:
+    """It depends on something that may not be read."""
+
+    unreadable: tuple[Unreadable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """What is known, and what comes next as far as that tells."""
+
+    facts: AttachmentFacts
+    step: Step | CannotBeTold
+    unreadable: tuple[Unreadable, ...]
+    attach_required: bool | None
+
+    @property
+    def otherwise(self) -> str | None:
+        """What the attacher of a driver that attaches nothing does; None: this driver attaches, or it is the same."""
+        found = self.facts.attachment
+        if isinstance(self.step, Nothing) or _is_surely_asked(self.facts):
+            return None
+        return NOTHING if is_attached(found) or objects.is_being_deleted(found) else MARK_ATTACHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +105,36 @@ def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
     found = seen.attachment
     driver = attacher_of(found)
     facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
+    outlook = _Outlook(facts, _known_step(facts, seen.unreadable), seen.unreadable, seen.attach_required)
+    what, state, tried = _what(found, driver), _state(found, now), _tried(found, now)
+    return Explanation(what, state, tried, _either_way(outlook), _fields(outlook))
+
+
+def _is_surely_asked(facts: AttachmentFacts) -> bool:
+    """The driver, to attach and to detach: these are written by nobody who does not ask it."""
+    protected = (each for each in (facts.attachment, facts.volume) if each is not None)
+    return any(objects.has_finalizer(each, facts.finalizer) for each in protected) or bool(_errors(facts.attachment))
+
+
+def _known_step(facts: AttachmentFacts, unreadable: tuple[Unreadable, ...]) -> Step | CannotBeTold:
+    """Only one that is the same whatever stands in what may not be read."""
     step = next_step(facts)
-    fields = _fields(facts, step)
-    return Explanation(_what(found, driver), _state(found, now), _tried(found, now), _next(step, facts), fields)
+    kinds = {each.kind for each in unreadable}
+    of_no_volume = PERSISTENT_VOLUME in kinds and isinstance(step, Refuse)
+    of_no_node_id = CSI_NODE in kinds and _depends_on_the_node_id(facts)
+    if of_no_volume or of_no_node_id:
+        return CannotBeTold(tuple(each for each in unreadable if each.kind != CSI_DRIVER))
+    return step
 
 
-def _fields(facts: AttachmentFacts, step: Step) -> Mapping[str, Any]:
+def _depends_on_the_node_id(facts: AttachmentFacts) -> bool:
+    """Where that is not known."""
+    any_id = recorded_node_id(facts.attachment) or "any"
+    return next_step(replace(facts, node_id=any_id)) != next_step(facts)
+
+
+def _fields(outlook: _Outlook) -> Mapping[str, Any]:
+    facts, step = outlook.facts, outlook.step
     found, metadata = facts.attachment, objects.metadata(facts.attachment)
     return {
         "name": objects.name_of(found).name,
@@ -74,7 +146,11 @@ def _fields(facts: AttachmentFacts, step: Step) -> Mapping[str, Any]:
         "created": metadata.get("creationTimestamp"),
         "deleted": metadata.get("deletionTimestamp"),
         "errors": [{"of": what, **error} for what, error in _errors(found)],
-        "nextStep": type(step).__name__,
+        "nextStep": None if isinstance(step, CannotBeTold) else type(step).__name__,
+        "attachRequired": outlook.attach_required,
+        "driverAttaches": True if _is_surely_asked(facts) else None,
+        "nextStepWhereItDoesNot": outlook.otherwise,
+        "unreadable": [str(each) for each in outlook.unreadable],
     }
 
 
@@ -106,16 +182,41 @@ def _tried(found: Json, now: datetime) -> tuple[str, ...]:
 def _errors(found: Json) -> list[tuple[str, Json]]:
     status = found.get("status")
     told = status if isinstance(status, Mapping) else {}
-    kinds = (("Attaching", "attachError"), ("Detaching", "detachError"))
+    kinds = ((ATTACHING, "attachError"), (DETACHING, "detachError"))
     return [(what, told[member]) for what, member in kinds if isinstance(told.get(member), Mapping)]
 
 
-def _next(step: Step, facts: AttachmentFacts) -> str:
+def _either_way(outlook: _Outlook) -> str:
+    """Only the driver itself says whether it attaches; where it does not, its attacher only tells so."""
+    if outlook.otherwise is None:
+        return _next(outlook)
+    otherwise = "its attacher tells that it is attached, and does nothing else."
+    if outlook.otherwise == NOTHING:
+        going = objects.is_being_deleted(outlook.facts.attachment)
+        otherwise = "its attacher does nothing." if going else AS_IT_SHOULD_BE
+    return f"{_what_speaks_against(outlook)} If it can: {_next(outlook)} If it cannot: {otherwise}"
+
+
+def _what_speaks_against(outlook: _Outlook) -> str:
+    which = "No object that may be read" if outlook.unreadable else "No object"
+    told = f"{which} says whether {outlook.facts.driver} can publish volumes (PUBLISH_UNPUBLISH_VOLUME)"
+    signs = [
+        *(["its CSIDriver has attachRequired: false"] if outlook.attach_required is False else []),
+        *([WITHOUT_FINALIZER] if is_attached(outlook.facts.attachment) else []),
+    ]
+    return f"{told}: most likely it cannot, as {' and '.join(signs)}." if signs else f"{told}."
+
+
+def _next(outlook: _Outlook) -> str:
+    facts, step = outlook.facts, outlook.step
     match step:
+        case CannotBeTold(unreadable):
+            them = " and ".join(f"the {each}" for each in unreadable)
+            told = f"It cannot be told: {them} {UNREADABLE}, and what comes next depends on that."
         case Nothing():
-            told = "nothing, it is as it should be." if is_attached(facts.attachment) else _waits_for_others(facts)
+            told = AS_IT_SHOULD_BE if is_attached(facts.attachment) else _waits_for_others(facts)
         case Refuse(sentence):
-            told = f"Nothing, until somebody mends it: {sentence}."
+            told = f"Nothing, until somebody mends it: {_ended(sentence)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):
             told = f"The driver is asked{_again(facts)}: ControllerPublishVolume of {source.handle} to {node_id}."
         case Unpublish(source, node_id):
@@ -126,16 +227,31 @@ def _next(step: Step, facts: AttachmentFacts) -> str:
                 f"{source.handle} is taken back from the former (ControllerUnpublishVolume), then attached."
             )
         case ProtectVolume() | ProtectAttachment() | MarkDetached():
-            told = f"The attacher of {facts.driver} {_what_it_does(step)}. Where that does not happen, it does not run."
+            doing = f"The attacher of {facts.driver} {_what_it_does(step, facts)}."
+            told = f"{doing} Where that does not happen, it does not run."
     return told
 
 
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+def _perhaps_in_the_node(outlook: _Outlook) -> str:
+    """It is read only where the CSINode does not say what the driver calls the node."""
+    node = next((each for each in outlook.unreadable if each.kind == NODE), None)
+    if node is None or not _depends_on_the_node_id(outlook.facts):
+        return ""
+    return f" Unless the {node} says it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
+
+
 def _again(facts: AttachmentFacts) -> str:
-    return " again, later each time, by default five minutes at most" if _tried_at_all(facts.attachment) else ""
+    return " again, later each time, by default five minutes at most" if _failed_before(facts.attachment) else ""
 
 
-def _tried_at_all(found: Json) -> bool:
-    return any(error for _, error in _errors(found))
+def _failed_before(found: Json) -> bool:
+    """In what is being tried now: what failed in attaching stays there while it is detached."""
+    tried = DETACHING if objects.is_being_deleted(found) else ATTACHING
+    return any(what == tried for what, _ in _errors(found))
 
 
 def _code_name(code: object) -> str:
@@ -143,14 +259,15 @@ def _code_name(code: object) -> str:
     return next((f"{known.name}, code {known.value}" for known in Code if known.value == code), f"code {code}")
 
 
-def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached) -> str:
+def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached, facts: AttachmentFacts) -> str:
     match step:
         case ProtectVolume(volume, _):
             return f"sets its finalizer on the PersistentVolume {volume}, and then attaches"
         case ProtectAttachment():
             return "sets its finalizer and the node's id on this object, and then attaches"
         case MarkDetached():
-            return "tells that it is not attached, as it does not know that it is"
+            then = "" if objects.is_being_deleted(facts.attachment) else ", and then attaches"
+            return f"tells that it is not attached, as it does not know that it is{then}"
 
 
 def _waits_for_others(facts: AttachmentFacts) -> str:

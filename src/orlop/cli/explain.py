@@ -17,14 +17,14 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from orlop.admin.explain_attachment import AttachmentSeen, Explanation, explain
+from orlop.admin.explain_attachment import AttachmentSeen, Explanation, Unreadable, explain
 from orlop.admin.up_state import DEFAULT_STATE, UpState, is_up_state
 from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
 from orlop.kube.client import KubeClient, Patience
 from orlop.kube.errors import ApiError, Forbidden, NotFound
-from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
+from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
 from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.objects import ObjectName
 from orlop.kube.transport import HttpTransport
@@ -95,26 +95,50 @@ async def _told(name: str, kubeconfig: str) -> Explanation:
     )
     try:
         attachment = await client.get(VOLUME_ATTACHMENT, ObjectName(None, name))
-        volume = await _found(client, PERSISTENT_VOLUME, volume_name_of(attachment))
-        return explain(AttachmentSeen(attachment, volume, await _node_id(client, attachment)), clock.now())
+        return explain(await _Reader(client).seen(attachment), clock.now())
     finally:
         await client.close()
 
 
-async def _node_id(client: KubeClient, attachment: dict[str, Any]) -> str | None:
-    node, driver = node_name_of(attachment), attacher_of(attachment)
-    known = id_in_csi_node(await _found(client, CSI_NODE, node), driver)
-    return known or id_in_annotation(await _found(client, NODE, node) or {}, driver)
+class _Reader:
+    """Reads what a VolumeAttachment depends on, and keeps in mind what may not be read."""
 
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._unreadable: list[Unreadable] = []
 
-async def _found(client: KubeClient, kind: Kind, name: str) -> dict[str, Any] | None:
-    """None where it is not there, may not be read, or can have no such name."""
-    if not name:
+    async def seen(self, attachment: dict[str, Any]) -> AttachmentSeen:
+        volume = await self._found(PERSISTENT_VOLUME, volume_name_of(attachment))
+        node_id = await self._node_id(attachment)
+        required = await self._attach_required(attacher_of(attachment))
+        return AttachmentSeen(attachment, volume, node_id, tuple(self._unreadable), required)
+
+    async def _node_id(self, attachment: dict[str, Any]) -> str | None:
+        node, driver = node_name_of(attachment), attacher_of(attachment)
+        known = id_in_csi_node(await self._found(CSI_NODE, node), driver)
+        if known or self._unreadable_is(CSI_NODE):  # what the Node says counts only where the CSINode says nothing
+            return known
+        return id_in_annotation(await self._found(NODE, node) or {}, driver)
+
+    async def _attach_required(self, driver: str) -> bool | None:
+        spec = (await self._found(CSI_DRIVER, driver) or {}).get("spec")
+        required = spec.get("attachRequired") if isinstance(spec, dict) else None
+        return required if isinstance(required, bool) else None
+
+    async def _found(self, kind: Kind, name: str) -> dict[str, Any] | None:
+        """None where it is not there, may not be read, or can have no such name."""
+        if not name:
+            return None
+        try:
+            return await self._client.get(kind, ObjectName(None, name))
+        except Forbidden:
+            self._unreadable.append(Unreadable(kind, name))
+        except (NotFound, InvalidPath):
+            pass
         return None
-    try:
-        return await client.get(kind, ObjectName(None, name))
-    except (NotFound, Forbidden, InvalidPath):
-        return None
+
+    def _unreadable_is(self, kind: Kind) -> bool:
+        return any(each.kind == kind for each in self._unreadable)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from orlop.csi.endpoint import Endpoint, TcpEndpoint, parse_endpoint, parse_opti
 from orlop.csi.error_codes import CsiError, DeadlineExceeded, Unavailable
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import MapOf, at_least, boolean, flag, floating, group, integer, text
+from orlop.foundation.go_flags import MapOf, at_least, between, boolean, flag, floating, group, integer, text
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.client import KubeClient
 from orlop.kube.event_bodies import Reporter
@@ -49,6 +49,8 @@ from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 NAME: Final = "orlop-attacher"
 EVENTS_SECONDS: Final = 5.0
 BURST: Final = 10
+LARGEST_PAGE: Final = 2**31 - 1
+"""What CSI has room for."""
 _NO_EFFECT: Final = "Accepted for upstream's sake, without effect."
 
 
@@ -71,13 +73,17 @@ class AttacherFlags:
         default="10",
         metavar="COUNT",
         check=at_least(1),
-        help="How many attach at a time, how many detach, and how many let go of volumes.",
+        help="How many attach at a time, how many detach, and how many let go of volumes; the volumes of one node have "
+        "at most 80 % of the workers that other nodes leave, and one at least.",
     )
     retry_interval_start: Duration = flag(
         Duration.parse, default="1s", metavar="DURATION", help="When a failure is tried again first; doubled each time."
     )
     retry_interval_max: Duration = flag(
-        Duration.parse, default="5m", metavar="DURATION", help="When it is tried again at the latest."
+        Duration.parse,
+        default="5m",
+        metavar="DURATION",
+        help="When it is tried again at the latest, also the first time.",
     )
     resync: Duration = flag(
         Duration.parse, default="10m", metavar="DURATION", help="How often all objects are looked at again; 0s: never."
@@ -92,7 +98,7 @@ class AttacherFlags:
         integer,
         default="0",
         metavar="COUNT",
-        check=at_least(0),
+        check=between(0, LARGEST_PAGE),
         help="Volumes on one page of that list; 0: as it likes.",
     )
     default_fstype: str = flag(
@@ -146,8 +152,6 @@ class AttacherFlags:
             yield "Only one of --http-endpoint and --metrics-address can be set."
         if not self.metrics_path.startswith("/"):
             yield f"--metrics-path cannot be '{self.metrics_path}': it begins with a slash."
-        if self.retry_interval_max.seconds < self.retry_interval_start.seconds:
-            yield "--retry-interval-max must not be shorter than --retry-interval-start."
 
 
 def printed_instead(settings: AttacherFlags) -> str | None:

@@ -60,6 +60,12 @@ class LeaderSettings:
         )
 
     def cross_check(self) -> Iterator[str]:
+        if self.leader_election_renew_deadline.seconds <= 0:
+            yield "--leader-election-renew-deadline must be above 0: so long is a driver waited for, lease or not."
+        elif self.leader_election:
+            yield from self._what_cannot_be_led_with()
+
+    def _what_cannot_be_led_with(self) -> Iterator[str]:
         try:
             _ = self.times
         except ValueError as error:

@@ -16,6 +16,8 @@ from orlop.kube.event_recorder import EventRecorder
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
 
 JITTER: Final = 0.1
+SHORTEST_RETRY_SECONDS: Final = 0.001
+"""What fails at once and for ever, and is tried again at once, would leave nobody else a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,10 @@ class AttacherSettings:
 
     @property
     def backoff(self) -> Backoff:
-        return Backoff(initial=self.retry_start, factor=2.0, cap=self.retry_most, jitter=JITTER)
+        """As upstream's: where the most is less than the first, it is the first too."""
+        most = max(self.retry_most, SHORTEST_RETRY_SECONDS)
+        first = max(self.retry_start, SHORTEST_RETRY_SECONDS)
+        return Backoff(initial=min(first, most), factor=2.0, cap=most, jitter=JITTER)
 
 
 @dataclass(frozen=True, slots=True)

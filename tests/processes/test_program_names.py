@@ -1,0 +1,91 @@
+"""The one program under the names of upstream's, as their images and documents call them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orlop import __version__
+from orlop.__main__ import ROLES, UPSTREAMS_NAMES, asked_for
+from support.attacher_places import place
+from support.orlop_process import running
+from support.waiting import eventually_answered
+
+ORLOP = Path(sys.executable).with_name("orlop")
+AS_TYPED = "csi-attacher -kubeconfig ~/.kube/config -v 5 -csi-address /run/csi/socket"
+
+
+def called(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / name).symlink_to(ORLOP)
+    return subprocess.run([folder / name, *arguments], check=False, capture_output=True, text=True, timeout=50)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["/csi-attacher", "-v", "5"], ["attacher", "-v", "5"]),
+        (["csi-attacher"], ["attacher"]),
+        (["./csi-node-driver-registrar", "--help"], ["registrar", "--help"]),
+        (["/usr/bin/orlop", "attacher", "--help"], ["attacher", "--help"]),
+        (["/usr/bin/orlop"], []),
+        (["/src/orlop/__main__.py", "csi-attacher"], ["csi-attacher"]),
+        (["/csi-attacher/orlop", "registrar"], ["registrar"]),
+        ([], []),
+    ],
+)
+def test_the_name_that_it_is_called_by_counts_as_the_first_word(argv: list[str], words: list[str]):
+    assert asked_for(argv) == words
+
+
+def test_every_name_is_that_of_a_role():
+    assert set(UPSTREAMS_NAMES.values()) <= set(ROLES)
+
+
+@pytest.mark.parametrize(("name", "role"), UPSTREAMS_NAMES.items())
+def test_a_link_of_upstreams_name_is_that_role_with_its_flags(tmp_path: Path, name: str, role: str):
+    told = called(tmp_path, name, "--help")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f"Usage: orlop {role} [flags]" in told.stdout
+
+
+def test_of_its_version_each_says_which_role_it_is(tmp_path: Path):
+    assert called(tmp_path, "csi-attacher", "--version").stdout == f"orlop attacher {__version__}\n"
+
+
+def test_nothing_is_imported_for_a_name_but_what_it_stands_for():
+    looked = "print(sorted(name for name in sys.modules if name.startswith('orlop')))"
+    asked = (
+        "import sys; import orlop.__main__ as program; program.run(program.asked_for(['/csi-attacher', '-version']))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", f"{asked}; {looked}"], check=True, capture_output=True, text=True, timeout=50
+    )
+    assert told.stdout.splitlines()[1] == "['orlop', 'orlop.__main__']"
+
+
+async def test_the_command_line_of_the_seed_attaches_as_it_is_typed(short_folder: Path, api_kubeconfig: Path):
+    """In a shell, by its own name, and with the driver where the line says it is: in a /run of its own."""
+    home, programs = short_folder / "home", short_folder / "bin"
+    for folder in (home / ".kube", programs):
+        folder.mkdir(parents=True)
+    (home / ".kube" / "config").symlink_to(api_kubeconfig)
+    (programs / "csi-attacher").symlink_to(ORLOP)
+    socket = shlex.quote(str(short_folder / "csi.sock"))
+    own_run = f"mount -t tmpfs none /run && mkdir /run/csi && ln -s {socket} /run/csi/socket"
+    environment = ("env", f"HOME={home}", f"PATH={programs}:{os.environ['PATH']}")
+    shell = [*environment, "unshare", "--mount", "sh", "-c", f"{own_run} && exec {AS_TYPED}"]
+    async with place(short_folder, api_kubeconfig) as the:
+        await the.make()
+        with the.driver(), running(short_folder, program=shell) as attacher:
+            await eventually_answered(the.is_attached)
+            await the.delete()
+            await eventually_answered(the.is_gone)
+            attacher.signal(signal.SIGTERM)
+            assert await attacher.exit_code() == 0
+        assert " debug " in attacher.logged()
