@@ -29,14 +29,13 @@ from orlop.sidecars.attacher.attach_rules import (
     recorded_node_id,
 )
 from orlop.sidecars.attacher.attacher_name_rules import NODE_IDS_ANNOTATION, finalizer_of
+from orlop.sidecars.attacher.trivial_rules import next_trivial_step
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 Json = Mapping[str, Any]
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
-MARK_ATTACHED: Final = "MarkAttached"
-"""The one step of the attacher of a driver that attaches nothing."""
 AS_IT_SHOULD_BE: Final = "nothing, it is as it should be."
 WITHOUT_FINALIZER: Final = "this is attached without the finalizer of an attacher that asks it"
 UNREADABLE: Final = "may not be read with these credentials"
@@ -84,10 +83,9 @@ class _Outlook:
     @property
     def otherwise(self) -> str | None:
         """What the attacher of a driver that attaches nothing does; None: this driver attaches, or it is the same."""
-        found = self.facts.attachment
         if isinstance(self.step, Nothing) or _is_surely_asked(self.facts):
             return None
-        return NOTHING if is_attached(found) or objects.is_being_deleted(found) else MARK_ATTACHED
+        return type(next_trivial_step(self.facts.attachment, self.facts.finalizer)).__name__
 
 
 @dataclass(frozen=True, slots=True)

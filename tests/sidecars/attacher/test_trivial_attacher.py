@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from orlop.kube import objects
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attach_rules import Nothing
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from orlop.sidecars.attacher.trivial_attacher import TrivialAttacher
+from orlop.sidecars.attacher.trivial_rules import LetGo, MarkAttached, next_trivial_step
 from support.attacher_worlds import DRIVER, OURS, PUBLISH, attacher_world
 
 pytestmark = pytest.mark.virtual_time
+LEAVING = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
+STEPS: list[tuple[str, dict[str, Any], dict[str, Any], type]] = [
+    ("a new one is told to be attached", {}, {}, MarkAttached),
+    ("one that was told so is left alone", {}, {"attached": True}, Nothing),
+    ("one that goes is told nothing", {**LEAVING, "finalizers": ["other"]}, {}, Nothing),
+    ("our finalizer goes first", {"finalizers": ["other", OURS]}, {}, LetGo),
+    ("our finalizer goes from one that goes", {**LEAVING, "finalizers": [OURS]}, {"attached": True}, LetGo),
+]
+
+
+@pytest.mark.parametrize(("metadata", "status", "step"), [row[1:] for row in STEPS], ids=[row[0] for row in STEPS])
+async def test_what_comes_next(metadata: dict[str, Any], status: dict[str, Any], step: type):
+    found = {"metadata": {"name": "va1", "uid": "u", **metadata}, "status": status}
+    assert isinstance(next_trivial_step(found, OURS), step)
 
 
 async def test_all_are_told_to_be_attached_with_no_call_and_no_finalizer():

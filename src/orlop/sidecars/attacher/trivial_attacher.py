@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from orlop.kube import objects, patches
+from orlop.kube import patches
 from orlop.kube.errors import NotFound
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
 from orlop.kube.patches import JsonPatch
 from orlop.kube.reconcile_loop import Done, Outcome, ReconcileLoop, WorkerPool
 from orlop.kube.workqueue import Workqueue
-from orlop.sidecars.attacher.attach_rules import attached_patch, attacher_of, is_attached
+from orlop.sidecars.attacher.attach_rules import Nothing, attacher_of
 from orlop.sidecars.attacher.attacher import ATTACH, VOLUMES, Caches
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
+from orlop.sidecars.attacher.trivial_rules import LetGo, MarkAttached, next_trivial_step
 from orlop.sidecars.attacher.volume_release_rules import may_be_of
 
 STATUS: Final = "status"
@@ -68,11 +69,13 @@ class TrivialAttacher:
         found = self._attachments.get(name)
         if found is None or attacher_of(found) != self._driver:
             return Done()
-        if (patch := patches.remove_finalizer(found, self._finalizer)) is not None:
-            return await self._patch(VOLUME_ATTACHMENT, name, patch)
-        if not is_attached(found) and not objects.is_being_deleted(found):
-            return await self._patch(VOLUME_ATTACHMENT, name, attached_patch(found, {}), STATUS)
-        return Done()
+        match next_trivial_step(found, self._finalizer):
+            case LetGo(patch):
+                return await self._patch(VOLUME_ATTACHMENT, name, patch)
+            case MarkAttached(patch):
+                return await self._patch(VOLUME_ATTACHMENT, name, patch, STATUS)
+            case Nothing():
+                return Done()
 
     async def _settle_volume(self, name: ObjectName) -> Outcome:
         found = self._volumes.get(name)
