@@ -2,7 +2,7 @@
 
 I5: no driver is called before the finalizers stand; nobody says `attached` of what is not published; nothing keeps our
 finalizer once its work is over; in the end, what the driver has published is what the objects say.
-I8: the secret is told to the driver alone.
+I8: the secret is told to the driver alone, which quotes it in every error; it never stands on an object.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orlop.csi.interceptor import CallInterceptor, Methods
 from orlop.csi.rpc_type import Rpc
 from orlop.embedded.apiserver.object_store.journal import Kept, NoJournal
 from orlop.embedded.apiserver.object_store.store import ObjectStore
-from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS
+from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, Stored
 from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
@@ -45,6 +45,7 @@ from orlop.testing.explorer import Act, ExploredTransport, Life, LifeConnection,
 from support.api_objects import attachment, csi_node, volume
 from support.api_servers import TestServer, api_server, api_server_on
 from support.attacher_worlds import PUBLISH, UNPUBLISH, used_caches
+from support.indiscreet_drivers import IndiscreetDriver
 
 DRIVER = "mock.example.com"
 OURS = finalizer_of(DRIVER)
@@ -76,6 +77,7 @@ class Drama:
         self.client = self.on.client()
         self.model.storage.add_volume(HANDLE, 1 << 30)
         self.stage.always(self.nobody_lies)
+        self.stage.always(self.no_object_holds_the_secret)
         self.is_wanted = Act("it is wanted", self._want)
         self.is_wanted_no_more = Act("it is wanted no more", self._deletion(VOLUME_ATTACHMENT, VA))
         self.volume_is_deleted = Act("the volume is deleted", self._deletion(PERSISTENT_VOLUME, PV))
@@ -99,7 +101,7 @@ class Drama:
     async def _live(self, life: Life) -> None:
         log, clock, metrics = collecting_log(self.log), self.stage.clock, METRICS
         kube = KubeClient(ExploredTransport(life, self.on.transport()), clock=clock, random=Random(2), log=log)
-        connection = LifeConnection(life, InProcessConnection(self.interceptor))
+        connection = LifeConnection(life, InProcessConnection(IndiscreetDriver(self.interceptor)))
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
         tools = Tools(kube, csi, events, clock, Random(6), log, QUEUE_METRICS, life.guard)
@@ -164,9 +166,11 @@ class Drama:
 
     def stored(self, kind: Kind, name: str) -> Object | None:
         """As it lies there, without asking: a check takes no time."""
-        kept = KindInStore(kind, kind)
-        found = self.on.store.get(kept.key("", name))
-        return kept.kept_object(found) if found is not None else None
+        found = self._stored(kind, name)
+        return KindInStore(kind, kind).kept_object(found) if found is not None else None
+
+    def _stored(self, kind: Kind, name: str) -> Stored | None:
+        return self.on.store.get(KindInStore(kind, kind).key("", name))
 
     def all_of(self, kind: Kind) -> list[Object]:
         kept = KindInStore(kind, kind)
@@ -206,6 +210,12 @@ class Drama:
         assert self.published() == {node_id}, f"published at {self.published()}"
         assert "attachError" not in found["status"], found["status"]
         self.no_secret_is_told()
+
+    def no_object_holds_the_secret(self) -> None:
+        """Looked at after every write: an error goes from the object when its time is over."""
+        for kind, name in ((VOLUME_ATTACHMENT, VA), (PERSISTENT_VOLUME, PV)):
+            found = self._stored(kind, name)
+            assert found is None or CANARY.encode() not in found.json, f"the secret stands on {kind.kind} {name}"
 
     def no_secret_is_told(self) -> None:
         told = repr(self.log) + json.dumps([self.all_of(kind) for kind in (VOLUME_ATTACHMENT, PERSISTENT_VOLUME)])
