@@ -18,6 +18,11 @@ from orlop.testing.explorer import (
     explore,
     replay,
 )
+from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
+from orlop.testing.explorer.driver_seam import FINAL, NOT_FINAL
+from orlop.testing.explorer.effects import NAMES_IN_USE
+from orlop.testing.explorer.histories import USUAL
+from support import driver_renters
 from support import room_renters as renters
 
 Scenario = Callable[[Stage, type[renters.Renter]], Awaitable[None]]
@@ -45,6 +50,25 @@ def test_a_planted_bug_is_found_by_the_one_departure_that_shows_it(
     with pytest.raises(Broken) as found:
         explore(partial(scenario, renter=renter), Bounds(faults=1, departures=1, only=frozenset({option})))
     assert [departure.option for departure in found.value.history] == [option]
+
+
+FAULTS = (NAMES_IN_USE | {CONFLICT, SERVER_ERROR, FINAL, NOT_FINAL, *(fault.name for fault in EVENT_FAULTS)}) - {USUAL}
+PLANTED_AT_DRIVERS: list[tuple[str, type[renters.Renter]]] = [
+    (FINAL, driver_renters.LetsGoWhatWasRefused),
+    (NOT_FINAL, driver_renters.TakesNoConnectionForALostReply),
+]
+
+
+@pytest.mark.parametrize(("option", "renter"), PLANTED_AT_DRIVERS, ids=[bug.__name__ for _, bug in PLANTED_AT_DRIVERS])
+def test_a_bug_in_how_a_driver_is_called_is_found_by_one_departure_and_by_no_other(
+    option: str, renter: type[renters.Renter]
+) -> None:
+    scenario = partial(renters.comes_and_goes, renter=renter)
+    with pytest.raises(Broken) as found:
+        explore(scenario, Bounds(faults=1, departures=1, only=frozenset({option})))
+    assert [departure.option for departure in found.value.history] == [option]
+    explored = explore(scenario, Bounds(faults=1, departures=1, only=FAULTS - {option}))
+    assert explored.by_option.keys() == FAULTS - {option}
 
 
 def test_a_bug_that_hides_in_what_was_never_observed_is_found_by_two_departures() -> None:
@@ -84,9 +108,19 @@ def test_a_process_that_dies_of_an_error_is_a_finding() -> None:
     assert isinstance(found.value.error, EndedByItself)
 
 
-@pytest.mark.parametrize("scenario", [renters.comes_and_goes, renters.goes_at_any_moment, renters.comes_again])
-def test_a_controller_without_a_bug_survives_every_single_departure(scenario: Scenario) -> None:
-    explored = explore(partial(scenario, renter=renters.Renter), ONE)
+@pytest.mark.parametrize(
+    ("renter", "scenario"),
+    [
+        (renters.Renter, renters.comes_and_goes),
+        (renters.Renter, renters.goes_at_any_moment),
+        (renters.Renter, renters.comes_again),
+        (driver_renters.DriverRenter, renters.comes_and_goes),
+    ],
+)
+def test_a_controller_without_a_bug_survives_every_single_departure(
+    renter: type[renters.Renter], scenario: Scenario
+) -> None:
+    explored = explore(partial(scenario, renter=renter), ONE)
     assert explored.histories > len(explored.choices)
 
 
