@@ -18,6 +18,7 @@ from orlop.foundation.structured_log import silent_log
 from orlop.kube import objects, patches
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import ApiError, Conflict, NotFound
+from orlop.kube.http_messages import Transport
 from orlop.kube.informer import Informer, Watched
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import CONFIG_MAP
@@ -67,9 +68,10 @@ def _connection_reset() -> Any:
 
 
 class Renter:
-    def __init__(self, life: Life, office: Office, kube: KubeClient, informer: Informer) -> None:
+    def __init__(self, life: Life, office: Office, way: Transport, kube: KubeClient, informer: Informer) -> None:
         self.life = life
         self.office = office
+        self.way = way
         self.kube = kube
         self.informer = informer
         self.names: asyncio.Queue[ObjectName] = asyncio.Queue()
@@ -318,7 +320,9 @@ class Hotel:
         self._renter = renter
         self.asked = Act("a guest asks", self._ask)
         self.gone = Act("the guest goes", lambda: self._client.delete(CONFIG_MAP, NAME))
-        self.office.open_for(stage.run("renter", self._live))
+        self.restarted = Act("the renter is restarted", self._restart)
+        self._process = stage.run("renter", self._live)
+        self.office.open_for(self._process)
 
     async def _ask(self) -> None:
         self.stage.later(0.0, self._ask_when_gone)
@@ -328,14 +332,18 @@ class Hotel:
             await self.stage.clock.sleep(0.5)
         await self._client.create(CONFIG_MAP, {"metadata": {"name": NAME.name, "namespace": NAME.namespace}})
 
+    async def _restart(self) -> None:
+        self._process.current.die()
+
     async def _live(self, life: Life) -> None:
         clock, log = self.stage.clock, silent_log()
-        kube = KubeClient(ExploredTransport(life, self.on.transport()), clock=clock, random=Random(2), log=log)
+        way = ExploredTransport(life, self.on.transport())
+        kube = KubeClient(way, clock=clock, random=Random(2), log=log)
         async with (
             Informers(kube, clock=clock, random=Random(3), log=log) as informers,
             informers.using(Watched(CONFIG_MAP)) as informer,
         ):
-            await self._renter(life, self.office, kube, informer).run()
+            await self._renter(life, self.office, way, kube, informer).run()
 
     def guest(self) -> Object | None:
         kept = KindInStore(CONFIG_MAP, CONFIG_MAP)

@@ -22,7 +22,8 @@ from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
 from orlop.testing.explorer.driver_seam import FINAL, NOT_FINAL
 from orlop.testing.explorer.effects import NAMES_IN_USE
 from orlop.testing.explorer.histories import USUAL
-from support import driver_renters
+from orlop.testing.explorer.past_reads import BEHIND
+from support import driver_renters, lagging_renters
 from support import room_renters as renters
 
 Scenario = Callable[[Stage, type[renters.Renter]], Awaitable[None]]
@@ -39,6 +40,7 @@ PLANTED: list[tuple[str, type[renters.Renter], Scenario]] = [
     ("it loses its lease, and it lands late", renters.AsksNobody, renters.comes_and_goes),
     ("it comes late", renters.BelievesItsCache, renters.comes_and_goes),
     ("it comes twice", renters.CountsEvents, renters.comes_and_goes),
+    ("it is one change behind", lagging_renters.ReadsOfAnyServer, renters.comes_and_goes),
     ("before it: the guest goes", renters.ProtectsAfterwards, renters.goes_at_any_moment),
 ]
 
@@ -52,23 +54,28 @@ def test_a_planted_bug_is_found_by_the_one_departure_that_shows_it(
     assert [departure.option for departure in found.value.history] == [option]
 
 
-FAULTS = (NAMES_IN_USE | {CONFLICT, SERVER_ERROR, FINAL, NOT_FINAL, *(fault.name for fault in EVENT_FAULTS)}) - {USUAL}
-PLANTED_AT_DRIVERS: list[tuple[str, type[renters.Renter]]] = [
-    (FINAL, driver_renters.LetsGoWhatWasRefused),
-    (NOT_FINAL, driver_renters.TakesNoConnectionForALostReply),
+FAULTS = (NAMES_IN_USE | {CONFLICT, SERVER_ERROR, *(fault.name for fault in EVENT_FAULTS)}) - {USUAL}
+AT_DRIVERS = FAULTS | {FINAL, NOT_FINAL}
+WITH_LAG = FAULTS | {"before it: the renter is restarted", *(option.name for option in BEHIND)}
+FOUND_BY_ONE: list[tuple[str, type[renters.Renter], Scenario, frozenset[str]]] = [
+    (FINAL, driver_renters.LetsGoWhatWasRefused, renters.comes_and_goes, AT_DRIVERS),
+    (NOT_FINAL, driver_renters.TakesNoConnectionForALostReply, renters.comes_and_goes, AT_DRIVERS),
+    (BEHIND[2].name, lagging_renters.EvictsWhomItDoesNotSee, lagging_renters.stays_while_all_begins_anew, WITH_LAG),
 ]
 
 
-@pytest.mark.parametrize(("option", "renter"), PLANTED_AT_DRIVERS, ids=[bug.__name__ for _, bug in PLANTED_AT_DRIVERS])
-def test_a_bug_in_how_a_driver_is_called_is_found_by_one_departure_and_by_no_other(
-    option: str, renter: type[renters.Renter]
+@pytest.mark.parametrize(
+    ("option", "renter", "scenario", "all_options"), FOUND_BY_ONE, ids=[row[1].__name__ for row in FOUND_BY_ONE]
+)
+def test_a_bug_that_one_departure_shows_is_found_by_no_other(
+    option: str, renter: type[renters.Renter], scenario: Scenario, all_options: frozenset[str]
 ) -> None:
-    scenario = partial(renters.comes_and_goes, renter=renter)
+    planted = partial(scenario, renter=renter)
     with pytest.raises(Broken) as found:
-        explore(scenario, Bounds(faults=1, departures=1, only=frozenset({option})))
+        explore(planted, Bounds(faults=1, departures=1, only=frozenset({option})))
     assert [departure.option for departure in found.value.history] == [option]
-    explored = explore(scenario, Bounds(faults=1, departures=1, only=FAULTS - {option}))
-    assert explored.by_option.keys() == FAULTS - {option}
+    others = all_options - {option}
+    assert explore(planted, Bounds(faults=1, departures=1, only=others)).by_option.keys() == others
 
 
 def test_a_bug_that_hides_in_what_was_never_observed_is_found_by_two_departures() -> None:
