@@ -1,7 +1,7 @@
 """The attacher in every history within bounds: I5 and I8 hold, and in the end the driver has what the objects say.
 
-`make test` plays all histories of one scenario with at most two departures, all with one of every scenario, and a
-random sample of those with more. `make soak` plays all with two of every scenario.
+`make test` plays all histories of one scenario with at most two departures (two faults, or a fault and an early act),
+of the others all with one, and of each a random sample of those with more. `make soak` plays all with two of each.
 """
 
 from __future__ import annotations
