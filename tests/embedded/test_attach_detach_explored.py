@@ -1,7 +1,8 @@
 """The attach/detach controller in every history within bounds: what a kubelet mounts is attached, nothing is left.
 
-`make test` plays all with one departure and a sample of those with more; `make soak` all with two. There is one such
-controller in a process that holds the folder's lock, so leases are none of what may be lost.
+`make test` plays all with one departure and a sample of those with more; `make soak` all with two departures (two
+faults, or a fault and an early act) among fewer choices. There is one such controller in a process that holds the
+folder's lock, so leases are none of what may be lost.
 """
 
 from __future__ import annotations

@@ -70,6 +70,20 @@ async def test_attachments_of_other_names_are_left_alone():
             assert await w.attachments() == ["by-hand"]
 
 
+@pytest.mark.parametrize("told", [[], [{"name": unique(), "devicePath": ""}]], ids=["unlisted", "listed by its node"])
+async def test_an_attachment_that_names_no_persistent_volume_is_left_alone_whatever_its_name(told: list[object]):
+    async with attaching_world() as w:
+        await w.node(volumesAttached=told)
+        inline = {"accessModes": ["ReadWriteOnce"], "csi": {"driver": DRIVER, "volumeHandle": "h1"}}
+        made = attachment(attachment_of(), attacher=DRIVER, nodeName="n1", source={"inlineVolumeSpec": inline})
+        before = await w.client.create(VOLUME_ATTACHMENT, made)
+        async with w.controller():
+            await w.settle(400)
+        async with w.controller():
+            await w.settle(400)
+        assert await w.attachment() == before
+
+
 async def test_a_pod_keeps_its_attachment_when_its_claim_and_volume_vanish_and_it_goes_with_the_pod():
     async with attaching_world() as w:
         await w.node()

@@ -2,30 +2,31 @@
 
 I5: no driver is called before the finalizers stand; nobody says `attached` of what is not published; nothing keeps our
 finalizer once its work is over; in the end, what the driver has published is what the objects say.
-I8: the secret is told to the driver alone.
+I8: the secret is told to the driver alone, which quotes it in every error; it never stands on an object.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process import InProcessConnection
-from orlop.csi.interceptor import CallInterceptor
+from orlop.csi.interceptor import CallInterceptor, Methods
+from orlop.csi.rpc_type import Rpc
 from orlop.embedded.apiserver.object_store.journal import Kept, NoJournal
 from orlop.embedded.apiserver.object_store.store import ObjectStore
-from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS
+from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, Stored
 from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
 from orlop.kube.client import KubeClient
 from orlop.kube.event_bodies import Reporter
@@ -37,15 +38,18 @@ from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import is_attached, recorded_node_id
 from orlop.sidecars.attacher.attacher import Attacher
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
+from orlop.sidecars.attacher.published_volumes import PublishedVolumes
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 from orlop.testing.driver_model import DriverFacts, DriverModel
 from orlop.testing.explorer import Act, ExploredTransport, Life, LifeConnection, Process, Stage, explored_methods
 from support.api_objects import attachment, csi_node, volume
 from support.api_servers import TestServer, api_server, api_server_on
-from support.attacher_worlds import used_caches
+from support.attacher_worlds import PUBLISH, UNPUBLISH, used_caches
+from support.indiscreet_drivers import IndiscreetDriver
 
 DRIVER = "mock.example.com"
 OURS = finalizer_of(DRIVER)
+SETTINGS = AttacherSettings(DRIVER, OURS, workers=2)
 CANARY = "c4n4ry-of-the-secret"
 PV, VA, NODE, HANDLE = "pv1", "va1", "n1", "h1"
 METRICS = Metrics("explored", of_process=False)
@@ -63,11 +67,17 @@ class Drama:
     model: DriverModel
     log: list[Entry] = field(default_factory=list)
     process: Process | None = None
+    settings: AttacherSettings = SETTINGS
+    reconcile: float = 0.0
+    """Seconds from one look at the driver's list to the next; none: it is not looked at."""
+    granted: set[str] = field(default_factory=set)
+    """Where the driver said that it is published, and was not asked to take it back since: it may have forgotten."""
 
     def __post_init__(self) -> None:
         self.client = self.on.client()
         self.model.storage.add_volume(HANDLE, 1 << 30)
         self.stage.always(self.nobody_lies)
+        self.stage.always(self.no_object_holds_the_secret)
         self.is_wanted = Act("it is wanted", self._want)
         self.is_wanted_no_more = Act("it is wanted no more", self._deletion(VOLUME_ATTACHMENT, VA))
         self.volume_is_deleted = Act("the volume is deleted", self._deletion(PERSISTENT_VOLUME, PV))
@@ -78,7 +88,7 @@ class Drama:
     def begin(self) -> None:
         self.process = self.stage.run("attacher", self._live)
         numbers = count(1)
-        methods = explored_methods(self.process, _watched(self.stage, self.model.methods(), self.all_is_protected))
+        methods = explored_methods(self.process, self._watched(self.model.methods()))
         self.interceptor = CallInterceptor(
             methods,
             driver_name=DRIVER,
@@ -91,21 +101,43 @@ class Drama:
     async def _live(self, life: Life) -> None:
         log, clock, metrics = collecting_log(self.log), self.stage.clock, METRICS
         kube = KubeClient(ExploredTransport(life, self.on.transport()), clock=clock, random=Random(2), log=log)
-        connection = LifeConnection(life, InProcessConnection(self.interceptor))
+        connection = LifeConnection(life, InProcessConnection(IndiscreetDriver(self.interceptor)))
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
         tools = Tools(kube, csi, events, clock, Random(6), log, QUEUE_METRICS, life.guard)
-        settings = AttacherSettings(DRIVER, OURS, workers=2)
         async with (
             Informers(kube, clock=clock, random=Random(5), log=log) as informers,
             used_caches(informers) as caches,
+            TaskGroup() as tasks,
         ):
-            telling = asyncio.ensure_future(events.run())
-            try:
-                await Attacher(caches, settings, tools).run()
-            finally:
-                telling.cancel()
-                await asyncio.wait([telling])
+            attacher = Attacher(caches, self.settings, tools)
+            listing = PublishedVolumes(caches, self.settings, tools, attacher.differs)
+            tasks.start(events.run(), name="events")
+            tasks.start(listing.run(self.reconcile), name="listing volumes")
+            await attacher.run()
+
+    def _watched(self, methods: Methods) -> Methods:
+        def watched(rpc: Rpc[Any, Any], serve: Any) -> Any:
+            async def answer(request: Any) -> Any:
+                try:
+                    self.all_is_protected(rpc.name, request)
+                except AssertionError as error:
+                    self.stage.broken(error)
+                    raise
+                answered = await serve(request)
+                await self.has_done(rpc.name, request)
+                return answered
+
+            return answer
+
+        return {path: (rpc, serve if rpc.streams else watched(rpc, serve)) for path, (rpc, serve) in methods.items()}
+
+    async def has_done(self, method: str, request: Any) -> None:
+        """The driver did what it was asked for; whoever asked does not know yet."""
+        if method == PUBLISH:
+            self.granted.add(request.node_id)
+        elif method == UNPUBLISH:
+            self.granted.discard(request.node_id)
 
     # ---- what others do ------------------------------------------------------------------------------------------
 
@@ -119,9 +151,10 @@ class Drama:
     async def _want_when_gone(self) -> None:
         while self.stored(VOLUME_ATTACHMENT, VA) is not None:
             await self.stage.clock.sleep(0.5)
-        source = {"persistentVolumeName": PV}
-        body = attachment(VA, attacher=DRIVER, nodeName=NODE, source=source)
-        await self.client.create(VOLUME_ATTACHMENT, body)
+        await self.client.create(VOLUME_ATTACHMENT, self.what_is_wanted())
+
+    def what_is_wanted(self) -> Object:
+        return attachment(VA, attacher=DRIVER, nodeName=NODE, source={"persistentVolumeName": PV})
 
     def _deletion(self, kind: Kind, name: str) -> Callable[[], Awaitable[object]]:
         return lambda: self.client.delete(kind, ObjectName(None, name))
@@ -133,9 +166,11 @@ class Drama:
 
     def stored(self, kind: Kind, name: str) -> Object | None:
         """As it lies there, without asking: a check takes no time."""
-        kept = KindInStore(kind, kind)
-        found = self.on.store.get(kept.key("", name))
-        return kept.kept_object(found) if found is not None else None
+        found = self._stored(kind, name)
+        return KindInStore(kind, kind).kept_object(found) if found is not None else None
+
+    def _stored(self, kind: Kind, name: str) -> Stored | None:
+        return self.on.store.get(KindInStore(kind, kind).key("", name))
 
     def all_of(self, kind: Kind) -> list[Object]:
         kept = KindInStore(kind, kind)
@@ -148,14 +183,14 @@ class Drama:
     def nobody_lies(self) -> None:
         found = self.stored(VOLUME_ATTACHMENT, VA)
         if found is not None and is_attached(found) and not objects.is_being_deleted(found):
-            assert recorded_node_id(found) in self.published(), "it says attached, and the driver has not published it"
+            assert recorded_node_id(found) in self.granted, "it says attached, and the driver has not published it"
 
     def all_is_protected(self, method: str, request: Any) -> None:
         """At each call: the objects that say what may be published cannot vanish."""
-        if method not in ("ControllerPublishVolume", "ControllerUnpublishVolume"):
+        if method not in (PUBLISH, UNPUBLISH):
             return
         wanted, persistent = self.stored(VOLUME_ATTACHMENT, VA), self.stored(PERSISTENT_VOLUME, PV)
-        if method == "ControllerPublishVolume":
+        if method == PUBLISH:
             for found in (wanted, persistent):
                 assert objects.has_finalizer(found or {}, OURS), f"called without its finalizer: {method}"
             assert recorded_node_id(wanted or {}) == request.node_id, "another id than the recorded one"
@@ -176,25 +211,16 @@ class Drama:
         assert "attachError" not in found["status"], found["status"]
         self.no_secret_is_told()
 
+    def no_object_holds_the_secret(self) -> None:
+        """Looked at after every write: an error goes from the object when its time is over."""
+        for kind, name in ((VOLUME_ATTACHMENT, VA), (PERSISTENT_VOLUME, PV)):
+            found = self._stored(kind, name)
+            assert found is None or CANARY.encode() not in found.json, f"the secret stands on {kind.kind} {name}"
+
     def no_secret_is_told(self) -> None:
         told = repr(self.log) + json.dumps([self.all_of(kind) for kind in (VOLUME_ATTACHMENT, PERSISTENT_VOLUME)])
         told += repr(self.on.store.list("events").items) + repr(self.on.store.list("events.events.k8s.io").items)
         assert CANARY not in told
-
-
-def _watched(stage: Stage, methods: Any, check: Callable[[str, Any], None]) -> Any:
-    def watched(rpc: Any, serve: Any) -> Any:
-        async def answer(request: Any) -> Any:
-            try:
-                check(rpc.name, request)
-            except AssertionError as error:
-                stage.broken(error)
-                raise
-            return await serve(request)
-
-        return answer
-
-    return {path: (rpc, serve if rpc.streams else watched(rpc, serve)) for path, (rpc, serve) in methods.items()}
 
 
 _PREPARED: list[Kept] = []
@@ -202,13 +228,20 @@ _PREPARED: list[Kept] = []
 FOUND = ("namespaces", "clusterroles", "clusterrolebindings", "persistentvolumes", "csinodes", "secrets")
 
 
+D = TypeVar("D", bound=Drama)
+
+
 @asynccontextmanager
-async def drama(stage: Stage) -> AsyncIterator[Drama]:
+async def drama_of(kind: type[D], stage: Stage) -> AsyncIterator[D]:
     if not _PREPARED:
         _PREPARED.append(await _prepared(stage.clock))
     store = ObjectStore(NoJournal(), _PREPARED[0], DEFAULT_LIMITS)
     async with aclosing_store(store), api_server_on(store, stage.clock) as on:
-        yield Drama(stage, on, DriverModel(DriverFacts(name=DRIVER), stage.clock))
+        yield kind(stage, on, DriverModel(DriverFacts(name=DRIVER), stage.clock))
+
+
+def drama(stage: Stage) -> AbstractAsyncContextManager[Drama]:
+    return drama_of(Drama, stage)
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ from orlop.testing.virtual_clock import VirtualClock
 from support.api_objects import attachment, csi_node, volume
 from support.api_servers import ADMIN, TestServer, api_server
 from support.api_wires import Wire
+from support.indiscreet_drivers import IndiscreetDriver
 
 DRIVER = "mock.example.com"
 OURS = finalizer_of(DRIVER)
@@ -101,7 +102,7 @@ class AttacherWorld:
         self.scrape = metrics.render
         transport = self.wire.around(self.on.transport(self.user))
         kube = KubeClient(transport, clock=clock, random=Random(2), log=log, name="attacher")
-        connection = InProcessConnection(self.interceptor)
+        connection = InProcessConnection(IndiscreetDriver(self.interceptor))
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
         events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
         async with (

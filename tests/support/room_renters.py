@@ -12,17 +12,19 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
+from orlop.csi.error_codes import CsiError
 from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.foundation.structured_log import silent_log
 from orlop.kube import objects, patches
 from orlop.kube.client import KubeClient
 from orlop.kube.errors import ApiError, Conflict, NotFound
+from orlop.kube.http_messages import Transport
 from orlop.kube.informer import Informer, Watched
 from orlop.kube.informers import Informers
 from orlop.kube.kinds import CONFIG_MAP
 from orlop.kube.objects import ObjectName
 from orlop.kube.patches import JsonPatch
-from orlop.testing.explorer import Act, ExploredTransport, LeaseLost, Life, Stage, Ways, carry_out
+from orlop.testing.explorer import Act, ExploredTransport, LeaseLost, Life, Process, Stage, Ways, carry_out
 from support.api_servers import TestServer, api_server
 
 NAME = ObjectName("default", "guest")
@@ -33,8 +35,15 @@ Object = dict[str, Any]
 
 class Office:
     def __init__(self) -> None:
-        self.rooms: dict[int, str] = {}
+        self._rooms: dict[int, str] = {}
         self._left: set[str] = set()
+
+    @property
+    def rooms(self) -> dict[int, str]:
+        return self._rooms
+
+    def open_for(self, renter: Process) -> None:
+        """It is told once who will ask."""
 
     def rooms_of(self, guest: str) -> list[int]:
         return [room for room, held_by in self.rooms.items() if held_by == guest]
@@ -46,12 +55,12 @@ class Office:
         if guest in self._left:
             raise OSError(f"{guest} has left")
         room = len(self.rooms) + 1
-        self.rooms[room] = guest
+        self._rooms[room] = guest
         return room
 
     async def release(self, guest: str) -> None:
         self._left.add(guest)
-        self.rooms = {room: held_by for room, held_by in self.rooms.items() if held_by != guest}
+        self._rooms = {room: held_by for room, held_by in self.rooms.items() if held_by != guest}
 
 
 def _connection_reset() -> Any:
@@ -59,12 +68,17 @@ def _connection_reset() -> Any:
 
 
 class Renter:
-    def __init__(self, life: Life, office: Office, kube: KubeClient, informer: Informer) -> None:
+    def __init__(self, life: Life, office: Office, way: Transport, kube: KubeClient, informer: Informer) -> None:
         self.life = life
         self.office = office
+        self.way = way
         self.kube = kube
         self.informer = informer
         self.names: asyncio.Queue[ObjectName] = asyncio.Queue()
+
+    @staticmethod
+    def new_office(_stage: Stage) -> Office:
+        return Office()
 
     async def run(self) -> None:
         await self.informer.wait_synced()
@@ -75,7 +89,7 @@ class Renter:
                 await self.settle(name)
             except LeaseLost:
                 return
-            except (ApiError, OSError):
+            except (ApiError, CsiError, OSError):
                 self.again(name)
 
     def changed(self, name: ObjectName) -> None:
@@ -301,12 +315,14 @@ class Hotel:
     def __init__(self, stage: Stage, on: TestServer, renter: type[Renter]) -> None:
         self.stage = stage
         self.on = on
-        self.office = Office()
+        self.office = renter.new_office(stage)
         self._client = on.client()
         self._renter = renter
         self.asked = Act("a guest asks", self._ask)
         self.gone = Act("the guest goes", lambda: self._client.delete(CONFIG_MAP, NAME))
-        stage.run("renter", self._live)
+        self.restarted = Act("the renter is restarted", self._restart)
+        self._process = stage.run("renter", self._live)
+        self.office.open_for(self._process)
 
     async def _ask(self) -> None:
         self.stage.later(0.0, self._ask_when_gone)
@@ -316,14 +332,18 @@ class Hotel:
             await self.stage.clock.sleep(0.5)
         await self._client.create(CONFIG_MAP, {"metadata": {"name": NAME.name, "namespace": NAME.namespace}})
 
+    async def _restart(self) -> None:
+        self._process.current.die()
+
     async def _live(self, life: Life) -> None:
         clock, log = self.stage.clock, silent_log()
-        kube = KubeClient(ExploredTransport(life, self.on.transport()), clock=clock, random=Random(2), log=log)
+        way = ExploredTransport(life, self.on.transport())
+        kube = KubeClient(way, clock=clock, random=Random(2), log=log)
         async with (
             Informers(kube, clock=clock, random=Random(3), log=log) as informers,
             informers.using(Watched(CONFIG_MAP)) as informer,
         ):
-            await self._renter(life, self.office, kube, informer).run()
+            await self._renter(life, self.office, way, kube, informer).run()
 
     def guest(self) -> Object | None:
         kept = KindInStore(CONFIG_MAP, CONFIG_MAP)

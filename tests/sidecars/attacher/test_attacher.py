@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from orlop.kube import objects
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attach_rules import is_attached
 from orlop.sidecars.attacher.attacher import Attacher
 from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION, NODE_IDS_ANNOTATION
 from orlop.testing.driver_model.attachments import DEVICE_KEY
@@ -188,24 +190,32 @@ async def test_it_is_detached_from_a_node_that_is_gone():
         assert world.published() == []
 
 
-async def test_secrets_are_handed_to_both_calls_and_stand_nowhere():
+async def test_secrets_are_handed_to_both_calls_and_stand_nowhere_also_where_the_driver_quotes_them():
     canary = "tw33t-tw33t"
     async with attacher_world() as world:
-        echoes = {"error": {"code": "INTERNAL", "message": f"login with {canary} failed"}}
-        world.play({PUBLISH: [echoes]})
+        refused = {"error": {"code": "INTERNAL", "message": "login failed"}}
+        world.play({PUBLISH: [refused], UNPUBLISH: [refused]})
         data = {"password": base64.b64encode(canary.encode()).decode()}
         await world.client.create(SECRET, named("s", data=data), namespace="default")
         await world.node()
         await world.volume(controllerPublishSecretRef={"name": "s", "namespace": "default"})
         await world.wanted()
         async with world.attacher():
-            await world.until_attached()
+            errors = [await world.until_told("attachError")]
+            stood = [str(await world.attachment())]
+            stood += [str(await world.until_attached())]
             await world.delete(VOLUME_ATTACHMENT, "va1")
+            errors += [await world.until_told("detachError")]
+            stood += [str(await world.attachment())]
             await world.until_gone(VOLUME_ATTACHMENT, "va1")
         asked = [*world.requests(PUBLISH), *world.requests(UNPUBLISH)]
-        assert [dict(request.secrets) for request in asked] == [{"password": canary}] * 3
-        assert canary not in str(world.log)
-        assert canary not in str(await world.events())
+        assert [dict(request.secrets) for request in asked] == [{"password": canary}] * 4
+        hidden = "login failed, with ***"
+        assert [error["message"] for error in errors] == [hidden, hidden]
+        events = await world.events()
+        assert events == [f"FailedAttachVolume: {hidden}", f"FailedDetachVolume: {hidden}"]
+        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        assert canary not in str([world.log, events, stood, volume, world.scrape("")])
 
 
 @pytest.mark.parametrize(
@@ -239,19 +249,31 @@ async def test_an_attacher_that_died_at_its_work_is_followed_by_one_that_ends_it
 
 
 async def test_a_thousand_are_attached_and_detached_with_one_call_each():
-    count = 200
+    count = 1_000
     async with attacher_world() as world:
+
+        async def all_there() -> list[dict[str, Any]]:
+            return (await world.client.list(VOLUME_ATTACHMENT)).items
+
+        async def all_are_attached() -> bool:
+            await world.clock.sleep(1)
+            return all(is_attached(found) for found in await all_there())
+
+        async def all_are_gone() -> bool:
+            await world.clock.sleep(1)
+            return await all_there() == []
+
         await world.node()
         for number in range(count):
             await world.volume(f"pv{number}", f"h{number}")
             await world.wanted(f"va{number}", f"pv{number}")
         async with world.attacher(workers=100):
-            for number in range(count):
-                await world.until_attached(f"va{number}")
+            await world.until(all_are_attached)
+            assert all(world.published(f"h{number}") == ["id-1"] for number in range(count))
             for number in range(count):
                 await world.delete(VOLUME_ATTACHMENT, f"va{number}")
-            for number in range(count):
-                await world.until_gone(VOLUME_ATTACHMENT, f"va{number}")
+            await world.until(all_are_gone)
+        assert not any(world.published(f"h{number}") for number in range(count))
         assert sorted(world.calls()) == [PUBLISH] * count + [UNPUBLISH] * count
 
 

@@ -1,7 +1,7 @@
 """The attacher in every history within bounds: I5 and I8 hold, and in the end the driver has what the objects say.
 
-`make test` plays all histories of one scenario with at most two departures, all with one of every scenario, and a
-random sample of those with more. `make soak` plays all with two of every scenario.
+`make test` plays all histories of one scenario with at most two departures (two faults, or a fault and an early act),
+of the others all with one, and of each a random sample of those with more. `make soak` plays all with two of each.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orlop.csi import client as csi_client
 from orlop.sidecars.attacher import attach_rules, attacher, attachment_work
 from orlop.sidecars.attacher.attach_rules import (
     AttachmentFacts,
@@ -138,3 +139,12 @@ def test_an_attacher_that_forgets_its_volumes_is_found_out(monkeypatch: pytest.M
     monkeypatch.setattr(attacher, "release_patch", lambda *_facts: None)
     with pytest.raises(Broken, match="our finalizer still"):
         explore(attached_and_given_up, ONE)
+
+
+@pytest.mark.parametrize("option", ["a final error", "no connection", "the reply is lost"])
+def test_an_attacher_that_tells_what_the_driver_quotes_is_found_out(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csi_client, "hide", lambda text, _secrets: text)
+    with pytest.raises(Broken, match="the secret stands on VolumeAttachment va1"):
+        explore(attached_and_given_up, Bounds(faults=1, departures=1, only=frozenset({option})))

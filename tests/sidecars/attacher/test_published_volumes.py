@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from orlop.csi.proto import csi_pb2
+from orlop.kube import objects
+from orlop.kube.client import MergePatch
 from orlop.kube.kinds import VOLUME_ATTACHMENT
-from support.attacher_worlds import PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from orlop.kube.objects import ObjectName
+from orlop.testing.driver_model.storage import Use
+from support.attacher_worlds import PUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
+THEIRS = "somebody.example.com/else"
 COUNT = 7
 """More than a page."""
 
@@ -43,18 +49,57 @@ async def test_where_both_agree_the_driver_is_only_asked_to_list():
         assert len(world.calls("ListVolumes")) >= 3 * 15
 
 
+async def let_go_and_kept_by_others(world: AttacherWorld) -> None:
+    """Attached, deleted and detached; somebody else's finalizer keeps the object."""
+    await world.node()
+    await world.volume()
+    await world.wanted()
+    theirs = MergePatch({"metadata": {"finalizers": [THEIRS]}})
+    await world.client.patch(VOLUME_ATTACHMENT, ObjectName(None, "va1"), theirs)
+    async with world.attacher():
+        await world.until_attached()
+        await world.delete(VOLUME_ATTACHMENT, "va1")
+
+        async def is_detached() -> bool:
+            return not (await world.attachment())["status"]["attached"]
+
+        await world.until(is_detached)
+    assert objects.finalizers(await world.attachment()) == (THEIRS,)
+
+
 async def test_what_the_driver_still_has_though_it_was_let_go_is_taken_back():
     async with attacher_world() as world:
+        await let_go_and_kept_by_others(world)
+        still_there = world.storage.volumes.get("h1")
+        assert still_there is not None
+        still_there.attached["id-1"] = Use(csi_pb2.VolumeCapability())
+        async with world.attacher(reconcile=0.0):
+            await world.clock.sleep(300)
+        assert world.published() == ["id-1"], "only the driver's list tells of it"
+        async with world.attacher(reconcile=60.0):
+            await world.clock.sleep(300)
+        assert world.published() == []
+        found = await world.attachment()
+        assert (objects.finalizers(found), found["status"]) == ((THEIRS,), {"attached": False})
+
+
+@pytest.mark.parametrize("effect", [True, False], ids=["it is listed meanwhile", "it is not"])
+async def test_an_attach_call_that_hangs_across_several_lists_is_not_detached_meanwhile(effect: bool):  # noqa: FBT001 - a row
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"hang": True, "effect": effect}]})
         await world.node()
         await world.volume()
         await world.wanted()
-        async with world.attacher(reconcile=60.0):
+        async with world.attacher(reconcile=60.0, timeout=1000.0):
+            await world.clock.sleep(250)
+            assert len(world.calls("ListVolumes")) >= 4
+            assert world.calls() == [PUBLISH]
+            assert world.published() == (["id-1"] if effect else [])
+            world.drivers[-1].stop_hanging()
             await world.until_attached()
-            await world.delete(VOLUME_ATTACHMENT, "va1")
-            await world.until_gone(VOLUME_ATTACHMENT, "va1")
-            await world.clock.sleep(300)
-        assert world.published() == []
-        assert world.calls() == [PUBLISH, UNPUBLISH]
+            await world.clock.sleep(250)
+        assert world.published() == ["id-1"]
+        assert world.calls() == [PUBLISH, PUBLISH]
 
 
 async def test_a_driver_that_cannot_list_is_not_asked():

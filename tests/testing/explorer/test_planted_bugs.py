@@ -18,6 +18,12 @@ from orlop.testing.explorer import (
     explore,
     replay,
 )
+from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
+from orlop.testing.explorer.driver_seam import FINAL, NOT_FINAL
+from orlop.testing.explorer.effects import NAMES_IN_USE
+from orlop.testing.explorer.histories import USUAL
+from orlop.testing.explorer.past_reads import BEHIND
+from support import driver_renters, lagging_renters
 from support import room_renters as renters
 
 Scenario = Callable[[Stage, type[renters.Renter]], Awaitable[None]]
@@ -34,6 +40,7 @@ PLANTED: list[tuple[str, type[renters.Renter], Scenario]] = [
     ("it loses its lease, and it lands late", renters.AsksNobody, renters.comes_and_goes),
     ("it comes late", renters.BelievesItsCache, renters.comes_and_goes),
     ("it comes twice", renters.CountsEvents, renters.comes_and_goes),
+    ("it is one change behind", lagging_renters.ReadsOfAnyServer, renters.comes_and_goes),
     ("before it: the guest goes", renters.ProtectsAfterwards, renters.goes_at_any_moment),
 ]
 
@@ -45,6 +52,30 @@ def test_a_planted_bug_is_found_by_the_one_departure_that_shows_it(
     with pytest.raises(Broken) as found:
         explore(partial(scenario, renter=renter), Bounds(faults=1, departures=1, only=frozenset({option})))
     assert [departure.option for departure in found.value.history] == [option]
+
+
+FAULTS = (NAMES_IN_USE | {CONFLICT, SERVER_ERROR, *(fault.name for fault in EVENT_FAULTS)}) - {USUAL}
+AT_DRIVERS = FAULTS | {FINAL, NOT_FINAL}
+WITH_LAG = FAULTS | {"before it: the renter is restarted", *(option.name for option in BEHIND)}
+FOUND_BY_ONE: list[tuple[str, type[renters.Renter], Scenario, frozenset[str]]] = [
+    (FINAL, driver_renters.LetsGoWhatWasRefused, renters.comes_and_goes, AT_DRIVERS),
+    (NOT_FINAL, driver_renters.TakesNoConnectionForALostReply, renters.comes_and_goes, AT_DRIVERS),
+    (BEHIND[2].name, lagging_renters.EvictsWhomItDoesNotSee, lagging_renters.stays_while_all_begins_anew, WITH_LAG),
+]
+
+
+@pytest.mark.parametrize(
+    ("option", "renter", "scenario", "all_options"), FOUND_BY_ONE, ids=[row[1].__name__ for row in FOUND_BY_ONE]
+)
+def test_a_bug_that_one_departure_shows_is_found_by_no_other(
+    option: str, renter: type[renters.Renter], scenario: Scenario, all_options: frozenset[str]
+) -> None:
+    planted = partial(scenario, renter=renter)
+    with pytest.raises(Broken) as found:
+        explore(planted, Bounds(faults=1, departures=1, only=frozenset({option})))
+    assert [departure.option for departure in found.value.history] == [option]
+    others = all_options - {option}
+    assert explore(planted, Bounds(faults=1, departures=1, only=others)).by_option.keys() == others
 
 
 def test_a_bug_that_hides_in_what_was_never_observed_is_found_by_two_departures() -> None:
@@ -84,9 +115,19 @@ def test_a_process_that_dies_of_an_error_is_a_finding() -> None:
     assert isinstance(found.value.error, EndedByItself)
 
 
-@pytest.mark.parametrize("scenario", [renters.comes_and_goes, renters.goes_at_any_moment, renters.comes_again])
-def test_a_controller_without_a_bug_survives_every_single_departure(scenario: Scenario) -> None:
-    explored = explore(partial(scenario, renter=renters.Renter), ONE)
+@pytest.mark.parametrize(
+    ("renter", "scenario"),
+    [
+        (renters.Renter, renters.comes_and_goes),
+        (renters.Renter, renters.goes_at_any_moment),
+        (renters.Renter, renters.comes_again),
+        (driver_renters.DriverRenter, renters.comes_and_goes),
+    ],
+)
+def test_a_controller_without_a_bug_survives_every_single_departure(
+    renter: type[renters.Renter], scenario: Scenario
+) -> None:
+    explored = explore(partial(scenario, renter=renter), ONE)
     assert explored.histories > len(explored.choices)
 
 

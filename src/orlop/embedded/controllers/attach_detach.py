@@ -9,7 +9,8 @@ Order, to attach: the VolumeAttachment → its attacher says attached → the No
 kubelet no longer has it in use → it is off the Node's list → the VolumeAttachment is deleted → it is gone. All nodes of
 a volume are in the hands of one worker: two of them never get a volume that is for one.
 
-Must not ask a driver, and must not touch VolumeAttachments that do not bear the name that Kubernetes gives them.
+Must not ask a driver, and must not touch VolumeAttachments that do not bear the name that Kubernetes gives them, or
+that name no PersistentVolume.
 """
 
 from __future__ import annotations
@@ -300,7 +301,7 @@ class AttachDetach:
     async def _has_volume(self, attachment: ObjectName) -> bool:
         """Whether its PersistentVolume is there after all, and only the cache does not have it yet."""
         found = self._caches.attachments.get(attachment)
-        if found is None or not volume_of(found):
+        if found is None:
             return False
         try:
             await self._client.get(PERSISTENT_VOLUME, ObjectName(None, volume_of(found)))

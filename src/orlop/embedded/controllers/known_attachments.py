@@ -1,8 +1,8 @@
 """Which VolumeAttachments are there for which volume, on which node: a book that is kept up object by object.
 
-Only those count that bear the name that Kubernetes gives them: others are somebody's own. One whose PersistentVolume is
-gone is known by what it was before, or by what its Node says; else by its own name, as a volume of which nothing else
-is known. Nothing waits, asks or tells here.
+Only those count that bear the name that Kubernetes gives them and name a PersistentVolume, as all of its own do: others
+are somebody's own. One whose PersistentVolume is gone is known by what it was before, or by what its Node says; else by
+its own name, as a volume of which nothing else is known. Nothing waits, asks or tells here.
 """
 
 from __future__ import annotations
@@ -71,8 +71,10 @@ class KnownAttachments:
     # ---- one attachment ------------------------------------------------------------------------------------------
 
     def _place(self, attachment: Seen, before: tuple[UniqueName, str] | None) -> tuple[UniqueName, str] | None:
-        name, node = objects.name(attachment), node_of(attachment)
-        volume = self._volume(ObjectName(None, volume_of(attachment)))
+        name, node, named = objects.name(attachment), node_of(attachment), volume_of(attachment)
+        if not named:
+            return None
+        volume = self._volume(ObjectName(None, named))
         found = attachable(volume) if volume is not None else None
         if found is not None:
             return (found.name, node) if _name_for(found, node) == name else None

@@ -1,7 +1,8 @@
 """Plays a controller in every history within bounds, and shows the shortest that breaks it.
 
 `histories` is what a history is, `search` finds and replays them, `stage` is one run, `lives` the processes in it,
-`effects` what may happen to an effect, `api_seam` and `driver_seam` the ways to an API server and to a CSI driver.
+`effects` what may happen to an effect, `api_seam` and `driver_seam` the ways to an API server and to a CSI driver,
+`past_reads` what an API server answers that lags behind.
 docs/explorer.md shows how to use it for a controller of your own.
 """
 

@@ -8,7 +8,8 @@ What may happen to an event, beside coming as it should:
 - it never comes, nor does anything else in that watch; after a while the server ends the watch, as one does that has
   forgotten the version: what was there in between was never observed.
 
-Reads are answered as they should, from the dead nobody reads. Events told to people and leases are no effects that
+Reads are answered as they should, but for those that take what any server has (`past_reads`): these may be behind by a
+few changes. The dead read nothing. Events told to people and leases are no effects that
 anything depends on: `is_spared` says what is passed on as it is.
 """
 
@@ -21,9 +22,11 @@ from typing import Any, Final
 
 from orlop.kube.errors import ConnectionBroken
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transport
+from orlop.testing.explorer.api_answers import refusal, status
 from orlop.testing.explorer.effects import Ways, carry_out
-from orlop.testing.explorer.histories import Option
+from orlop.testing.explorer.histories import AS_IT_SHOULD, Option
 from orlop.testing.explorer.lives import Life
+from orlop.testing.explorer.past_reads import BEHIND, may_be_of_the_past, past_answers
 
 LATE: Final = Option("it comes late")
 TWICE: Final = Option("it comes twice")
@@ -55,8 +58,9 @@ class ExploredTransport:
         async def do() -> HttpAnswer:
             return await self._inner.exchange(request, within)
 
-        if request.method in READS or self._is_spared(request):
-            answer = await do()
+        spared = self._is_spared(request)
+        if request.method in READS or spared:
+            answer = await (do() if spared else self._read(request, within))
             self._life.refuse_the_dead()
             return answer
         return await carry_out(self._life, _described(request), do, _ways(request))
@@ -76,6 +80,22 @@ class ExploredTransport:
 
     async def close(self) -> None:
         await self._inner.close()
+
+    async def _read(self, request: HttpRequest, within: float) -> HttpAnswer:
+        async def ask(asked: HttpRequest) -> HttpAnswer:
+            return await self._inner.exchange(asked, within)
+
+        resource = _resource(request)
+        if not may_be_of_the_past(request, resource):
+            return await ask(request)
+        past = await past_answers(request, resource, ask)
+        if not past:
+            return await ask(request)
+        taken = await self._life.stage.choose(_described(request), BEHIND[: len(past)])
+        if taken == AS_IT_SHOULD:
+            return await ask(request)
+        # Anew: what others did before it is a change as well.
+        return (await past_answers(request, resource, ask))[BEHIND.index(taken)]
 
     async def _as_chosen(self, pieces: AsyncIterator[bytes], resource: str) -> AsyncGenerator[bytes, None]:
         stage = self._life.stage
@@ -97,29 +117,17 @@ class ExploredTransport:
 
 
 def _ways(request: HttpRequest) -> Ways[HttpAnswer]:
-    conflict = {CONFLICT: lambda: _status(409, "Conflict")} if request.method != "POST" else {}
-    return Ways(_lost, {**conflict, SERVER_ERROR: lambda: _status(500, "InternalError")})
+    conflict = {CONFLICT: lambda: refusal(409, "Conflict")} if request.method != "POST" else {}
+    return Ways(_lost, {**conflict, SERVER_ERROR: lambda: refusal(500, "InternalError")})
 
 
 def _lost() -> HttpAnswer:
     raise ConnectionBroken("the connection broke before the answer came")
 
 
-def _status(code: int, reason: str) -> HttpAnswer:
-    body = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "reason": reason,
-        "code": code,
-        "message": reason,
-    }
-    return HttpAnswer(code, {"content-type": "application/json"}, json.dumps(body).encode())
-
-
 def _gone(event: Any) -> bytes:
-    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410}
-    return json.dumps({"type": "ERROR", "object": {**status, "message": f"unseen: {event['type']}"}}).encode() + b"\n"
+    unseen = status(410, "Expired", f"unseen: {event['type']}")
+    return json.dumps({"type": "ERROR", "object": unseen}).encode() + b"\n"
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

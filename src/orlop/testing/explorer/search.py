@@ -1,6 +1,6 @@
 """Plays a scenario in every history within bounds, fewest departures first; or in random ones; or in one, again.
 
-    explore(scenario)                                 # every history with at most two faults and 14 choices
+    explore(scenario)                                  # at most two departures among the first 14 choices
     explore(scenario, Bounds(faults=3, departures=3))  # deeper
     explore_randomly(scenario, seed=7, histories=500, bounds=Bounds(faults=5, departures=6, choices=80))
     replay(scenario, "5: the reply is lost; 9: it dies after it")

@@ -1,0 +1,79 @@
+"""Reads that an API server may answer as of an earlier moment: those of lists and objects with `resourceVersion=0`.
+
+Whoever asks so takes what any server has, and a server may lag behind: by how many changes of what was asked for is
+the explorer's choice. A read without a version is one that all servers agree upon, and is always answered as of now.
+
+The past is asked of the server itself, which keeps it for a while (`resourceVersionMatch=Exact`), version by version
+back from now. So an answer names the version that it was true at last, and a watch from there tells what came after.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from orlop.kube.http_messages import HttpAnswer, HttpRequest
+from orlop.testing.explorer.api_answers import refusal
+from orlop.testing.explorer.histories import Option
+
+BEHIND: Final = tuple(
+    map(Option, ("it is one change behind", "it is two changes behind", "it is three changes behind"))
+)
+FURTHEST_VERSIONS: Final = 100
+"""So many are looked at, whatever they changed: most are of other kinds."""
+ANY_VERSION: Final = ("resourceVersion", "0")
+OF_NO_PAST: Final = frozenset({"resourceVersion", "resourceVersionMatch", "limit"})
+"""The first two are chosen here; with the version 0 a server gives all, whatever the limit."""
+
+Ask: TypeAlias = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+
+
+def may_be_of_the_past(request: HttpRequest, resource: str) -> bool:
+    """`resource` without its namespace: that of all of a kind, or of one; subresources have no past here."""
+    return request.method == "GET" and ANY_VERSION in request.query and resource.count("/") <= 1
+
+
+async def past_answers(request: HttpRequest, resource: str, ask: Ask) -> list[HttpAnswer]:
+    """As it was before the last change, before the one before that, and so on: as many as there are choices."""
+    about_one = "/" in resource
+    listing = _listing_of_one(request) if about_one else request
+    now = await ask(listing)
+    if now.is_error:
+        return []
+    found = [json.loads(now.body)]
+    newest = int(found[0]["metadata"]["resourceVersion"])
+    for version in range(newest - 1, max(0, newest - FURTHEST_VERSIONS), -1):
+        answer = await ask(_as_of(listing, version))
+        if answer.is_error:  # forgotten
+            break
+        then = json.loads(answer.body)
+        if then["items"] != found[-1]["items"]:
+            found.append(then)
+        if len(found) > len(BEHIND):
+            break
+    return [_one_of(then) if about_one else _answer(then) for then in found[1:]]
+
+
+def _listing_of_one(request: HttpRequest) -> HttpRequest:
+    collection, _, name = request.path.rpartition("/")
+    return replace(request, path=collection, query=(*request.query, ("fieldSelector", f"metadata.name={name}")))
+
+
+def _as_of(listing: HttpRequest, version: int) -> HttpRequest:
+    kept = [pair for pair in listing.query if pair[0] not in OF_NO_PAST]
+    exact = (("resourceVersion", str(version)), ("resourceVersionMatch", "Exact"))
+    return replace(listing, query=(*kept, *exact))
+
+
+def _one_of(then: dict[str, Any]) -> HttpAnswer:
+    """Items of a list do not say what they are: the list does."""
+    if not then["items"]:
+        return refusal(404, "NotFound")
+    about = {"kind": then["kind"].removesuffix("List"), "apiVersion": then["apiVersion"]}
+    return _answer({**about, **then["items"][0]})
+
+
+def _answer(body: dict[str, Any]) -> HttpAnswer:
+    return HttpAnswer(200, {"content-type": "application/json"}, json.dumps(body).encode())
