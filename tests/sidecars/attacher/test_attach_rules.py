@@ -127,18 +127,18 @@ def test_one_that_says_it_is_attached_without_our_finalizer_is_attached_in_earne
     assert isinstance(step(patched(told, first.patch), volume(OURS)), ProtectAttachment)
 
 
-@pytest.mark.parametrize("node_id", ["id-2", None])
-def test_one_whose_node_has_another_id_by_now_is_not_told_to_be_attached_while_it_is_attached_there(
-    node_id: str | None,
+@pytest.mark.parametrize(
+    ("node_id", "then"), [("id-1", Publish), ("id-2", UnpublishFormer), (None, Refuse)], ids=["it", "another", "none"]
+)
+def test_one_that_the_driver_does_not_have_published_is_told_so_before_it_is_attached_again(
+    node_id: str | None, then: type
 ):
     found = prepared(status={"attached": True, "attachmentMetadata": {"device": "/dev/a"}})
     told = step(found, volume(OURS), node_id, published=False)
     assert isinstance(told, MarkDetached)
-    assert apply_json_patch(found, told.patch.operations)["status"] == {"attached": False}
-
-
-def test_one_that_the_driver_does_not_have_published_is_attached_again():
-    assert isinstance(step(prepared(status={"attached": True}), volume(OURS), published=False), Publish)
+    taken_back = patched(found, told.patch)
+    assert taken_back["status"] == {"attached": False}
+    assert isinstance(step(taken_back, volume(OURS), node_id, published=False), then)
 
 
 def test_a_volume_that_is_being_deleted_is_not_attached():

@@ -153,11 +153,9 @@ def _attach(facts: AttachmentFacts) -> Step:
     has_ours = objects.has_finalizer(attachment, finalizer)
     if is_attached(attachment) and has_ours and facts.published is not False:
         return Nothing("it is attached")
-    if is_attached(attachment) and not has_ours:
-        # Told by somebody else, or before the driver wanted to be asked: else it would be believed from here on.
-        return MarkDetached(detached_patch(attachment))
-    if is_attached(attachment) and recorded_node_id(attachment) != facts.node_id:
-        # It was so at another node of this name, and the driver says that it is no more.
+    if is_attached(attachment):
+        # Told by somebody else, or before the driver wanted to be asked; or it was so, and the driver says that it is
+        # no more. Else it would be believed from here on, also where attaching fails, or the node has another id.
         return MarkDetached(detached_patch(attachment))
     source = source_of(attachment, facts.volume, facts.driver)
     checked_access_modes(source.access_modes)
