@@ -7,7 +7,7 @@ come here too. What cannot be understood raises `BadObject` with a sentence for 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 Json: TypeAlias = Mapping[str, Any]
@@ -80,11 +80,13 @@ def source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSourc
     """All that attaching needs. `volume` is the PersistentVolume that it names, where there is one."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
-    return replace(
-        bare_source_of(attachment, volume, driver),
+    return VolumeSource(
+        volume_name_of(attachment),
+        _handle(csi, where),
         read_only=csi.get("readOnly") is True,
         fs_type=_text(csi, "fsType"),
         attributes=_attributes(csi, where),
+        secret=_secret(csi, where),
         access_modes=_texts(spec, "accessModes"),
         mount_options=_texts(spec, "mountOptions"),
         is_block=spec.get("volumeMode") == BLOCK,
@@ -95,10 +97,7 @@ def bare_source_of(attachment: Json, volume: Json | None, driver: str) -> Volume
     """Which volume it is, and with which secret: what detaching needs. What else is wrong does not keep it attached."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
-    handle = csi.get("volumeHandle")
-    if not isinstance(handle, str) or not handle:
-        raise BadObject(f"{where} has no csi.volumeHandle: the driver would not know which volume is meant")
-    return VolumeSource(volume_name_of(attachment), handle, secret=_secret(csi, where))
+    return VolumeSource(volume_name_of(attachment), _handle(csi, where), secret=_secret(csi, where))
 
 
 def _spec_of(attachment: Json, volume: Json | None) -> tuple[Json, str]:
@@ -129,6 +128,13 @@ def _csi_of(spec: Json, where: str, driver: str) -> Json:
     if csi.get("driver") != driver:
         raise BadObject(f"{where} belongs to the driver {csi.get('driver')!r}, and this VolumeAttachment to {driver!r}")
     return csi
+
+
+def _handle(csi: Json, where: str) -> str:
+    handle = csi.get("volumeHandle")
+    if not isinstance(handle, str) or not handle:
+        raise BadObject(f"{where} has no csi.volumeHandle: the driver would not know which volume is meant")
+    return handle
 
 
 def checked_access_modes(named: tuple[str, ...]) -> frozenset[str]:
