@@ -28,11 +28,11 @@ class Session:
     stop: asyncio.Event
     running: asyncio.Future[None]
 
-    async def restarted(self, **script: object) -> None:
+    async def restarted(self, script: dict[str, object] | None = None, **facts: object) -> None:
         """The driver dies and comes back, as this one."""
         self.connection.cut()
         await self.world.clock.sleep(2)
-        self.world.play({}, **script)
+        self.world.play(script or {}, **facts)
         self.connection.mend(self.world.interceptor)
 
 
@@ -149,6 +149,27 @@ async def test_another_driver_that_comes_just_when_it_is_asked_is_not_believed(m
         assert isinstance(the.running.exception(), AnotherDriver)
         assert the.world.calls() == [PUBLISH, UNPUBLISH]
         assert objects.finalizers(await the.world.attachment()) == (OURS,)
+
+
+@pytest.mark.parametrize("answer", [{"hang": True}, {"error": {"code": "INTERNAL", "message": "no"}}], ids=str)
+async def test_a_driver_that_came_back_and_does_not_say_its_name_is_lost_as_one_that_is_away(answer: dict[str, object]):
+    async with session() as the:
+        await the.world.until_attached()
+        await the.restarted({"GetPluginInfo": [{"times": 0, **answer}]})
+        await the.world.clock.sleep(16)
+        assert the.running.done()
+        assert isinstance(the.running.exception(), DriverLost)
+
+
+async def test_a_driver_that_came_back_and_says_its_name_at_the_third_time_is_not_lost():
+    async with session() as the:
+        await the.world.until_attached()
+        refused = {"times": 2, "error": {"code": "UNAVAILABLE", "message": "soon"}}
+        await the.restarted({"GetPluginInfo": [refused]})
+        await the.world.delete(VOLUME_ATTACHMENT, "va1")
+        await the.world.until_gone(VOLUME_ATTACHMENT, "va1")
+        await the.world.clock.sleep(60)
+        assert not the.running.done()
 
 
 async def test_a_driver_that_is_away_for_a_moment_is_waited_for_and_no_other_is_told():
