@@ -14,6 +14,7 @@ from orlop.csi.transport import Shape
 from orlop.kube import objects
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.sidecars.attacher.driver_session import AnotherDriver, DriverLost, DriverSession, SessionTimes
+from support.api_wires import failing
 from support.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
@@ -252,6 +253,20 @@ async def test_told_to_stop_it_waits_for_no_call_longer_than_its_grace():
         await asyncio.wait([the.running])
         assert the.world.clock.elapsed() - began <= 21
         assert objects.finalizers(await the.world.attachment("va2")) == (OURS,), "the next attacher takes it from here"
+
+
+async def test_told_to_stop_while_the_api_server_is_away_it_stops_at_once():
+    async with attacher_world() as world:
+        world.wire.before = failing("GET", times=1000)
+        async with world.tools() as (caches, settings, tools, _connection):
+            stop = asyncio.Event()
+            running = asyncio.ensure_future(DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(stop))
+            await world.clock.sleep(30)
+            stop.set()
+            began = world.clock.elapsed()
+            await running
+            assert world.clock.elapsed() - began < 1
+        assert "calls were still under way" not in str(world.log)
 
 
 async def test_the_nodes_half_of_a_driver_is_not_asked_though_it_is_there_and_does_not_work():

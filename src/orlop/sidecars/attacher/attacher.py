@@ -60,6 +60,11 @@ class Caches:
     volumes: Informer
     csi_nodes: Informer
 
+    @property
+    def synced(self) -> bool:
+        """Whether all that was there at the beginning is known: nothing is begun before."""
+        return self.attachments.synced and self.volumes.synced and self.csi_nodes.synced
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:

@@ -103,6 +103,8 @@ class DriverSession:
             if listing is not None:
                 listing.cancel()
             attacher.stop()
+            if not self._caches.synced:
+                working.cancel()  # it waits for the API server, and has no call under way
             try:
                 async with self._clock.timeout(self._times.grace):
                     await asyncio.wait([working])
