@@ -117,6 +117,23 @@ async def test_a_secret_reaches_neither_log_nor_error_nor_metric(
     assert "cannot do this" in ends.logged
 
 
+async def test_a_secret_that_the_answer_gives_back_reaches_no_log(short_folder: Path):
+    class Controller(services.Controller):
+        async def ControllerPublishVolume(
+            self, request: csi_pb2.ControllerPublishVolumeRequest
+        ) -> csi_pb2.ControllerPublishVolumeResponse:
+            given = request.secrets["key"]
+            return csi_pb2.ControllerPublishVolumeResponse(publish_context={"login": f"joe:{given}", given: "is known"})
+
+    request = csi_pb2.ControllerPublishVolumeRequest(volume_id="v1", node_id="n1", secrets={"key": "hunter2"})
+    async with Workshop("in process", short_folder).ends(Controller()) as ends:
+        answer = await ends.client.call(rpc.CONTROLLER_PUBLISH_VOLUME, request)
+
+    assert answer.publish_context["login"] == "joe:hunter2"
+    assert "joe:***" in ends.logged
+    assert "hunter2" not in ends.logged
+
+
 @pytest.mark.parametrize("kind", ["socket", "in process"])
 async def test_a_moment_that_json_cannot_show_does_not_fail_the_call_that_is_logged(short_folder: Path, kind: str):
     class Controller(services.Controller):

@@ -228,13 +228,19 @@ class CsiClient:
         self._ended(method, request, started, error.code, error=message)
         return error_of(error.code, message)
 
-    def _ended(self, method: Rpc[Any, Any], request: Message, started: float, code: Code, **facts: Any) -> None:
+    def _ended(
+        self,
+        method: Rpc[Any, Any],
+        request: Message,
+        started: float,
+        code: Code,
+        response: Message | None = None,
+        **facts: str,
+    ) -> None:
         seconds = self._clock.elapsed() - started
         self._seconds.observe(seconds, self._name, method.path, code.go_name)
         if self._log.enabled(Level.DEBUG):
-            shown = {
-                name: messages.printable(fact) if isinstance(fact, Message) else fact for name, fact in facts.items()
-            }
+            shown = {} if response is None else {"response": messages.printable_answer(response, request)}
             called = f"{method.service}.{method.name}"
             self._log.debug(
                 "called",
@@ -243,6 +249,7 @@ class CsiClient:
                 seconds=round(seconds, 6),
                 request=messages.printable(request),
                 **shown,
+                **facts,
             )
 
 

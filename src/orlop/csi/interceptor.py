@@ -194,7 +194,7 @@ class CallInterceptor:
         if call.served.changes_something:
             self._log.info("call served", **_facts(call, OK, seconds))
         if self._log.enabled(DEBUG):
-            shown = {} if response is None else messages.printable(response)
+            shown = _shown_answer(call, response)
             self._log.debug("call in full", **_facts(call, OK, seconds), request=_shown(call), response=shown)
 
     def _failed(self, call: Call, error: BaseException) -> CsiError:
@@ -250,6 +250,12 @@ def _serialize(rpc: Rpc[Any, Any], response: object) -> bytes:
 
 def _shown(call: Call) -> dict[str, Any]:
     return {} if call.request is None else messages.printable(call.request)
+
+
+def _shown_answer(call: Call, response: Message | None) -> dict[str, Any]:
+    if response is None or call.request is None:
+        return {}
+    return messages.printable_answer(response, call.request)
 
 
 def _shortened(message: str) -> str:

@@ -17,6 +17,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from orlop.csi.proto import csi_pb2
+from orlop.foundation.structured_log import hide
 
 HIDDEN: Final = "***stripped***"
 TOKENS_KEY: Final = "csi.storage.k8s.io/serviceAccount.tokens"
@@ -34,6 +35,23 @@ def printable(message: Message) -> dict[str, Any]:
         return json_format.MessageToDict(shown)
     except json_format.SerializeToJsonError as error:  # a moment after the year 9999 has no JSON
         return {"unprintable": str(error)}
+
+
+def printable_answer(response: Message, request: Message) -> dict[str, Any]:
+    """As `printable`, also without the secrets of the request: a driver may give them back in whatever field."""
+    shown, secrets = printable(response), secret_values(request)
+    return {name: _hidden(value, secrets) for name, value in shown.items()} if secrets else shown
+
+
+def _hidden(value: Any, secrets: frozenset[str]) -> Any:
+    match value:
+        case str():
+            return hide(value, secrets)
+        case dict():
+            return {hide(name, secrets): _hidden(one, secrets) for name, one in value.items()}
+        case list():
+            return [_hidden(one, secrets) for one in value]
+    return value
 
 
 def secret_values(message: Message) -> frozenset[str]:

@@ -167,6 +167,25 @@ async def test_a_node_that_is_known_later_is_attached_to_at_once():
             assert world.clock.elapsed() - began < 1
 
 
+async def test_one_that_is_to_be_detached_from_a_node_that_is_known_later_is_detached_at_once():
+    async with attacher_world() as world:
+        await prepared(world)
+        async with world.attacher():
+            await world.until_attached()
+        without = MergePatch({"metadata": {"annotations": {NODE_ID_ANNOTATION: None}}})
+        await world.client.patch(VOLUME_ATTACHMENT, ObjectName(None, "va1"), without)
+        await world.delete(CSI_NODE, "n1")
+        await world.delete(VOLUME_ATTACHMENT, "va1")
+        async with world.attacher():
+            await world.clock.sleep(1000)
+            assert "'n1'" in (await world.attachment())["status"]["detachError"]["message"]
+            await world.node()
+            began = world.clock.elapsed()
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+            assert world.clock.elapsed() - began < 1
+        assert world.published() == []
+
+
 async def test_the_annotation_of_a_node_names_it_where_no_csinode_does():
     async with attacher_world() as world:
         node = named("n1")

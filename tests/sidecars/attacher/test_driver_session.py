@@ -14,6 +14,7 @@ from orlop.csi.transport import Shape
 from orlop.kube import objects
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.sidecars.attacher.driver_session import AnotherDriver, DriverLost, DriverSession, SessionTimes
+from support.api_wires import failing
 from support.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
@@ -28,11 +29,11 @@ class Session:
     stop: asyncio.Event
     running: asyncio.Future[None]
 
-    async def restarted(self, **script: object) -> None:
+    async def restarted(self, script: dict[str, object] | None = None, **facts: object) -> None:
         """The driver dies and comes back, as this one."""
         self.connection.cut()
         await self.world.clock.sleep(2)
-        self.world.play({}, **script)
+        self.world.play(script or {}, **facts)
         self.connection.mend(self.world.interceptor)
 
 
@@ -151,6 +152,27 @@ async def test_another_driver_that_comes_just_when_it_is_asked_is_not_believed(m
         assert objects.finalizers(await the.world.attachment()) == (OURS,)
 
 
+@pytest.mark.parametrize("answer", [{"hang": True}, {"error": {"code": "INTERNAL", "message": "no"}}], ids=str)
+async def test_a_driver_that_came_back_and_does_not_say_its_name_is_lost_as_one_that_is_away(answer: dict[str, object]):
+    async with session() as the:
+        await the.world.until_attached()
+        await the.restarted({"GetPluginInfo": [{"times": 0, **answer}]})
+        await the.world.clock.sleep(16)
+        assert the.running.done()
+        assert isinstance(the.running.exception(), DriverLost)
+
+
+async def test_a_driver_that_came_back_and_says_its_name_at_the_third_time_is_not_lost():
+    async with session() as the:
+        await the.world.until_attached()
+        refused = {"times": 2, "error": {"code": "UNAVAILABLE", "message": "soon"}}
+        await the.restarted({"GetPluginInfo": [refused]})
+        await the.world.delete(VOLUME_ATTACHMENT, "va1")
+        await the.world.until_gone(VOLUME_ATTACHMENT, "va1")
+        await the.world.clock.sleep(60)
+        assert not the.running.done()
+
+
 async def test_a_driver_that_is_away_for_a_moment_is_waited_for_and_no_other_is_told():
     async with session() as the:
         await the.world.until_attached()
@@ -231,6 +253,22 @@ async def test_told_to_stop_it_waits_for_no_call_longer_than_its_grace():
         await asyncio.wait([the.running])
         assert the.world.clock.elapsed() - began <= 21
         assert objects.finalizers(await the.world.attachment("va2")) == (OURS,), "the next attacher takes it from here"
+
+
+async def test_told_to_stop_while_the_api_server_is_away_it_stops_at_once():
+    async with attacher_world() as world:
+        world.wire.before = failing("GET", times=1000)
+        async with world.tools() as (caches, settings, tools, _connection):
+            stop = asyncio.Event()
+            running = asyncio.ensure_future(
+                DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(stop)
+            )
+            await world.clock.sleep(30)
+            stop.set()
+            began = world.clock.elapsed()
+            await running
+            assert world.clock.elapsed() - began < 1
+        assert "calls were still under way" not in str(world.log)
 
 
 async def test_the_nodes_half_of_a_driver_is_not_asked_though_it_is_there_and_does_not_work():

@@ -17,7 +17,7 @@ from orlop.kube import objects
 from orlop.kube.client import MergePatch
 from orlop.kube.errors import NotFound
 from orlop.kube.http_messages import HttpRequest
-from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
+from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION
 from orlop.testing.virtual_clock import run_virtual
@@ -182,3 +182,26 @@ async def test_a_status_that_somebody_made_where_there_was_none_is_not_written_o
         async with world.attacher():
             found = await world.until_attached()
         assert found["status"]["detachError"]["message"] == "his, 3"
+
+
+@pytest.mark.virtual_time
+async def test_a_node_that_is_called_otherwise_and_as_before_again_while_he_writes_is_attached_to_in_earnest():
+    async with attacher_world() as world:
+        somebody = SomebodyElse(world, iter([NOTHING, NOTHING, "tells an error of detaching"]))
+        names = iter(["id-2", "id-1"])
+
+        async def before(request: HttpRequest) -> None:
+            await somebody.before(request)
+            if request.method == "PATCH" and world.calls() and (name := next(names, None)) is not None:
+                await world.delete(CSI_NODE, "n1")
+                await world.node(node_id=name)
+                await world.clock.sleep(1)
+
+        world.wire.before = before
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher():
+            found = await world.until_attached()
+        assert objects.annotations(found)[NODE_ID_ANNOTATION] == "id-1"
+        assert world.published() == ["id-1"]

@@ -83,6 +83,19 @@ async def test_what_the_driver_still_has_though_it_was_let_go_is_taken_back():
         assert (objects.finalizers(found), found["status"]) == ((THEIRS,), {"attached": False})
 
 
+async def test_what_was_let_go_is_not_taken_from_another_object_that_asks_for_it():
+    async with attacher_world() as world:
+        await let_go_and_kept_by_others(world)
+        await world.wanted("va2")
+        async with world.attacher(reconcile=60.0):
+            await world.until_attached("va2")
+            calls = len(world.calls())
+            await world.clock.sleep(600)
+            assert len(world.calls()) == calls
+        assert world.published() == ["id-1"]
+        assert (await world.attachment("va2"))["status"]["attached"] is True
+
+
 @pytest.mark.parametrize("effect", [True, False], ids=["it is listed meanwhile", "it is not"])
 async def test_an_attach_call_that_hangs_across_several_lists_is_not_detached_meanwhile(effect: bool):  # noqa: FBT001 - a row
     async with attacher_world() as world:
@@ -100,6 +113,21 @@ async def test_an_attach_call_that_hangs_across_several_lists_is_not_detached_me
             await world.clock.sleep(250)
         assert world.published() == ["id-1"]
         assert world.calls() == [PUBLISH, PUBLISH]
+
+
+async def test_a_driver_whose_list_is_wrong_for_good_is_asked_to_attach_less_and_less_often():
+    async with attacher_world() as world:
+        world.play({"ListVolumes": [{"times": 0, "answer": {"entries": []}}]})
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher(reconcile=60.0):
+            await world.clock.sleep(150)
+            assert len(world.calls(PUBLISH)) == 2
+            await world.clock.sleep(3450)
+            assert len(world.calls(PUBLISH)) <= 9
+        assert (await world.attachment())["status"]["attached"] is True
+        assert world.published() == ["id-1"]
 
 
 async def test_a_driver_that_cannot_list_is_not_asked():

@@ -89,3 +89,24 @@ async def test_one_that_came_again_after_its_detaching_failed_is_attached_at_onc
             await world.clock.sleep(600)
         assert found["metadata"]["finalizers"] == [OURS]
         assert world.calls(PUBLISH) == [PUBLISH] * 2
+
+
+async def test_one_that_came_again_waits_no_longer_than_the_first_of_its_name_however_often_that_failed():
+    async with attacher_world() as world:
+        world.play({PUBLISH: [{"times": 10, "error": {"code": "INTERNAL", "message": "no"}}]})
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher():
+
+            async def has_failed_often() -> bool:
+                return len(world.calls(PUBLISH)) == 9
+
+            await world.until(has_failed_often, within=1000)
+            await world.delete(VOLUME_ATTACHMENT, "va1")
+            await world.until_gone(VOLUME_ATTACHMENT, "va1")
+            await world.wanted()
+            began = world.clock.elapsed()
+            await world.until_attached()
+            assert world.clock.elapsed() - began < 2
+        assert len(world.calls(PUBLISH)) == 11

@@ -5,9 +5,9 @@ time, whichever pool it is from; attaching never waits behind detaching, and no 
 that hangs. A worker who finds that an object is to go the other way by now leaves it to the other pool.
 
 Who is woken: a VolumeAttachment when something of it changed that our rules look at, and that we have not written
-ourselves; also when its PersistentVolume or the CSINode of its node changed and it is not attached yet. A
-PersistentVolume when it is being deleted, and when a VolumeAttachment that named it is gone. All of them from time to
-time (resync), so that nothing missed stays missed.
+ourselves; also when its PersistentVolume or the CSINode of its node changed and it is not attached yet, or to be
+detached. A PersistentVolume when it is being deleted, and when a VolumeAttachment that named it is gone. All of them
+from time to time (resync), so that nothing missed stays missed.
 
 Must not decide: `attach_rules` and `volume_release_rules` do.
 """
@@ -60,9 +60,15 @@ class Caches:
     volumes: Informer
     csi_nodes: Informer
 
+    @property
+    def synced(self) -> bool:
+        """Whether all that was there at the beginning is known: nothing is begun before."""
+        return self.attachments.synced and self.volumes.synced and self.csi_nodes.synced
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
+    uid: str
     look: Look
     version: str
     volume_name: str
@@ -154,13 +160,20 @@ class Attacher:
         before = self._seen.get(name)
         if found is None or objects.uid(found) != self._ended.get(name):
             self._ended.pop(name, None)
-        if found is None:
-            self._seen.pop(name, None)
-            self._said.pop(name, None)  # it was said of this one, and not of the next of its name
-            if before is not None and before.volume_name:
-                self._queue.add(VOLUMES, ObjectName(None, before.volume_name))
-        elif name not in self._worked_on and (before is None or before.is_news(found)):
+        is_news = found is None or before is None or before.is_news(found)
+        if before is not None and is_news and (found is None or objects.uid(found) != before.uid):
+            self._forget(name, before)
+        if found is not None and is_news and name not in self._worked_on:
             self._look_again(name)  # of those that are worked on, it is looked when that ends
+
+    def _forget(self, name: ObjectName, gone: _Seen) -> None:
+        """What was said of this one, and how often it failed, is nothing to the next of its name."""
+        self._seen.pop(name, None)
+        self._said.pop(name, None)
+        for pool in (ATTACH, DETACH):
+            self._queue.forget(pool, name)
+        if gone.volume_name:
+            self._queue.add(VOLUMES, ObjectName(None, gone.volume_name))
 
     def differs(self, name: ObjectName, published: bool) -> None:  # noqa: FBT001 - a fact, not a switch
         """The driver says otherwise than the object: it is brought to its end once more."""
@@ -182,19 +195,25 @@ class Attacher:
         self._queue.add(_pool_of(found), name)
 
     def _note(self, name: ObjectName, found: Mapping[str, Any]) -> None:
-        self._seen[name] = _Seen(_look(found), objects.resource_version(found), volume_name_of(found), _pool_of(found))
+        self._seen[name] = _Seen(
+            objects.uid(found),
+            _look(found),
+            objects.resource_version(found),
+            volume_name_of(found),
+            _pool_of(found),
+        )
 
     def _volume_changed(self, name: ObjectName) -> None:
         volume = self._volumes.get(name)
         if volume is not None and objects.is_being_deleted(volume) and objects.has_finalizer(volume, self._finalizer):
             self._queue.add(VOLUMES, name)
-        self._wake_unattached(BY_VOLUME, name, _look_at_volume(volume))
+        self._wake_unsettled(BY_VOLUME, name, _look_at_volume(volume))
 
     def _node_changed(self, name: ObjectName) -> None:
         node_id = id_in_csi_node(self._csi_nodes.get(name), self._driver)
-        self._wake_unattached(BY_NODE, name, GONE if node_id is None else (node_id,))
+        self._wake_unsettled(BY_NODE, name, GONE if node_id is None else (node_id,))
 
-    def _wake_unattached(self, index: str, name: ObjectName, look: Look) -> None:
+    def _wake_unsettled(self, index: str, name: ObjectName, look: Look) -> None:
         if self._others_seen.get((index, name), GONE) == look:
             return
         if look == GONE:
@@ -202,7 +221,8 @@ class Attacher:
         else:
             self._others_seen[index, name] = look
         for found in self._attachments.cache.found_by(index, name.name):
-            if attacher_of(found) == self._driver and not is_attached(found):
+            is_settled = is_attached(found) and not is_to_be_detached(found)
+            if attacher_of(found) == self._driver and not is_settled:
                 self._look_again(objects.name_of(found))
 
     # ---- what is to be done --------------------------------------------------------------------------------------

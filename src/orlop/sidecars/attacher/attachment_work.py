@@ -69,9 +69,10 @@ class _Subject:
     published: bool | None = None
     annotated: tuple[str, str | None] | None = None
     """What a Node was found to say, which is read once."""
-    taken_back: tuple[str, str] | None = None
-    """The uid and the node's id that the driver has unpublished: it is asked once, however often writes are refused."""
-    given: tuple[tuple[str, str], Mapping[str, str]] | None = None
+    taken_back: tuple[str, str, str] | None = None
+    """The uid, the handle and the node's id that the driver has unpublished: it is asked once, however often writes are
+    refused."""
+    given: tuple[tuple[str, str, str], Mapping[str, str]] | None = None
     """The same of what it has published, and with which metadata."""
 
 
@@ -165,16 +166,17 @@ class AttachmentWork:
             case ProtectAttachment(patch):
                 await self._patch(subject, patch)
             case Publish(source, node_id):
-                this = objects.uid(_known(subject)), node_id
+                this = objects.uid(_known(subject)), source.handle, node_id
                 if subject.given is None or subject.given[0] != this:
                     subject.given = this, await self._publish(source, node_id)
                 subject.taken_back, subject.published = None, None  # what was asked before is answered by this
                 await self._tell_attached(subject, subject.given[1])
             case UnpublishFormer(source, node_id, then):
+                subject.given = None  # also where the node is called as before again: it is published nowhere now
                 await self._unpublish(source, node_id)
                 await self._patch(subject, then)
             case Unpublish(source, node_id):
-                this = objects.uid(_known(subject)), node_id
+                this = objects.uid(_known(subject)), source.handle, node_id
                 if subject.taken_back != this:
                     await self._unpublish(source, node_id)
                 subject.taken_back, subject.given, subject.published = this, None, None

@@ -6,8 +6,9 @@ the work under way has ended.
 
 A driver that cannot be reached is waited out, at most so long since its last answer, to whatever call; then
 `DriverLost`, so that a replica whose driver is well can take the lease. One that can be reached and is silent may be
-busy with calls of ours: while there are any, it has in addition the time that one may take. It must answer when the
-work begins, too: somebody may have waited long for the lease, and his driver died or became another meanwhile.
+busy with calls of ours: while there are any, it has in addition the time that one may take. One that came back and does
+not say what it is can be asked for nothing, and is as good as away. It must answer when the work begins, too: somebody
+may have waited long for the lease, and his driver died or became another meanwhile.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class DriverSession:
             if listing is not None:
                 listing.cancel()
             attacher.stop()
+            if not self._caches.synced:
+                working.cancel()  # it waits for the API server, and has no call under way
             try:
                 async with self._clock.timeout(self._times.grace):
                     await asyncio.wait([working])
@@ -130,20 +133,24 @@ class DriverSession:
             raise DriverLost(f"the driver {self._settings.driver} does not answer: {why}") from error
 
     async def _watch_driver(self) -> None:
-        answered = self._clock.elapsed()
+        answered = known = self._clock.elapsed()
         pause = self._times.look
         while True:
             await self._clock.sleep(pause)
             began = self._clock.elapsed()
-            error = await self._why_silent()
+            error, lacks = await self._why_silent(), "answered"
+            if error is not None:
+                since = answered = max(answered, self._csi.answered)
+            else:
+                since, answered, lacks = known, began, "said what it is"
+                error = await self._why_unknown()
             if error is None:
-                answered, pause = began, self._times.look
-                await self._look_whether_changed()
+                known, pause = began, self._times.look
                 continue
-            answered, pause = max(answered, self._csi.answered), min(LOOK_AGAIN_SECONDS, self._times.look)
+            pause = min(LOOK_AGAIN_SECONDS, self._times.look)
             patience = self._patience_after(error)
-            if self._clock.elapsed() + pause > answered + patience:
-                raise DriverLost(f"the driver {self._settings.driver} has not answered for {patience:g} s")
+            if self._clock.elapsed() + pause > since + patience:
+                raise DriverLost(f"the driver {self._settings.driver} has not {lacks} for {patience:g} s")
 
     async def _why_silent(self) -> CsiError | None:
         try:
@@ -160,16 +167,21 @@ class DriverSession:
         may_be_busy = isinstance(error, DeadlineExceeded) and self._csi.under_way > 0
         return self._times.patience + (self._settings.timeout if may_be_busy else 0.0)
 
-    async def _look_whether_changed(self) -> None:
-        """On the same connection it is the same driver."""
+    async def _why_unknown(self) -> CsiError | None:
+        """None where it is known what it is, and can: on the same connection it is the same driver."""
         connection = self._csi.connections
         if connection == self._connection:
-            return
+            return None
         try:
-            found = await self._asked_anew()
-        except CsiError as error:
+            async with self._clock.timeout(self._times.patience):
+                found = await self._asked_anew()
+        except (CsiError, TimeoutError) as error:
             self._log.warning("the driver came back and does not say what it can", error=error)
-            return
+            return error if isinstance(error, CsiError) else DeadlineExceeded("nothing came")
+        self._note_abilities(connection, found)
+        return None
+
+    def _note_abilities(self, connection: int, found: frozenset[str]) -> None:
         self._connection = connection
         if found != self._abilities:
             self._log.info("the driver can something else than before", abilities=sorted(found))

@@ -4,7 +4,8 @@ For drivers that can list their volumes with the nodes these are published on. P
 again, with what the driver said. A volume that the driver does not name is published nowhere.
 
 Order: list all pages → compare with the objects as they are then → have those that differ looked at. An object that we
-are working on meanwhile is compared with what was before: so only one that differs in two looks in a row counts.
+are working on meanwhile is compared with what was before: so `suspicion_rules` say after how many looks in a row it
+counts. What is published because another object asks for it says nothing of one that we have let go of.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, recorded_node_id
 from orlop.sidecars.attacher.attacher import Caches
 from orlop.sidecars.attacher.driver_request_rules import LISTS
+from orlop.sidecars.attacher.suspicion_rules import Suspect, suspected
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 from orlop.sidecars.attacher.volume_source_rules import BadObject, bare_source_of, volume_name_of
 
@@ -28,6 +30,8 @@ MOST_PAGES: Final = 100_000
 """A driver that gives another page for ever is not waited for."""
 Published: TypeAlias = Mapping[str, frozenset[str]]
 """By the volume's handle: the ids of the nodes it is published on. Of others nothing is kept: there may be many."""
+Place: TypeAlias = tuple[str, str]
+"""The volume's handle, and the id of a node."""
 
 
 class PublishedVolumes:
@@ -43,7 +47,7 @@ class PublishedVolumes:
         self._clock = tools.clock
         self._log = tools.log
         self._differs = differs
-        self._suspects: dict[ObjectName, tuple[str, bool]] = {}
+        self._suspects: dict[ObjectName, Suspect] = {}
 
     async def run(self, every: float, page: int = 0) -> None:
         """For ever; does nothing for a driver that cannot tell."""
@@ -77,17 +81,23 @@ class PublishedVolumes:
 
     def _compare(self, published: Published) -> None:
         before, self._suspects = self._suspects, {}
-        for attachment in self._attachments.cache:
-            said = self._what_driver_says(attachment, published)
-            if said is None or said == is_attached(attachment):
+        places = [(one, place) for one in self._attachments.cache if (place := self._place_of(one)) is not None]
+        held = {place for one, place in places if self._is_ours(one)}
+        for attachment, place in places:
+            said = place[1] in published.get(place[0], frozenset())
+            is_anothers = said and place in held and not self._is_ours(attachment)
+            if is_anothers or said == is_attached(attachment):
                 continue
             name = objects.name_of(attachment)
-            self._suspects[name] = suspect = objects.uid(attachment), said
-            if before.get(name) == suspect:
+            self._suspects[name] = suspect = suspected(before.get(name), objects.uid(attachment), said=said)
+            if suspect.is_due:
                 self._log.info("the driver says otherwise than the object", attachment=str(name), published=said)
                 self._differs(name, said)
 
-    def _what_driver_says(self, attachment: CachedObject, published: Published) -> bool | None:
+    def _is_ours(self, attachment: CachedObject) -> bool:
+        return objects.has_finalizer(attachment, self._settings.finalizer)
+
+    def _place_of(self, attachment: CachedObject) -> Place | None:
         """None where nothing can be said of it."""
         node_id = recorded_node_id(attachment)
         if attacher_of(attachment) != self._settings.driver or node_id is None:
@@ -95,7 +105,6 @@ class PublishedVolumes:
         volume_name = volume_name_of(attachment)
         volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
         try:
-            handle = bare_source_of(attachment, volume, self._settings.driver).handle
+            return bare_source_of(attachment, volume, self._settings.driver).handle, node_id
         except BadObject:
             return None
-        return node_id in published.get(handle, frozenset())
