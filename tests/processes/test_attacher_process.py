@@ -60,6 +60,7 @@ async def test_a_driver_that_comes_late_is_waited_for(short_folder: Path, api_ku
         await the.make()
         with the.attacher() as attacher:
             await attacher.says("waiting for the driver")
+            await attacher.says("No such file or directory")
             with the.driver():
                 await eventually_answered(the.is_attached)
 
@@ -178,6 +179,8 @@ async def test_calls_and_queues_are_counted_under_upstreams_names(short_folder: 
     ("flags", "sentence"),
     [
         (["--worker-threads=0"], "--worker-threads"),
+        (["--timeout=0"], "--timeout cannot be '0': allowed is more than 0s."),
+        (["--timeout=-5s"], "--timeout cannot be '-5s': allowed is more than 0s."),
         (["--http-endpoint=:1", "--metrics-address=:2"], "Only one of"),
         (["--leader-election", "--leader-election-lease-duration=1s"], "--leader-election"),
         (["--leader-election-renew-deadline=0s"], "--leader-election-renew-deadline"),

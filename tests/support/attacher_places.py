@@ -146,8 +146,9 @@ class Place:
             return None
 
     async def holder(self) -> str:
+        """The machine's name, without what tells its processes from each other."""
         lease = await self.lease_object()
-        return str(lease["spec"].get("holderIdentity") or "") if lease is not None else ""
+        return str(lease["spec"].get("holderIdentity") or "").partition("_")[0] if lease is not None else ""
 
     async def clean_up(self) -> None:
         for number in range(10):

@@ -140,19 +140,29 @@ class CsiClient:
     async def ready(self) -> None:
         """Connects and probes until the driver says that it is ready; raises what it says against ever being so."""
         failures = 0
-        await self.connected()
-        while not await self._is_ready():
+        while (why := await self._why_not_ready()) is not None:
             failures += 1
             delay = PROBE_BACKOFF.delay(failures, self._random)
-            self._log.info("the driver is not ready yet", driver=self._name, again_in_seconds=round(delay, 3))
-            await self._clock.sleep(delay)
+            self._log.info("the driver is not ready yet", driver=self._name, why=why, again_in_seconds=round(delay, 3))
+            await self._pause(delay)
 
-    async def _is_ready(self) -> bool:
+    async def _why_not_ready(self) -> str | None:
         try:
             answer = await self.call(rpc.PROBE, csi_pb2.ProbeRequest())
-        except (Unavailable, DeadlineExceeded):
-            return False
-        return answer.ready.value if answer.HasField("ready") else True
+        except (Unavailable, DeadlineExceeded) as error:
+            return str(error)
+        return "it says so" if answer.HasField("ready") and not answer.ready.value else None
+
+    async def _pause(self, seconds: float) -> None:
+        """Shorter where a connection is made meanwhile."""
+        connections, end = self.connections, self._clock.elapsed() + seconds
+        try:
+            async with self._clock.timeout(seconds):
+                await self.connected()
+        except TimeoutError:
+            return
+        if self.connections == connections:
+            await self._clock.sleep(end - self._clock.elapsed())
 
     async def plugin_info(self) -> csi_pb2.GetPluginInfoResponse:
         info = await self.call(rpc.GET_PLUGIN_INFO, csi_pb2.GetPluginInfoRequest())

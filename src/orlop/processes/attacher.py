@@ -29,7 +29,7 @@ from orlop.kube.informers import Informers
 from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.leader_election import LeadershipLost
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
-from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, run_daemon
+from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, is_some_time, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.kube_side import RequestRate, kube_access, kube_client
 from orlop.processes.leader_flags import LeaderSettings
@@ -66,7 +66,11 @@ class AttacherFlags:
         help="How to reach the API server; not given: as kubectl finds it, else with the pod's own credentials.",
     )
     timeout: Duration = flag(
-        Duration.parse, default="15s", metavar="DURATION", help="How long the driver may take for one call."
+        Duration.parse,
+        default="15s",
+        metavar="DURATION",
+        check=is_some_time,
+        help="How long the driver may take for one call.",
     )
     worker_threads: int = flag(
         integer,
@@ -200,6 +204,7 @@ class _Role:
         self._queues = WorkqueueMetrics(given.metrics)
         self._driver: str | None = None
         """Its name, since it was first asked: that does not change as long as we live."""
+        self._has_driver = False
         self._in_session = False
 
     async def run(self) -> None:
@@ -219,7 +224,8 @@ class _Role:
             working.result()
 
     async def why_not_ready(self) -> str | None:
-        return None if self._in_session else "the driver, or the lease, is waited for"
+        """Whoever waits for the lease is: else no update of several could ever be rolled out."""
+        return None if self._has_driver else "the driver is waited for"
 
     async def _work(self) -> None:
         while not self._given.stop.is_set():
@@ -234,10 +240,11 @@ class _Role:
 
     async def _known_driver(self) -> str:
         """Waits for one that answers and says that it is ready; only the first may have any name."""
+        self._has_driver = False
         name = await self._ready_driver()
         if self._driver is not None and name != self._driver:
             raise CannotGoOn(came_back_as(name, self._driver))
-        self._driver = name
+        self._driver, self._has_driver = name, True
         return name
 
     async def _ready_driver(self) -> str:

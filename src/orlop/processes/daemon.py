@@ -216,6 +216,11 @@ def is_not_negative(duration: Duration) -> str | None:
     return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
 
 
+def is_some_time(duration: Duration) -> str | None:
+    """The same, where none at all would not do."""
+    return None if duration.nanoseconds > 0 else "allowed is more than 0s"
+
+
 def tell_how_to_call(endpoint: Endpoint, log: Log) -> None:
     """For whoever started it by hand: said when it is true, and not before."""
     program = str(Path(sys.argv[0]).absolute()) if Path(sys.argv[0]).name == "orlop" else "orlop"

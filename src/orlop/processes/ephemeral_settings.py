@@ -13,7 +13,7 @@ from orlop.driver.ephemeral.publish_request_rules import AdminLimits
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import flag, integer, text
 from orlop.foundation.quantity import Quantity
-from orlop.processes.daemon import is_folder, is_not_negative
+from orlop.processes.daemon import is_folder, is_not_negative, is_some_time
 
 _SHARE: Final = re.compile(r"[+-]?(?=\.?[0-9])[0-9]{0,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
 """Few digits in the exponent: those of 1e999999999 would fill the memory."""
@@ -27,10 +27,6 @@ def share(value: str) -> Fraction:
 
 def is_share(value: Fraction) -> str | None:
     return None if 0 <= value <= 1 else "allowed is a number from 0 to 1, such as 0.1"
-
-
-def is_positive(duration: Duration) -> str | None:
-    return None if duration.nanoseconds > 0 else "allowed is more than 0s"
 
 
 def is_count(number: int) -> str | None:
@@ -97,7 +93,7 @@ class EphemeralSettings:
         name="pruneinterval",
         default="5s",
         metavar="DURATION",
-        check=is_positive,
+        check=is_some_time,
         help="How often the disk is looked at while folders are retained.",
     )
     headroom: Fraction | None = flag(

@@ -25,6 +25,8 @@ class LeaseSide:
         self._given = given
         self._kube = kube
         self._namespace = settings.leader_election_namespace or namespace
+        # Machines' names are shared, by the pods in a node's network too; whoever is killed waits for his own lease.
+        self._identity = f"{socket.gethostname()}_{given.random.getrandbits(64):016x}"
         self._leadership: Leadership | None = None
 
     @asynccontextmanager
@@ -35,7 +37,7 @@ class LeaseSide:
             return
         name = ObjectName(self._namespace, lease)
         labels = self._settings.leader_election_labels
-        candidate = Candidate(name, socket.gethostname(), self._settings.times, labels)
+        candidate = Candidate(name, self._identity, self._settings.times, labels)
         given = self._given
         election = LeaderElection(self._kube, candidate, clock=given.clock, random=given.random, log=given.log)
         async with election.leading() as leadership:

@@ -13,17 +13,13 @@ from orlop.csi.endpoint import HIGHEST_PORT, Endpoint, TcpEndpoint, parse_endpoi
 from orlop.csi.grpc_transport import GrpcConnection
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import between, boolean, flag, group, integer, one_of, text
-from orlop.processes.daemon import Daemon, LogSettings, Surroundings, is_folder, run_daemon
+from orlop.processes.daemon import Daemon, LogSettings, Surroundings, is_folder, is_some_time, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.registrar_side import NodeSettings, RegistrarOrder, make_registrar, register_until_stopped
 from orlop.sidecars.registrar.registrar import Registrar
 
 REGISTERING: Final = "registration"
 PROBE: Final = "kubelet-registration-probe"
-
-
-def is_some_time(duration: Duration) -> str | None:
-    return None if duration.nanoseconds > 0 else "allowed is more than 0s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,15 @@ class SessionTimes:
         return min(LONGEST_LOOK_SECONDS, self.patience / LOOKS)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What a driver has not done, since when, and how long that is borne."""
+
+    lacks: str
+    since: float
+    patience: float
+
+
 class DriverSession:
     def __init__(self, caches: Caches, settings: AttacherSettings, times: SessionTimes, tools: Tools) -> None:
         self._caches = caches
@@ -74,6 +83,9 @@ class DriverSession:
         self._connection = tools.csi.connections
         self._abilities: frozenset[str] = frozenset()
         """Of its Controller service."""
+        self._answered = 0.0
+        self._known = 0.0
+        """When it last answered, and when it was last known what it is."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until it is told to stop; then what is under way has its time to end."""
@@ -133,24 +145,28 @@ class DriverSession:
             raise DriverLost(f"the driver {self._settings.driver} does not answer: {why}") from error
 
     async def _watch_driver(self) -> None:
-        answered = known = self._clock.elapsed()
-        pause = self._times.look
+        self._answered = self._known = self._clock.elapsed()
+        often = min(LOOK_AGAIN_SECONDS, self._times.look)
+        fault: _Fault | None = None
         while True:
-            await self._clock.sleep(pause)
-            began = self._clock.elapsed()
-            error, lacks = await self._why_silent(), "answered"
-            if error is not None:
-                since = answered = max(answered, self._csi.answered)
-            else:
-                since, answered, lacks = known, began, "said what it is"
-                error = await self._why_unknown()
-            if error is None:
-                known, pause = began, self._times.look
-                continue
-            pause = min(LOOK_AGAIN_SECONDS, self._times.look)
-            patience = self._patience_after(error)
-            if self._clock.elapsed() + pause > since + patience:
-                raise DriverLost(f"the driver {self._settings.driver} has not {lacks} for {patience:g} s")
+            await self._clock.sleep(self._times.look if fault is None else often)
+            before, fault = fault, await self._fault_now()
+            if fault is None and before is not None:
+                self._log.info("the driver answers again")
+            if fault is not None and self._clock.elapsed() + often > fault.since + fault.patience:
+                lacks = f"has not {fault.lacks} for {fault.patience:g} s"
+                raise DriverLost(f"the driver {self._settings.driver} {lacks}")
+
+    async def _fault_now(self) -> _Fault | None:
+        began = self._clock.elapsed()
+        if (error := await self._why_silent()) is not None:
+            self._answered = max(self._answered, self._csi.answered)
+            return _Fault("answered", self._answered, self._patience_after(error))
+        self._answered = began
+        if (error := await self._why_unknown()) is not None:
+            return _Fault("said what it is", self._known, self._patience_after(error))
+        self._known = began
+        return None
 
     async def _why_silent(self) -> CsiError | None:
         try:
