@@ -76,7 +76,7 @@ async def test_whoever_waits_for_the_lease_does_nothing(short_folder: Path, api_
         ):
             await is_led_by(the, "first")
             with the.replica("second", "--http-endpoint=127.0.0.1:0", *SHORT) as second:
-                await second.says("info \"first_")
+                await second.says('info "first_')
                 await the.make()
                 await eventually_answered(the.is_protected)
                 assert answer_of(second, "/healthz/leader-election") == (200, "ok")
