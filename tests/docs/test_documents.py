@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from orlop.embedded.kubelet.volumes import event_texts
 from orlop.kube.kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
 from orlop.sidecars.attacher.volume_source_rules import MIGRATED
 from orlop.testing.driver_script import script_from_yaml
+from orlop.testing.explorer import explore
 from support.orlop_process import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,10 +137,30 @@ def test_what_differs_from_upstreams_attacher_is_written(words: str):
     assert words in " ".join(section.split())
 
 
-def test_the_explorer_s_example_prints_what_is_written_there(capsys: pytest.CaptureFixture[str]):
-    (example,) = blocks(ROOT / "docs" / "explorer.md", "python")
-    (shown,) = blocks(ROOT / "docs" / "explorer.md", "text")
+EXPLORER = ROOT / "docs" / "explorer.md"
+
+
+@pytest.mark.parametrize("number", range(len(blocks(EXPLORER, "text"))))
+def test_an_example_of_the_explorer_prints_what_is_written_there(number: int, capsys: pytest.CaptureFixture[str]):
+    example, shown = blocks(EXPLORER, "python")[number], blocks(EXPLORER, "text")[number]
 
     exec(compile(example, "docs/explorer.md", "exec"), {})  # noqa: S102 - it is ours
 
     assert capsys.readouterr().out == shown
+
+
+def test_every_example_of_the_explorer_has_what_it_prints_beside_it():
+    assert len(blocks(EXPLORER, "python")) == len(blocks(EXPLORER, "text"))
+
+
+def test_the_explorer_s_controller_is_mended_by_what_is_written_there():
+    _, example = blocks(EXPLORER, "python")
+    written = re.search(r"Named by `(.+?)`, .* none of (\d+) histories breaks it", EXPLORER.read_text())
+    assert written is not None
+    mended = example.replace('f"volume-{self.clock.elapsed():.0f}"', written[1])
+    names: dict[str, Any] = {}
+
+    exec(compile(mended, "docs/explorer.md", "exec"), names)  # noqa: S102 - it is ours
+
+    assert written[1] in mended
+    assert explore(names["scenario"]).histories == int(written[2])
