@@ -74,6 +74,8 @@ class Choice:
     what: str
     options: tuple[Option, ...]
     taken: Option
+    ending: str = ""
+    """What the caller was told, where that is no plain success."""
 
 
 class DoesNotRepeatItself(Exception):

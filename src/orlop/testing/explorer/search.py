@@ -228,7 +228,8 @@ def _told(played: Played, histories: int) -> str:
     for choice in played.trail:
         mark = "  " if choice.taken.sort is Sort.USUAL else "→ "
         told = "" if choice.taken == AS_IT_SHOULD else f": {choice.taken.name}"
-        lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{told}")
+        ending = f" → {choice.ending}" if choice.ending else ""
+        lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{told}{ending}")
     lines.append(f"{type(played.error).__name__}: {_message(played.error)}")
     lines.append(f"play it again: replay(scenario, {json.dumps(history_text(played.history), ensure_ascii=False)})")
     return "\n".join(lines)
