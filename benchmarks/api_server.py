@@ -31,8 +31,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from orlop.embedded.apiserver.access_rules import User
-from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.http_listener import Given, Opening, listening
 from orlop.embedded.apiserver.object_store.database_journal import durable_store
 from orlop.embedded.apiserver.object_store.store import ObjectStore, memory_store

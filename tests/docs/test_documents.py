@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orlop.__main__ import ROLES, VERBS
 from orlop.cli.durations import DurationType
+from orlop.csi.error_codes import Code
+from orlop.csi.proto import csi_pb2, rpc
 from orlop.embedded.kubelet.volumes import event_texts
+from orlop.foundation.clock import SystemClock
 from orlop.kube.kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
+from orlop.processes.mock_driver import RecordFile
 from orlop.sidecars.attacher.volume_source_rules import MIGRATED
+from orlop.testing.call_record import CallRecord
 from orlop.testing.driver_script import script_from_yaml
+from orlop.testing.explorer import explore
 from support.orlop_process import run
 
 ROOT = Path(__file__).resolve().parents[2]
+MOCK_DRIVER = ROOT / "docs" / "mock-driver.md"
+EXPLORER = ROOT / "docs" / "explorer.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -53,21 +63,39 @@ def test_every_make_target_that_is_written_exists(document: Path):
 
 
 def test_the_example_of_a_script_is_one():
-    (example,) = blocks(ROOT / "docs" / "mock-driver.md", "yaml")
+    (example,) = blocks(MOCK_DRIVER, "yaml")
 
     assert script_from_yaml(example).facts.name == "mock.example.com"
 
 
-def test_the_example_of_a_test_runs(capsys: pytest.CaptureFixture[str]):
-    (example,) = blocks(ROOT / "docs" / "mock-driver.md", "python")
+def test_the_example_of_a_test_prints_what_is_written_there(capsys: pytest.CaptureFixture[str]):
+    (example,) = blocks(MOCK_DRIVER, "python")
+    (shown,) = blocks(MOCK_DRIVER, "text")
 
     exec(compile(example, "docs/mock-driver.md", "exec"), {})  # noqa: S102 - it is ours
 
-    assert capsys.readouterr().out == "[]\n"
+    assert capsys.readouterr().out == shown
+
+
+async def test_the_record_holds_what_is_written_and_its_probes_are_left_out_as_is_written(tmp_path: Path):
+    text = MOCK_DRIVER.read_text()
+    record = RecordFile(tmp_path / "calls.jsonl")
+    calls = CallRecord(SystemClock(), record.add)
+    for method, request in ((rpc.PROBE, csi_pb2.ProbeRequest()), (rpc.GET_PLUGIN_INFO, csi_pb2.GetPluginInfoRequest())):
+        calls.end(calls.begin(method, request), Code.OK)
+    record.close()
+    written = re.search(r"grep -v '(.+)' calls.jsonl", text)
+    assert written is not None
+
+    kept = [line for line in (tmp_path / "calls.jsonl").read_text().splitlines() if written[1] not in line]
+
+    (only,) = map(json.loads, kept)
+    assert only["method"] == "GetPluginInfo"
+    assert [name for name in only if f"`{name}`" not in text.partition("## What a script may say")[0]] == []
 
 
 def test_the_commands_of_the_mock_driver_s_document_are_right():
-    text = (ROOT / "docs" / "mock-driver.md").read_text()
+    text = MOCK_DRIVER.read_text()
     commands = re.findall(r"^ +orlop testing mock-driver (.*)$", text, re.MULTILINE)
     words = [word for command in commands for word in shlex.split(command)]
     flags = [word.removeprefix("--") for word in words if word.startswith("--")]
@@ -135,10 +163,27 @@ def test_what_differs_from_upstreams_attacher_is_written(words: str):
     assert words in " ".join(section.split())
 
 
-def test_the_explorer_s_example_prints_what_is_written_there(capsys: pytest.CaptureFixture[str]):
-    (example,) = blocks(ROOT / "docs" / "explorer.md", "python")
-    (shown,) = blocks(ROOT / "docs" / "explorer.md", "text")
+@pytest.mark.parametrize("number", range(len(blocks(EXPLORER, "text"))))
+def test_an_example_of_the_explorer_prints_what_is_written_there(number: int, capsys: pytest.CaptureFixture[str]):
+    example, shown = blocks(EXPLORER, "python")[number], blocks(EXPLORER, "text")[number]
 
     exec(compile(example, "docs/explorer.md", "exec"), {})  # noqa: S102 - it is ours
 
     assert capsys.readouterr().out == shown
+
+
+def test_every_example_of_the_explorer_has_what_it_prints_beside_it():
+    assert len(blocks(EXPLORER, "python")) == len(blocks(EXPLORER, "text"))
+
+
+def test_the_explorer_s_controller_is_mended_by_what_is_written_there():
+    _, example = blocks(EXPLORER, "python")
+    written = re.search(r"Named by `(.+?)`, .* none of (\d+) histories breaks it", EXPLORER.read_text())
+    assert written is not None
+    mended = example.replace('f"volume-{self.clock.elapsed():.0f}"', written[1])
+    names: dict[str, Any] = {}
+
+    exec(compile(mended, "docs/explorer.md", "exec"), names)  # noqa: S102 - it is ours
+
+    assert written[1] in mended
+    assert explore(names["scenario"]).histories == int(written[2])

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from orlop.embedded.apiserver.events_mapping import ALWAYS_IN_CORE, CORE_NAMES, NEW_NAMES, from_core, to_core
 from orlop.kube.objects import time_text
+from orlop.testing.api_server import schemas
 from orlop.testing.virtual_clock import VirtualClock
-from support.api_servers import SCHEMAS, api_server
+from support.api_servers import api_server
 
 CORE = "/api/v1/namespaces/default/events"
 NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -98,8 +99,8 @@ async def test_events_are_kept_for_an_hour_after_they_were_last_seen():
 
 
 def test_every_field_of_one_form_has_its_place_in_the_other():
-    core = set(SCHEMAS.kind("v1", "Event").fields)
-    new = set(SCHEMAS.kind("events.k8s.io/v1", "Event").fields)
+    core = set(schemas().kind("v1", "Event").fields)
+    new = set(schemas().kind("events.k8s.io/v1", "Event").fields)
     assert {NEW_NAMES.get(name, name) for name in core} == new
     assert {CORE_NAMES.get(name, name) for name in new} == core
 

@@ -8,9 +8,10 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orlop.embedded.apiserver.access_rules import ADMIN
 from orlop.kube.http_messages import HttpAnswer, HttpRequest
 from orlop.kube.kinds import BUILT_IN
-from support.api_servers import ADMIN, api_server
+from support.api_servers import api_server
 from support.random_tests import FEW
 
 METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", ""])
@@ -94,7 +95,7 @@ async def send(requests: list[HttpRequest]) -> None:
         await server.ask("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "a"}})
         for request in requests:
             judge(await server.server.answer(request, ADMIN), request)
-        assert server.log.entries == []
+        assert server.told.entries == []
 
 
 REQUESTS = st.builds(HttpRequest, METHODS, PATHS, QUERIES, HEADERS, BODIES)

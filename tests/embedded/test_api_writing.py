@@ -330,7 +330,7 @@ async def test_an_unexpected_failure_is_an_answer_and_a_log_entry(monkeypatch: p
         monkeypatch.setattr(server.store, "get", None)
         status = await refused(server, "GET", f"{MAPS}/a", code=500)
         assert status["reason"] == "InternalError"
-        assert [message for message, _ in server.log.entries] == ["a request failed"]
+        assert [message for message, _ in server.told.entries] == ["a request failed"]
 
 
 async def test_pretty_answers_are_for_people():

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orlop.embedded.apiserver.access_rules import User
-from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.impersonation_rules import NobodyNamed, asked_for, questions, user_of
 from support.api_users import ADMIN_TOKEN, People, bearer
 

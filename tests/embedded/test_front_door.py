@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from orlop.embedded.apiserver.access_rules import Policy, User, decide
-from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.access_rules import ADMIN, Policy, User, decide
 from orlop.embedded.apiserver.front_door import FrontDoor
 from orlop.embedded.apiserver.openapi import OpenApi
 from orlop.embedded.apiserver.schemas import Schemas

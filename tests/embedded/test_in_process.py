@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from orlop.embedded.apiserver.access_rules import ADMIN
 from orlop.embedded.apiserver.in_process import InProcessTransport
 from orlop.kube.errors import ConnectionBroken, NoAnswerInTime, NotConnected, RequestTooLarge
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from orlop.kube.kinds import CONFIG_MAP
-from support.api_servers import ADMIN, api_server
+from support.api_servers import api_server
 
 WATCH = HttpRequest("GET", "/api/v1/configmaps", (("watch", "true"),))
 LIST = HttpRequest("GET", "/api/v1/configmaps")

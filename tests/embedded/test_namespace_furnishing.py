@@ -12,7 +12,6 @@ from orlop.embedded.apiserver.namespace_furnishing import NamespaceFurnishing
 from orlop.embedded.apiserver.object_store.journal import Batch, Kept, NoJournal
 from orlop.embedded.apiserver.object_store.store import ObjectStore
 from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS
-from orlop.foundation.structured_log import Log
 from orlop.testing.virtual_clock import VirtualClock
 from support.api_servers import TestServer, api_server, api_server_on
 from support.waiting import eventually
@@ -22,7 +21,7 @@ MERGE = "application/merge-patch+json"
 
 
 def furnishing(on: TestServer, ca: str = "the CA") -> NamespaceFurnishing:
-    return NamespaceFurnishing(on.server, on.store, ca, clock=on.clock, random=Random(1), log=Log(on.log))
+    return NamespaceFurnishing(on.server, on.store, ca, clock=on.clock, random=Random(1), log=on.log)
 
 
 def ca_map(on: TestServer, namespace: str = "default") -> dict[str, object]:
@@ -79,7 +78,7 @@ async def test_a_namespace_that_ends_is_not_furnished_again():
         await eventually(lambda: on.store.get(("namespaces", "", "new")) is None)
 
         assert on.store.list("serviceaccounts", "new").items == []
-        assert on.log.entries == []
+        assert on.told.entries == []
 
 
 async def test_a_ca_that_was_made_anew_takes_the_place_of_the_old_one():
@@ -166,9 +165,9 @@ async def test_what_could_not_be_written_is_written_when_it_can_be(seconds: floa
             for namespace in ("default", "kube-system", "kube-public", "kube-node-lease"):
                 assert await names(on, "serviceaccounts", namespace) == ["default"]
                 assert await names(on, "configmaps", namespace) == ["kube-root-ca.crt"]
-            settled = len(on.log.entries)
+            settled = len(on.told.entries)
             await asyncio.sleep(3600)
-            assert len(on.log.entries) == settled
+            assert len(on.told.entries) == settled
         rounds = settled / (4 * 2 * 2)  # namespaces, what each has, and the two who tell of a failed write
         assert rounds < 12 + seconds / 60
     await store.close()

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from orlop.embedded.apiserver.access_rules import Policy, User
-from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.access_rules import ADMIN, Policy, User
 from orlop.embedded.apiserver.status_answers import Refusal
 from orlop.embedded.apiserver.token_claims import ISSUER
 from orlop.kube.kinds import BUILT_IN, SERVICE_ACCOUNT

@@ -11,7 +11,6 @@ import pytest
 
 from orlop.embedded.controllers.scheduler import SchedulerTools, scheduler
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.client import MergePatch
 from orlop.kube.event_bodies import Reporter
@@ -37,7 +36,7 @@ class World:
 
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[None]:
-        log, metrics = Log(self.on.log), Metrics("t", of_process=False)
+        log, metrics = self.on.log, Metrics("t", of_process=False)
         client, reporter = self.on.client(), Reporter("default-scheduler", "default-scheduler-n1")
         events = EventRecorder(client, reporter, clock=self.clock, random=Random(1), log=log, metrics=metrics)
         tools = SchedulerTools(self.clock, Random(2), log, events, WorkqueueMetrics(metrics))

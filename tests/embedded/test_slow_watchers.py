@@ -6,8 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from orlop.embedded.apiserver.access_rules import User
-from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.object_store.versions import Bounds, Limits
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
 from support.api_edge import RawClient, edge, local_client, request

@@ -253,7 +253,7 @@ async def test_what_goes_under_its_hands_is_no_trouble():
             await w.settle(60)
 
         assert await w.find(PERSISTENT_VOLUME_CLAIM, "o") is None
-        assert w.on.log.entries == []
+        assert w.on.told.entries == []
 
 
 # ---- the cache is behind ---------------------------------------------------------------------------------------------
@@ -357,4 +357,4 @@ async def test_it_may_end_before_it_has_begun():
             pass
 
         assert await w.find(PERSISTENT_VOLUME_CLAIM, "data") is not None
-        assert w.on.log.entries == []
+        assert w.on.told.entries == []

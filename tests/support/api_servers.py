@@ -1,4 +1,4 @@
-"""API servers for tests: in memory, on the test's own loop, with a client for whoever a test wants to be."""
+"""API servers for tests, asked in the words of HTTP: those of `orlop.testing.api_server`, with what tests look for."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
-from orlop.embedded.apiserver.access_rules import User
-from orlop.embedded.apiserver.in_process import InProcessTransport
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.object_store.store import ObjectStore, memory_store
 from orlop.embedded.apiserver.object_store.versions import DEFAULT_LIMITS, Limits
-from orlop.embedded.apiserver.request_handler import ApiServer
-from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.server_tools import ServerTools
 from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.structured_log import Log
-from orlop.kube.client import KubeClient
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream
-
-ADMIN = User("admin", ("system:masters", "system:authenticated"))
-SCHEMAS = Schemas.load()
+from orlop.testing import api_server as shipped
+from orlop.testing.api_server import RunningServer
 
 Object = dict[str, Any]
 
@@ -45,15 +38,13 @@ class Answer:
 
 
 @dataclass
-class TestServer:
+class TestServer(RunningServer):
     """An API server, asked in the words of HTTP, as an admin unless a test says otherwise."""
 
     __test__ = False
 
-    server: ApiServer
-    store: ObjectStore
-    clock: Clock
-    log: Told
+    told: Told
+    """What it says in its log."""
 
     async def ask(
         self,
@@ -97,12 +88,6 @@ class TestServer:
         finally:
             await stream.pieces.aclose()  # type: ignore[attr-defined]
 
-    def transport(self, user: User = ADMIN) -> InProcessTransport:
-        return InProcessTransport(self.server, user)
-
-    def client(self, user: User = ADMIN) -> KubeClient:
-        return KubeClient(self.transport(user), clock=self.clock, random=Random(1), log=Log(self.log))
-
 
 class Events:
     """The events of a watch, one by one."""
@@ -138,7 +123,5 @@ async def api_server_on(
     store: ObjectStore, clock: Clock | None = None, *, seed: int = 1, **options: Any
 ) -> AsyncIterator[TestServer]:
     told = Told()
-    used = clock or SystemClock()
-    server = ApiServer(ServerTools(store, SCHEMAS, used, Random(seed), Log(told)), **options)
-    async with server.running():
-        yield TestServer(server, store, used, told)
+    async with shipped.api_server_on(store, clock or SystemClock(), log=Log(told), seed=seed, **options) as running:
+        yield TestServer(running.server, running.store, running.clock, running.log, told)

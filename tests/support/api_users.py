@@ -11,8 +11,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from orlop.embedded.apiserver.access_rules import Policy
-from orlop.embedded.apiserver.authentication import ADMIN, Authenticator
+from orlop.embedded.apiserver.access_rules import ADMIN, Policy
+from orlop.embedded.apiserver.authentication import Authenticator
 from orlop.embedded.apiserver.object_store.versions import Key, Stored
 from orlop.embedded.apiserver.reviews import Reviews, Tools
 from orlop.embedded.apiserver.token_claims import TokenSigner

@@ -11,7 +11,7 @@ from typing import Any
 
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process import InProcessConnection
-from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.stored_objects import KindInStore
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
@@ -36,7 +36,7 @@ from orlop.testing.driver_script import read_script
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from orlop.testing.virtual_clock import VirtualClock
 from support.api_objects import attachment, csi_node, volume
-from support.api_servers import ADMIN, TestServer, api_server
+from support.api_servers import TestServer, api_server
 from support.api_wires import Wire
 from support.indiscreet_drivers import IndiscreetDriver
 

@@ -15,6 +15,7 @@ from orlop.csi.error_codes import CsiError
 from orlop.csi.in_process import InProcessConnection
 from orlop.csi.proto import csi_pb2, registration_pb2, rpc
 from orlop.csi.transport import ClientTransport, Shape
+from orlop.embedded.apiserver.access_rules import ADMIN
 from orlop.embedded.apiserver.in_process import InProcessTransport
 from orlop.embedded.kubelet.csi_node_objects import CsiNodeObjects
 from orlop.embedded.kubelet.plugin_registration import PluginRegistration
@@ -30,7 +31,7 @@ from orlop.kube.event_recorder import EventRecorder
 from orlop.kube.kinds import CSI_NODE, EVENT, NODE, Kind
 from orlop.kube.objects import ObjectName
 from orlop.testing.virtual_clock import VirtualClock
-from support.api_servers import ADMIN, TestServer, api_server
+from support.api_servers import TestServer, api_server
 from support.kubelet_plugins import VirtualFolder, VirtualSocket
 
 REGISTRY = "/kubelet/plugins_registry"

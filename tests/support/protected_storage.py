@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from orlop.embedded.apiserver.access_rules import ADMIN
 from orlop.embedded.apiserver.in_process import InProcessTransport, Server
 from orlop.embedded.controllers.storage_protection import Tools, storage_protection
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Log
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
 from orlop.kube.errors import NotFound
 from orlop.kube.informers import Informers
@@ -19,7 +19,7 @@ from orlop.kube.objects import ObjectName
 from orlop.kube.workqueue_metrics import WorkqueueMetrics
 from orlop.testing.virtual_clock import VirtualClock
 from support.api_objects import pod
-from support.api_servers import ADMIN, TestServer, api_server
+from support.api_servers import TestServer, api_server
 
 Object = dict[str, Any]
 AT_ONCE = DeleteOptions(grace_seconds=0)
@@ -36,7 +36,7 @@ class World:
     @asynccontextmanager
     async def protection(self, through: Server | None = None) -> AsyncIterator[None]:
         """`through` stands between the server and the protection alone."""
-        log = Log(self.on.log)
+        log = self.on.log
         transport = InProcessTransport(through or self.on.server, ADMIN)
         client = KubeClient(transport, clock=self.clock, random=Random(2), log=log)
         tools = Tools(self.clock, Random(3), log, WorkqueueMetrics(Metrics("test", of_process=False)))

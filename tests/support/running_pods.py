@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from orlop.embedded.apiserver.access_rules import ADMIN
 from orlop.embedded.apiserver.in_process import InProcessTransport, Server
 from orlop.embedded.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from orlop.embedded.kubelet.pods.pod_manager import PodManager, pod_manager
@@ -28,7 +29,7 @@ from orlop.testing.fake_containers import FakeContainers
 from orlop.testing.kill_points import KillPoints
 from orlop.testing.virtual_clock import VirtualClock
 from support.api_objects import container, pod
-from support.api_servers import ADMIN, TestServer, api_server
+from support.api_servers import TestServer, api_server
 
 Object = dict[str, Any]
 NODE = "n1"
@@ -77,7 +78,7 @@ class PodWorld:
     @asynccontextmanager
     async def node(self, points: KillPoints | None = None, through: Server | None = None) -> AsyncIterator[PodManager]:
         """A node's life; when it ends, so do its containers."""
-        log = Log(self.on.log)
+        log = self.on.log
         client = KubeClient(
             InProcessTransport(through or self.on.server, ADMIN), clock=self.clock, random=Random(2), log=log
         )

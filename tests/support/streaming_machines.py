@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from orlop.embedded.apiserver.access_rules import User
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.http_upgrade import ServerAnswer
 from orlop.embedded.apiserver.state_folder import TEMPLATE
 from orlop.embedded.kubelet.pods.container_logs import ContainerLogs
@@ -25,7 +25,6 @@ from orlop.embedded.kubelet.server.answers import KubeletParts, Summary
 from orlop.embedded.kubelet.server.kubelet_server import ServerTools, kubelet_server
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.client import DeleteOptions, KubeClient
 from orlop.kube.event_bodies import Reporter
@@ -36,7 +35,7 @@ from orlop.kube.kinds import NODE, POD, SERVICE_ACCOUNT
 from orlop.kube.objects import ObjectName, uid
 from support.api_edge import Edge, RawClient, edge, tls_client
 from support.api_objects import container, pod
-from support.api_servers import ADMIN, TestServer, api_server
+from support.api_servers import TestServer, api_server
 from support.descriptors import folder_descriptor
 from support.kubectl_commands import KUBECTL
 from support.kubelet_servers import plain_summary
@@ -168,7 +167,7 @@ def _write_kubeconfig(folder: Path, listening: Edge) -> None:
 
 @asynccontextmanager
 async def _kubelet(folder: Path, on: TestServer, summary: Summary) -> AsyncIterator[None]:
-    log, clock, client = Log(on.log), SystemClock(), on.client()
+    log, clock, client = on.log, SystemClock(), on.client()
     metrics = Metrics("test", of_process=False)
     events = EventRecorder(
         client, Reporter("kubelet", NODE_NAME), clock=clock, random=Random(1), log=log, metrics=metrics

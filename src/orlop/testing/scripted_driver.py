@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from orlop.foundation.clock import Clock
 
     Serve = Callable[[Any], Any]
+    Around = Callable[[Methods], Methods]
 
 
 class ScriptedDriver:
@@ -201,13 +202,19 @@ class _Arrival:
 _ARRIVAL: ContextVar[_Arrival | None] = ContextVar("_ARRIVAL", default=None)
 
 
+def _nothing_around(methods: Methods) -> Methods:
+    return methods
+
+
 class ScriptedInterceptor(CallInterceptor):
     """Serves a scripted driver, and has it record the calls that never reach it: who calls twice at once is refused."""
 
-    def __init__(self, driver: ScriptedDriver, *, log: Log, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, driver: ScriptedDriver, *, log: Log, metrics: Metrics, clock: Clock, around: Around = _nothing_around
+    ) -> None:
         numbers = count(1)
         super().__init__(
-            driver.methods(),
+            around(driver.methods()),
             driver_name=driver.model.facts.name,
             log=log,
             metrics=metrics,
@@ -230,10 +237,19 @@ class ScriptedInterceptor(CallInterceptor):
 
 
 def in_process_driver(
-    script: Script | Mapping[str, Any] | None, clock: Clock, *, log: Log | None = None, storage: Storage | None = None
+    script: Script | Mapping[str, Any] | None,
+    clock: Clock,
+    *,
+    log: Log | None = None,
+    storage: Storage | None = None,
+    around: Around = _nothing_around,
 ) -> tuple[ScriptedDriver, InProcessConnection]:
-    """A driver and a connection to it with no socket between, for tests on virtual time."""
+    """A driver and a connection to it with no socket between, for tests on virtual time.
+
+    `around` gives the methods that are called in place of the driver's own, such as the explorer's `explored_methods`.
+    """
     played = script if isinstance(script, Script) else read_script(script)
     driver = ScriptedDriver(played, clock, storage=storage)
-    interceptor = ScriptedInterceptor(driver, log=log or silent_log(), metrics=Metrics("testing"), clock=clock)
+    metrics = Metrics("testing", of_process=False)
+    interceptor = ScriptedInterceptor(driver, log=log or silent_log(), metrics=metrics, clock=clock, around=around)
     return driver, InProcessConnection(interceptor)

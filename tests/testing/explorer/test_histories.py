@@ -100,6 +100,24 @@ def test_the_shortest_history_that_breaks_something_is_told_with_each_of_its_cho
     assert 'replay(scenario, "2: fault; 5: fault")' in told
 
 
+def test_what_nothing_need_happen_to_break_is_told_so() -> None:
+    async def scenario(_stage: Stage) -> None:
+        raise AssertionError("it never worked")
+
+    with pytest.raises(Broken, match=r"^a history with no departure breaks it; 1 was played:"):
+        explore(scenario)
+
+
+def test_names_with_commas_are_told_apart() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.choose("step", [Option("it dies, and it lands late"), Option("conflict")])
+
+    explored = explore(scenario)
+    assert str(explored) == "3 histories of 1 choices: 'conflict' (1), 'it dies, and it lands late' (1)"
+    with pytest.raises(DoesNotRepeatItself, match=r"What can: .*, 'it dies, and it lands late', 'conflict'$"):
+        replay(scenario, "1: it dies")
+
+
 def test_a_random_history_is_shortened_to_what_breaks_it() -> None:
     async def scenario(stage: Stage) -> None:
         taken = [(await stage.choose(f"step {number}", [Option("fault")])).name for number in range(20)]
@@ -113,7 +131,7 @@ def test_a_random_history_is_shortened_to_what_breaks_it() -> None:
 
 def test_a_history_whose_choices_are_not_there_is_not_taken_for_played() -> None:
     scenario = of_choices(3, 1, [])
-    with pytest.raises(DoesNotRepeatItself, match="What can: as it should, fault 0"):
+    with pytest.raises(DoesNotRepeatItself, match="What can: 'as it should', 'fault 0'"):
         replay(scenario, "2: it dies")
     with pytest.raises(DoesNotRepeatItself, match="9: fault 0"):
         replay(scenario, "1: fault 0; 9: fault 0")

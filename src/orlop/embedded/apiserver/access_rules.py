@@ -31,6 +31,9 @@ class User:
     extra: Mapping[str, tuple[str, ...]] | None = None
 
 
+ADMIN: Final = User("admin", (MASTERS, AUTHENTICATED))
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceQuestion:
     """May the user do this to objects? `name` is empty where no single object is meant."""

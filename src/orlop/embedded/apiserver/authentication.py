@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orlop.embedded.apiserver.access_rules import AUTHENTICATED, MASTERS, User
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.object_store.versions import Key, Stored
 from orlop.embedded.apiserver.token_claims import ISSUER, InvalidToken, TokenClaims, TokenSigner
 from orlop.kube.kinds import NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
@@ -28,7 +28,6 @@ from orlop.kube.kinds import NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
 if TYPE_CHECKING:
     from orlop.foundation.structured_log import Secret
 
-ADMIN: Final = User("admin", (MASTERS, AUTHENTICATED))
 BOUND_KINDS: Final[Mapping[str, Kind]] = {"Pod": POD, "Secret": SECRET, "Node": NODE}
 EXTRA: Final = "authentication.kubernetes.io/"
 MOST_REMEMBERED: Final = 4096

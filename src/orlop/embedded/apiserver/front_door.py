@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from orlop.embedded.apiserver.access_rules import Decision, Denied, Question, User
-from orlop.embedded.apiserver.authentication import ADMIN, Authenticator
+from orlop.embedded.apiserver.access_rules import ADMIN, Decision, Denied, Question, User
+from orlop.embedded.apiserver.authentication import Authenticator
 from orlop.embedded.apiserver.edge_answers import UNAUTHORIZED, forbidden
 from orlop.embedded.apiserver.http_upgrade import ServerAnswer
 from orlop.embedded.apiserver.impersonation_rules import NobodyNamed, asked_for, questions, user_of

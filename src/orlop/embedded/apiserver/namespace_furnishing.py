@@ -16,8 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from orlop.embedded.apiserver.access_rules import User
-from orlop.embedded.apiserver.authentication import ADMIN
+from orlop.embedded.apiserver.access_rules import ADMIN, User
 from orlop.embedded.apiserver.http_upgrade import ServerAnswer
 from orlop.embedded.apiserver.object_store.decoded_objects import fresh
 from orlop.embedded.apiserver.object_store.errors import Expired, StoreClosed, TooSlow

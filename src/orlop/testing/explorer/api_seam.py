@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from orlop.kube.errors import ConnectionBroken
 from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transport
-from orlop.testing.explorer.api_answers import refusal, status
+from orlop.testing.explorer.api_answers import refusal, status, told
 from orlop.testing.explorer.effects import Ways, carry_out
 from orlop.testing.explorer.histories import AS_IT_SHOULD, Option
 from orlop.testing.explorer.lives import Life
@@ -92,10 +92,13 @@ class ExploredTransport:
         if not past:
             return await ask(request)
         taken = await self._life.stage.choose(_described(request), BEHIND[: len(past)])
+        number = len(self._life.stage.trail)
         if taken == AS_IT_SHOULD:
-            return await ask(request)
-        # Anew: what others did before it is a change as well.
-        return (await past_answers(request, resource, ask))[BEHIND.index(taken)]
+            answer = await ask(request)
+        else:  # anew: what others did before it is a change as well
+            answer = (await past_answers(request, resource, ask))[BEHIND.index(taken)]
+        self._life.stage.note_ending(number, told(answer))
+        return answer
 
     async def _as_chosen(self, pieces: AsyncIterator[bytes], resource: str) -> AsyncGenerator[bytes, None]:
         stage = self._life.stage
@@ -118,7 +121,7 @@ class ExploredTransport:
 
 def _ways(request: HttpRequest) -> Ways[HttpAnswer]:
     conflict = {CONFLICT: lambda: refusal(409, "Conflict")} if request.method != "POST" else {}
-    return Ways(_lost, {**conflict, SERVER_ERROR: lambda: refusal(500, "InternalError")})
+    return Ways(_lost, {**conflict, SERVER_ERROR: lambda: refusal(500, "InternalError")}, told=told)
 
 
 def _lost() -> HttpAnswer:

@@ -11,11 +11,13 @@ leave open whether it had one.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
-from orlop.csi.error_codes import FailedPrecondition, Unavailable
+from orlop.csi.error_codes import CsiError, FailedPrecondition, Unavailable, failure_of
 from orlop.csi.interceptor import Methods
 from orlop.csi.rpc_type import Rpc
 from orlop.csi.transport import ClientTransport
@@ -40,13 +42,30 @@ def explored_methods(process: Process, methods: Methods) -> Methods:
     }
 
 
+@dataclass(slots=True)
+class _Caller:
+    """Whoever waits for an answer, and may be told of a failure while the driver goes on; at which choice that is."""
+
+    choice: int | None = None
+
+    def heard_of(self, choice: int) -> None:
+        self.choice = choice
+
+
+_CALLER: Final[ContextVar[_Caller]] = ContextVar("_CALLER")
 Serve: TypeAlias = Callable[[Message], Awaitable[Message]]
 
 
 def _explored(process: Process, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
     async def answer(request: Message) -> Message:
         try:
-            return await carry_out(process.current, _described(rpc, request), lambda: serve(request), WAYS)
+            return await carry_out(
+                process.current,
+                _described(rpc, request),
+                lambda: serve(request),
+                WAYS,
+                when_chosen=_CALLER.get(_Caller()).heard_of,
+            )
         except Killed:  # the driver lives on
             raise Unavailable("whoever called is gone") from None
 
@@ -65,7 +84,14 @@ def _refused() -> Message:
     raise FailedPrecondition("the driver cannot do that now")
 
 
-WAYS: Final = Ways(_lost, {FINAL: _refused, NOT_FINAL: _not_connected}, late=RUNS_ON_SECONDS, elsewhere=True)
+def _told(ending: Message | Exception) -> str:
+    """By the name of its code, as the caller gets it."""
+    return failure_of(ending, "", "none").code.name if isinstance(ending, Exception) else ""
+
+
+WAYS: Final = Ways(
+    _lost, {FINAL: _refused, NOT_FINAL: _not_connected}, late=RUNS_ON_SECONDS, elsewhere=True, told=_told
+)
 
 
 def _described(rpc: Rpc[Any, Any], request: Message) -> str:
@@ -92,9 +118,22 @@ class LifeConnection:
         if name.startswith(CHANGING):
             self._life.must_lead(name)  # within the driver nobody knows any more which life has called
         self._life.refuse_the_dead()
-        answer = await self._inner.call(path, message, within)
+        answer = await self._answer(path, message, within)
         self._life.refuse_the_dead()
         return answer
+
+    async def _answer(self, path: str, message: bytes, within: float) -> bytes:
+        """A failure is noted as it is heard here: within the driver nobody knows that a deadline has passed."""
+        caller = _Caller()
+        token = _CALLER.set(caller)
+        try:
+            return await self._inner.call(path, message, within)
+        except CsiError as error:
+            if caller.choice is not None:
+                self._life.stage.note_ending(caller.choice, _told(error))
+            raise
+        finally:
+            _CALLER.reset(token)
 
     async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
         self._life.refuse_the_dead()

@@ -43,6 +43,10 @@ NAMES_IN_USE: Final = frozenset(
 )  # fmt: skip
 
 
+def _name_of_error(ending: object) -> str:
+    return type(ending).__name__ if isinstance(ending, Exception) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Ways(Generic[T]):
     """In which an effect can fail, as its caller is told: each gives an answer, or raises."""
@@ -55,20 +59,36 @@ class Ways(Generic[T]):
     """Seconds after which what an old leader asked for lands: while it still lives, and its successor does too."""
     elsewhere: bool = False
     """Whether this runs in a process of its own, which goes on when the caller is dead or waits no longer."""
+    told: Callable[[T | Exception], str] = _name_of_error
+    """How a history shows what the caller was told: empty for a plain success."""
 
     def __post_init__(self) -> None:
         if taken := sorted(NAMES_IN_USE & self.refusals.keys()):
             raise ValueError(f"no refusal can be named {taken[0]!r}: that is what happens in another way already")
 
 
-async def carry_out(life: Life, what: str, do: Callable[[], Awaitable[T]], ways: Ways[T]) -> T:
+async def carry_out(
+    life: Life,
+    what: str,
+    do: Callable[[], Awaitable[T]],
+    ways: Ways[T],
+    *,
+    when_chosen: Callable[[int], object] = lambda _number: None,
+) -> T:
+    """`when_chosen` is told the choice's number, before anything happens."""
     life.begin(what)
     taken = await life.stage.choose(what, _faults(life, ways))
+    number = len(life.stage.trail)
+    when_chosen(number)
     life.refuse_the_dead()
-    if taken.name in ways.refusals:
-        life.stage.moved()
-        return ways.refusals[taken.name]()
-    return await _Effect(life, do, ways).happen(taken)
+    try:
+        answer = await _Effect(life, do, ways).happen(taken)
+    except Exception as error:
+        if not life.dead:  # the dead are told nothing
+            life.stage.note_ending(number, ways.told(error))
+        raise
+    life.stage.note_ending(number, ways.told(answer))
+    return answer
 
 
 def _faults(life: Life, ways: Ways[T]) -> list[Option]:
@@ -85,6 +105,9 @@ class _Effect(Generic[T]):
         self._ways = ways
 
     async def happen(self, taken: Option) -> T:
+        if taken.name in self._ways.refusals:
+            self._stage.moved()
+            return self._ways.refusals[taken.name]()
         if taken in (AS_IT_SHOULD, LATE):
             return await self._done(self._ways.late if taken == LATE else 0.0)
         if taken == LEASE_LOST:

@@ -10,7 +10,7 @@ one leads through the same run again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
@@ -74,6 +74,13 @@ class Choice:
     what: str
     options: tuple[Option, ...]
     taken: Option
+    ending: str = ""
+    """What the caller was told, where that is no plain success."""
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names have commas of their own."""
+    return ", ".join(map(repr, names))
 
 
 class DoesNotRepeatItself(Exception):
@@ -95,7 +102,7 @@ def following(history: History) -> Chooser:
             if option.name == name:
                 return option
         raise DoesNotRepeatItself(
-            f"at choice {number} this cannot happen: {name!r}. What can: {', '.join(option.name for option in options)}"
+            f"at choice {number} this cannot happen: {name!r}. What can: {quoted(option.name for option in options)}"
         )
 
     return choose

@@ -38,6 +38,7 @@ from orlop.testing.explorer.histories import (
     extensions,
     following,
     history_text,
+    quoted,
     read_history,
 )
 from orlop.testing.explorer.stage import Stage
@@ -68,7 +69,7 @@ class Explored:
     """How often each departure was taken."""
 
     def __str__(self) -> str:
-        taken = ", ".join(f"{name} ({count})" for name, count in sorted(self.by_option.items()))
+        taken = ", ".join(f"{name!r} ({count})" for name, count in sorted(self.by_option.items()))
         if not taken:
             return f"the undisturbed history of {len(self.choices)} choices alone: these bounds allow no other"
         return f"{self.histories} histories of {len(self.choices)} choices: {taken}"
@@ -176,8 +177,8 @@ class _Search:
     def explored(self, undisturbed: Played, bounds: Bounds) -> Explored:
         """ValueError: a name in `only` that is misspelt would look like a controller that nothing breaks."""
         if unknown := sorted(bounds.only - self._offered):
-            can = ", ".join(sorted(self._offered)) or "nothing"
-            raise ValueError(f"`only` names what can never happen there: {', '.join(unknown)}. What can: {can}")
+            can = quoted(sorted(self._offered)) or "nothing"
+            raise ValueError(f"`only` names what can never happen there: {quoted(unknown)}. What can: {can}")
         return Explored(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
 
     def _shortened(self, played: Played) -> Played:
@@ -222,16 +223,22 @@ def _without_old_garbage() -> Iterator[None]:
 
 
 def _told(played: Played, histories: int) -> str:
-    departures = f"{len(played.history)} departure{'' if len(played.history) == 1 else 's'}"
     were = "was" if histories == 1 else "were"
-    lines = [f"a history with {departures} breaks it; {histories} {were} played:"]
+    lines = [f"a history with {_counted(played.history)} breaks it; {histories} {were} played:"]
     for choice in played.trail:
         mark = "  " if choice.taken.sort is Sort.USUAL else "→ "
         told = "" if choice.taken == AS_IT_SHOULD else f": {choice.taken.name}"
-        lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{told}")
+        ending = f" → {choice.ending}" if choice.ending else ""
+        lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{told}{ending}")
     lines.append(f"{type(played.error).__name__}: {_message(played.error)}")
     lines.append(f"play it again: replay(scenario, {json.dumps(history_text(played.history), ensure_ascii=False)})")
     return "\n".join(lines)
+
+
+def _counted(history: History) -> str:
+    if not history:
+        return "no departure"
+    return "1 departure" if len(history) == 1 else f"{len(history)} departures"
 
 
 def _passage(choice: Choice | None) -> str:

@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from orlop.testing.explorer.histories import AS_IT_SHOULD, Choice, Chooser, DoesNotRepeatItself, Option, Sort
@@ -124,6 +124,11 @@ class Stage:
                 return taken
             # By itself: whoever is about to do something may die meanwhile.
             await asyncio.shield(self._start_loose(self._act(self._to_come.popleft()), "early act"))
+
+    def note_ending(self, number: int, ending: str) -> None:
+        """What the caller was told at that choice; what is noted first is what he heard."""
+        if not self.trail[number - 1].ending:
+            self.trail[number - 1] = replace(self.trail[number - 1], ending=ending)
 
     def moved(self) -> None:
         """Something happened: all that must hold is looked at."""

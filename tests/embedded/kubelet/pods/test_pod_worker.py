@@ -222,7 +222,7 @@ async def test_the_environment_comes_from_config_maps_and_secrets_when_they_are_
         "p",
     )
     assert "hush-canary" not in repr(told)
-    assert "hush-canary" not in repr(w.on.log.entries)
+    assert "hush-canary" not in repr(w.on.told.entries)
 
 
 # ---- deletion --------------------------------------------------------------------------------------------------------

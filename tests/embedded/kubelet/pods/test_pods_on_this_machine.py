@@ -21,7 +21,6 @@ from orlop.embedded.kubelet.pods.pod_volumes import SubPathNotReady
 from orlop.embedded.kubelet.pods.tools import PodSettings, PodTools
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.client import DeleteOptions, KubeClient
 from orlop.kube.errors import NotFound
@@ -105,7 +104,7 @@ class Machine:
 
 @asynccontextmanager
 async def machine(folder: Path, on: TestServer) -> AsyncIterator[Machine]:
-    log, clock = Log(on.log), SystemClock()
+    log, clock = on.log, SystemClock()
     client, metrics = on.client(), Metrics("test", of_process=False)
     events = EventRecorder(client, Reporter("kubelet", NODE), clock=clock, random=Random(1), log=log, metrics=metrics)
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
