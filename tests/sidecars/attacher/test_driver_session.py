@@ -260,7 +260,9 @@ async def test_told_to_stop_while_the_api_server_is_away_it_stops_at_once():
         world.wire.before = failing("GET", times=1000)
         async with world.tools() as (caches, settings, tools, _connection):
             stop = asyncio.Event()
-            running = asyncio.ensure_future(DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(stop))
+            running = asyncio.ensure_future(
+                DriverSession(caches, settings, SessionTimes(patience=10.0), tools).run(stop)
+            )
             await world.clock.sleep(30)
             stop.set()
             began = world.clock.elapsed()

@@ -115,6 +115,21 @@ async def test_an_attach_call_that_hangs_across_several_lists_is_not_detached_me
         assert world.calls() == [PUBLISH, PUBLISH]
 
 
+async def test_a_driver_whose_list_is_wrong_for_good_is_asked_to_attach_less_and_less_often():
+    async with attacher_world() as world:
+        world.play({"ListVolumes": [{"times": 0, "answer": {"entries": []}}]})
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher(reconcile=60.0):
+            await world.clock.sleep(150)
+            assert len(world.calls(PUBLISH)) == 2
+            await world.clock.sleep(3450)
+            assert len(world.calls(PUBLISH)) <= 9
+        assert (await world.attachment())["status"]["attached"] is True
+        assert world.published() == ["id-1"]
+
+
 async def test_a_driver_that_cannot_list_is_not_asked():
     async with attacher_world() as world:
         world.play({}, capabilities={"controller": ["PUBLISH_UNPUBLISH_VOLUME"]})

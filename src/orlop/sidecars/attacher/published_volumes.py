@@ -4,8 +4,8 @@ For drivers that can list their volumes with the nodes these are published on. P
 again, with what the driver said. A volume that the driver does not name is published nowhere.
 
 Order: list all pages → compare with the objects as they are then → have those that differ looked at. An object that we
-are working on meanwhile is compared with what was before: so only one that differs in two looks in a row counts. What
-is published because another object asks for it says nothing of one that we have let go of.
+are working on meanwhile is compared with what was before: so `suspicion_rules` say after how many looks in a row it
+counts. What is published because another object asks for it says nothing of one that we have let go of.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, recorded_node_id
 from orlop.sidecars.attacher.attacher import Caches
 from orlop.sidecars.attacher.driver_request_rules import LISTS
+from orlop.sidecars.attacher.suspicion_rules import Suspect, suspected
 from orlop.sidecars.attacher.tools import AttacherSettings, Tools
 from orlop.sidecars.attacher.volume_source_rules import BadObject, bare_source_of, volume_name_of
 
@@ -46,7 +47,7 @@ class PublishedVolumes:
         self._clock = tools.clock
         self._log = tools.log
         self._differs = differs
-        self._suspects: dict[ObjectName, tuple[str, bool]] = {}
+        self._suspects: dict[ObjectName, Suspect] = {}
 
     async def run(self, every: float, page: int = 0) -> None:
         """For ever; does nothing for a driver that cannot tell."""
@@ -88,8 +89,8 @@ class PublishedVolumes:
             if is_anothers or said == is_attached(attachment):
                 continue
             name = objects.name_of(attachment)
-            self._suspects[name] = suspect = objects.uid(attachment), said
-            if before.get(name) == suspect:
+            self._suspects[name] = suspect = suspected(before.get(name), objects.uid(attachment), said=said)
+            if suspect.is_due:
                 self._log.info("the driver says otherwise than the object", attachment=str(name), published=said)
                 self._differs(name, said)
 
