@@ -10,6 +10,7 @@ from orlop.kube.client import MergePatch
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from orlop.testing.driver_model.storage import Use
+from support.api_wires import failing, refusal
 from support.attacher_worlds import PUBLISH, AttacherWorld, attacher_world
 
 pytestmark = pytest.mark.virtual_time
@@ -38,6 +39,22 @@ async def test_what_vanished_at_the_driver_is_attached_again():
             await world.clock.sleep(200)
         assert all(world.published(f"h{number}") == ["id-1"] for number in range(COUNT))
         assert world.calls() == [PUBLISH] * (COUNT + 2)
+
+
+async def test_what_vanished_is_attached_again_soon_also_where_that_cannot_be_told_at_first():
+    async with attacher_world() as world:
+        await world.node()
+        await world.volume()
+        await world.wanted()
+        async with world.attacher(reconcile=60.0):
+            await world.until_attached()
+            world.wire.before = failing("PATCH volumeattachments/va1/status", answer=refusal(403, "Forbidden"))
+            forgetful = world.storage.volumes.get("h1")
+            assert forgetful is not None
+            forgetful.attached.clear()
+            await world.clock.sleep(130)
+            assert world.published() == ["id-1"]
+        assert (await world.attachment())["status"]["attached"] is True
 
 
 async def test_where_both_agree_the_driver_is_only_asked_to_list():

@@ -24,8 +24,12 @@ def test_one_look_is_not_enough_and_two_are():
     assert due_at(GONE, GONE) == [2]
 
 
-def test_where_acting_does_not_help_it_is_done_less_and_less_often_but_never_no_more():
+def test_what_the_driver_still_lacks_is_acted_upon_less_and_less_often_but_never_no_more():
     assert due_at(*[GONE] * 31) == [2, 6, 14, 22, 30]
+
+
+def test_what_the_driver_still_has_is_acted_upon_at_every_look():
+    assert due_at(*[("uid-1", True)] * 5) == [2, 3, 4, 5]
 
 
 def test_once_it_agreed_all_begins_anew():

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
-from orlop.kube.errors import NotFound
+from orlop.kube.errors import ApiError, NotFound
 from orlop.kube.informer import Informer
 from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.object_cache import CachedObject
@@ -258,10 +258,15 @@ class Attacher:
         self._note(name, found)
         volume_name = volume_name_of(found)
         volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
+        said = self._said.pop(name, None)
         try:
-            left = await self._work.bring_to_its_end(name, found, volume, self._said.pop(name, None))
+            left = await self._work.bring_to_its_end(name, found, volume, said)
         except NotSettled as error:
             return Failed(error)
+        except ApiError:
+            if said is False:
+                self._said.setdefault(name, said)  # else it would be found attached when it is tried again
+            raise
         if left is None:
             self._ended[name] = objects.uid(found)
         else:

@@ -1,7 +1,8 @@
 """When a difference between what a driver lists and what an object says is acted upon. Pure.
 
-Not at the first look: the object may have changed while the driver made its list. And where acting does not help, each
-time after twice as many looks: a list that is wrong for good would have all volumes attached anew every minute.
+Not at the first look: the object may have changed while the driver made its list. Where that does not help, what the
+driver has and nobody says is attached is acted upon at every look from then on. What it lacks waits for twice as many
+looks each time: a list that is wrong for good would have all volumes attached anew every minute.
 """
 
 from __future__ import annotations
@@ -32,5 +33,5 @@ def suspected(before: Suspect | None, uid: str, *, said: bool) -> Suspect:
     if before is None or (before.uid, before.said) != (uid, said):
         return Suspect(uid, said)
     if before.is_due:
-        return Suspect(uid, said, enough=min(2 * before.enough, MOST_LOOKS))
+        return Suspect(uid, said, enough=1 if said else min(2 * before.enough, MOST_LOOKS))
     return replace(before, looks=before.looks + 1)
