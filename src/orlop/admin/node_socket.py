@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of, is_up_state
+from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of, is_up_state, start_command
 from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
 from orlop.records.afterlife_report import (
     LONGEST_ANSWER,
@@ -182,8 +182,7 @@ def _why_up_is_silent(state: UpState, path: Path) -> str | None:
 
 
 def _nothing_runs(state: UpState) -> str:
-    flag = "" if state.folder == DEFAULT_STATE else f" --state {state.folder}"
-    return f"Nothing runs in {state.folder}: start it with `orlop up{flag}`; what pods left is there still."
+    return f"Nothing runs in {state.folder}: start it with `{start_command(state)}`; what pods left is there still."
 
 
 def _holder(state: UpState) -> Holder | None:
