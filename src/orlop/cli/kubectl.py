@@ -54,15 +54,13 @@ def main(arguments: Sequence[str]) -> int:
         folder, rest = split_state(arguments)
     except ValueError as error:
         return _failed(str(error), EXIT_USAGE)
-    if not rest:
-        sys.stdout.write(HELP)
-        return 0
     state = UpState(folder.absolute())
-    if not os.access(state.kubeconfig, os.R_OK):
-        return _failed(_why_no_kubeconfig(state.kubeconfig), EXIT_FAILED)
-    if is_stopped(state):
-        why = f"nothing runs in {state.folder}: start it with `{start_command(state)}`"
-        return _failed(f"orlop kubectl: {why}.", EXIT_FAILED)
+    why_not = _why_nothing_answers(state)
+    if not rest or (why_not and rest in (["-h"], ["--help"])):  # with something running, kubectl explains itself
+        sys.stdout.write(f"{HELP}\n{why_not}\n" if rest else HELP)
+        return 0
+    if why_not:
+        return _failed(why_not, EXIT_FAILED)
     kubectl = find_program("kubectl", beside=Path(sys.executable).parent)
     if kubectl is None:
         return _failed("orlop kubectl: there is no kubectl on the PATH. Install it, or add its folder.", NOT_FOUND)
@@ -70,6 +68,14 @@ def main(arguments: Sequence[str]) -> int:
         become(kubectl, rest, {**os.environ, "KUBECONFIG": str(state.kubeconfig)})
     except HostError as error:
         return _failed(f"orlop kubectl: {error}", EXIT_FAILED)
+
+
+def _why_nothing_answers(state: UpState) -> str | None:
+    if not os.access(state.kubeconfig, os.R_OK):
+        return _why_no_kubeconfig(state.kubeconfig)
+    if is_stopped(state):
+        return f"orlop kubectl: nothing runs in {state.folder}: start it with `{start_command(state)}`."
+    return None
 
 
 def _why_no_kubeconfig(path: Path) -> str:
