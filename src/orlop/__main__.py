@@ -75,8 +75,16 @@ def find_entry(arguments: Sequence[str]) -> tuple[Entry, Sequence[str]] | None:
     return None
 
 
+def beginning_with(word: str) -> list[str]:
+    """The names of two words, of which this is the first."""
+    return [name for name in ROLES if name.startswith(f"{word} ")]
+
+
 def unknown(arguments: Sequence[str]) -> str:
     asked = " ".join(arguments[:2])
+    if family := beginning_with(arguments[0]):
+        there_is = ", ".join(f"'orlop {name}'" for name in family)
+        return f"orlop: there is no '{asked}'. There is {there_is}."
     near = get_close_matches(asked, (*ROLES, *VERBS), n=1) or get_close_matches(arguments[0], (*ROLES, *VERBS), n=1)
     hint = f" Did you mean 'orlop {near[0]}'?" if near else ""
     return f"orlop: there is no '{arguments[0]}'.{hint} 'orlop --help' lists what there is."
@@ -90,9 +98,9 @@ def run(arguments: Sequence[str]) -> int:
         print(f"orlop {__version__}")  # noqa: T201 - this is the answer
         return 0
     found = find_entry(arguments)
-    if found is None and any(name.startswith(f"{arguments[0]} ") for name in ROLES):
+    if found is None and beginning_with(arguments[0]) and list(arguments[1:]) in (["-h"], ["-help"], ["--help"]):
         print(help_text())  # noqa: T201 - as above
-        return 0 if {"-h", "--help"} & set(arguments) else USAGE_ERROR
+        return 0
     if found is None:
         print(unknown(arguments), file=sys.stderr)  # noqa: T201 - as above
         return USAGE_ERROR

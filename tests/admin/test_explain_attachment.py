@@ -56,7 +56,7 @@ CASES: list[tuple[str, Object, Object | None, str | None, str]] = [
         None,
         "ControllerUnpublishVolume of h1 from id-1",
     ),
-    ("said by somebody else", attachment(attached=True), volume(OURS), "id-1", "tells that it is not attached"),
+    ("said by somebody else", attachment(attached=True), volume(OURS), "id-1", "takes back that it is attached"),
 ]
 
 
@@ -109,7 +109,8 @@ EITHER_WAY: list[tuple[str, Object, Object | None, bool | None, list[str], str]]
         None,
         [
             f"{ANY_DRIVER}: most likely it cannot, as {NO_FINALIZER}.",
-            "tells that it is not attached, as it does not know that it is, and then attaches.",
+            "takes back that it is attached, since the finalizer that it sets before is missing, and then attaches.",
+            "If that does not happen, none is running. If it cannot: ",
             "If it cannot: nothing, it is as it should be.",
         ],
         "Nothing",
@@ -127,7 +128,10 @@ EITHER_WAY: list[tuple[str, Object, Object | None, bool | None, list[str], str]]
         attachment(attached=True, deleted=True),
         volume(),
         None,
-        ["tells that it is not attached, as it does not know that it is.", "If it cannot: its attacher does nothing."],
+        [
+            f"is missing. No attacher of {DRIVER} has touched it for 10s: if that stays so, none is running.",
+            "If it cannot: its attacher does nothing.",
+        ],
         "Nothing",
     ),
 ]
@@ -183,6 +187,8 @@ def test_what_it_is_and_what_was_tried_is_told():
 def test_one_that_goes_is_told_as_such():
     told = explain(AttachmentSeen(attachment(ours=True, node_id="i", deleted=True, attached=True), volume(), "i"), NOW)
 
+    to_be_detached = f"the PersistentVolume pv1 is to be detached from the node n1 by {DRIVER}."
+    assert told.what == f"csi-1 is being deleted: {to_be_detached}"
     assert told.state == "Its deletion was asked for 10s ago; it is still attached."
 
 
@@ -209,10 +215,75 @@ def test_what_failed_in_attaching_says_nothing_of_detaching_and_is_told_as_what_
     going = attachment(ours=True, node_id="id-1", deleted=True, attachError=error)
     told = explain(AttachmentSeen(going, volume(OURS), "id-1"), NOW)
 
-    assert told.next == "The driver is asked: ControllerUnpublishVolume of h1 from id-1."
+    assert told.next.startswith("The driver is asked: ControllerUnpublishVolume of h1 from id-1. No outcome has been")
     assert told.tried == ("Attaching failed 30s ago (RESOURCE_EXHAUSTED, code 8): no slot",)
-    stuck = attachment(ours=True, node_id="id-1", deleted=True, attachError=error, detachError={"message": "stuck"})
+    stuck = attachment(
+        ours=True, node_id="id-1", deleted=True, attachError=error, detachError={"message": "stuck", "errorCode": 13}
+    )
     assert "is asked again, later each time" in explain(AttachmentSeen(stuck, volume(OURS), "id-1"), NOW).next
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["attaching", "detaching"])
+def test_what_the_driver_may_never_have_been_asked_is_not_told_as_asked_again(*, deleted: bool):
+    error = {"message": "the secret default/s cannot be read: not found", "time": "2026-01-02T03:04:00Z"}
+    failed = {"detachError" if deleted else "attachError": error}
+    found = attachment(ours=True, node_id="id-1", deleted=deleted, **failed)
+    call = "ControllerUnpublishVolume of h1 from id-1" if deleted else "ControllerPublishVolume of h1 to id-1"
+
+    assert explain(AttachmentSeen(found, volume(OURS), "id-1"), NOW).next == (
+        "It is tried again, later each time, by default five minutes at most; once what it failed for is mended, "
+        f"the driver is asked: {call}."
+    )
+
+
+def test_what_has_been_told_as_an_error_is_not_told_word_by_word_again():
+    wrong = "there is no PersistentVolume pv1"
+    fresh = explain(AttachmentSeen(attachment(ours=True), None, "id-1"), NOW)
+    told = explain(AttachmentSeen(attachment(ours=True, attachError={"message": wrong}), None, "id-1"), NOW)
+    other = explain(AttachmentSeen(attachment(ours=True, attachError={"message": "no slot"}), None, "id-1"), NOW)
+
+    assert fresh.next == other.next == f"Nothing, until somebody mends it: {wrong}."
+    assert told.next == "Nothing, until somebody mends what it failed for."
+
+
+NONE_OR_SILENT = f"if that stays so, no attacher of {DRIVER} is running, or the driver does not answer."
+QUIET: list[tuple[str, Object, str]] = [
+    ("fresh", attachment(), f"No attacher of {DRIVER} has touched it for 4m: if that stays so, none is running."),
+    (
+        "failed",
+        attachment(attachError={"message": "no", "time": "2026-01-02T03:04:00Z"}),
+        "It is tried again, later each time, by default five minutes at most.",
+    ),
+    (
+        "to be published",
+        attachment(ours=True, node_id="id-1"),
+        f"No outcome has been told for 4m: {NONE_OR_SILENT}",
+    ),
+    (
+        "to be detached",
+        attachment(ours=True, node_id="id-1", deleted=True, attached=True),
+        f"No outcome has been told for 10s: {NONE_OR_SILENT}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "words"), [row[1:] for row in QUIET], ids=[row[0] for row in QUIET])
+def test_how_long_nobody_has_touched_it_is_told_with_what_that_means(found: Object, words: str):
+    protected = volume(OURS)
+
+    assert explain(AttachmentSeen(found, protected, "id-1"), NOW).next.endswith(words)
+
+
+def test_without_a_time_it_is_told_what_it_means_that_nothing_happens():
+    timeless = attachment()
+    del timeless["metadata"]["creationTimestamp"]
+    ready = attachment(ours=True, node_id="id-1")
+    del ready["metadata"]["creationTimestamp"]
+
+    assert explain(AttachmentSeen(timeless, volume(OURS), "id-1"), NOW).next.endswith(
+        "and then attaches. If that does not happen, none is running."
+    )
+    assert "If no outcome is told, no attacher" in explain(AttachmentSeen(ready, volume(OURS), "id-1"), NOW).next
 
 
 def test_a_code_that_nobody_knows_is_told_as_its_number():

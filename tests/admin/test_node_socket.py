@@ -59,7 +59,7 @@ def test_of_several_none_is_guessed(tmp_path: Path):
 @pytest.mark.parametrize("folder", ["empty", "missing"])
 def test_a_missing_socket_is_told_with_what_to_do(tmp_path: Path, folder: str):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NodeUnreachable, match=r"as root.*--adminsocket.*ORLOP_NODE_SOCKET"):
+    with pytest.raises(NodeUnreachable, match=r"as root.*--adminsocket.*ORLOP_NODE_SOCKET.*--state DIR"):
         find_socket(None, tmp_path / folder)
 
 
@@ -68,7 +68,7 @@ def test_a_socket_that_nobody_listens_on_is_told_as_such(short_folder: Path):
         stale.bind(str(short_folder / "stale"))
     (short_folder / "file").touch()
     for name in ("stale", "file"):
-        with pytest.raises(NodeUnreachable, match="Nobody answers"):
+        with pytest.raises(NodeUnreachable, match=r"Nobody answers.*--state DIR"):
             Afterlife(short_folder / name).usage()
     with pytest.raises(NodeUnreachable, match="too long"):
         Afterlife(short_folder / ("x" * 200)).usage()

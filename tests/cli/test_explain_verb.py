@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orlop.admin.up_state import UpState, held
 from orlop.sidecars.attacher.attacher_name_rules import finalizer_of
 from support.orlop_process import run
 
@@ -206,6 +207,44 @@ def test_the_folder_of_an_orlop_up_stands_for_its_kubeconfig(tmp_path: Path) -> 
     ended = run("explain", "volumeattachment", "va1", f"--state={tmp_path}")
     assert ended.returncode == 1
     assert f"there is no kubeconfig file at {tmp_path}/kubeconfig" in ended.stderr
+
+
+def test_where_there_is_no_kubeconfig_the_folder_of_an_orlop_up_is_named_as_another_way(tmp_path: Path) -> None:
+    ended = run("explain", "volumeattachment", "va1", env={"KUBECONFIG": "", "HOME": str(tmp_path)})
+    assert ended.returncode == 1
+    assert "there is no way to an API server" in ended.stderr
+    assert "--state " in ended.stderr
+
+
+@pytest.mark.parametrize("chosen", ["--state", "--kubeconfig", "KUBECONFIG"])
+def test_of_an_orlop_up_that_is_stopped_it_is_told_how_to_start_it(tmp_path: Path, chosen: str) -> None:
+    state = UpState(tmp_path)
+    with held(state, "now"):
+        plain_kubeconfig(tmp_path, 1)
+        (tmp_path / "plain").rename(state.kubeconfig)
+        running = run("explain", "va", "va1", f"--state={tmp_path}")
+    flags = {"--state": [f"--state={tmp_path}"], "--kubeconfig": [f"--kubeconfig={state.kubeconfig}"]}
+    ended = run("explain", "va", "va1", *flags.get(chosen, []), env={"KUBECONFIG": str(state.kubeconfig)})
+    assert "cannot be reached" in running.stderr
+    assert ended.returncode == 1
+    assert ended.stderr == f"Nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`.\n"
+
+
+@pytest.mark.parametrize("kind", ["volumeattachment", "volumeattachments", "va"])
+def test_a_kind_has_the_names_that_people_know_it_by(tmp_path: Path, kind: str) -> None:
+    there = {"volumeattachments": WAITING, "persistentvolumes": VOLUME}
+    with server(tmp_path, answering(there)) as config:
+        ended = run("explain", kind, "va1", config)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("va1 asks that the PersistentVolume pv1 be attached")
+
+
+def test_its_help_is_not_cut_short_and_has_the_exit_codes() -> None:
+    told = run("explain", "--help", env={"COLUMNS": "80"})
+    assert told.returncode == 0
+    assert "..." not in told.stdout.partition("\n")[2]  # the first line says how to call it
+    assert "3 there is no such object." in " ".join(told.stdout.split())
+    assert "3 there is no such object." in " ".join(run("explain", "va", "-h").stdout.split())
 
 
 def test_a_folder_and_a_kubeconfig_are_too_much(tmp_path: Path) -> None:

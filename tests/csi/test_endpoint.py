@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orlop.csi.endpoint import Endpoint, InvalidEndpoint, TcpEndpoint, UnixEndpoint, parse_endpoint
+from orlop.csi.endpoint import (
+    Endpoint,
+    InvalidEndpoint,
+    TcpEndpoint,
+    UnixEndpoint,
+    parse_endpoint,
+    parse_unix_endpoint,
+)
 
 SPELLINGS = [
     ("unix:///csi/csi.sock", UnixEndpoint("/csi/csi.sock")),
@@ -36,6 +43,17 @@ def test_what_is_no_endpoint_is_refused_by_name(text: str):
         parse_endpoint(text)
 
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["csi.sock", "tcp://127.0.0.1:10000", "http://host/x", ""])
+def test_where_only_a_socket_will_do_no_address_is_proposed(text: str):
+    with pytest.raises(InvalidEndpoint, match=r"is no unix socket: write unix:///path/csi.sock$"):
+        parse_unix_endpoint(text)
+
+
+@pytest.mark.parametrize(("text", "endpoint"), [row for row in SPELLINGS if isinstance(row[1], UnixEndpoint)])
+def test_every_spelling_of_a_socket_is_taken_where_only_a_socket_will_do(text: str, endpoint: Endpoint):
+    assert parse_unix_endpoint(text) == endpoint
 
 
 def test_a_socket_path_has_at_most_107_bytes():

@@ -78,7 +78,24 @@ def test_the_program_is_where_the_commands_of_upstreams_pods_look_for_it():
     assert "COPY --from=build /opt/orlop /opt/orlop" in stage
 
 
-def test_the_image_has_the_name_that_the_manifest_asks_for():
+def images_of_attachers() -> set[str]:
+    folder = REPOSITORY / "deploy" / "manifests" / "attacher"
+    found = [each for file in folder.rglob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
+    pods = [each["spec"]["template"]["spec"] for each in found if "template" in each.get("spec", {})]
+    return {one["image"] for pod in pods for one in pod["containers"] if one["name"] == "attacher"}
+
+
+def test_the_documentation_names_every_manifest_that_holds_the_images_name():
+    manifests = (REPOSITORY / "deploy" / "manifests").rglob("*.yaml")
+    holding = [file for file in manifests if f"image: {image_of_the_node()}\n" in file.read_text()]
+    told = (REPOSITORY / "deploy" / "README.md").read_text().partition("docker build")[0]
+
+    assert holding
+    assert [file for file in holding if f"`{file.relative_to(REPOSITORY / 'deploy')}`" not in told] == []
+
+
+def test_the_image_has_the_name_that_every_manifest_asks_for():
+    assert images_of_attachers() == {image_of_the_node()}
     assert image_of_the_node() == f"orlop:{PROJECT['version']}"
     assert f"-t {image_of_the_node()} ." in DOCKERFILE
     assert f"-t {image_of_the_node()} ." in (REPOSITORY / "deploy" / "README.md").read_text()

@@ -19,6 +19,7 @@ from support.kubectl_commands import Kubectl
 from support.orlop_process import running
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "manifests"
+ONE_REPLICA = MANIFESTS / "attacher" / "one-replica"
 FILES = sorted(MANIFESTS.rglob("*.yaml"))
 
 
@@ -41,6 +42,7 @@ def test_they_are_applied_as_the_documentation_says_and_a_second_time_change_not
     kubectl.ok("apply", "-f", str(MANIFESTS))
     kubectl.ok("apply", "-f", str(MANIFESTS / "example"), "-f", str(MANIFESTS / "optional"))
     kubectl.ok("apply", "-f", str(MANIFESTS / "attacher"))
+    kubectl.ok("apply", "-f", str(MANIFESTS / "attacher" / "rbac.yaml"), "-f", str(ONE_REPLICA))
 
     version = kubectl.ok("get", "pod", "scratch-example", "-o", "jsonpath={.metadata.resourceVersion}")
 
@@ -100,10 +102,57 @@ def test_every_flag_is_one_of_the_program():
     assert [flag for flag in flags if table.find(flag.removeprefix("--").partition("=")[0]) is None] == []
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
-def test_every_flag_of_an_attacher_is_one_of_the_program(kind: str):
+def test_what_is_applied_as_one_folder_is_one_attacher():
+    folder = MANIFESTS / "attacher"
+    kinds = [each["kind"] for file in folder.glob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
+
+    assert [kind for kind in kinds if kind in ATTACHERS] == ["Deployment"]
+    assert [each["kind"] for file in ONE_REPLICA.iterdir() for each in yaml.safe_load_all(file.read_text())] == [
+        "StatefulSet"
+    ]
+
+
+ATTACHERS = ("Deployment", "StatefulSet")
+
+
+def attacher_container(kind: str) -> dict[str, Any]:
     containers = objects()[f"{kind}/orlop-attacher"]["spec"]["template"]["spec"]["containers"]
-    role, *flags = next(one["args"] for one in containers if one["name"] == "attacher")
+    found: dict[str, Any] = next(one for one in containers if one["name"] == "attacher")
+    return found
+
+
+@pytest.mark.parametrize("kind", ATTACHERS)
+def test_an_attacher_has_none_of_the_powers_that_it_does_not_need(kind: str):
+    assert attacher_container(kind)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+@pytest.mark.parametrize(("kind", "path"), [("Deployment", "/healthz/leader-election"), ("StatefulSet", "/healthz")])
+def test_an_attacher_is_asked_whether_it_lives_and_for_the_lease_only_where_it_has_one(kind: str, path: str):
+    container = attacher_container(kind)
+    (port,) = container["ports"]
+
+    assert container["livenessProbe"]["httpGet"] == {"path": path, "port": port["name"]}
+    assert f"--http-endpoint=:{port['containerPort']}" in container["args"]
+    assert ("--leader-election" in container["args"]) == path.endswith("leader-election")
+
+
+def test_replicas_of_an_attacher_are_on_different_nodes_where_there_are_some():
+    spec = objects()["Deployment/orlop-attacher"]["spec"]
+    (preferred,) = spec["template"]["spec"]["affinity"]["podAntiAffinity"].values()
+    (term,) = (each["podAffinityTerm"] for each in preferred)
+
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"] == spec["selector"]
+
+
+@pytest.mark.parametrize("kind", ATTACHERS)
+def test_every_flag_of_an_attacher_is_one_of_the_program(kind: str):
+    role, *flags = attacher_container(kind)["args"]
     table = describe(AttacherFlags)
 
     assert role == "attacher"
@@ -125,7 +174,14 @@ OF_UPSTREAMS_ATTACHER: set[Right] = {
     *rights("ClusterRole", "storage.k8s.io", "volumeattachments/status", "patch"),
     *rights("Role", "coordination.k8s.io", "leases", "get", "watch", "list", "delete", "update", "create"),
 }
-OPTIONAL: set[Right] = {*rights("Role", "", "secrets", "get"), *rights("Role", "", "events", "create", "patch")}
+OPTIONAL: set[Right] = rights("Role", "", "events", "create", "patch")
+
+
+OF_AN_ATTACHER = (
+    "attacher/rbac.yaml",
+    "optional/attacher-node-id-rbac.yaml",
+    "optional/attacher-secrets-rbac.yaml",
+)
 
 
 def granted(path: str) -> list[Right]:
@@ -150,15 +206,31 @@ def test_an_attacher_may_do_what_upstreams_may_and_no_more():
 def test_the_optional_rights_of_an_attacher_stand_behind_a_line_that_says_so():
     required, optional = (MANIFESTS / "attacher" / "rbac.yaml").read_text().split("# ---- optional ")
 
-    assert not any(word in required for word in ("[secrets]", "[events]"))
+    assert "[events]" not in required
     assert not any(word in optional for word in ("kind: ClusterRole", "[leases]"))
+
+
+def test_an_attacher_reads_secrets_only_where_that_is_asked_for():
+    assert granted("optional/attacher-secrets-rbac.yaml") == [("Role", "", "secrets", "get")]
 
 
 def test_an_attacher_reads_nodes_only_where_that_is_asked_for():
     assert granted("optional/attacher-node-id-rbac.yaml") == [("ClusterRole", "", "nodes", "get")]
 
 
-@pytest.mark.parametrize("path", ["attacher/rbac.yaml", "optional/attacher-node-id-rbac.yaml"])
+def test_every_file_of_rights_is_one_that_is_compared_here():
+    known = {*OF_AN_ATTACHER, "optional/node-annotation-rbac.yaml"}
+
+    with_roles = {str(file.relative_to(MANIFESTS)) for file in FILES if "rbac.authorization.k8s.io" in file.read_text()}
+
+    assert with_roles == known
+    assert granted("optional/node-annotation-rbac.yaml") == [
+        ("ClusterRole", "", "nodes", "get"),
+        ("ClusterRole", "", "nodes", "patch"),
+    ]
+
+
+@pytest.mark.parametrize("path", OF_AN_ATTACHER)
 def test_every_role_of_an_attacher_is_given_to_its_account_and_to_nobody_else(path: str):
     found = list(yaml.safe_load_all((MANIFESTS / path).read_text()))
     roles = {(each["kind"], each["metadata"]["name"]) for each in found if each["kind"].endswith("Role")}

@@ -290,7 +290,8 @@ async def test_a_lease_that_may_not_be_read_is_told_once_and_tried_on():
 
     task = asyncio.create_task(lead())
     await pass_time(100)
-    assert [entry.message for entry in entries] == ["the lease cannot be had: leases is forbidden"]
+    what_to_do = "permit it there, or name another namespace with --leader-election-namespace"
+    assert [entry.message for entry in entries] == [f"the lease cannot be had: leases is forbidden; {what_to_do}"]
     server.refuse = lambda _: None
     await pass_time(5)
     assert record(server)["holderIdentity"] == "me"

@@ -22,6 +22,7 @@ from support.waiting import eventually_answered
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "manifests"
 RIGHTS = MANIFESTS / "attacher" / "rbac.yaml"
+OF_SECRETS = MANIFESTS / "optional" / "attacher-secrets-rbac.yaml"
 OF_NODES = MANIFESTS / "optional" / "attacher-node-id-rbac.yaml"
 NAMESPACE = "orlop-system"
 
@@ -60,6 +61,14 @@ async def secret(the: Place) -> AsyncIterator[dict[str, str]]:
     await the.client.delete(SECRET, ObjectName(NAMESPACE, name))
 
 
+@contextmanager
+def also_permitted(the: Place, rights: Path) -> Iterator[None]:
+    kubectl = Kubectl(the.kubeconfig, the.folder / "home")
+    kubectl.ok("apply", "-f", str(rights))
+    yield
+    kubectl.ok("delete", "-f", str(rights))
+
+
 async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path, api_kubeconfig: Path):
     async with place(short_folder, api_kubeconfig) as the:
         kubeconfig = kubeconfig_with(the, f"--token={token_of_the_role(the)}")
@@ -69,7 +78,7 @@ async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path,
         async with secret(the) as reference:
             await make_attachment(the, controllerPublishSecretRef=reference)
             flags = ("--leader-election", f"--kubeconfig={kubeconfig}")
-            with the.driver(script=script), the.attacher(*flags) as attacher:
+            with also_permitted(the, OF_SECRETS), the.driver(script=script), the.attacher(*flags) as attacher:
                 await eventually_answered(lambda: the.has_event("FailedAttachVolume", "no slot"))
                 await eventually_answered(the.is_attached)
                 await the.delete()
@@ -85,14 +94,6 @@ async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path,
         assert "forbidden" not in attacher.logged().lower()
 
 
-@contextmanager
-def rights_to_read_nodes(the: Place) -> Iterator[None]:
-    kubectl = Kubectl(the.kubeconfig, the.folder / "home")
-    kubectl.ok("apply", "-f", str(OF_NODES))
-    yield
-    kubectl.ok("delete", "-f", str(OF_NODES))
-
-
 async def test_what_the_driver_calls_a_node_is_read_from_the_node_only_with_the_right_that_is_optional(
     short_folder: Path, api_kubeconfig: Path
 ):
@@ -106,7 +107,7 @@ async def test_what_the_driver_calls_a_node_is_read_from_the_node_only_with_the_
         with the.driver(), the.attacher(f"--kubeconfig={kubeconfig}"):
             told = await eventually_answered(lambda: the.error("attachError"))
             assert "nobody says what the driver" in told["message"]
-            with rights_to_read_nodes(the):
+            with also_permitted(the, OF_NODES):
                 await eventually_answered(the.is_attached)
             await the.delete()
             await eventually_answered(the.is_gone)

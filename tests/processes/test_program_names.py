@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from orlop import __version__
-from orlop.__main__ import ROLES, UPSTREAMS_NAMES, asked_for
+from orlop.__main__ import ROLES, UPSTREAMS_NAMES, VERBS, asked_for
 from support.attacher_places import place
-from support.orlop_process import running
+from support.orlop_process import run, running
 from support.waiting import eventually_answered
 
 ORLOP = Path(sys.executable).with_name("orlop")
@@ -41,6 +41,28 @@ def called(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProc
 )
 def test_the_name_that_it_is_called_by_counts_as_the_first_word(argv: list[str], words: list[str]):
     assert asked_for(argv) == words
+
+
+@pytest.mark.parametrize("words", [["testing", "foo"], ["testing"], ["testing", "--foo"]])
+def test_a_first_word_without_its_second_is_told_with_what_there_is(words: list[str]):
+    told = run(*words)
+    sentence = f"orlop: there is no '{' '.join(words)}'. There is 'orlop testing mock-driver'.\n"
+    assert (told.returncode, told.stdout, told.stderr) == (2, "", sentence)
+
+
+def test_the_first_of_two_words_explains_itself():
+    told = run("testing", "--help")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "orlop testing mock-driver" in told.stdout
+
+
+@pytest.mark.parametrize("verb", [*VERBS])
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_verb_explains_itself_with_nothing_running(tmp_path: Path, verb: str, flag: str):
+    elsewhere = [f"--state={tmp_path}"] if verb == "kubectl" else []  # an `orlop up` may run on this machine
+    told = run(verb, *elsewhere, flag)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith(f"Usage: orlop {verb} ")
 
 
 def test_every_name_is_that_of_a_role():

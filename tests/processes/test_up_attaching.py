@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
+from support.kubectl_commands import KUBECTL
 from support.orlop_process import run, running
 from support.up_process import Up, up_folder
 from support.waiting import eventually_there
 
+ROOT = Path(__file__).resolve().parents[2]
 NAME = "attaching.example.com"
 VOLUME = f"kubernetes.io/csi/{NAME}^h1"
 OBJECTS = f"""
@@ -143,6 +147,41 @@ def test_a_pod_has_its_volume_attached_mounted_and_taken_back_by_a_driver_that_b
         eventually_there(lambda: b.attachments() == [], within=40, every=0.5)
         assert b.calls()[3:] == ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"]
         assert not b.node()["status"].get("volumesAttached")
+
+
+def commands_of_the_walk() -> str:
+    """Those of kubectl, as docs/mock-driver.md has them."""
+    walk = (ROOT / "docs" / "mock-driver.md").read_text().partition("In the other one, ")[2].partition("\nWhere its")[0]
+    return "\n".join(
+        line.strip() for line in walk.splitlines() if line.startswith(("    kubectl ", "    UID_OF_CLAIM="))
+    )
+
+
+def test_the_walk_of_the_documentation_leads_to_its_end_and_leaves_nothing():
+    busy = {"ControllerUnpublishVolume": [{"error": {"code": "INTERNAL", "message": "the array is busy"}}]}
+    not_yet = {"times": 2, "error": {"code": "UNAVAILABLE", "message": "not yet"}}
+    script = {"ControllerPublishVolume": [not_yet], **busy}
+    volumes = [{"id": "vol-1", "size": "1Gi"}]
+    with bench() as b, b.driver("mock.example.com", volumes=volumes, script=script):
+        b.up.says("driver mock.example.com registered")
+        path = f"{KUBECTL.parent}:{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, "KUBECONFIG": str(b.up.state / "kubeconfig")}
+        walked = subprocess.run(
+            ["bash", "-euc", commands_of_the_walk()],
+            capture_output=True,
+            check=False,
+            cwd=ROOT,
+            env=env,
+            text=True,
+            timeout=50,
+        )
+        assert walked.returncode == 0, (walked.stdout, walked.stderr)
+        assert "FailedAttachVolume" in walked.stdout
+        assert "SuccessfulAttachVolume" in walked.stdout
+        assert walked.stdout.rstrip().endswith('persistentvolume "data" deleted')
+        assert b.calls().count("ControllerPublishVolume") == 3
+        assert b.calls().count("ControllerUnpublishVolume") == 2
+        assert b.attachments() == []
 
 
 def test_without_sidecars_an_attachment_waits_for_the_drivers_own():

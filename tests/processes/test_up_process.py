@@ -335,6 +335,30 @@ def test_orlop_kubectl_uses_the_one_that_kubeconfig_names_and_says_that_it_is_st
     assert f"nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`" in capsys.readouterr().err
 
 
+def test_the_help_of_kubectl_is_ours_where_nothing_runs_and_its_own_where_something_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    asked: list[list[str]] = []
+    monkeypatch.setattr(kubectl_verb, "become", lambda _program, words, _env: asked.append(words))
+    state = UpState(tmp_path)
+    state.kubeconfig.write_text("")
+    with held(state, "now"):
+        kubectl_verb.main(["--state", str(tmp_path), "--help"])
+    assert (asked, capsys.readouterr().out) == ([["--help"]], "")
+
+    assert kubectl_verb.main(["--state", str(tmp_path), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Usage: orlop kubectl ")
+    assert f"nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`" in told
+
+
+def test_a_driver_that_is_no_socket_is_refused_without_proposing_what_is_refused_too():
+    for wrong in ("relative.sock", "tcp://127.0.0.1:10000"):
+        ended = run("up", f"--driver={wrong}")
+        assert ended.returncode == 2
+        assert f"{wrong!r} is no unix socket: write unix:///path/csi.sock." in ended.stderr
+
+
 def test_a_port_that_is_in_use_is_told_as_such_and_not_as_the_folders_fault(short_folder: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

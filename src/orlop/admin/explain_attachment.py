@@ -38,6 +38,7 @@ DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
 AS_IT_SHOULD_BE: Final = "nothing, it is as it should be."
 WITHOUT_FINALIZER: Final = "this is attached without the finalizer of an attacher that asks it"
+AGAIN: Final = "again, later each time, by default five minutes at most"
 UNREADABLE: Final = "may not be read with these credentials"
 
 
@@ -79,6 +80,8 @@ class _Outlook:
     step: Step | CannotBeTold
     unreadable: tuple[Unreadable, ...]
     attach_required: bool | None
+    untouched_for: str
+    """How long no attacher has told anything on it; empty where that is not known."""
 
     @property
     def otherwise(self) -> str | None:
@@ -103,7 +106,8 @@ def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
     found = seen.attachment
     driver = attacher_of(found)
     facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
-    outlook = _Outlook(facts, _known_step(facts, seen.unreadable), seen.unreadable, seen.attach_required)
+    step = _known_step(facts, seen.unreadable)
+    outlook = _Outlook(facts, step, seen.unreadable, seen.attach_required, _untouched_for(found, now))
     what, state, tried = _what(found, driver), _state(found, now), _tried(found, now)
     return Explanation(what, state, tried, _either_way(outlook), _fields(outlook))
 
@@ -155,7 +159,10 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
 def _what(found: Json, driver: str) -> str:
     volume = volume_name_of(found)
     which = f"the PersistentVolume {volume}" if volume else "a volume that it describes itself"
-    return f"{objects.name_of(found).name} asks that {which} be attached to the node {node_name_of(found)} by {driver}."
+    name, node = objects.name_of(found).name, node_name_of(found)
+    if objects.is_being_deleted(found):
+        return f"{name} is being deleted: {which} is to be detached from the node {node} by {driver}."
+    return f"{name} asks that {which} be attached to the node {node} by {driver}."
 
 
 def _state(found: Json, now: datetime) -> str:
@@ -214,11 +221,11 @@ def _next(outlook: _Outlook) -> str:
         case Nothing():
             told = AS_IT_SHOULD_BE if is_attached(facts.attachment) else _waits_for_others(facts)
         case Refuse(sentence):
-            told = f"Nothing, until somebody mends it: {_ended(sentence)}{_perhaps_in_the_node(outlook)}"
+            told = f"Nothing, until somebody mends {_what_to_mend(sentence, facts)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):
-            told = f"The driver is asked{_again(facts)}: ControllerPublishVolume of {source.handle} to {node_id}."
+            told = _asked(outlook, f"ControllerPublishVolume of {source.handle} to {node_id}")
         case Unpublish(source, node_id):
-            told = f"The driver is asked{_again(facts)}: ControllerUnpublishVolume of {source.handle} from {node_id}."
+            told = _asked(outlook, f"ControllerUnpublishVolume of {source.handle} from {node_id}")
         case UnpublishFormer(source, node_id, _):
             told = (
                 f"The node was called {node_id} when this was tried first, and is called {facts.node_id} now: "
@@ -226,12 +233,43 @@ def _next(outlook: _Outlook) -> str:
             )
         case ProtectVolume() | ProtectAttachment() | MarkDetached():
             doing = f"The attacher of {facts.driver} {_what_it_does(step, facts)}."
-            told = f"{doing} Where that does not happen, it does not run."
+            told = f"{doing} {_if_it_does_not(outlook)}"
     return told
 
 
-def _ended(sentence: str) -> str:
-    return sentence if sentence.endswith("?") else f"{sentence}."
+def _what_to_mend(sentence: str, facts: AttachmentFacts) -> str:
+    """Not a second time where it was told as what was tried."""
+    last = _last_error(facts.attachment)
+    if last is not None and last.get("message") == sentence:
+        return "what it failed for."
+    return f"it: {sentence}" if sentence.endswith("?") else f"it: {sentence}."
+
+
+def _asked(outlook: _Outlook, call: str) -> str:
+    """An error without a code may be none of the driver's: that of a secret that cannot be read comes before it."""
+    last = _last_error(outlook.facts.attachment)
+    if last is None:
+        return f"The driver is asked: {call}. {_if_it_is_not(outlook)}"
+    if last.get("errorCode") is None:
+        return f"It is tried {AGAIN}; once what it failed for is mended, the driver is asked: {call}."
+    return f"The driver is asked {AGAIN}: {call}."
+
+
+def _if_it_is_not(outlook: _Outlook) -> str:
+    quiet = outlook.untouched_for
+    waiting = f"No outcome has been told for {quiet}: if that stays so" if quiet else "If no outcome is told"
+    return f"{waiting}, no attacher of {outlook.facts.driver} is running, or the driver does not answer."
+
+
+def _if_it_does_not(outlook: _Outlook) -> str:
+    if _last_error(outlook.facts.attachment) is not None:
+        return f"It is tried {AGAIN}."
+    if not outlook.untouched_for:
+        return "If that does not happen, none is running."
+    return (
+        f"No attacher of {outlook.facts.driver} has touched it for {outlook.untouched_for}: "
+        "if that stays so, none is running."
+    )
 
 
 def _perhaps_in_the_node(outlook: _Outlook) -> str:
@@ -242,14 +280,10 @@ def _perhaps_in_the_node(outlook: _Outlook) -> str:
     return f" Unless the {node} says it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
 
 
-def _again(facts: AttachmentFacts) -> str:
-    return " again, later each time, by default five minutes at most" if _failed_before(facts.attachment) else ""
-
-
-def _failed_before(found: Json) -> bool:
+def _last_error(found: Json) -> Json | None:
     """In what is being tried now: what failed in attaching stays there while it is detached."""
     tried = DETACHING if objects.is_being_deleted(found) else ATTACHING
-    return any(what == tried for what, _ in _errors(found))
+    return next((error for what, error in _errors(found) if what == tried), None)
 
 
 def _code_name(code: object) -> str:
@@ -265,7 +299,7 @@ def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached, facts:
             return "sets its finalizer and the node's id on this object, and then attaches"
         case MarkDetached():
             then = "" if objects.is_being_deleted(facts.attachment) else ", and then attaches"
-            return f"tells that it is not attached, as it does not know that it is{then}"
+            return f"takes back that it is attached, since the finalizer that it sets before is missing{then}"
 
 
 def _waits_for_others(facts: AttachmentFacts) -> str:
@@ -276,12 +310,26 @@ def _waits_for_others(facts: AttachmentFacts) -> str:
     return "Nothing." if recorded is None else f"Nothing: it was detached from {recorded}."
 
 
-def _ago(text: Any, now: datetime) -> str:
-    try:
-        elapsed = now - read_time(text)
-    except (InvalidTime, TypeError):
+def _untouched_for(found: Json, now: datetime) -> str:
+    """When it was told to be attached stands nowhere."""
+    if is_attached(found) and not objects.is_being_deleted(found):
         return ""
-    return f" {_length(elapsed)} ago"
+    metadata = objects.metadata(found)
+    told = [metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")]
+    times = [time for text in (*told, *(error.get("time") for _, error in _errors(found))) if (time := _time(text))]
+    return _length(now - max(times)) if times else ""
+
+
+def _ago(text: Any, now: datetime) -> str:
+    time = _time(text)
+    return "" if time is None else f" {_length(now - time)} ago"
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return read_time(text)
+    except (InvalidTime, TypeError):
+        return None
 
 
 def _length(elapsed: timedelta) -> str:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of, is_up_state
+from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of, is_up_state, start_command
 from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
 from orlop.records.afterlife_report import (
     LONGEST_ANSWER,
@@ -36,6 +36,7 @@ SOCKET_NAME: Final = "admin.sock"
 DEFAULT_DRIVER: Final = "csi.orlop.dev"
 CONNECT_SECONDS: Final = 5.0
 SHORT_ANSWER_SECONDS: Final = 60.0
+OF_UP: Final = "For an `orlop up`, name its folder: --state DIR."
 
 
 class NodeError(Exception):
@@ -76,7 +77,7 @@ def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
         return up.node_socket
     raise NodeUnreachable(
         f"There is no socket at {default}. Run this on a node where orlop runs, as root; "
-        "if it has another --adminsocket, name that with --socket or $ORLOP_NODE_SOCKET."
+        f"if it has another --adminsocket, name that with --socket or $ORLOP_NODE_SOCKET. {OF_UP}"
     )
 
 
@@ -159,7 +160,7 @@ def _why_unreachable(path: Path, error: OSError) -> str:
         case errno.ENOENT | errno.ENOTDIR:
             return f"There is no socket at {path}. Is the node's process running, and was it given this --adminsocket?"
         case errno.ECONNREFUSED:
-            return f"Nobody answers on {path}: the process that made it is gone, or it is no socket."
+            return f"Nobody answers on {path}: the process that made it is gone, or it is no socket. {OF_UP}"
         case errno.EACCES | errno.EPERM:
             return f"You may not connect to {path}: only root may. Try again as root."
     return f"The socket {path} cannot be reached: {error.strerror or 'the path is too long, or nobody answers'}."
@@ -182,8 +183,7 @@ def _why_up_is_silent(state: UpState, path: Path) -> str | None:
 
 
 def _nothing_runs(state: UpState) -> str:
-    flag = "" if state.folder == DEFAULT_STATE else f" --state {state.folder}"
-    return f"Nothing runs in {state.folder}: start it with `orlop up{flag}`; what pods left is there still."
+    return f"Nothing runs in {state.folder}: start it with `{start_command(state)}`; what pods left is there still."
 
 
 def _holder(state: UpState) -> Holder | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -119,6 +120,25 @@ def is_up_state(state: UpState) -> bool:
     with suppress(OSError):
         return state.lock.read_text(errors="replace").startswith(f"{MARK}\n")
     return False
+
+
+def state_of(kubeconfig: Path) -> UpState | None:
+    """Of the `orlop up` that has written this file, if one has."""
+    state = UpState(kubeconfig.absolute().parent)
+    return state if kubeconfig.name == state.kubeconfig.name and is_up_state(state) else None
+
+
+def is_stopped(state: UpState) -> bool:
+    """An `orlop up` has used it, and none does now. Who may not look is told so by what is asked next."""
+    try:
+        return is_up_state(state) and holder_of(state) is None
+    except OSError:
+        return False
+
+
+def start_command(state: UpState) -> str:
+    """As it can be typed."""
+    return "orlop up" if state.folder == DEFAULT_STATE else f"orlop up --state {shlex.quote(str(state.folder))}"
 
 
 def _lock(descriptor: int) -> bool:

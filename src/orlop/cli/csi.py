@@ -55,6 +55,7 @@ class EndpointType(click.ParamType[Endpoint]):
     "orlop csi",
     epilog="Examples: `orlop csi --list`, `orlop csi Node.NodePublishVolume --template`, "
     "`orlop csi GetPluginInfo -e unix:///csi/csi.sock`, `orlop csi CreateVolume @request.json`.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("method", required=False)
 @click.argument("request_json", metavar="[JSON]", required=False, default="{}")

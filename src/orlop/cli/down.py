@@ -20,7 +20,7 @@ FAILED: Final = 1
 INTERRUPTED: Final = 130
 
 
-@click.command("orlop down", context_settings={"max_content_width": 100})
+@click.command("orlop down", context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
 @click.option(
     "--state", type=Path, default=DEFAULT_STATE, show_default=True, metavar="DIR", help="The folder that holds it."
 )

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from orlop.admin.explain_attachment import AttachmentSeen, Explanation, Unreadable, explain
-from orlop.admin.up_state import DEFAULT_STATE, UpState, is_up_state
+from orlop.admin.up_state import DEFAULT_STATE, UpState, is_stopped, is_up_state, start_command, state_of
 from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
@@ -38,16 +38,34 @@ WRONG_USE: Final = 2
 NOT_FOUND: Final = 3
 PRINTED: Final = "volumeattachment.storage.k8s.io/"
 """What `kubectl get -o name` puts before a name."""
+OTHER_NAMES: Final = {"volumeattachments": "volumeattachment", "va": "volumeattachment"}
+HELP_ON_CODES: Final = "Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object."
 PATIENCE: Final = Patience(10.0, attempts=2)
 """Somebody sits there and waits; a controller has more patience."""
 
 
-@click.group("orlop explain", context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
+class _Kinds(click.Group):
+    """Each has the other names that people know it by, too."""
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        return super().get_command(context, OTHER_NAMES.get(name, name))
+
+
+@click.group(
+    "orlop explain",
+    cls=_Kinds,
+    epilog=HELP_ON_CODES,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+)
 def command() -> None:
     """What an object waits for, since when, what was tried, and what comes next."""
 
 
-@command.command("volumeattachment")
+@command.command(
+    "volumeattachment",
+    short_help="Also `volumeattachments` and `va`: whether a volume is attached to a node.",
+    epilog=HELP_ON_CODES,
+)
 @click.argument("name")
 @click.option("--kubeconfig", default="", metavar="FILE", help="Not given: as kubectl finds it.")
 @click.option("--state", default="", metavar="DIR", help="The folder of an `orlop up`: the same as its kubeconfig.")
@@ -57,24 +75,30 @@ def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> No
     if state and kubeconfig:
         raise click.UsageError("--state and --kubeconfig say the same: give one of them.")
     name = name.removeprefix(PRINTED)
+    kubeconfig = str(UpState(Path(state)).kubeconfig) if state else kubeconfig
     try:
-        told = asyncio.run(_told(name, str(UpState(Path(state)).kubeconfig) if state else kubeconfig))
+        told = asyncio.run(_told(name, kubeconfig))
     except NotFound:
         _end(NOT_FOUND, f"There is no VolumeAttachment {name}.")
     except InvalidPath as error:
         _end(WRONG_USE, str(error))
     except (ApiError, KubeconfigError) as error:
-        _end(FAILED, _failure(error))
+        _end(FAILED, _failure(error, kubeconfig))
     if output == "text":
         click.echo("\n".join(map(harmless, (told.what, told.state, *told.tried, f"Next: {told.next}"))))
     else:
         show(asdict(told), output)
 
 
-def _failure(error: Exception) -> str:
-    if isinstance(error, KubeconfigError) and is_up_state(UpState(DEFAULT_STATE)):
+def _failure(error: Exception, kubeconfig: str) -> str:
+    state = state_of(Path(kubeconfig or os.environ.get("KUBECONFIG", "")))
+    if state is not None and is_stopped(state):
+        return f"Nothing runs in {state.folder}: start it with `{start_command(state)}`."
+    if not isinstance(error, KubeconfigError):
+        return str(error)
+    if is_up_state(UpState(DEFAULT_STATE)):
         return f"{error}. For the `orlop up` of this machine: --state {DEFAULT_STATE}"
-    return str(error)
+    return f"{error}. For an `orlop up`, name its folder: --state DIR"
 
 
 def _end(code: int, why: str) -> NoReturn:

@@ -6,13 +6,12 @@ Only a `--state DIR` that comes first is ours; everything else is kubectl's.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import DEFAULT_STATE, UpState, holder_of, is_up_state
+from orlop.admin.up_state import DEFAULT_STATE, UpState, is_stopped, start_command, state_of
 from orlop.host.errors import HostError
 from orlop.host.programs import become, find_program
 
@@ -46,8 +45,8 @@ def _of_environment() -> Path | None:
     chosen = os.environ.get("KUBECONFIG", "")
     if not chosen or os.pathsep in chosen:
         return None
-    folder = Path(chosen).absolute().parent
-    return folder if Path(chosen).name == UpState(folder).kubeconfig.name and is_up_state(UpState(folder)) else None
+    state = state_of(Path(chosen))
+    return state.folder if state else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,34 +54,28 @@ def main(arguments: Sequence[str]) -> int:
         folder, rest = split_state(arguments)
     except ValueError as error:
         return _failed(str(error), EXIT_USAGE)
-    if not rest:
-        sys.stdout.write(HELP)
+    state = UpState(folder.absolute())
+    why_not = _why_nothing_answers(state)
+    if not rest or (why_not and rest in (["-h"], ["--help"])):  # with something running, kubectl explains itself
+        sys.stdout.write(f"{HELP}\n{why_not}\n" if rest else HELP)
         return 0
-    kubeconfig = UpState(folder.absolute()).kubeconfig
-    if not os.access(kubeconfig, os.R_OK):
-        return _failed(_why_no_kubeconfig(kubeconfig), EXIT_FAILED)
-    if _is_stopped(UpState(folder.absolute())):
-        return _failed(
-            f"orlop kubectl: nothing runs in {folder}: start it with `orlop up{_flag(folder)}`.", EXIT_FAILED
-        )
+    if why_not:
+        return _failed(why_not, EXIT_FAILED)
     kubectl = find_program("kubectl", beside=Path(sys.executable).parent)
     if kubectl is None:
         return _failed("orlop kubectl: there is no kubectl on the PATH. Install it, or add its folder.", NOT_FOUND)
     try:
-        become(kubectl, rest, {**os.environ, "KUBECONFIG": str(kubeconfig)})
+        become(kubectl, rest, {**os.environ, "KUBECONFIG": str(state.kubeconfig)})
     except HostError as error:
         return _failed(f"orlop kubectl: {error}", EXIT_FAILED)
 
 
-def _is_stopped(state: UpState) -> bool:
-    try:
-        return is_up_state(state) and holder_of(state) is None
-    except OSError:
-        return False  # kubectl finds out
-
-
-def _flag(folder: Path) -> str:
-    return "" if folder == DEFAULT_STATE else f" {FLAG} {shlex.quote(str(folder))}"
+def _why_nothing_answers(state: UpState) -> str | None:
+    if not os.access(state.kubeconfig, os.R_OK):
+        return _why_no_kubeconfig(state.kubeconfig)
+    if is_stopped(state):
+        return f"orlop kubectl: nothing runs in {state.folder}: start it with `{start_command(state)}`."
+    return None
 
 
 def _why_no_kubeconfig(path: Path) -> str:

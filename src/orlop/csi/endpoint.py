@@ -57,6 +57,16 @@ def parse_endpoint(text: str) -> Endpoint:
     return _unix(text, text)
 
 
+def parse_unix_endpoint(text: str) -> UnixEndpoint:
+    """Where a TCP address has no place, and is not proposed either."""
+    is_path = "/" in text and "://" not in text
+    if not is_path and not text.lower().startswith("unix:"):
+        raise InvalidEndpoint(f"{text!r} is no unix socket: write unix:///path/csi.sock")
+    endpoint = parse_endpoint(text)
+    assert isinstance(endpoint, UnixEndpoint)  # noqa: S101 - as every path and every unix: is
+    return endpoint
+
+
 def parse_http_address(text: str) -> TcpEndpoint:
     """`HOST:PORT` as the sidecars' `--http-endpoint` takes it; without a host every interface is meant."""
     match = _TCP.fullmatch(text)

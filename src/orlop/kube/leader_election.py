@@ -22,7 +22,7 @@ from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.client import KubeClient
-from orlop.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from orlop.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from orlop.kube.kinds import LEASE
 from orlop.kube.lease_rules import (
     JITTER,
@@ -213,6 +213,8 @@ class LeaderElection:
 
     def _warn_once(self, what: str, error: ApiError | TimeoutError) -> None:
         sentence = f"{what}: {error.message if isinstance(error, ApiError) else 'no answer in time'}"
+        if isinstance(error, Forbidden):
+            sentence += "; permit it there, or name another namespace with --leader-election-namespace"
         if sentence != self._told:
             self._log.warning(sentence)
             self._told = sentence

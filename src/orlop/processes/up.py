@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orlop.admin.up_state import DEFAULT_STATE, UpState
-from orlop.csi.endpoint import Endpoint, TcpEndpoint, UnixEndpoint, parse_endpoint, parse_http_address
+from orlop.csi.endpoint import TcpEndpoint, UnixEndpoint, parse_http_address, parse_unix_endpoint
 from orlop.embedded.kubelet.kubelet_folders import PLUGINS_REGISTRY
 from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.structured_log import Level, level_named
@@ -57,10 +57,6 @@ def folder(value: str) -> Path:
     return path.absolute()
 
 
-def is_unix_socket(endpoint: Endpoint) -> str | None:
-    return None if isinstance(endpoint, UnixEndpoint) else "kubelet speaks to unix sockets alone"
-
-
 def is_node_name(name: str) -> str | None:
     if not name or NODE_NAME.fullmatch(name):
         return None
@@ -91,10 +87,9 @@ class UpSettings:
         check=is_node_name,
         help="What the node is called; not given: as before, or like this machine.",
     )
-    driver: Endpoint | None = flag(
-        parse_endpoint,
+    driver: UnixEndpoint | None = flag(
+        parse_unix_endpoint,
         metavar="ADDRESS",
-        check=is_unix_socket,
         help="The unix socket of a driver of your own, which is used in place of ours.",
     )
     sidecars: Sidecars = flag(
@@ -157,7 +152,7 @@ async def _begin(
         state, name, ListenAddress(host, settings.listen.port), MOST_CONNECTIONS, "" if settings.driver else DRIVER
     )
     side = await stack.enter_async_context(up_side(order, given))
-    if isinstance(settings.driver, UnixEndpoint):
+    if settings.driver is not None:
         beside = DriverBeside(settings.driver.path, settings.sidecars, attacher_words(settings, settings.driver, state))
         drivers = side.kubelet.node.drivers
         await stack.enter_async_context(sidecars_beside(beside, drivers, side.api, console.say, given))
@@ -169,7 +164,7 @@ async def _begin(
 
 def child_words(settings: UpSettings, state: UpState, name: str) -> list[str]:
     """Our driver, as it runs on a node of a cluster; for another one what stands beside it there."""
-    if isinstance(settings.driver, UnixEndpoint):
+    if settings.driver is not None:
         role, flags = "registrar", _registrar_flags(settings.driver.path, state)
     else:
         role, flags = "node", _node_flags(state, name)

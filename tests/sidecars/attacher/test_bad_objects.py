@@ -72,7 +72,7 @@ BAD: dict[str, Bad] = {
     "no handle": Bad("has no csi.volumeHandle", csi_volume(volumeHandle=None)),
     "huge attributes": Bad("no driver takes more", csi_volume(volumeAttributes={"a": "x" * (2 << 20)})),
     "attributes that are no texts": Bad("are not texts", csi_volume(volumeAttributes={"a": [1]})),
-    "node without an id": Bad("its CSINode does not name the driver", node=False),
+    "node without an id": Bad("no CSINode of that name lists the driver", node=False),
     "node of an impossible name": Bad("calls the node '../n1'", va=wanted(nodeName="../n1")),
     "node without a name": Bad("calls the node ''", va=wanted(nodeName="")),
     "missing secret": Bad("the secret default/s cannot be read", csi_volume(**SECRET_OF)),

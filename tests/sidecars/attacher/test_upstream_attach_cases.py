@@ -161,7 +161,7 @@ async def test_a_csinode_that_does_not_name_the_driver_is_told_and_attached_to_w
         await world.wanted()
         async with world.attacher():
             told = await world.until_told()
-            assert "its CSINode does not name the driver" in told["message"]
+            assert "no CSINode of that name lists the driver" in told["message"]
             drivers = [{"name": "other.example.com", "nodeID": "x"}, {"name": DRIVER, "nodeID": "id-1"}]
             patch = MergePatch({"spec": {"drivers": drivers}})
             await world.client.patch(CSI_NODE, ObjectName(None, "n1"), patch)

@@ -171,8 +171,8 @@ def _publish(facts: AttachmentFacts, source: VolumeSource, *, has_ours: bool) ->
     recorded = recorded_node_id(facts.attachment)
     if facts.node_id is None:
         raise BadObject(
-            f"nobody says what the driver {facts.driver} calls the node {node_name_of(facts.attachment)!r}: its "
-            "CSINode does not name the driver. Does the driver run there, and is it registered with kubelet?"
+            f"nobody says what the driver {facts.driver} calls the node {node_name_of(facts.attachment)!r}: no "
+            "CSINode of that name lists the driver. Does it run there, and is it registered with kubelet?"
         )
     if has_ours and recorded is not None and recorded != facts.node_id:
         return UnpublishFormer(source, recorded, _protection(facts.attachment, facts.finalizer, facts.node_id))
