@@ -197,6 +197,14 @@ class AttacherWorld:
         await self.until(is_so)
         return await self.attachment(name)
 
+    async def until_detached(self, name: str = "va1") -> None:
+        """Told so on an object that others keep."""
+
+        async def is_so() -> bool:
+            return not (await self.attachment(name))["status"]["attached"]
+
+        await self.until(is_so)
+
     async def until_released(self, volume_name: str) -> None:
         """Our finalizer is on the PersistentVolume no more; that others keep it is no matter."""
 

@@ -141,11 +141,7 @@ async def test_what_others_keep_is_told_as_detached_and_our_finalizer_is_gone():
         async with world.attacher():
             await world.until_attached()
             await world.delete(VOLUME_ATTACHMENT, "va1")
-
-            async def is_detached() -> bool:
-                return not (await world.attachment())["status"]["attached"]
-
-            await world.until(is_detached)
+            await world.until_detached()
             await world.clock.sleep(5)
         found = await world.attachment()
         assert objects.finalizers(found) == ("somebody/else",)

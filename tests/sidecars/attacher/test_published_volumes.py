@@ -76,11 +76,7 @@ async def let_go_and_kept_by_others(world: AttacherWorld) -> None:
     async with world.attacher():
         await world.until_attached()
         await world.delete(VOLUME_ATTACHMENT, "va1")
-
-        async def is_detached() -> bool:
-            return not (await world.attachment())["status"]["attached"]
-
-        await world.until(is_detached)
+        await world.until_detached()
     assert objects.finalizers(await world.attachment()) == (THEIRS,)
 
 

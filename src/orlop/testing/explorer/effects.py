@@ -83,7 +83,7 @@ async def carry_out(
     life.refuse_the_dead()
     try:
         answer = await _Effect(life, do, ways).happen(taken)
-    except Exception as error:
+    except Exception as error:  # whatever it is: noted, and raised on
         if not life.dead:  # the dead are told nothing
             life.stage.note_ending(number, ways.told(error))
         raise
