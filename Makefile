@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv up test soak check format generate bench lock
+.PHONY: help venv up test hunt soak check format generate bench lock
 
 BIN := .venv/bin
 STATE ?=
@@ -22,6 +22,10 @@ up: ## run everything on this machine, as root: pods with scratch folders, drive
 
 test: check ## every check: `make check`, then all tests
 	@tools/test.sh
+
+hunt: ## the tests $HUNT_RUNS times (10) in random orders, $HUNT_LOADED of them (3) beside four busy loops
+	@tools/setup.sh run test kubectl
+	@$(BIN)/python tools/hunt.py
 
 soak: ## the random and exhaustive suites with large numbers (up to 40 minutes)
 	@tools/setup.sh run test kubectl

@@ -19,15 +19,16 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from orlop.driver.ephemeral.afterlife_rules import Moment
-from orlop.driver.ephemeral.folder_book import read_book
-from orlop.driver.ephemeral.folders import Folders
-from orlop.driver.ephemeral.reaper import Reaper, ReaperSettings, ReaperTools
+from orlop.driver.ephemeral.afterlife.reaper import Reaper, ReaperSettings
+from orlop.driver.ephemeral.afterlife.retention_rules import Moment
+from orlop.driver.ephemeral.folder_index import read_index
+from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
+from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import silent_log
-from orlop.host import confined_paths
-from orlop.host.folder_erase import erase_folder
+from orlop.host.erase.erase_folder import erase_folder
+from orlop.host.kernel import confined_paths
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.records.ephemeral_folder import Burial, FolderOptions, FolderRecord, Owner, encode_record
@@ -64,16 +65,17 @@ class Bench:
 
     def reaper(self) -> tuple[Reaper, Folders]:
         clock, log, stop = SystemClock(), silent_log(), threading.Event()
-        book = read_book(self._host.workdir, Moment(clock.now().timestamp(), clock.elapsed()))
+        book = read_index(self._host.workdir, Moment(clock.now().timestamp(), clock.elapsed()))
         folders = Folders(self._host, book, threads=self.threads, clock=clock, log=log)
-        tools = ReaperTools(self.threads, clock, Random(), log, Metrics("bench", of_process=False))  # noqa: S311 - it spreads retries
+        metrics = Metrics("bench", of_process=False)
+        runtime = Runtime(clock=clock, random=Random(), log=log, metrics=metrics)  # noqa: S311 - it spreads retries
         trash = self._host.workdir.shelf(FolderState.TRASH)
 
         def purge(name: str) -> None:
             erase_folder(trash, name, stop, threads=1)
 
         settings = ReaperSettings(PRUNE_SECONDS, Fraction(0))
-        return Reaper(folders, self._host, purge, settings, tools), folders
+        return Reaper(folders, self._host, purge, settings, runtime, threads=self.threads), folders
 
     async def idle(self, seconds: float) -> float:
         """The share of a core."""

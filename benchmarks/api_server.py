@@ -31,18 +31,18 @@ import aiohttp
 import msgspec
 import uvloop
 
-from orlop.embedded.apiserver.access_rules import ADMIN, User
-from orlop.embedded.apiserver.http_listener import Given, Opening, listening
-from orlop.embedded.apiserver.object_store.database_journal import durable_store
-from orlop.embedded.apiserver.object_store.store import ObjectStore, memory_store
-from orlop.embedded.apiserver.request_handler import ApiServer
-from orlop.embedded.apiserver.schemas import Schemas
-from orlop.embedded.apiserver.server_tools import ServerTools
+from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.edge.http_listener import Opening, listening
+from onenode.apiserver.requests.request_handler import ApiServer
+from onenode.apiserver.schema.schemas import Schemas
+from onenode.apiserver.store.durable_store import durable_store
+from onenode.apiserver.store.store import ObjectStore, memory_store
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
+from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import silent_log
 from orlop.foundation.unix_socket import bind_root_only, claim_socket
-from orlop.kube.http_messages import HttpAnswer, HttpRequest
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 
 KINDS = ("memory", "disk")
 UNDER_WAY = (1, 50)
@@ -86,7 +86,7 @@ class Everybody:
     def __init__(self, server: ApiServer) -> None:
         self.answer = server.answer
 
-    def admit(self, _head: HttpRequest, *, local: bool) -> User | HttpAnswer:  # noqa: ARG002 - as the listener asks it
+    def admit(self, _head: HttpRequest, *, local: bool) -> User | HttpResponse:  # noqa: ARG002 - as the listener asks it
         return ADMIN
 
 
@@ -96,11 +96,12 @@ async def serve(kind: str, folder: Path) -> None:
     clock, log = SystemClock(), silent_log()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of(kind, folder))
-        tools = ServerTools(store, Schemas.load(), clock, Random(1), log)  # noqa: S311 - guards nothing here
-        server = await stack.enter_async_context(ApiServer(tools).running())
+        random = Random(1)  # noqa: S311 - guards nothing here
+        runtime = Runtime(clock=clock, random=random, log=log, metrics=Metrics("bench"))
+        server = await stack.enter_async_context(ApiServer(store, Schemas.load(), runtime).running())
         claim = stack.enter_context(claim_socket(folder / "api.sock"))
         opening = Opening(bind_root_only(claim), None)
-        await stack.enter_async_context(listening([opening], Everybody(server), Given(clock, log, Metrics("bench"))))
+        await stack.enter_async_context(listening([opening], Everybody(server), runtime))
         await stop.wait()
 
 

@@ -37,12 +37,12 @@ import uvloop
 
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
+from orlop.kube.api_errors import NotFound
 from orlop.kube.client import KubeClient, MergePatch, Patience, Selection, WatchEvent
-from orlop.kube.errors import NotFound
+from orlop.kube.config.kubeconfig import Kubeconfig
+from orlop.kube.http.http_transport import HttpTransport
 from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kind
-from orlop.kube.kubeconfig import Kubeconfig
 from orlop.kube.objects import ObjectName
-from orlop.kube.transport import HttpTransport
 
 ORLOP = [sys.executable, "-m", "orlop"]
 OURS = "ours"

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from orlop.embedded.kubelet.pods.containers import WantedContainer
-from orlop.embedded.kubelet.pods.machine_containers import MachineContainers, machine_containers
-from orlop.host.container_request import Command, ContainerRequest, RootRequest, VolumePlace
+from onenode.containers.container_request import Command, ContainerRequest, RootRequest, VolumePlace
+from onenode.kubelet.pods.container_runtime import WantedContainer
+from onenode.kubelet.pods.linux_container_runtime import LinuxContainerRuntime, linux_container_runtime
 
 ROUNDS = 200
 AT_ONCE = 50
@@ -28,7 +28,7 @@ async def main() -> None:
         folder = Path(name)
         (folder / "volume").mkdir()
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        async with machine_containers(opened) as containers:
+        async with linux_container_runtime(opened) as containers:
             await started(containers, "warm", folder)
             print(f"subprocess, true: {figures([floor() for _ in range(ROUNDS)])}")
             times = [await started(containers, f"one-{number}", folder) for number in range(ROUNDS)]
@@ -49,7 +49,7 @@ def wanted(pod: str, folder: Path, *words: str) -> WantedContainer:
     return WantedContainer(pod, "main", 0, ContainerRequest(Command(words), root), (("volume",),))
 
 
-async def started(containers: MachineContainers, pod: str, folder: Path) -> tuple[float, float]:
+async def started(containers: LinuxContainerRuntime, pod: str, folder: Path) -> tuple[float, float]:
     began = time.perf_counter()
     container = await containers.start(wanted(pod, folder, "true"))
     begun = time.perf_counter() - began
@@ -57,7 +57,7 @@ async def started(containers: MachineContainers, pod: str, folder: Path) -> tupl
     return begun, time.perf_counter() - began
 
 
-async def many(containers: MachineContainers, folder: Path) -> None:
+async def many(containers: LinuxContainerRuntime, folder: Path) -> None:
     began = time.perf_counter()
     all_wanted = [wanted(f"many-{number}", folder, "sleep", "1000") for number in range(AT_ONCE)]
     running = await asyncio.gather(*(containers.start(one) for one in all_wanted))

@@ -32,7 +32,7 @@ import uvloop
 
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import UnixEndpoint
-from orlop.csi.grpc_transport import GrpcConnection
+from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.csi.interceptor import CallInterceptor, methods_of
 from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.server import serving

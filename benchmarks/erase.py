@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orlop.host.folder_erase import erase_folder
+from orlop.host.erase.erase_folder import erase_folder
 
 IMAGE_BYTES = 2 * 2**30
 MAKERS = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q")}

@@ -30,12 +30,12 @@ from aiohttp import web
 
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
+from orlop.kube.cache.informer import Informer, Watched
 from orlop.kube.client import KubeClient, MergePatch
-from orlop.kube.cluster_access import ClusterAccess, FixedCredentials
-from orlop.kube.informer import Informer, Watched
+from orlop.kube.config.cluster_access import ClusterAccess, FixedCredentials
+from orlop.kube.http.http_transport import HttpTransport
 from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import ObjectName
-from orlop.kube.transport import HttpTransport
 
 OBJECTS = 10_000
 EVENTS = 20_000

@@ -28,11 +28,10 @@ from typing import Any
 import msgspec
 import uvloop
 
-from orlop.embedded.apiserver.object_store.database_journal import durable_store
-from orlop.embedded.apiserver.object_store.decoded_objects import DecodedObjects, fresh
-from orlop.embedded.apiserver.object_store.store import ObjectStore, memory_store
-from orlop.embedded.apiserver.object_store.versions import Key, Put
-from orlop.embedded.apiserver.object_store.watches import Watch
+from onenode.apiserver.store.durable_store import durable_store
+from onenode.apiserver.store.store import ObjectStore, memory_store
+from onenode.apiserver.store.versions import DecodedObjects, Key, Put, fresh
+from onenode.apiserver.store.watches import Watch
 
 VOLUMES = "persistentvolumes"
 WRITERS = (1, 10, 100)

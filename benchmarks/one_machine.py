@@ -27,10 +27,10 @@ from typing import Any
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
 from orlop.kube.client import DeleteOptions, KubeClient
+from orlop.kube.config.kubeconfig import Kubeconfig
+from orlop.kube.http.http_transport import HttpTransport
 from orlop.kube.kinds import POD
-from orlop.kube.kubeconfig import Kubeconfig
 from orlop.kube.objects import ObjectName
-from orlop.kube.transport import HttpTransport
 
 IN_NAMESPACE = "ORLOP_BENCHMARK_NAMESPACE"
 ORLOP = [sys.executable, "-m", "orlop"]

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orlop.csi.endpoint import UnixEndpoint
-from orlop.csi.grpc_transport import GrpcConnection
+from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.csi.proto import csi_pb2, rpc
-from orlop.host import system_calls
+from orlop.host.kernel import system_calls
 
 IN_NAMESPACE = "ORLOP_BENCHMARK_NAMESPACE"
 IMAGE_BYTES = 4 * 2**30

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 SOURCE_TREE = Path(__file__).resolve().parent.parent / "src"
-PACKAGE = "orlop/embedded/apiserver/proto"
+PACKAGE = "onenode/apiserver/proto"
 TABLE = "message_table.py"
 NAME_PREFIX = ".orlop.kube."
 # The numbers of the options that json_form.proto defines.

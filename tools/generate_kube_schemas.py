@@ -1,4 +1,4 @@
-"""Makes src/orlop/embedded/apiserver/schemas.json from the OpenAPI definitions inside PyPI's `kubernetes-validate`.
+"""Makes src/onenode/apiserver/schema/schemas.json from the OpenAPI definitions inside PyPI's `kubernetes-validate`.
 
 The file holds what the embedded API server needs to know of Kubernetes' own kinds: the names and types of fields, which
 are required, how lists and maps are patched and merged. No descriptions. One line per definition, sorted, so that the
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-SCHEMAS: Final = Path(__file__).resolve().parent.parent / "src/orlop/embedded/apiserver/schemas.json"
+SCHEMAS: Final = Path(__file__).resolve().parent.parent / "src/onenode/apiserver/schema/schemas.json"
 KUBERNETES: Final = "1.37.0"
 PACKAGE: Final = "kubernetes_validate"
 

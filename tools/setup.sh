@@ -50,7 +50,7 @@ make_venv() {
     "$python" -m venv "$venv"
 }
 
-# What tests mount with; they are skipped where nothing can be mounted, so nothing is demanded there.
+# What tests mount, and make network namespaces, with; they are skipped where that cannot be done, so nothing is demanded.
 may_mount() { [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; }
 
 # A kernel that has project quotas, as a process, for machines whose own has none. It exists for amd64 alone.
@@ -74,7 +74,7 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
 install_run() {
     say "orlop set-up: installing what Orlop runs with"
-    pip install --require-hashes -r requirements/run.lock
+    pip install --require-hashes -r requirements/onenode.lock
     pip install --no-deps --no-build-isolation --editable .
 }
 
@@ -96,7 +96,7 @@ make_venv
 for part in "$@"; do
     case $part in
         run)
-            once run requirements/run.lock pyproject.toml -- install_run
+            once run requirements/onenode.lock pyproject.toml -- install_run
             # What is not compiled takes a second more to start; what is, is not compiled again.
             "$venv/bin/python" -m compileall -q src
             ;;
@@ -105,7 +105,7 @@ for part in "$@"; do
                 command -v "${program%%:*}" >/dev/null || need_debian "${program##*:}"
             done
             if may_mount; then
-                for program in mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs $(quota_kernel); do
+                for program in mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs ip:iproute2 $(quota_kernel); do
                     command -v "${program%%:*}" >/dev/null || need_debian "${program##*:}" ||
                         say "orlop set-up: ${program##*:} cannot be installed: tests that need it are skipped"
                 done

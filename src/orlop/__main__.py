@@ -1,7 +1,7 @@
-"""`orlop`: a role (a process that serves) or a verb (a question somebody asks)? Imports only the one asked for.
+"""`orlop`: starts a role (a process that keeps running) or a verb (a command for people); imports only that one.
 
-Roles read Go's flags, since they stand where Go programs stood; verbs are click commands, for people. Called by the
-name of such a program, it is the role that stands in its place.
+Roles parse flags as Go programs do, because they replace Go programs in manifests; verbs are click commands. Started
+under the name of an upstream program, `orlop` is the role that replaces it.
 """
 
 from __future__ import annotations
@@ -25,48 +25,54 @@ OUTPUT_FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a role or verb lives; its module has `main(arguments) -> exit code`."""
+    """The module of a role or verb, with its function `main(arguments) -> exit code`."""
 
     module: str
     summary: str
 
 
 ROLES: Final[Mapping[str, Entry]] = {
-    "up": Entry("orlop.processes.up", "everything on this machine: pods with scratch folders, driven by kubectl"),
-    "node": Entry("orlop.processes.node", "all that a node needs: the CSI services, and kubelet told of them"),
-    "driver": Entry("orlop.processes.driver", "the CSI services of this node on a socket, for use with any sidecars"),
-    "registrar": Entry("orlop.processes.registrar", "makes any CSI driver known to the kubelet of its node"),
+    "up": Entry("onenode.processes.up", "runs pods with scratch folders on this machine, driven by kubectl"),
+    "node": Entry("orlop.processes.node", "serves the CSI services of a node and registers them with its kubelet"),
+    "driver": Entry("orlop.processes.driver", "serves the CSI services alone, for use with other sidecars"),
+    "registrar": Entry("orlop.processes.registrar", "registers any CSI driver with the kubelet of its node"),
     "attacher": Entry("orlop.processes.attacher", "attaches and detaches the volumes of any CSI driver"),
-    "apiserver": Entry("orlop.processes.apiserver", "the Kubernetes API on this machine, with its state in one folder"),
-    "testing mock-driver": Entry("orlop.processes.mock_driver", "a scripted CSI driver, to test controllers against"),
+    "apiserver": Entry(
+        "onenode.processes.apiserver", "serves the Kubernetes API on this machine, with its state in one folder"
+    ),
+    "testing mock-driver": Entry(
+        "orlop.processes.mock_driver", "serves a scripted CSI driver, to test controllers with"
+    ),
 }
 VERBS: Final[Mapping[str, Entry]] = {
-    "afterlife": Entry("orlop.cli.afterlife", "list, read, restore, keep and erase the folders that dead pods left"),
-    "explain": Entry("orlop.cli.explain", "say in words what an object waits for, and what comes next"),
-    "down": Entry("orlop.cli.down", "stop what `orlop up` runs, and erase it when asked to"),
-    "kubectl": Entry("orlop.cli.kubectl", "kubectl, for what `orlop up` runs"),
+    "afterlife": Entry("orlop.cli.afterlife", "list, read, restore, keep and erase the folders of deleted pods"),
+    "explain": Entry("orlop.cli.explain", "explain what an object waits for, and what comes next"),
+    "down": Entry("onenode.cli.down", "stop what `orlop up` runs; erase it with --erase"),
+    "kubectl": Entry("onenode.cli.kubectl", "run kubectl against what `orlop up` runs"),
     "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),
 }
-UPSTREAMS_NAMES: Final[Mapping[str, str]] = {"csi-attacher": "attacher", "csi-node-driver-registrar": "registrar"}
-"""What the upstream programs are called, and the roles that take their place."""
+BENCH_MODULES: Final = frozenset({"onenode", "aiohttp", "cryptography"})
+"""The one-machine Kubernetes and its dependencies; images for clusters contain none of them."""
+UPSTREAM_PROGRAMS: Final[Mapping[str, str]] = {"csi-attacher": "attacher", "csi-node-driver-registrar": "registrar"}
+"""Names of upstream programs, and the roles that replace them."""
 
 
-def asked_for(argv: Sequence[str]) -> Sequence[str]:
-    """The words behind the program's name; that of an upstream program is a word itself."""
-    role = UPSTREAMS_NAMES.get(argv[0].rpartition("/")[2]) if argv else None
+def arguments_of(argv: Sequence[str]) -> Sequence[str]:
+    """Return the arguments; the role comes first if the program was started under an upstream program's name."""
+    role = UPSTREAM_PROGRAMS.get(argv[0].rpartition("/")[2]) if argv else None
     return [*([role] if role else []), *argv[1:]]
 
 
 def help_text() -> str:
     width = max(map(len, (*ROLES, *VERBS)))
     lines = ["Orlop gives Kubernetes pods the disks of the machine they run on.", ""]
-    for title, entries in (("Processes:", ROLES), ("Questions and commands:", VERBS)):
+    for title, entries in (("Processes:", ROLES), ("Commands:", VERBS)):
         lines += [title, *(f"  orlop {name:<{width}}  {entry.summary}" for name, entry in entries.items()), ""]
-    return "\n".join([*lines, "Each explains itself with --help. `orlop --version` says which one this is."])
+    return "\n".join([*lines, "Each explains itself with --help. `orlop --version` prints the version."])
 
 
 def find_entry(arguments: Sequence[str]) -> tuple[Entry, Sequence[str]] | None:
-    """The longest name that the arguments begin with, and the arguments left for it."""
+    """Return the role or verb with the longest name that the arguments begin with, and the remaining arguments."""
     for words in (2, 1):
         name = " ".join(arguments[:words])
         entry = ROLES.get(name) or VERBS.get(name)
@@ -75,30 +81,31 @@ def find_entry(arguments: Sequence[str]) -> tuple[Entry, Sequence[str]] | None:
     return None
 
 
-def beginning_with(word: str) -> list[str]:
-    """The names of two words, of which this is the first."""
+def names_beginning_with(word: str) -> list[str]:
+    """Return the names of two words whose first word is this."""
     return [name for name in ROLES if name.startswith(f"{word} ")]
 
 
 def unknown(arguments: Sequence[str]) -> str:
-    asked = " ".join(arguments[:2])
-    if family := beginning_with(arguments[0]):
-        there_is = ", ".join(f"'orlop {name}'" for name in family)
-        return f"orlop: there is no '{asked}'. There is {there_is}."
-    near = get_close_matches(asked, (*ROLES, *VERBS), n=1) or get_close_matches(arguments[0], (*ROLES, *VERBS), n=1)
+    """Return the error for arguments that name no role or verb."""
+    typed = " ".join(arguments[:2])
+    if family := names_beginning_with(arguments[0]):
+        known = ", ".join(f"'orlop {name}'" for name in family)
+        return f"orlop: there is no '{typed}'. There is {known}."
+    near = get_close_matches(typed, (*ROLES, *VERBS), n=1) or get_close_matches(arguments[0], (*ROLES, *VERBS), n=1)
     hint = f" Did you mean 'orlop {near[0]}'?" if near else ""
     return f"orlop: there is no '{arguments[0]}'.{hint} 'orlop --help' lists what there is."
 
 
 def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in {"-h", "-help", "--help", "help"}:
-        print(help_text())  # noqa: T201 - this is the answer
+        print(help_text())  # noqa: T201 - the requested output
         return 0
     if arguments[0] in {"-version", "--version", "version"}:
-        print(f"orlop {__version__}")  # noqa: T201 - this is the answer
+        print(f"orlop {__version__}")  # noqa: T201 - the requested output
         return 0
     found = find_entry(arguments)
-    if found is None and beginning_with(arguments[0]) and list(arguments[1:]) in (["-h"], ["-help"], ["--help"]):
+    if found is None and names_beginning_with(arguments[0]) and list(arguments[1:]) in (["-h"], ["-help"], ["--help"]):
         print(help_text())  # noqa: T201 - as above
         return 0
     if found is None:
@@ -108,11 +115,26 @@ def run(arguments: Sequence[str]) -> int:
     if list(rest) in (["--version"], ["-version"]):
         print(f"orlop {' '.join(arguments[: len(arguments) - len(rest)])} {__version__}")  # noqa: T201 - as above
         return 0
-    return int(import_module(entry.module).main(list(rest)))
+    return run_entry(entry, arguments[: len(arguments) - len(rest)], rest)
+
+
+def run_entry(entry: Entry, name: Sequence[str], arguments: Sequence[str]) -> int:
+    try:
+        module = import_module(entry.module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in BENCH_MODULES:
+            raise
+        missing = f"'{' '.join(name)}' is not part of this installation"
+        sys.stderr.write(f"orlop: {missing}: install it with pip install 'orlop[onenode]'.\n")
+        return USAGE_ERROR
+    return int(module.main(list(arguments)))
 
 
 def open_missing_streams() -> None:
-    """What was closed by who started us: the next file or socket would take its number, and get what is written."""
+    """Open /dev/null for standard streams that the parent closed.
+
+    Otherwise the next file or socket would get the stream's number, and receive what is written to the stream.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - open for as long as the process lives
@@ -120,13 +142,11 @@ def open_missing_streams() -> None:
 
 def main() -> None:
     open_missing_streams()
-    # gRPC's core would write to stderr by itself, in a form of its own and past the log.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        code = run(asked_for(sys.argv))
+        code = run(arguments_of(sys.argv))
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read has seen enough, as in `orlop --help | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere at the end
+    except BrokenPipeError:  # the reader has closed the pipe, as in `orlop --help | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail again
         code = OUTPUT_ENDED
     except OSError as error:
         if error.errno not in OUTPUT_FAILURES:
@@ -134,7 +154,7 @@ def main() -> None:
         sys.stderr.write(f"orlop: the output cannot be written: {error.strerror}.\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as above
         code = OUTPUT_ENDED
-    except KeyboardInterrupt:  # before the role or verb could take care of it, most likely while it was imported
+    except KeyboardInterrupt:  # before the role or verb could handle it, usually during its import
         code = INTERRUPTED
     sys.exit(code)
 

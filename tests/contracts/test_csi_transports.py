@@ -22,8 +22,8 @@ from orlop.csi.error_codes import (
 )
 from orlop.csi.proto import csi_pb2, rpc, services
 from orlop.csi.transport import LARGEST_MESSAGE
-from support.csi_ends import TRANSPORTS, Workshop
-from support.csi_services import Blocks, FailingNode, Identity, SlowNode
+from support.csi.csi_ends import TRANSPORTS, Workshop
+from support.csi.csi_services import Blocks, FailingNode, Identity, SlowNode
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -264,7 +264,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_ends_in_the_driver_too(work
         async with aclosing(stream) as answers:
             async for _ in answers:
                 break
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ended.wait()
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from pathlib import Path
 
 import yaml
 
-from orlop.__main__ import UPSTREAMS_NAMES
+from orlop.__main__ import UPSTREAM_PROGRAMS
+from support.places import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DOCKERFILE = (REPOSITORY / "deploy" / "Dockerfile").read_text()
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
@@ -74,7 +73,7 @@ def test_the_program_is_started_without_a_shell_and_the_manifest_gives_its_words
 def test_the_program_is_where_the_commands_of_upstreams_pods_look_for_it():
     stage = DOCKERFILE.partition(" AS orlop\n")[2].partition("\nFROM ")[0].replace("\\\n", " ")
     links = re.findall(r"ln -s (\S+) (\S+)", stage)
-    assert links == [("/opt/orlop/bin/orlop", f"/{name}") for name in UPSTREAMS_NAMES]
+    assert links == [("/opt/orlop/bin/orlop", f"/{name}") for name in UPSTREAM_PROGRAMS]
     assert "COPY --from=build /opt/orlop /opt/orlop" in stage
 
 

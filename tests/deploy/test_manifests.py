@@ -15,10 +15,11 @@ import yaml
 from orlop.foundation.go_flags import describe
 from orlop.processes.attacher import AttacherFlags
 from orlop.processes.node import NodeProcessSettings
-from support.kubectl_commands import Kubectl
-from support.orlop_process import running
+from support.places import REPOSITORY
+from support.processes.kubectl_commands import Kubectl
+from support.processes.orlop_process import running
 
-MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "manifests"
+MANIFESTS = REPOSITORY / "deploy" / "manifests"
 ONE_REPLICA = MANIFESTS / "attacher" / "one-replica"
 FILES = sorted(MANIFESTS.rglob("*.yaml"))
 
@@ -253,6 +254,33 @@ def test_its_namespace_allows_what_it_needs():
     labels = objects()["Namespace/orlop-system"]["metadata"]["labels"]
 
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_a_registered_node_is_available_within_seconds_and_one_slow_answer_does_not_change_that():
+    """kubelet registers a driver within two seconds; the probe must not make that ten."""
+    (container,) = pod_spec()["containers"]
+    probe = container["readinessProbe"]
+    every = probe.get("periodSeconds", 10)
+
+    assert probe["httpGet"]["path"] == "/readyz"
+    assert every <= 2
+    assert every * probe.get("failureThreshold", 3) >= 30
+
+
+def test_no_probe_restarts_a_process_because_it_waits_for_something_else():
+    containers = [
+        container
+        for found in objects().values()
+        for container in found.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
+    ]
+    probes = [
+        container[name]["httpGet"]["path"]
+        for container in containers
+        for name in ("livenessProbe", "startupProbe")
+        if name in container
+    ]
+
+    assert sorted(set(probes)) == ["/healthz", "/healthz/leader-election"]
 
 
 def test_there_is_time_to_finish_calls_under_way():

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from onenode.kubelet.volumes.steps import event_texts
 from orlop.__main__ import ROLES, VERBS
 from orlop.cli.durations import DurationType
 from orlop.csi.error_codes import Code
 from orlop.csi.proto import csi_pb2, rpc
-from orlop.embedded.kubelet.volumes import event_texts
 from orlop.foundation.clock import SystemClock
 from orlop.kube.kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
 from orlop.processes.mock_driver import RecordFile
@@ -22,12 +22,14 @@ from orlop.sidecars.attacher.volume_source_rules import MIGRATED
 from orlop.testing.call_record import CallRecord
 from orlop.testing.driver_script import script_from_yaml
 from orlop.testing.explorer import explore
-from support.orlop_process import run
+from support.places import REPOSITORY
+from support.processes.orlop_process import run
 
-ROOT = Path(__file__).resolve().parents[2]
-MOCK_DRIVER = ROOT / "docs" / "mock-driver.md"
-EXPLORER = ROOT / "docs" / "explorer.md"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MOCK_DRIVER = REPOSITORY / "docs" / "mock-driver.md"
+EXPLORER = REPOSITORY / "docs" / "explorer.md"
+DOCUMENTS = sorted(
+    [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "deploy").rglob("*.md")]
+)
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -35,7 +37,7 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def ids(document: Path) -> str:
-    return str(document.relative_to(ROOT))
+    return str(document.relative_to(REPOSITORY))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
@@ -55,7 +57,7 @@ def test_every_orlop_command_that_is_written_exists(document: Path):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
 def test_every_make_target_that_is_written_exists(document: Path):
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
 
     written = set(re.findall(r"(?:`|^ +)make ([a-z]+)", document.read_text(), re.MULTILINE))
 
@@ -106,8 +108,10 @@ def test_the_commands_of_the_mock_driver_s_document_are_right():
 
 
 def test_every_kind_of_which_nobody_makes_pods_is_named_as_such():
-    of_up = (ROOT / "docs" / "up.md").read_text().partition("## What it does not do")[2]
-    left_out = (ROOT / "docs" / "embedded-differences.md").read_text().partition("## Left out")[2].partition("\n## ")[0]
+    of_up = (REPOSITORY / "docs" / "up.md").read_text().partition("## What it does not do")[2]
+    left_out = (
+        (REPOSITORY / "docs" / "embedded-differences.md").read_text().partition("## Left out")[2].partition("\n## ")[0]
+    )
 
     for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET):
         assert f"{kind.kind}s" in of_up
@@ -115,49 +119,54 @@ def test_every_kind_of_which_nobody_makes_pods_is_named_as_such():
 
 
 def test_every_event_on_volumes_that_is_not_kubelet_s_is_named_as_ours():
-    differences = (ROOT / "docs" / "embedded-differences.md").read_text()
+    differences = (REPOSITORY / "docs" / "embedded-differences.md").read_text()
 
     for reason in (event_texts.NOT_A_MOUNT, event_texts.NOT_UNMOUNTED, event_texts.NOTHING_BINDS):
         assert f"`{reason}`" in differences
 
 
 def test_the_durations_that_documents_show_for_the_afterlife_are_taken():
-    shown = re.findall(r"days in front: `(\w+)`, `(\w+)`", (ROOT / "docs" / "afterlife.md").read_text())
+    shown = re.findall(r"days in front: `(\w+)`, `(\w+)`", (REPOSITORY / "docs" / "afterlife.md").read_text())
 
     assert [DurationType().convert(text, None, None) for text in shown[0]] == [3 * 86400, 36 * 3600]
 
 
 def test_make_help_lists_every_target_the_ground_promises():
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (REPOSITORY / "Makefile").read_text()
 
     for target in ("venv", "up", "test", "soak", "check", "format", "generate", "bench"):
         assert re.search(rf"^{target}:.*## .+", makefile, re.MULTILINE), target
 
 
 def test_the_plugins_whose_volumes_the_attacher_refuses_are_listed_with_their_drivers():
-    written = re.findall(r"^ +\| `(\w+)` \| `([\w.]+)` \|$", (ROOT / "docs" / "attacher.md").read_text(), re.MULTILINE)
+    written = re.findall(
+        r"^ +\| `(\w+)` \| `([\w.]+)` \|$", (REPOSITORY / "docs" / "attacher.md").read_text(), re.MULTILINE
+    )
 
     assert dict(written) == MIGRATED
 
 
 def test_it_is_written_that_the_attacher_stays_until_the_last_volume_is_gone():
-    assert "must stay until the driver's last PersistentVolume is gone" in (ROOT / "docs" / "attacher.md").read_text()
+    assert (
+        "must stay until the driver's last PersistentVolume is gone"
+        in (REPOSITORY / "docs" / "attacher.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(
     "words",
     [
         "Detaching goes by the node's id that was recorded",
-        "without its attacher's finalizer is taken back and attached in earnest",
+        "without its attacher's finalizer is reset and attached in earnest",
         "are events on the VolumeAttachment too",
         "stands on `detachError` too",
-        "lease is given back whenever the process ends by itself",
+        "lease is released whenever the process ends by itself",
         "driver is probed while it works",
         "that upstream's had attached cannot be detached either",
     ],
 )
 def test_what_differs_from_upstreams_attacher_is_written(words: str):
-    text = (ROOT / "docs" / "attacher.md").read_text()
+    text = (REPOSITORY / "docs" / "attacher.md").read_text()
     section = text.partition("## What it does otherwise than upstream's")[2].partition("\n## ")[0]
 
     assert words in " ".join(section.split())

@@ -23,8 +23,9 @@ from orlop.csi.interceptor import CallInterceptor, methods_of
 from orlop.csi.proto import rpc
 from orlop.csi.server import serving
 from orlop.foundation.go_flags import flag, group, text
-from orlop.processes.daemon import Daemon, LogSettings, Surroundings, request_ids, run_daemon
-from orlop.sidecars.registrar.registration_service import Outcome, RegistrationService
+from orlop.foundation.runtime import Runtime
+from orlop.processes.daemon import Daemon, LogSettings, request_ids, run_daemon
+from orlop.sidecars.registrar.registration_socket import Outcome, RegistrationService
 from orlop.testing.driver_model.storage import Place, Use
 from orlop.testing.driver_script import script_from_yaml
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
@@ -123,29 +124,29 @@ def run(*words: str | Path) -> None:
     subprocess.run([str(word) for word in words], check=True, capture_output=True)
 
 
-async def live(settings: Settings, given: Surroundings) -> None:
+async def live(settings: Settings, runtime: Runtime, stop: asyncio.Event) -> None:
     folder, kubelet = Path(settings.folder), Path(settings.kubelet_dir)
     script = script_from_yaml((folder / "script.yaml").read_text())
-    driver = ScriptedDriver(script, given.clock)
-    name, surroundings = script.facts.name, {"log": given.log, "metrics": given.metrics, "clock": given.clock}
+    driver = ScriptedDriver(script, runtime.clock)
+    name, surroundings = script.facts.name, {"log": runtime.log, "metrics": runtime.metrics, "clock": runtime.clock}
     own = kubelet / "plugins" / f"{settings.socket}.sock"
 
     def told(outcome: Outcome) -> None:
-        given.log.info("kubelet says", registered=outcome.registered, why=outcome.error)
+        runtime.log.info("kubelet says", registered=outcome.registered, why=outcome.error)
 
     registration = CallInterceptor(
         methods_of(RegistrationService(name, str(own), told)),
         driver_name=name,
-        new_id=request_ids(given.random),
+        new_id=request_ids(runtime.random),
         **surroundings,
     )
     announced = UnixEndpoint(str(kubelet / "plugins_registry" / f"{settings.socket}.sock"))
     calls = MountingInterceptor(folder, driver, **surroundings)
     async with (
-        serving(UnixEndpoint(str(own)), calls, grace=0.2, log=given.log),
-        serving(announced, registration, grace=0.2, log=given.log),
+        serving(UnixEndpoint(str(own)), calls, grace=0.2, log=runtime.log),
+        serving(announced, registration, grace=0.2, log=runtime.log),
     ):
-        await given.stop.wait()
+        await stop.wait()
 
 
 if __name__ == "__main__":

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
+from onenode.kubelet.volumes.volume_values import attachment_name
 from orlop.kube import objects
-from orlop.kube.errors import NotFound
+from orlop.kube.api_errors import NotFound
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, POD, VOLUME_ATTACHMENT
 from orlop.kube.objects import uid
-from support.attaching_machines import OURS, Beside, attached_at_driver, attaching_beside
-from support.journey_machines import GONE, Machine, journey_machine
-from support.remains import NOTHING
-from support.volume_worlds import DRIVER, NODE_NAME
+from support.attaching.attaching_machines import OURS, Beside, attached_at_driver, attaching_beside
+from support.host.remains import NOTHING
+from support.kubelet.journey_machines import GONE, Machine, journey_machine
+from support.kubelet.volume_worlds import DRIVER, NODE_NAME
 
 pytestmark = pytest.mark.virtual_time
 PUBLISH, UNPUBLISH = "ControllerPublishVolume", "ControllerUnpublishVolume"

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from orlop.kube.errors import NotFound
-from support.api_objects import container
-from support.crossings import Place
-from support.journey_machines import GONE, Machine, journey_machine
-from support.remains import NOTHING
-from support.volume_worlds import DRIVER
+from orlop.kube.api_errors import NotFound
+from support.api.api_objects import container
+from support.host.remains import NOTHING
+from support.kubelet.crossings import Place
+from support.kubelet.journey_machines import GONE, Machine, journey_machine
+from support.kubelet.volume_worlds import DRIVER
 
 pytestmark = pytest.mark.virtual_time
 SOAK = bool(os.environ.get("ORLOP_SOAK"))

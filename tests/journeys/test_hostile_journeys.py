@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from orlop.kube.errors import ApiError, Invalid
+from orlop.kube.api_errors import ApiError, Invalid
 from orlop.kube.kinds import PERSISTENT_VOLUME, POD
 from orlop.kube.objects import uid
 from orlop.testing.fake_host.machine import KUBELET_DIR
-from support.api_objects import container, named
-from support.api_objects import volume as persistent_volume
-from support.journey_machines import GONE, Machine, journey_machine
-from support.remains import NOTHING
-from support.volume_worlds import DRIVER
+from support.api.api_objects import container, named
+from support.api.api_objects import volume as persistent_volume
+from support.host.remains import NOTHING
+from support.kubelet.journey_machines import GONE, Machine, journey_machine
+from support.kubelet.volume_worlds import DRIVER
 
 pytestmark = pytest.mark.virtual_time
 PUBLISH, UNPUBLISH = "NodePublishVolume", "NodeUnpublishVolume"

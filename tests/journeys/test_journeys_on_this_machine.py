@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
-from support.mounting_drivers import NAME, MountingDriver
-from support.remains import NOTHING, Remains, remains_of_up
-from support.up_process import Up, up_folder
+from onenode.kubelet.volumes.volume_values import attachment_name
+from support.csi.mounting_drivers import NAME, MountingDriver
+from support.host.remains import NOTHING, Remains, remains_of_up
+from support.processes.up_process import Up, up_folder
 from support.waiting import eventually_there
 
 CANARIES = {"staging": "canary-of-staging-91ab", "publishing": "canary-of-publishing-91ab"}
@@ -109,7 +109,7 @@ class Bench:
         self.patch("pvc", "c", phase="Bound")
 
     def until(self, what: str, path: str, value: str) -> None:
-        self.up.kubectl.ok("wait", what, f"--for=jsonpath={{{path}}}={value}", "--timeout=30s")
+        self.up.kubectl.ok("wait", what, f"--for=jsonpath={{{path}}}={value}", "--timeout=150s")
 
     def node(self) -> str:
         return self.up.kubectl.ok("get", "nodes", "-o", "name").strip().removeprefix("node/")
@@ -122,12 +122,12 @@ class Bench:
 
     def becomes(self, condition: Callable[[], bool]) -> None:
         """Seldom looked at, since kubectl is not cheap."""
-        eventually_there(condition, within=60, every=0.5)
+        eventually_there(condition, every=0.5)
 
     def is_clean(self) -> None:
         """Pods' objects are gone first; what is staged goes a moment later."""
         with suppress(AssertionError):
-            eventually_there(lambda: self.remains() == NOTHING, within=30, every=0.1)
+            eventually_there(lambda: self.remains() == NOTHING, every=0.1)
         assert self.remains() == NOTHING
         assert self.up.kubectl.ok("get", "pods", "-o", "name") == ""
 

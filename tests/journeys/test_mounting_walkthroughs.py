@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from orlop.embedded.kubelet.volumes.volume_handles import attachment_name
+from onenode.kubelet.volumes.volume_values import attachment_name
 from orlop.kube import objects
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import CSI_NODE, NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, uid
 from orlop.testing.fake_host.machine import KUBELET_DIR
-from support.api_objects import attachment
-from support.journey_machines import GONE, Machine, journey_machine
-from support.remains import NOTHING
-from support.volume_worlds import DRIVER, NODE_NAME
+from support.api.api_objects import attachment
+from support.host.remains import NOTHING
+from support.kubelet.journey_machines import GONE, Machine, journey_machine
+from support.kubelet.volume_worlds import DRIVER, NODE_NAME
 
 pytestmark = pytest.mark.virtual_time
 STAGE, PUBLISH, UNPUBLISH, UNSTAGE = (f"Node{verb}Volume" for verb in ("Stage", "Publish", "Unpublish", "Unstage"))

@@ -9,10 +9,10 @@ import pytest
 
 from orlop.kube.kinds import SECRET
 from orlop.kube.objects import uid
-from support.api_objects import STORED, secret
-from support.journey_machines import GONE, Machine, journey_machine
-from support.remains import NOTHING
-from support.volume_worlds import DRIVER
+from support.api.api_objects import STORED, secret
+from support.host.remains import NOTHING
+from support.kubelet.journey_machines import GONE, Machine, journey_machine
+from support.kubelet.volume_worlds import DRIVER
 
 pytestmark = pytest.mark.virtual_time
 STAGE, PUBLISH, UNPUBLISH, UNSTAGE = (f"Node{verb}Volume" for verb in ("Stage", "Publish", "Unpublish", "Unstage"))

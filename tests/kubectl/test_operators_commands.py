@@ -1,7 +1,7 @@
 """What operators type at kubectl beyond the everyday: every kind described, nodes drained, events read, all waits.
 
-The everyday commands are in tests/processes/test_kubectl.py. One server for all; each test has a home, and with it a
-cache of discovery, of its own.
+The everyday commands are in tests/onenode/processes/test_kubectl.py. One server for all; each test has a home, and with
+it a cache of discovery, of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import SMALLEST, STORED, attachment, core_event, csi_node, lease, pod, volume, workload
-from support.api_variants import embedded_process
-from support.kubectl_commands import KUBECTL, Kubectl
+from support.api.api_objects import SMALLEST, STORED, attachment, core_event, csi_node, lease, pod, volume, workload
+from support.api.api_variants import embedded_process
+from support.processes.kubectl_commands import KUBECTL, Kubectl
 from support.waiting import eventually
 
 NUMBERS = itertools.count()
@@ -86,7 +86,7 @@ def test_one_of_each_kind_is_created_listed_described_and_deleted(shell: Shell):
     shown = shell.ok("get", names)
     assert "AGE" in shown
     assert shell.ok("describe", names).count("Name:") >= len(stored)
-    removed = shell.ok("delete", *(f"{kind.resource}/each" for kind in stored), "--timeout=20s")
+    removed = shell.ok("delete", *(f"{kind.resource}/each" for kind in stored), "--timeout=150s")
     assert removed.count("deleted") == len(stored)
 
 
@@ -104,7 +104,7 @@ def test_a_node_is_cordoned_tainted_and_drained(shell: Shell):
     assert shell.value(f"node/{node}", "{.spec.unschedulable}") == "true"
     assert "key" in shell.value(f"node/{node}", "{.spec.taints[*].key}")
 
-    told = shell.ok("drain", node, "--force", "--grace-period=0", "--timeout=20s")
+    told = shell.ok("drain", node, "--force", "--grace-period=0", "--timeout=150s")
     assert "evicted" in told or "deleted" in told
     assert shell.ok("get", "pods", "-o", "name") == ""
     shell.ok("uncordon", node)
@@ -136,14 +136,14 @@ def test_events_are_read_alone_and_with_what_they_are_about(shell: Shell):
 
 async def test_waits_end_with_a_deletion_a_value_or_a_creation(shell: Shell):
     shell.create(kinds.CONFIG_MAP, {"metadata": {"name": "c"}, "data": {"a": "1"}})
-    assert "condition met" in shell.ok("wait", "cm/c", "--for=jsonpath={.data.a}=1", "--timeout=10s")
+    assert "condition met" in shell.ok("wait", "cm/c", "--for=jsonpath={.data.a}=1", "--timeout=150s")
     output = shell.home / "output"
-    waiting = shell.start("wait", "cm/c", "--for=delete", "--timeout=20s", output=output)
+    waiting = shell.start("wait", "cm/c", "--for=delete", "--timeout=150s", output=output)
     shell.ok("delete", "cm", "c")
-    assert waiting.wait(20) == 0
-    waiting = shell.start("wait", "cm/late", "--for=create", "--timeout=20s", output=output)
+    assert waiting.wait(150) == 0
+    waiting = shell.start("wait", "cm/late", "--for=create", "--timeout=150s", output=output)
     shell.create(kinds.CONFIG_MAP, {"metadata": {"name": "late"}})
-    assert waiting.wait(20) == 0
+    assert waiting.wait(150) == 0
     assert "timed out" in shell.fails("wait", "cm/late", "--for=jsonpath={.data.b}=1", "--timeout=1s")
 
 

@@ -8,28 +8,54 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
 import uvloop
 
 from orlop.testing.virtual_clock import VirtualTimeLoop
+from support.hangs import report_of
 
 TURNS_FOR_CANCELLED_TASKS = 10
 SECONDS_BEFORE_THE_RUNNER_ENDS_IT = 5.0
-THREAD_END_SECONDS = 5.0
+THREAD_END_SECONDS = 60.0
 
 
 async def run_and_look_for_leaked_tasks(test: pytest.Function) -> None:
     arguments = {name: test.funcargs[name] for name in test._fixtureinfo.argnames}
-    async with asyncio.timeout(longest(test)):
-        await test.obj(**arguments)
+    await within_limit(test, test.obj(**arguments))
     for _ in range(TURNS_FOR_CANCELLED_TASKS):
         await asyncio.sleep(0)
     leaked = asyncio.all_tasks() - {asyncio.current_task()}
     if leaked:
         pytest.fail("the test left these tasks running: " + "; ".join(sorted(map(repr, leaked))), pytrace=False)
+
+
+async def within_limit(test: pytest.Function, body: Awaitable[None]) -> None:
+    seconds = longest(test)
+    if seconds is None:
+        await body
+        return
+    reports: list[str] = []
+    limit = asyncio.timeout(None)
+    loop = asyncio.get_running_loop()
+
+    def expire() -> None:
+        # The stacks first: cancelling the test unwinds the one that shows where it hangs.
+        reports.append(report_of(test.nodeid, seconds))
+        limit.reschedule(loop.time())
+
+    timer = loop.call_later(seconds, expire)
+    try:
+        async with limit:
+            await body
+    except TimeoutError:
+        if not reports:
+            raise
+        pytest.fail(reports[0], pytrace=False)
+    finally:
+        timer.cancel()
 
 
 def longest(test: pytest.Function) -> float | None:

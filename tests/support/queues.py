@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
-from orlop.kube.workqueue import Workqueue
-from orlop.kube.workqueue_metrics import WorkqueueMetrics
+from orlop.kube.queue.workqueue import Workqueue
+from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.testing.virtual_clock import VirtualClock
 
 BACKOFF = Backoff(initial=1.0, factor=2.0, cap=60.0)

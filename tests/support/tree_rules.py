@@ -11,24 +11,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-# Upper may import lower; names in one row never import each other.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("cli",),
-    ("processes",),
-    ("web",),
-    ("admin",),
-    ("driver", "sidecars", "static_pv", "embedded"),
-    ("records",),
-    ("kube", "csi", "host"),
-    ("foundation",),
-)
-ROLES = LAYERS[4]
-# Modules and packages of foundation stand alone: each could be a library.
-# Parts of one folder that stand alone, as if each were a folder of its own.
+# Of each package: upper may import lower; folders in one row never import each other.
+LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "orlop": (
+        ("cli",),
+        ("processes",),
+        ("web",),
+        ("admin",),
+        ("driver", "sidecars", "static_pv"),
+        ("binding",),
+        ("records",),
+        ("kube", "csi", "host"),
+        ("foundation",),
+    ),
+    "onenode": (
+        ("cli",),
+        ("processes",),
+        ("controllers",),
+        ("apiserver", "kubelet"),
+        ("containers", "host"),
+    ),
+}
+ROLES = ("driver", "sidecars", "static_pv")
+# Folders of the product that the bench leaves alone: it meets them through the API server and the CSI socket.
+NOT_FOR_THE_BENCH = ("driver", "static_pv", "sidecars")
+# Subfolders that never import each other, as if each were a folder of its own.
 APART = ("sidecars",)
+# Modules of foundation stand alone, except these, which only gather others.
+GATHERS_FOUNDATION = ("runtime",)
 MAY_IMPORT_TESTING = ("processes",)
-TESTING_REACHES = (*LAYERS[4], *LAYERS[5], *LAYERS[6], *LAYERS[7])
-FOLDERS = (*(name for layer in LAYERS for name in layer), "testing")
+NOT_FOR_TESTING = ("cli", "processes", "web", "admin")
+FOLDERS = {package: (*(name for layer in layers for name in layer), "testing") for package, layers in LAYERS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +62,28 @@ BANS = (
             *(f"os.exec{kind}" for kind in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
             *(f"os.spawn{kind}" for kind in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
         ),
-        ("host/",),
+        ("orlop/host/", "onenode/host/", "onenode/containers/"),
         "only host/ touches the kernel and other programs: put it there and have it handed in",
     ),
     Ban(
         ("sqlite3",),
-        ("embedded/apiserver/object_store/database.py",),
-        "the one database is behind embedded/apiserver/object_store/database",
+        ("onenode/apiserver/store/database.py",),
+        "the one database is behind onenode/apiserver/store/database",
     ),
     Ban(
         ("grpc",),
         (),
-        "gRPC is spoken by hand, behind one seam: use csi/transport, or extend csi/grpc_transport and csi/grpc_server",
+        "gRPC is spoken by hand, behind one seam: use csi/transport, or extend csi/grpc/",
     ),
     Ban(
         ("hpack",),
-        ("csi/header_blocks.py",),
-        "headers of HTTP/2 are read and written by csi/header_blocks",
+        ("orlop/csi/grpc/header_blocks.py",),
+        "headers of HTTP/2 are read and written by csi/grpc/header_blocks",
     ),
     Ban(
         ("aiohttp",),
-        ("embedded/apiserver/", "web/"),
-        "HTTP is spoken by embedded/apiserver and web, and without aiohttp by kube/transport and foundation/http_edge",
+        ("onenode/apiserver/", "orlop/web/"),
+        "HTTP is spoken by onenode/apiserver and web, and without aiohttp by kube/http and foundation/http_edge",
     ),
     Ban(
         (
@@ -79,7 +92,7 @@ BANS = (
             "asyncio.sleep",
         ),
         # A container's log is written by a process of its own, which can be handed nothing but descriptors.
-        ("foundation/clock.py", "testing/virtual_clock.py", "host/container_log.py"),
+        ("orlop/foundation/clock.py", "orlop/testing/virtual_clock.py", "onenode/containers/container_log.py"),
         "time is read and waited for through the Clock that the constructor was given",
     ),
     Ban(
@@ -90,12 +103,12 @@ BANS = (
                 for name in ("random", "randint", "choice", "uniform", "shuffle", "sample", "randrange")
             ),
         ),
-        ("embedded/apiserver/certificates.py",),
+        ("onenode/apiserver/access/certificates.py",),
         "random numbers come from the Random that the constructor was given",
     ),
     Ban(
         ("random.Random", "random.SystemRandom"),
-        ("processes/", "cli/", "testing/", "TYPES"),
+        ("orlop/processes/", "orlop/cli/", "orlop/testing/", "onenode/processes/", "onenode/testing/", "TYPES"),
         "a source of randomness is made in processes/ or cli/ and handed down",
     ),
 )
@@ -104,12 +117,13 @@ BANS = (
 IMPURE = (
     *("asyncio", "os", "io", "socket", "logging", "random", "time", "threading", "pathlib", "shutil", "tempfile"),
     *("orlop.foundation.clock", "orlop.foundation.structured_log", "orlop.foundation.metrics", "orlop.host"),
+    *("onenode.host", "onenode.containers"),
 )
 # Values alone, in a folder that otherwise does things.
-PURE_THOUGH_IN_HOST = ("orlop.host.container_request", "orlop.host.payload_files")
+PURE_THOUGH_IN_HOST = ("onenode.containers.container_request", "onenode.host.payload_files")
 GRAB_BAGS = ("utils", "util", "common", "helpers", "helper", "misc")
 LONGEST_FILE = 400
-GENERATED = ("csi/proto/", "embedded/apiserver/proto/")
+GENERATED = ("orlop/csi/proto/", "onenode/apiserver/proto/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +133,7 @@ class Imported:
 
 
 def breaches(path: str, source: str) -> list[str]:
-    """`path` is relative to src/orlop, such as `csi/server.py`."""
+    """`path` is relative to src, such as `orlop/csi/server.py`."""
     tree = ast.parse(source)
     imports = list(_imports(path, tree))
     found = [
@@ -128,7 +142,7 @@ def breaches(path: str, source: str) -> list[str]:
         *_rules_breaches(path, tree, imports),
         *_naming_breaches(path, tree, source),
     ]
-    return [f"src/orlop/{path}:{breach}" for breach in found]
+    return [f"src/{path}:{breach}" for breach in found]
 
 
 def _imports(path: str, tree: ast.AST) -> Iterator[Imported]:
@@ -143,70 +157,68 @@ def _imports(path: str, tree: ast.AST) -> Iterator[Imported]:
 def _absolute(path: str, node: ast.ImportFrom) -> str:
     if not node.level:
         return node.module or ""
-    package = ("orlop", *PurePosixPath(path).parent.parts)
+    package = PurePosixPath(path).parent.parts
     return ".".join((*package[: len(package) - node.level + 1], *([node.module] if node.module else [])))
 
 
 def _layer_breaches(path: str, imports: list[Imported]) -> Iterator[str]:
-    own = _folder(path)
     for imported in imports:
-        parts = imported.name.split(".")
-        if parts[0] != "orlop" or len(parts) < 2 or parts[1] not in FOLDERS or own is None:
-            continue
-        reason = _why_not(own, path, parts)
+        reason = _why_not(PurePosixPath(path).with_suffix("").parts, tuple(imported.name.split(".")))
         if reason:
             yield f"{imported.line} imports {imported.name}: {reason}"
 
 
-def _folder(path: str) -> str | None:
-    parts = PurePosixPath(path).parts
-    return parts[0] if len(parts) > 1 else None
-
-
-def _why_not(own: str, path: str, parts: list[str]) -> str | None:
-    other = parts[1]
-    if own == other:
-        return _why_not_within(own, path, parts)
-    if own == "testing":
-        return None if other in TESTING_REACHES else f"testing may import {', '.join(TESTING_REACHES)} alone"
-    if other == "testing":
-        return None if own in MAY_IMPORT_TESTING else "only tests and processes/ import testing"
-    if own == "admin" and other in ROLES:
-        rules = any(part.endswith("_rules") for part in parts)
-        return None if rules else "of the roles, admin may import only their *_rules modules"
-    return _why_not_across(own, other)
-
-
-def _why_not_across(own: str, other: str) -> str | None:
-    mine, theirs = _layer(own), _layer(other)
-    if mine < theirs:
+def _why_not(own: tuple[str, ...], other: tuple[str, ...]) -> str | None:
+    if other[0] not in LAYERS:
         return None
-    below = ", ".join(name for layer in LAYERS[mine + 1 :] for name in layer) or "nothing of orlop"
-    if mine == theirs:
+    if own[0] == "orlop" and other[0] == "onenode":
+        return "orlop never imports onenode: a cluster runs without it; name the module in __main__'s table instead"
+    if len(own) <= 2 or len(other) == 1 or other[1] not in FOLDERS[other[0]]:
+        return None
+    if own[0] != other[0]:
+        return _why_not_from_the_bench(own, other)
+    return _why_not_within(own, other) if own[1] == other[1] else _why_not_across(own, other)
+
+
+def _why_not_from_the_bench(own: tuple[str, ...], other: tuple[str, ...]) -> str | None:
+    if other[1] == "testing":
         return (
-            f"{own} and {other} stand side by side and never import each other (they meet through the API server, the "
-            f"CSI socket and records): {own} may import {below}; move what both need there"
+            None if own[1] in {"testing", *MAY_IMPORT_TESTING} else "only tests, testing and processes import testing"
         )
-    return f"{other} stands above {own}, which may import {below}; hand it in from processes/ instead"
-
-
-def _why_not_within(own: str, path: str, parts: list[str]) -> str | None:
-    if own == "foundation" and parts[2] != PurePosixPath(path).parts[1].removesuffix(".py"):
-        return "no module of foundation imports another (each could be a library): hand it in as an argument"
-    if (
-        own in APART
-        and len(parts) > 2
-        and len(PurePosixPath(path).parts) > 2
-        and parts[2] != PurePosixPath(path).parts[1]
-    ):
+    if other[1] in NOT_FOR_THE_BENCH and not any(part.endswith("_rules") for part in other):
         return (
-            f"{own}.{PurePosixPath(path).parts[1]} and {own}.{parts[2]} never import each other: move it to kube or csi"
+            f"onenode meets orlop's {other[1]} through the API server and the CSI socket; only its *_rules are imported"
         )
     return None
 
 
-def _layer(folder: str) -> int:
-    return next(number for number, layer in enumerate(LAYERS) if folder in layer)
+def _why_not_across(own: tuple[str, ...], other: tuple[str, ...]) -> str | None:
+    layers = LAYERS[own[0]]
+    if own[1] == "testing":
+        return f"testing never imports {other[1]}: it models what is below" if other[1] in NOT_FOR_TESTING else None
+    if other[1] == "testing":
+        return None if own[1] in MAY_IMPORT_TESTING else "only tests and processes/ import testing"
+    if own[1] == "admin" and other[1] in ROLES:
+        rules = any(part.endswith("_rules") for part in other)
+        return None if rules else "of the roles, admin may import only their *_rules modules"
+    mine, theirs = (next(n for n, layer in enumerate(layers) if side[1] in layer) for side in (own, other))
+    if mine < theirs:
+        return None
+    below = ", ".join(name for layer in layers[mine + 1 :] for name in layer) or f"nothing of {own[0]}"
+    if mine == theirs:
+        return (
+            f"{own[1]} and {other[1]} stand side by side and never import each other: {own[1]} may import {below}; "
+            "move what both need there"
+        )
+    return f"{other[1]} stands above {own[1]}, which may import {below}; hand it in from processes/ instead"
+
+
+def _why_not_within(own: tuple[str, ...], other: tuple[str, ...]) -> str | None:
+    if own[1] == "foundation" and other[2] != own[2] and own[2] not in GATHERS_FOUNDATION:
+        return "no module of foundation imports another (each could be a library): hand it in as an argument"
+    if own[1] in APART and len(other) > 2 and len(own) > 3 and other[2] != own[2]:
+        return f"{own[1]}.{own[2]} and {own[1]}.{other[2]} never import each other: move it to kube, csi or binding"
+    return None
 
 
 def _ban_breaches(path: str, tree: ast.AST, imports: list[Imported]) -> Iterator[str]:
@@ -289,8 +301,10 @@ def _naming_breaches(path: str, tree: ast.Module, source: str) -> Iterator[str]:
     stem = PurePosixPath(path).stem
     if stem in GRAB_BAGS or any(part in GRAB_BAGS for part in PurePosixPath(path).parts):
         yield "1 is a grab bag: name the file after the one thing in it"
-    if _folder(path) is not None and _folder(path) not in FOLDERS:
-        yield f"1 stands in an unknown folder: the folders are {', '.join(FOLDERS)}; add it to the table first"
+    parts = PurePosixPath(path).parts
+    if len(parts) > 2 and parts[1] not in FOLDERS[parts[0]]:
+        known = ", ".join(FOLDERS[parts[0]])
+        yield f"1 stands in an unknown folder: the folders are {known}; add it to the table first"
     if not path.startswith(GENERATED):
         if not ast.get_docstring(tree):
             yield "1 has no docstring: say what the module is for and what it must not do"

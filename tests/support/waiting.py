@@ -10,9 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LOOK_EVERY = 0.01
+HANGS_AFTER = 120.0
+"""Seconds that only something that never happens can take, on any machine, however busy."""
 
 
-async def eventually(condition: Callable[[], T], within: float = 10.0) -> T:
+async def eventually(condition: Callable[[], T], within: float = HANGS_AFTER) -> T:
     """Returns the first true value of the condition; fails, naming it, when there was none in so many seconds."""
     end = time.monotonic() + within
     while not (value := condition()):
@@ -23,7 +25,9 @@ async def eventually(condition: Callable[[], T], within: float = 10.0) -> T:
     return value
 
 
-async def eventually_answered(question: Callable[[], Awaitable[T]], within: float = 30.0, every: float = 0.05) -> T:
+async def eventually_answered(
+    question: Callable[[], Awaitable[T]], within: float = HANGS_AFTER, every: float = 0.05
+) -> T:
     """The same for what has to be asked of somebody else, who may take his time."""
     end = time.monotonic() + within
     while not (value := await question()):
@@ -34,7 +38,7 @@ async def eventually_answered(question: Callable[[], Awaitable[T]], within: floa
     return value
 
 
-def eventually_there(condition: Callable[[], bool], within: float = 20.0, every: float = LOOK_EVERY) -> None:
+def eventually_there(condition: Callable[[], bool], within: float = HANGS_AFTER, every: float = LOOK_EVERY) -> None:
     """The same for fixtures, which have no event loop."""
     end = time.monotonic() + within
     while not condition():

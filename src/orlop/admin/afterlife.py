@@ -101,7 +101,7 @@ class Afterlife:
     ) -> Restored:
         """Into a new folder in the open `directory`.
 
-        `hand_stop` is given what stops it, to be called at any time, also by a signal: the node then says what is left.
+        `hand_stop` receives a function that stops it, also from a signal; the node then reports what is left.
         """
         with conversation(self._socket, patience=None) as node:
             node.ask(Restore(volume_id, dry_run), (directory,))

@@ -49,7 +49,7 @@ def chosen(rows: Iterable[FolderRow], wanted: Wanted, order: str, *, reverse: bo
 
 
 def short_ids(ids: Iterable[str], least: int = SHORTEST_ID) -> dict[str, str]:
-    """For each the shortest beginning that no other has, of at least so many characters."""
+    """Return for each id its shortest unique prefix, of at least `least` characters."""
     ordered = sorted(set(ids))
     shared = [_shared_beginning(one, other) for one, other in pairwise(ordered)]
     around = zip([0, *shared], [*shared, 0], strict=True)

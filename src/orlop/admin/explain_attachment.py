@@ -1,4 +1,4 @@
-"""What a VolumeAttachment waits for, in words: from the objects alone, by the rules that the attacher goes by. Pure."""
+"""Explain what a VolumeAttachment waits for: from the objects alone, by the rules that the attacher follows. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, Kind
 from orlop.kube.objects import InvalidTime, read_time
 from orlop.sidecars.attacher.attach_rules import (
+    NODE_IDS_ANNOTATION,
     AttachmentFacts,
     MarkDetached,
     Nothing,
@@ -24,11 +25,12 @@ from orlop.sidecars.attacher.attach_rules import (
     UnpublishFormer,
     attacher_of,
     is_attached,
+    is_marked,
     next_step,
     node_name_of,
     recorded_node_id,
 )
-from orlop.sidecars.attacher.attacher_name_rules import NODE_IDS_ANNOTATION, finalizer_of
+from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.attacher.trivial_rules import next_trivial_step
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
@@ -37,14 +39,13 @@ ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
 AS_IT_SHOULD_BE: Final = "nothing, it is as it should be."
-WITHOUT_FINALIZER: Final = "this is attached without the finalizer of an attacher that asks it"
-AGAIN: Final = "again, later each time, by default five minutes at most"
+RETRIED: Final = "with growing delays, by default of five minutes at most"
 UNREADABLE: Final = "may not be read with these credentials"
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An object that whoever asks may not read: not even whether it is there is known."""
+    """An object that the user may not read: not even its existence is known."""
 
     kind: Kind
     name: str
@@ -55,38 +56,38 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentSeen:
-    """`node_id` is what the driver calls the node at present, where somebody says so."""
+    """What was read. `node_id` is the driver's current id of the node, if an object has one."""
 
     attachment: Json
     volume: Json | None
     node_id: str | None
     unreadable: tuple[Unreadable, ...] = ()
     attach_required: bool | None = None
-    """As the CSIDriver says, where there is one. It is not the same as whether the driver can attach."""
+    """From the CSIDriver, if there is one. Not the same as whether the driver can attach."""
 
 
 @dataclass(frozen=True, slots=True)
-class CannotBeTold:
-    """It depends on something that may not be read."""
+class UnknownStep:
+    """The next step depends on objects that may not be read."""
 
     unreadable: tuple[Unreadable, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Outlook:
-    """What is known, and what comes next as far as that tells."""
+    """What is known, and the next step as far as that determines it."""
 
     facts: AttachmentFacts
-    step: Step | CannotBeTold
+    step: Step | UnknownStep
     unreadable: tuple[Unreadable, ...]
     attach_required: bool | None
     untouched_for: str
-    """How long no attacher has told anything on it; empty where that is not known."""
+    """How long no attacher has written to it; empty if that is not known."""
 
     @property
     def otherwise(self) -> str | None:
-        """What the attacher of a driver that attaches nothing does; None: this driver attaches, or it is the same."""
-        if isinstance(self.step, Nothing) or _is_surely_asked(self.facts):
+        """Return the step of an attacher whose driver cannot attach; None if this driver can, or it is the same."""
+        if isinstance(self.step, Nothing) or _is_surely_called(self.facts):
             return None
         return type(next_trivial_step(self.facts.attachment, self.facts.finalizer)).__name__
 
@@ -99,7 +100,7 @@ class Explanation:
     """What failed, and when."""
     next: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The same for programs."""
+    """The same, for programs."""
 
 
 def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
@@ -112,25 +113,26 @@ def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
     return Explanation(what, state, tried, _either_way(outlook), _fields(outlook))
 
 
-def _is_surely_asked(facts: AttachmentFacts) -> bool:
-    """The driver, to attach and to detach: these are written by nobody who does not ask it."""
+def _is_surely_called(facts: AttachmentFacts) -> bool:
+    """Return whether the driver is called to attach: only an attacher that calls it writes these fields."""
+    if is_marked(facts.attachment):
+        return False
     protected = (each for each in (facts.attachment, facts.volume) if each is not None)
     return any(objects.has_finalizer(each, facts.finalizer) for each in protected) or bool(_errors(facts.attachment))
 
 
-def _known_step(facts: AttachmentFacts, unreadable: tuple[Unreadable, ...]) -> Step | CannotBeTold:
-    """Only one that is the same whatever stands in what may not be read."""
+def _known_step(facts: AttachmentFacts, unreadable: tuple[Unreadable, ...]) -> Step | UnknownStep:
+    """Return the next step, if it is the same whatever the unreadable objects contain."""
     step = next_step(facts)
     kinds = {each.kind for each in unreadable}
-    of_no_volume = PERSISTENT_VOLUME in kinds and isinstance(step, Refuse)
-    of_no_node_id = CSI_NODE in kinds and _depends_on_the_node_id(facts)
-    if of_no_volume or of_no_node_id:
-        return CannotBeTold(tuple(each for each in unreadable if each.kind != CSI_DRIVER))
+    lacks_volume = PERSISTENT_VOLUME in kinds and isinstance(step, Refuse)
+    lacks_node_id = CSI_NODE in kinds and _depends_on_the_node_id(facts)
+    if lacks_volume or lacks_node_id:
+        return UnknownStep(tuple(each for each in unreadable if each.kind != CSI_DRIVER))
     return step
 
 
 def _depends_on_the_node_id(facts: AttachmentFacts) -> bool:
-    """Where that is not known."""
     any_id = recorded_node_id(facts.attachment) or "any"
     return next_step(replace(facts, node_id=any_id)) != next_step(facts)
 
@@ -148,9 +150,9 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
         "created": metadata.get("creationTimestamp"),
         "deleted": metadata.get("deletionTimestamp"),
         "errors": [{"of": what, **error} for what, error in _errors(found)],
-        "nextStep": None if isinstance(step, CannotBeTold) else type(step).__name__,
+        "nextStep": None if isinstance(step, UnknownStep) else type(step).__name__,
         "attachRequired": outlook.attach_required,
-        "driverAttaches": True if _is_surely_asked(facts) else None,
+        "driverAttaches": True if _is_surely_called(facts) else None,
         "nextStepWhereItDoesNot": outlook.otherwise,
         "unreadable": [str(each) for each in outlook.unreadable],
     }
@@ -162,7 +164,7 @@ def _what(found: Json, driver: str) -> str:
     name, node = objects.name_of(found).name, node_name_of(found)
     if objects.is_being_deleted(found):
         return f"{name} is being deleted: {which} is to be detached from the node {node} by {driver}."
-    return f"{name} asks that {which} be attached to the node {node} by {driver}."
+    return f"{name} requests that {which} be attached to the node {node} by {driver}."
 
 
 def _state(found: Json, now: datetime) -> str:
@@ -170,153 +172,160 @@ def _state(found: Json, now: datetime) -> str:
     if objects.is_being_deleted(found):
         since = _ago(objects.metadata(found).get("deletionTimestamp"), now)
         attached = "still attached" if is_attached(found) else "not attached"
-        return f"Its deletion was asked for{since}; it is {attached}."
+        return f"Its deletion was requested{since}; it is {attached}."
     return (
-        f"It was asked for{asked}, and is attached." if is_attached(found) else f"It was asked for{asked}, and waits."
+        f"It was requested{asked}, and is attached." if is_attached(found) else f"It was requested{asked}, and waits."
     )
 
 
 def _tried(found: Json, now: datetime) -> tuple[str, ...]:
-    told = []
+    tried = []
     for what, error in _errors(found):
         code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
-        told.append(f"{what} failed{_ago(error.get('time'), now)}{code}: {error.get('message') or 'no reason is told'}")
-    return tuple(told)
+        tried.append(f"{what} failed{_ago(error.get('time'), now)}{code}: {error.get('message') or 'without a reason'}")
+    return tuple(tried)
 
 
 def _errors(found: Json) -> list[tuple[str, Json]]:
     status = found.get("status")
-    told = status if isinstance(status, Mapping) else {}
+    members = status if isinstance(status, Mapping) else {}
     kinds = ((ATTACHING, "attachError"), (DETACHING, "detachError"))
-    return [(what, told[member]) for what, member in kinds if isinstance(told.get(member), Mapping)]
+    return [(what, members[member]) for what, member in kinds if isinstance(members.get(member), Mapping)]
 
 
 def _either_way(outlook: _Outlook) -> str:
-    """Only the driver itself says whether it attaches; where it does not, its attacher only tells so."""
+    """Return both next steps if no object shows whether the driver can attach: only the driver itself knows."""
     if outlook.otherwise is None:
         return _next(outlook)
-    otherwise = "its attacher tells that it is attached, and does nothing else."
+    otherwise = "its attacher marks it attached, and does nothing else."
     if outlook.otherwise == NOTHING:
         going = objects.is_being_deleted(outlook.facts.attachment)
         otherwise = "its attacher does nothing." if going else AS_IT_SHOULD_BE
-    return f"{_what_speaks_against(outlook)} If it can: {_next(outlook)} If it cannot: {otherwise}"
+    return f"{_likelihood(outlook)} If it can: {_next(outlook)} If it cannot: {otherwise}"
 
 
-def _what_speaks_against(outlook: _Outlook) -> str:
+def _likelihood(outlook: _Outlook) -> str:
     which = "No object that may be read" if outlook.unreadable else "No object"
-    told = f"{which} says whether {outlook.facts.driver} can publish volumes (PUBLISH_UNPUBLISH_VOLUME)"
-    signs = [
-        *(["its CSIDriver has attachRequired: false"] if outlook.attach_required is False else []),
-        *([WITHOUT_FINALIZER] if is_attached(outlook.facts.attachment) else []),
-    ]
-    return f"{told}: most likely it cannot, as {' and '.join(signs)}." if signs else f"{told}."
+    unknown = f"{which} shows whether {outlook.facts.driver} can publish volumes (PUBLISH_UNPUBLISH_VOLUME)"
+    signs = []
+    if outlook.attach_required is False:
+        signs.append("its CSIDriver has attachRequired: false")
+    if is_marked(outlook.facts.attachment):
+        signs.append("it could not when this was marked attached")
+    elif is_attached(outlook.facts.attachment):
+        signs.append("it is attached without an attacher's finalizer")
+    return f"{unknown}: most likely it cannot, as {' and '.join(signs)}." if signs else f"{unknown}."
 
 
 def _next(outlook: _Outlook) -> str:
     facts, step = outlook.facts, outlook.step
     match step:
-        case CannotBeTold(unreadable):
+        case UnknownStep(unreadable):
             them = " and ".join(f"the {each}" for each in unreadable)
-            told = f"It cannot be told: {them} {UNREADABLE}, and what comes next depends on that."
+            text = f"Unknown: {them} {UNREADABLE}, and the next step depends on that."
         case Nothing():
-            told = AS_IT_SHOULD_BE if is_attached(facts.attachment) else _waits_for_others(facts)
+            text = AS_IT_SHOULD_BE if is_attached(facts.attachment) else _kept_by(facts)
         case Refuse(sentence):
-            told = f"Nothing, until somebody mends {_what_to_mend(sentence, facts)}{_perhaps_in_the_node(outlook)}"
+            text = f"Nothing, until somebody fixes {_what_to_fix(sentence, facts)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):
-            told = _asked(outlook, f"ControllerPublishVolume of {source.handle} to {node_id}")
+            text = _called(outlook, f"ControllerPublishVolume of {source.handle} to {node_id}")
         case Unpublish(source, node_id):
-            told = _asked(outlook, f"ControllerUnpublishVolume of {source.handle} from {node_id}")
+            text = _called(outlook, f"ControllerUnpublishVolume of {source.handle} from {node_id}")
         case UnpublishFormer(source, node_id, _):
-            told = (
-                f"The node was called {node_id} when this was tried first, and is called {facts.node_id} now: "
-                f"{source.handle} is taken back from the former (ControllerUnpublishVolume), then attached."
+            text = (
+                f"The node had the id {node_id} when this was tried first, and has the id {facts.node_id} now: "
+                f"{source.handle} is detached from the former (ControllerUnpublishVolume), then attached."
             )
         case ProtectVolume() | ProtectAttachment() | MarkDetached():
-            doing = f"The attacher of {facts.driver} {_what_it_does(step, facts)}."
-            told = f"{doing} {_if_it_does_not(outlook)}"
-    return told
+            action = f"The attacher of {facts.driver} {_action(step, facts)}."
+            text = f"{action} {_if_it_does_not(outlook)}"
+    return text
 
 
-def _what_to_mend(sentence: str, facts: AttachmentFacts) -> str:
-    """Not a second time where it was told as what was tried."""
+def _what_to_fix(sentence: str, facts: AttachmentFacts) -> str:
+    """Return the sentence, unless it is already shown as the last failure."""
     last = _last_error(facts.attachment)
     if last is not None and last.get("message") == sentence:
-        return "what it failed for."
-    return f"it: {sentence}" if sentence.endswith("?") else f"it: {sentence}."
+        return "the cause of that failure."
+    return f"it: {sentence}."
 
 
-def _asked(outlook: _Outlook, call: str) -> str:
-    """An error without a code may be none of the driver's: that of a secret that cannot be read comes before it."""
+def _called(outlook: _Outlook, call: str) -> str:
     last = _last_error(outlook.facts.attachment)
     if last is None:
-        return f"The driver is asked: {call}. {_if_it_is_not(outlook)}"
+        return f"The driver is called: {call}. {_if_it_is_not(outlook)}"
+    # An error without a code need not be the driver's: a secret that cannot be read is found before the call.
     if last.get("errorCode") is None:
-        return f"It is tried {AGAIN}; once what it failed for is mended, the driver is asked: {call}."
-    return f"The driver is asked {AGAIN}: {call}."
+        return f"It is retried {RETRIED}; once that is fixed, the driver is called: {call}."
+    return f"The driver is called again, {RETRIED}: {call}."
 
 
 def _if_it_is_not(outlook: _Outlook) -> str:
     quiet = outlook.untouched_for
-    waiting = f"No outcome has been told for {quiet}: if that stays so" if quiet else "If no outcome is told"
-    return f"{waiting}, no attacher of {outlook.facts.driver} is running, or the driver does not answer."
+    waiting = (
+        f"No result has been recorded for {quiet}: if that does not change" if quiet else "If no result is recorded"
+    )
+    return f"{waiting}, no attacher of {outlook.facts.driver} is running, or the driver does not respond."
 
 
 def _if_it_does_not(outlook: _Outlook) -> str:
     if _last_error(outlook.facts.attachment) is not None:
-        return f"It is tried {AGAIN}."
+        return f"It is retried {RETRIED}."
     if not outlook.untouched_for:
         return "If that does not happen, none is running."
     return (
         f"No attacher of {outlook.facts.driver} has touched it for {outlook.untouched_for}: "
-        "if that stays so, none is running."
+        "if that does not change, none is running."
     )
 
 
 def _perhaps_in_the_node(outlook: _Outlook) -> str:
-    """It is read only where the CSINode does not say what the driver calls the node."""
+    # The Node counts only if the CSINode does not have the driver's id.
     node = next((each for each in outlook.unreadable if each.kind == NODE), None)
     if node is None or not _depends_on_the_node_id(outlook.facts):
         return ""
-    return f" Unless the {node} says it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
+    return f" Unless the {node} has it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
 
 
 def _last_error(found: Json) -> Json | None:
-    """In what is being tried now: what failed in attaching stays there while it is detached."""
+    """Return the error of the current direction: that of attaching stays on an object that is being detached."""
     tried = DETACHING if objects.is_being_deleted(found) else ATTACHING
     return next((error for what, error in _errors(found) if what == tried), None)
 
 
 def _code_name(code: object) -> str:
-    """As people know it: NOT_FOUND."""
+    """Return the code's name, such as NOT_FOUND, and its number."""
     return next((f"{known.name}, code {known.value}" for known in Code if known.value == code), f"code {code}")
 
 
-def _what_it_does(step: ProtectVolume | ProtectAttachment | MarkDetached, facts: AttachmentFacts) -> str:
+def _action(step: ProtectVolume | ProtectAttachment | MarkDetached, facts: AttachmentFacts) -> str:
     match step:
         case ProtectVolume(volume, _):
-            return f"sets its finalizer on the PersistentVolume {volume}, and then attaches"
+            return f"adds its finalizer to the PersistentVolume {volume}, and then attaches"
         case ProtectAttachment():
-            return "sets its finalizer and the node's id on this object, and then attaches"
+            return "adds its finalizer and the node's id to this object, and then attaches"
         case MarkDetached():
             then = "" if objects.is_being_deleted(facts.attachment) else ", and then attaches"
-            return f"takes back that it is attached, since the finalizer that it sets before is missing{then}"
+            was_marked = is_marked(facts.attachment)
+            reason = "the driver could not attach when it was set" if was_marked else "its finalizer is missing"
+            return f"resets `attached`, since {reason}{then}"
 
 
-def _waits_for_others(facts: AttachmentFacts) -> str:
+def _kept_by(facts: AttachmentFacts) -> str:
     finalizers = ", ".join(objects.finalizers(facts.attachment))
     if finalizers:
-        return f"It is detached, and kept by others: {finalizers}."
+        return f"It is detached; other finalizers keep it: {finalizers}."
     recorded = recorded_node_id(facts.attachment)
     return "Nothing." if recorded is None else f"Nothing: it was detached from {recorded}."
 
 
 def _untouched_for(found: Json, now: datetime) -> str:
-    """When it was told to be attached stands nowhere."""
+    # No field shows when an object was attached.
     if is_attached(found) and not objects.is_being_deleted(found):
         return ""
     metadata = objects.metadata(found)
-    told = [metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")]
-    times = [time for text in (*told, *(error.get("time") for _, error in _errors(found))) if (time := _time(text))]
+    stamps = [metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")]
+    times = [time for text in (*stamps, *(error.get("time") for _, error in _errors(found))) if (time := _time(text))]
     return _length(now - max(times)) if times else ""
 
 

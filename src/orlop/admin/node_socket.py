@@ -1,10 +1,10 @@
-"""The way to a node on this machine: which socket, and one question with its answers over it. Blocks.
+"""Find the admin socket of a node on this machine, and send it one request. Blocks.
 
 The socket is root's. Errors are sentences for the person who asked:
 
     NodeError
       NodeUnreachable    nobody answers there, or stopped answering
-      NodeRefused        the node says no; `why` tells what exit code that is
+      NodeRefused        the node refuses; `why` decides the exit code
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from orlop.admin.up_state import DEFAULT_STATE, Holder, UpState, holder_of, is_up_state, start_command
+from orlop.admin.up_state import (
+    RUNNING,
+    Holder,
+    SeveralRun,
+    UpState,
+    holder_of,
+    is_up_state,
+    start_command,
+    unnamed_state,
+)
 from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
 from orlop.records.afterlife_report import (
     LONGEST_ANSWER,
@@ -33,6 +42,8 @@ from orlop.records.afterlife_report import (
 
 SOCKETS: Final = Path("/run/orlop")
 SOCKET_NAME: Final = "admin.sock"
+SUFFIX_BESIDE_ENDPOINT: Final = ".admin.sock"
+UNIX_SOCKETS: Final = "/proc/net/unix"
 DEFAULT_DRIVER: Final = "csi.orlop.dev"
 CONNECT_SECONDS: Final = 5.0
 SHORT_ANSWER_SECONDS: Final = 60.0
@@ -53,21 +64,26 @@ class NodeRefused(NodeError):
         self.why: Why = why
 
 
-def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
-    """What was given; else the default driver's; else the only one there is; else that of `orlop up`.
+def find_socket(named: str | None, sockets: Path = SOCKETS) -> Path:
+    """Return the socket named; else the default driver's, the only one there is, that of the only `orlop up`.
 
-    One that nobody listens on any more is passed over, unless there is no other.
+    Sockets that nobody listens on are passed over, unless there is no other.
     """
-    if given:
-        return Path(given)
-    default, up = sockets / DEFAULT_DRIVER / SOCKET_NAME, UpState(DEFAULT_STATE)
+    if named:
+        return Path(named)
+    default = sockets / DEFAULT_DRIVER / SOCKET_NAME
     if _is_listened_on(default):
         return default
+    try:
+        up = unnamed_state(sockets / RUNNING.name)
+    except SeveralRun as error:
+        raise NodeUnreachable(str(error)) from None
     there = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
     found = [path for path in there if _is_listened_on(path)]
     if not found and _is_listened_on(up.node_socket):
         return up.node_socket
-    found = found or there
+    # Last: these may be of drivers that somebody only tries out.
+    found = found or [path for path in _sockets_beside_endpoints() if _is_listened_on(path)] or there
     if len(found) == 1 or default in found:
         return default if default in found else found[0]
     if found:
@@ -81,8 +97,19 @@ def find_socket(given: str | None, sockets: Path = SOCKETS) -> Path:
     )
 
 
+def _sockets_beside_endpoints() -> list[Path]:
+    """Return the admin sockets of drivers that run with an endpoint and a working directory of their own."""
+    try:
+        lines = Path(UNIX_SOCKETS).read_bytes().splitlines()
+    except OSError:
+        return []
+    # The path is the rest of a line after seven fields, and missing for sockets without one.
+    paths = {os.fsdecode(fields[7]) for line in lines if len(fields := line.split(maxsplit=7)) > 7}  # noqa: PLR2004
+    return sorted(Path(path) for path in paths if path.startswith("/") and path.endswith(SUFFIX_BESIDE_ENDPOINT))
+
+
 def _is_listened_on(path: Path) -> bool:
-    """Who may not look is told so when connecting."""
+    """Return True also when that is forbidden to us: connecting then gives the better error."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
         attempt.settimeout(CONNECT_SECONDS)
         try:
@@ -93,7 +120,7 @@ def _is_listened_on(path: Path) -> bool:
 
 
 def _may_exist(path: Path) -> bool:
-    """Who may not look is told so when connecting."""
+    """Return True also when that is forbidden to us: connecting then gives the better error."""
     try:
         return path.exists()
     except PermissionError:
@@ -110,7 +137,7 @@ class Conversation:
         try:
             send_frame(self._connection, MESSAGE, encode_question(question), descriptors)
         except (BrokenPipeError, ConnectionResetError):
-            return  # it has said no before it heard us: that is the answer
+            return  # it refused before it read the request: the refusal is its response
 
     def frame(self) -> Frame:
         """The next one, as it comes: bytes of a download, or a message for `message_in`."""
@@ -125,7 +152,7 @@ class Conversation:
         return message_in(self.frame())
 
     def say_no_more(self) -> None:
-        """Tells the node to stop; it still has the last word."""
+        """Ask the node to stop; it still sends its last response."""
         with suppress(OSError):  # it ended just now
             self._connection.shutdown(socket.SHUT_WR)
 
@@ -177,8 +204,8 @@ def _why_up_is_silent(state: UpState, path: Path) -> str | None:
         return None
     return (
         f"The `orlop up` in {state.folder} runs with a driver that is not ours, at {holder.driver}: what its volumes "
-        "leave is that driver's to tell. If it is an orlop driver too, name its --adminsocket with --socket; what pods "
-        "left of our own is told again when `orlop up` runs without --driver."
+        "leave, only that driver can show. If it is an orlop driver too, name its --adminsocket with --socket; what "
+        "pods left of our own is shown again when `orlop up` runs without --driver."
     )
 
 
@@ -187,7 +214,7 @@ def _nothing_runs(state: UpState) -> str:
 
 
 def _holder(state: UpState) -> Holder | None:
-    """Who may not look is told so when connecting."""
+    """Return None also when that is forbidden to us: connecting then gives the better error."""
     try:
         return holder_of(state)
     except OSError:

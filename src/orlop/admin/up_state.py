@@ -3,6 +3,9 @@
 Who uses it holds the kernel's lock on `lock`, which ends with the process however that dies; what is written in the
 file says who it is, and counts only while the lock is held. The file stays: one that is removed could be locked by one
 process while another locks a new one.
+
+Each `orlop up` that runs also has a file in /run/orlop/running_ups, named after its process and holding the path of
+its folder: so commands find it without --state. What decides whether it still runs is the lock of that folder.
 """
 
 from __future__ import annotations
@@ -11,17 +14,19 @@ import errno
 import fcntl
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orlop.host.process_records import ProcessIdentity, identity_of_process, read_identity
+from orlop.host.kernel.process_records import ProcessIdentity, identity_of_process, read_identity
 
 DEFAULT_STATE: Final = Path("/var/lib/orlop/up")
 MARK: Final = "orlop up"
 LONGEST_NOTE: Final = 1000
+RUNNING: Final = Path("/run/orlop/running_ups")
+"""For root alone. No driver's folder in /run/orlop can have this name: theirs have no underscore."""
 LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -60,15 +65,25 @@ class UpState:
         return self.kubelet / "node-name"
 
     def strangers(self) -> list[str]:
-        """What is in the folder and none of ours."""
-        own = {path.name for path in (self.kubeconfig, self.api, self.kubelet, self.scratch, self.node_socket)}
-        own |= {self.lock.name, f"{self.node_socket.name}.lock"}
-        return sorted(set(os.listdir(self.folder)) - own)  # noqa: PTH208 - names alone
+        """Return the names in the folder that are not ours: in one that no `orlop up` has used yet, all of them.
+
+        There `api` may be a folder of somebody's sources. An empty lock file is ours: the process that created
+        it was killed before it wrote the first line.
+        """
+        names = set(os.listdir(self.folder))  # noqa: PTH208 - names alone
+        if is_up_state(self):
+            return sorted(names - self.own_names())
+        is_lock_empty = self.lock.is_file() and not self.lock.stat().st_size
+        return sorted(names - ({self.lock.name} if is_lock_empty else set()))
+
+    def own_names(self) -> frozenset[str]:
+        own = (self.kubeconfig, self.api, self.kubelet, self.scratch, self.node_socket, self.lock)
+        return frozenset({*(path.name for path in own), f"{self.node_socket.name}.lock"})
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`since` is a time as text; empty where the holder has not said it yet. `driver`: where another than ours is."""
+    """`since` is a time as text, empty until it is written. `driver` is the endpoint of another driver than ours."""
 
     process: ProcessIdentity | None
     since: str
@@ -87,12 +102,20 @@ class InUse(Exception):
         self.holder = holder
 
 
+class SeveralRun(Exception):
+    """No folder was named, and there is more than one to choose from."""
+
+    def __init__(self, states: Sequence[UpState]) -> None:
+        folders = ", ".join(str(state.folder) for state in states)
+        super().__init__(f"There are several `orlop up` on this machine, in {folders}: choose one with --state DIR.")
+
+
 @contextmanager
 def held(state: UpState, since: str, driver: str = "") -> Iterator[None]:
     """`driver` is the endpoint of one in the place of ours. Raises `InUse`, or OSError where the file cannot be had."""
     descriptor = os.open(state.lock, LOCK_FLAGS, 0o600)
     try:
-        # Whoever erases the folder removes the file that it has locked: who waited for that one has locked nothing.
+        # A process that erases the folder removes the file it has locked. Then the file we locked is no longer there.
         if not _lock(descriptor) or not _is_there(state.lock, descriptor):
             raise InUse(_note(descriptor))
         _write(descriptor, f"{MARK}\n{identity_of_process(os.getpid())}\n{since}\n{driver}\n")
@@ -122,6 +145,65 @@ def is_up_state(state: UpState) -> bool:
     return False
 
 
+# ---- those that run --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def recorded(state: UpState, registry: Path | None = None) -> Iterator[None]:
+    """Record that this process runs an `orlop up`. Enter it while the folder is held. Raises OSError."""
+    folder = registry or RUNNING
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    _remove_stale(folder)
+    entry = folder / str(identity_of_process(os.getpid()))
+    entry.write_bytes(os.fsencode(state.folder))
+    try:
+        yield
+    finally:
+        entry.unlink(missing_ok=True)
+
+
+def running_ups(registry: Path | None = None) -> list[UpState]:
+    """Return those that run on this machine, ordered by their folders; none where we may not see them."""
+    found = (_runs(entry) for entry in _entries(registry or RUNNING))
+    return sorted((state for state in found if state is not None), key=lambda state: state.folder)
+
+
+def unnamed_state(registry: Path | None = None) -> UpState:
+    """Return the folder for a command that names none: of the only one that runs, else the default. SeveralRun."""
+    running = running_ups(registry)
+    if len(running) > 1:
+        raise SeveralRun(running)
+    return running[0] if running else UpState(DEFAULT_STATE)
+
+
+def _entries(registry: Path) -> list[Path]:
+    try:
+        return sorted(registry.iterdir())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def _runs(entry: Path) -> UpState | None:
+    """The folder that it names, if the process that it is named after holds it."""
+    with suppress(OSError):
+        state = UpState(Path(os.fsdecode(entry.read_bytes())))
+        holder = holder_of(state)
+        if holder is not None and str(holder.process) == entry.name:
+            return state
+    return None
+
+
+def _remove_stale(registry: Path) -> None:
+    """Also one whose folder we cannot see stays while its process is there: it may be in another mount namespace."""
+    for entry in _entries(registry):
+        process = read_identity(entry.name)
+        if process is not None and identity_of_process(process.number) != process and _runs(entry) is None:
+            entry.unlink(missing_ok=True)
+
+
+# ---- of files and folders that may be those of an `orlop up` ---------------------------------------------------------
+
+
 def state_of(kubeconfig: Path) -> UpState | None:
     """Of the `orlop up` that has written this file, if one has."""
     state = UpState(kubeconfig.absolute().parent)
@@ -129,7 +211,7 @@ def state_of(kubeconfig: Path) -> UpState | None:
 
 
 def is_stopped(state: UpState) -> bool:
-    """An `orlop up` has used it, and none does now. Who may not look is told so by what is asked next."""
+    """Return whether an `orlop up` has used it, and none does now. False also where we may not read that."""
     try:
         return is_up_state(state) and holder_of(state) is None
     except OSError:

@@ -1,4 +1,4 @@
-"""`orlop afterlife …`: the folders that dead pods left on this node: found, read, brought back, kept, erased.
+"""`orlop afterlife …`: list, read, restore, keep and erase the folders that dead pods left on this node.
 
 Asks the node's process over its socket; as root, on the node. Exit codes: 0 done, 1 it failed or was refused, 2 wrong
 use, 3 there is no such folder or file, 130 interrupted.
@@ -20,7 +20,8 @@ from orlop.admin.afterlife import Afterlife
 from orlop.admin.afterlife_list_rules import ORDERS, Wanted, chosen
 from orlop.admin.node_socket import NodeError, NodeRefused, NodeUnreachable, find_socket
 from orlop.admin.up_state import UpState
-from orlop.cli.afterlife_forms import (
+from orlop.cli.afterlife_copy import archive_output, copy_file_to_output, print_problems, restore_into
+from orlop.cli.afterlife_format import (
     content_text,
     details,
     erased_text,
@@ -35,7 +36,6 @@ from orlop.cli.afterlife_forms import (
     usage_text,
     usage_value,
 )
-from orlop.cli.afterlife_transfer import archive_output, copy_file_to_output, restore_into, tell_remarks
 from orlop.cli.durations import DurationType
 from orlop.cli.output import harmless
 from orlop.cli.output import show as show_value
@@ -68,7 +68,7 @@ def socket_option(command: Command) -> Command:
         "--socket",
         envvar="ORLOP_NODE_SOCKET",
         metavar="PATH",
-        help="The node's admin socket (or $ORLOP_NODE_SOCKET); not given: that in /run/orlop, else that of `orlop up`.",
+        help="The node's admin socket (or $ORLOP_NODE_SOCKET); default: that in /run/orlop, else that of `orlop up`.",
     )(with_state)
 
 
@@ -83,12 +83,12 @@ def output_option(*more: str) -> Callable[[Command], Command]:
 
 
 def dry_run_option(command: Command) -> Command:
-    return click.option("--dry-run", is_flag=True, help="Only say what would be done.")(command)
+    return click.option("--dry-run", is_flag=True, help="Only print what would be done.")(command)
 
 
 @contextmanager
 def node(socket: str | None) -> Iterator[Afterlife]:
-    """What it says no to is told on stderr, with the exit code that goes with it."""
+    """Print errors of the node on stderr, and exit with their code."""
     try:
         yield Afterlife(find_socket(click.get_current_context().meta.get(STATE) or socket))
     except NodeError as error:
@@ -121,11 +121,11 @@ def command() -> None:
 @click.option(
     "--sort", "order", type=click.Choice(list(ORDERS)), default="deleted", show_default=True, help=HELP_ON_ORDER
 )
-@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
 def list_folders(socket: str | None, output: str, order: str, *, reverse: bool, **filters: Any) -> None:
-    """What is retained, of which pods.
+    """List the retained folders.
 
-    How large it is, since when, and for how long still.
+    With their pods, sizes, when the pod was deleted and when they are erased.
     """
     with node(socket) as asked:
         everything = asked.list_folders()
@@ -145,7 +145,7 @@ def list_folders(socket: str | None, output: str, order: str, *, reverse: bool, 
 @socket_option
 @output_option()
 def show_folder(volume_id: str, socket: str | None, output: str) -> None:
-    """All that is known of one folder."""
+    """Show everything that is known of one folder."""
     with node(socket) as asked:
         row = asked.show(volume_id)
     if output == "text":
@@ -160,7 +160,7 @@ def show_folder(volume_id: str, socket: str | None, output: str) -> None:
 @socket_option
 @output_option()
 def list_files(volume_id: str, path: str, socket: str | None, output: str) -> None:
-    """The files in a folder, or in a folder in it. Symbolic links are shown and not followed."""
+    """List the files in a folder, or below PATH in it. Symbolic links are shown and not followed."""
     with node(socket) as asked:
         files = asked.list_files(volume_id, os.fsencode(path))
         if output != "text":
@@ -175,7 +175,7 @@ def list_files(volume_id: str, path: str, socket: str | None, output: str) -> No
 @click.argument("path")
 @socket_option
 def print_file(volume_id: str, path: str, socket: str | None) -> None:
-    """The contents of a file, as they are. Only plain files are read."""
+    """Print the contents of a file, unchanged. Only plain files are read."""
     with node(socket) as asked, asked.opened_file(volume_id, os.fsencode(path)) as descriptor:
         copy_file_to_output(descriptor)
 
@@ -184,13 +184,12 @@ def print_file(volume_id: str, path: str, socket: str | None) -> None:
 @click.argument("volume_id", metavar="ID")
 @click.argument("path", default="", metavar="[PATH]")
 @socket_option
-@click.option(
-    "-o", "file", metavar="FILE", help="Where to write it, readable for you alone; not given: standard output."
-)
+@click.option("-o", "file", metavar="FILE", help="The file to write, readable by you alone; default: standard output.")
 def download(volume_id: str, path: str, socket: str | None, file: str | None) -> None:
-    """A folder, or a part of it, as a tar archive.
+    """Download a folder, or a part of it, as a tar archive.
 
-    Devices, fifos and sockets are left out, and told. FILE is there when it is complete, and replaces what was there.
+    Devices, fifos and sockets are left out, and named on stderr. FILE appears when it is complete, and replaces what
+    was there.
     """
     try:
         with node(socket) as asked, archive_output(file) as write:
@@ -200,7 +199,7 @@ def download(volume_id: str, path: str, socket: str | None, file: str | None) ->
             raise
         click.echo(f"{file} cannot be written: {error.strerror}.", err=True)
         sys.exit(FAILED)
-    tell_remarks(done.remarks, done.remark_count)
+    print_problems(done.problems, done.problem_count)
 
 
 @command.command("keep", epilog=HELP_ON_CODES)
@@ -245,7 +244,7 @@ def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) 
         except NodeUnreachable as error:
             raise NodeUnreachable(f"{error} What was copied is in {folder}/.orlop-unfinished-…, if anything.") from None
     place = folder / restored.name
-    tell_remarks(restored.remarks, restored.remark_count)
+    print_problems(restored.problems, restored.problem_count)
     if dry_run:
         click.echo(f"It would be restored to {place}.")
     elif restored.finished:
@@ -291,16 +290,16 @@ def _confirmed(row: FolderRow) -> str:
 @socket_option
 @output_option()
 def usage(socket: str | None, output: str) -> None:
-    """What retained folders take, and how full the disk is.
+    """Show how much space retained folders use, and how full the disk is.
 
-    Also how much that shortens every lifespan, and what is erased next.
+    Also how much that shortens every lifespan, and which folder is erased next.
     """
     with node(socket) as asked:
-        told = asked.usage()
+        report = asked.usage()
     if output == "text":
-        click.echo(usage_text(told))
+        click.echo(usage_text(report))
     else:
-        show_value(usage_value(told), output)
+        show_value(usage_value(report), output)
 
 
 def main(arguments: Sequence[str]) -> int:

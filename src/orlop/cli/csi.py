@@ -22,13 +22,13 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from orlop.cli.csi_forms import alternatives, fault_in, request_template, unknown_places
+from orlop.cli.csi_format import alternatives, fault_in, request_template, unknown_places
 from orlop.cli.durations import DurationType
 from orlop.cli.output import rendered, show
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import Endpoint, InvalidEndpoint, UnixEndpoint, parse_endpoint
 from orlop.csi.error_codes import CsiError, DeadlineExceeded, Internal, Unavailable
-from orlop.csi.grpc_transport import GrpcConnection
+from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.csi.proto import rpc
 from orlop.csi.rpc_type import Rpc
 from orlop.foundation.clock import SystemClock
@@ -139,8 +139,8 @@ def parse_request(method: AnyRpc, text: str) -> Message:
     try:
         return json_format.Parse(text, method.request())  # type: ignore[no-any-return]  # the stubs leave it open
     except json_format.ParseError as error:
-        told = own_words(method, text) or hide(str(error), secrets_in(text))
-        raise click.UsageError(f"the JSON is no {name}: {told}") from None
+        reason = own_words(method, text) or hide(str(error), secrets_in(text))
+        raise click.UsageError(f"the JSON is no {name}: {reason}") from None
 
 
 def own_words(method: AnyRpc, text: str) -> str | None:
@@ -154,18 +154,18 @@ def secrets_in(text: str) -> set[str]:
     """What protobuf may quote of a request that it cannot read: all below each key that speaks of secrets."""
     found: set[str] = set()
 
-    def look(value: Any, *, secret: bool) -> None:
+    def collect(value: Any, *, secret: bool) -> None:
         if isinstance(value, dict):
             for key, inner in value.items():
-                look(inner, secret=secret or "secret" in key.lower())
+                collect(inner, secret=secret or "secret" in key.lower())
         elif isinstance(value, list):
             for inner in value:
-                look(inner, secret=secret)
+                collect(inner, secret=secret)
         elif secret:
             found.add(str(value))
 
     with suppress(ValueError, RecursionError):
-        look(json.loads(text), secret=False)
+        collect(json.loads(text), secret=False)
     return found
 
 
@@ -190,9 +190,9 @@ async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, wi
         await client.close()
 
 
-async def print_each(given: AsyncIterator[Message], output: str) -> None:
+async def print_each(answers: AsyncIterator[Message], output: str) -> None:
     printed = 0
-    async for answer in given:
+    async for answer in answers:
         if printed and output == "yaml":
             click.echo("---")
         show(as_dict(answer), output)

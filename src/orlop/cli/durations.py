@@ -1,4 +1,4 @@
-"""A duration as a parameter of a command, in seconds: Go's form, and days in front of it, as we print them."""
+"""A click parameter type for durations, in seconds: Go's form, and days in front of it, as we print them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`orlop explain …`: in words, what an object waits for, since when, what was tried, and what comes next.
+"""`orlop explain …`: what an object waits for, since when, what was tried, and what comes next.
 
-Reads and changes nothing; what it quotes cannot command a terminal.
-Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object.
+It only reads. Control characters in what it quotes are escaped.
+Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object.
 """
 
 from __future__ import annotations
@@ -18,19 +18,29 @@ from typing import Any, Final, NoReturn
 import click
 
 from orlop.admin.explain_attachment import AttachmentSeen, Explanation, Unreadable, explain
-from orlop.admin.up_state import DEFAULT_STATE, UpState, is_stopped, is_up_state, start_command, state_of
+from orlop.admin.up_state import (
+    DEFAULT_STATE,
+    SeveralRun,
+    UpState,
+    is_stopped,
+    is_up_state,
+    running_ups,
+    start_command,
+    state_of,
+)
 from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
+from orlop.kube.api_errors import ApiError, Forbidden, NotFound
 from orlop.kube.client import KubeClient, Patience
-from orlop.kube.errors import ApiError, Forbidden, NotFound
+from orlop.kube.config.cluster_access import ClusterAccess
+from orlop.kube.config.kubeconfig import Kubeconfig, KubeconfigError
+from orlop.kube.config.kubeconfig_files import NoKubeconfig
+from orlop.kube.http.http_transport import HttpTransport
 from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
-from orlop.kube.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.objects import ObjectName
-from orlop.kube.transport import HttpTransport
-from orlop.processes.kube_side import run_plugin
-from orlop.sidecars.attacher.attach_rules import attacher_of, node_name_of
-from orlop.sidecars.attacher.node_id_rules import id_in_annotation, id_in_csi_node
+from orlop.processes.kube_wiring import run_plugin
+from orlop.sidecars.attacher.attach_rules import attacher_of, id_in_annotation, id_in_csi_node, node_name_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 FAILED: Final = 1
@@ -39,13 +49,13 @@ NOT_FOUND: Final = 3
 PRINTED: Final = "volumeattachment.storage.k8s.io/"
 """What `kubectl get -o name` puts before a name."""
 OTHER_NAMES: Final = {"volumeattachments": "volumeattachment", "va": "volumeattachment"}
-HELP_ON_CODES: Final = "Exit codes: 0 told, 1 it failed, 2 wrong use, 3 there is no such object."
+HELP_ON_CODES: Final = "Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object."
 PATIENCE: Final = Patience(10.0, attempts=2)
-"""Somebody sits there and waits; a controller has more patience."""
+"""Shorter than a controller's: a person waits for the output."""
 
 
 class _Kinds(click.Group):
-    """Each has the other names that people know it by, too."""
+    """Kinds can also be written as kubectl accepts them."""
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         return super().get_command(context, OTHER_NAMES.get(name, name))
@@ -58,26 +68,31 @@ class _Kinds(click.Group):
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 def command() -> None:
-    """What an object waits for, since when, what was tried, and what comes next."""
+    """Explain what an object waits for, since when, what was tried, and what comes next."""
 
 
 @command.command(
     "volumeattachment",
-    short_help="Also `volumeattachments` and `va`: whether a volume is attached to a node.",
+    short_help="Explain a VolumeAttachment; also `volumeattachments` and `va`.",
     epilog=HELP_ON_CODES,
 )
 @click.argument("name")
-@click.option("--kubeconfig", default="", metavar="FILE", help="Not given: as kubectl finds it.")
-@click.option("--state", default="", metavar="DIR", help="The folder of an `orlop up`: the same as its kubeconfig.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
+@click.option(
+    "--kubeconfig",
+    default="",
+    metavar="FILE",
+    help="Kubeconfig file; default: the file that kubectl would use, else that of the only `orlop up` that runs.",
+)
+@click.option("--state", default="", metavar="DIR", help="Folder of an `orlop up`, in place of --kubeconfig.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Output format.")
 def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> None:
     """Explain the VolumeAttachment NAME, as `kubectl get volumeattachments` shows it, with or without `-o name`."""
     if state and kubeconfig:
-        raise click.UsageError("--state and --kubeconfig say the same: give one of them.")
+        raise click.UsageError("--state and --kubeconfig exclude each other: use one of them.")
     name = name.removeprefix(PRINTED)
     kubeconfig = str(UpState(Path(state)).kubeconfig) if state else kubeconfig
     try:
-        told = asyncio.run(_told(name, kubeconfig))
+        explanation = asyncio.run(_explanation(name, kubeconfig))
     except NotFound:
         _end(NOT_FOUND, f"There is no VolumeAttachment {name}.")
     except InvalidPath as error:
@@ -85,9 +100,13 @@ def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> No
     except (ApiError, KubeconfigError) as error:
         _end(FAILED, _failure(error, kubeconfig))
     if output == "text":
-        click.echo("\n".join(map(harmless, (told.what, told.state, *told.tried, f"Next: {told.next}"))))
+        click.echo(
+            "\n".join(
+                map(harmless, (explanation.what, explanation.state, *explanation.tried, f"Next: {explanation.next}"))
+            )
+        )
     else:
-        show(asdict(told), output)
+        show(asdict(explanation), output)
 
 
 def _failure(error: Exception, kubeconfig: str) -> str:
@@ -106,9 +125,9 @@ def _end(code: int, why: str) -> NoReturn:
     sys.exit(code)
 
 
-async def _told(name: str, kubeconfig: str) -> Explanation:
+async def _explanation(name: str, kubeconfig: str) -> Explanation:
     clock = SystemClock()
-    access = Kubeconfig(os.environ, clock=clock, run=run_plugin).find(kubeconfig)
+    access = _access(Kubeconfig(os.environ, clock=clock, run=run_plugin), kubeconfig)
     client = KubeClient(
         HttpTransport(access),
         clock=clock,
@@ -124,8 +143,21 @@ async def _told(name: str, kubeconfig: str) -> Explanation:
         await client.close()
 
 
+def _access(files: Kubeconfig, kubeconfig: str) -> ClusterAccess:
+    """As kubectl finds it; where it finds nothing and nobody named a file, the only `orlop up` that runs is meant."""
+    try:
+        return files.find(kubeconfig)
+    except NoKubeconfig as error:
+        running = [] if kubeconfig or os.environ.get("KUBECONFIG") else running_ups()
+        if not running:
+            raise
+        if len(running) > 1:
+            raise KubeconfigError(f"{error}. {SeveralRun(running)}") from None
+        return files.find(str(running[0].kubeconfig))
+
+
 class _Reader:
-    """Reads what a VolumeAttachment depends on, and keeps in mind what may not be read."""
+    """Reads what a VolumeAttachment depends on, and remembers what may not be read."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -140,7 +172,8 @@ class _Reader:
     async def _node_id(self, attachment: dict[str, Any]) -> str | None:
         node, driver = node_name_of(attachment), attacher_of(attachment)
         known = id_in_csi_node(await self._found(CSI_NODE, node), driver)
-        if known or self._unreadable_is(CSI_NODE):  # what the Node says counts only where the CSINode says nothing
+        # The Node counts only if the CSINode does not have the driver's id.
+        if known or self._unreadable_is(CSI_NODE):
             return known
         return id_in_annotation(await self._found(NODE, node) or {}, driver)
 
@@ -150,7 +183,7 @@ class _Reader:
         return required if isinstance(required, bool) else None
 
     async def _found(self, kind: Kind, name: str) -> dict[str, Any] | None:
-        """None where it is not there, may not be read, or can have no such name."""
+        """Return the object; None if it does not exist, may not be read, or can have no such name."""
         if not name:
             return None
         try:

@@ -1,6 +1,6 @@
-"""Answers for programs: JSON, in colours on a person's terminal, or YAML; and sentences for people.
+"""Print values as JSON (in colours on a terminal) or YAML, and escape sentences.
 
-Whoever asks may have a terminal, and what is answered may quote anybody: nothing of it gets there as a command.
+Output may quote text that a tenant wrote: nothing of it reaches a terminal as a command.
 """
 
 from __future__ import annotations

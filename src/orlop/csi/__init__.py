@@ -1,4 +1,5 @@
-"""Both ends of CSI, for any driver: the interface, a server, a client, and both without a socket between.
+"""Both ends of CSI, for any driver: messages, errors, a server, a client, and a transport within one process.
 
-Knows nothing of storage and nothing of Kubernetes objects. gRPC is spoken by hand on both ends: no grpc here.
+`grpc/` holds gRPC over HTTP/2, written by hand: no grpcio anywhere. `proto/` is generated from the CSI specification.
+What does not belong here: anything about storage or Kubernetes objects, and the services of our own driver (`driver/`).
 """

@@ -1,8 +1,8 @@
-"""Which calls must not run side by side: the key that a call holds from its first effect to its last.
+"""Decide which calls must not run concurrently: the key that a call locks from its first effect to its last. Pure.
 
-The interface asks for at most one call in flight per volume; a second one is answered ABORTED. Calls that change
-nothing hold no key. A volume may be attached to two nodes at once, so attaching and detaching are keyed by the node as
-well; a driver whose detaching from all nodes at once must wait for those has to see to that itself.
+CSI asks for at most one call in flight per volume; a second one fails with ABORTED. Calls that change nothing lock no
+key. A volume may be attached to two nodes at once, so the keys of ControllerPublishVolume and ControllerUnpublishVolume
+include the node. ControllerUnpublishVolume without a node (all nodes) does not wait for those: the driver must.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def changes_something(rpc: Rpc[Any, Any]) -> bool:
 
 
 def key_of(rpc: Rpc[Any, Any], request: Message) -> str | None:
-    """None where the call changes nothing, or names nothing (which the service will refuse)."""
+    """Return the key, or None where the call changes nothing or names nothing (the service will refuse that)."""
     reader = _READERS.get(rpc.name)
     return None if reader is None else reader(request)
 
 
 def _reader(rpc_name: str, field: str, second_field: str = "") -> Callable[[Message], str | None]:
-    """Made once for each RPC: a key is read at every call."""
+    """Build the function that reads the key, once for each RPC: it runs at every call."""
     kind = f"{_KIND_OF_NAME[rpc_name]} named" if field == "name" else field.removesuffix("_id").replace("_", " ")
 
     def read(request: Message) -> str | None:

@@ -1,8 +1,8 @@
-"""A client of any CSI driver: typed calls, typed errors, its abilities asked once per connection.
+"""A client for any CSI driver: typed calls, typed errors, capabilities read once per connection.
 
-Connecting and connecting again is the transport's, for ever. Nothing is repeated here but `Probe`: whether a call may
-be repeated is for the caller to decide, who has `is_final` to ask. Secrets of a request reach neither the log nor an
-error, even where the driver quotes them.
+The transport connects, and reconnects for ever. Only `Probe` is retried here: the caller decides whether another call
+may be repeated, with `error_codes.is_final`. Secrets of a request reach neither the log nor an error, even where the
+driver quotes them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from orlop.csi import messages
+from orlop.csi.driver_name import driver_name_problem
 from orlop.csi.error_codes import (
     Cancelled,
     Code,
@@ -37,13 +38,14 @@ from orlop.foundation.structured_log import Level, Log, hide
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
+LONGEST_SHOWN_NAME: Final = 100
 PROBE_BACKOFF: Final = Backoff(initial=0.1, factor=2.0, cap=5.0, jitter=0.2)
 SIDECAR_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
-    """What a driver says it can do, by the interface's own names; of a service it lacks: nothing."""
+class DriverCapabilities:
+    """The capabilities a driver reports, by their names in CSI; a service that is not served has none."""
 
     plugin: frozenset[str]
     controller: frozenset[str]
@@ -52,7 +54,7 @@ class Abilities:
 
 
 class CsiClient:
-    """Calls one driver through one transport."""
+    """Call one driver through one transport."""
 
     def __init__(
         self,
@@ -73,17 +75,17 @@ class CsiClient:
         self._introduced: tuple[int, str] | None = None
         self._answered = clock.elapsed()
         self._under_way = 0
-        self._abilities: tuple[int, Abilities] | None = None
+        self._capabilities: tuple[int, DriverCapabilities] | None = None
         self._controller: tuple[int, frozenset[str]] | None = None
         self._seconds = metrics.histogram(
             "csi_sidecar_operations_seconds",
-            "How long the CSI calls made here took, by driver, method and gRPC code.",
+            "Duration of CSI calls made by this process, by driver, method and gRPC code.",
             ("driver_name", "method_name", "grpc_status_code"),
             SIDECAR_BUCKETS,
         )
 
     async def call(self, method: Rpc[Request, Response], request: Request, *, within: float | None = None) -> Response:
-        """The driver's answer, or the `CsiError` it gave; `within` overrides the client's own timeout."""
+        """Call an RPC and return its response, or raise the driver's `CsiError`. `within` overrides the timeout."""
         started = self._clock.elapsed()
         self._under_way += 1
         try:
@@ -100,7 +102,7 @@ class CsiClient:
     async def stream(
         self, method: Rpc[Request, Response], request: Request, *, within: float | None = None
     ) -> AsyncGenerator[Response, None]:
-        """The driver's answers one by one, or the `CsiError` it gave, at any point."""
+        """Call a streaming RPC and yield its responses; raise the driver's `CsiError` at any point."""
         started = self._clock.elapsed()
         stream = self._transport.stream(method.path, request.SerializeToString(), self._patience(within))
         try:
@@ -114,36 +116,36 @@ class CsiClient:
     def _patience(self, within: float | None) -> float:
         return self._timeout if within is None else within
 
-    def count_as(self, driver_name: str) -> None:
-        """What its calls are counted under from now on, where the name is known without asking."""
+    def set_driver_name(self, driver_name: str) -> None:
+        """Set the driver name in metrics and logs, where it is known before the driver reports it."""
         self._name = driver_name
 
     async def connected(self) -> None:
-        """Returns when there is a connection to the driver, however long that takes."""
+        """Wait until there is a connection to the driver."""
         await self._transport.connected()
 
     @property
     def connections(self) -> int:
-        """How many connections were made so far: after a change the driver may be another one."""
+        """How many connections were made so far. After a change another driver may serve the socket."""
         return self._transport.connections
 
     @property
-    def answered(self) -> float:
-        """When, by the clock's `elapsed`, the driver last answered a call, with whatever; at first: when we began."""
+    def last_response_at(self) -> float:
+        """When, by the clock's `elapsed`, the driver last responded to a call, with a result or an error."""
         return self._answered
 
     @property
-    def under_way(self) -> int:
-        """How many calls wait for their one answer."""
+    def calls_in_flight(self) -> int:
+        """How many unary calls wait for their response."""
         return self._under_way
 
     async def ready(self) -> None:
-        """Connects and probes until the driver says that it is ready; raises what it says against ever being so."""
+        """Connect and call Probe until the driver is ready; raise errors that do not pass by themselves."""
         failures = 0
         while (why := await self._why_not_ready()) is not None:
             failures += 1
             delay = PROBE_BACKOFF.delay(failures, self._random)
-            self._log.info("the driver is not ready yet", driver=self._name, why=why, again_in_seconds=round(delay, 3))
+            self._log.info("driver not ready", driver=self._name, why=why, retry_after_seconds=round(delay, 3))
             await self._pause(delay)
 
     async def _why_not_ready(self) -> str | None:
@@ -151,10 +153,10 @@ class CsiClient:
             answer = await self.call(rpc.PROBE, csi_pb2.ProbeRequest())
         except (Unavailable, DeadlineExceeded) as error:
             return str(error)
-        return "it says so" if answer.HasField("ready") and not answer.ready.value else None
+        return "Probe returned ready: false" if answer.HasField("ready") and not answer.ready.value else None
 
     async def _pause(self, seconds: float) -> None:
-        """Shorter where a connection is made meanwhile."""
+        """Wait for `seconds`, or until a new connection is made: the driver may have been restarted and be ready."""
         connections, end = self.connections, self._clock.elapsed() + seconds
         try:
             async with self._clock.timeout(seconds):
@@ -167,38 +169,45 @@ class CsiClient:
     async def plugin_info(self) -> csi_pb2.GetPluginInfoResponse:
         info = await self.call(rpc.GET_PLUGIN_INFO, csi_pb2.GetPluginInfoRequest())
         if not info.name:
-            raise Internal("the driver gave no name in GetPluginInfo: the interface demands one")
+            raise Internal("GetPluginInfo returned no name: CSI requires one")
+        # Here, where every component learns the name: it becomes part of paths, finalizers, leases and metric labels.
+        if fault := driver_name_problem(info.name):
+            shown = repr(info.name[:LONGEST_SHOWN_NAME])
+            raise Internal(f"GetPluginInfo returned {shown}, which is not allowed as the name of a driver: {fault}")
         self._name = info.name
         return info
 
     async def driver_name(self) -> str:
-        """Asked once per connection, since on a socket that came back another driver may answer."""
+        """Return the driver's name. Read once per connection: another driver may serve a socket that was recreated."""
         while self._introduced is None or self._introduced[0] != self._transport.connections:
             connection = self._transport.connections
             self._introduced = (connection, (await self.plugin_info()).name)
         return self._introduced[1]
 
-    async def abilities(self) -> Abilities:
-        """What the driver can do: asked once per connection, since a driver that came back may be another version."""
-        while self._abilities is None or self._abilities[0] != self._transport.connections:
+    async def capabilities(self) -> DriverCapabilities:
+        """Return all capabilities. Read once per connection: a restarted driver may be another version."""
+        while self._capabilities is None or self._capabilities[0] != self._transport.connections:
             connection = self._transport.connections
-            self._abilities = (connection, await self._ask_abilities())
-        return self._abilities[1]
+            self._capabilities = (connection, await self._ask_capabilities())
+        return self._capabilities[1]
 
-    async def controller_abilities(self) -> frozenset[str]:
-        """Only those, and nobody else asked: on a controller's socket the node's half may be there and not work."""
+    async def controller_capabilities(self) -> frozenset[str]:
+        """Return the controller's capabilities alone, without calling the Node service.
+
+        On a controller's socket that service may be registered and not work.
+        """
         while self._controller is None or self._controller[0] != self._transport.connections:
             connection = self._transport.connections
             self._controller = (connection, await self._controller_of(await self._plugin_capabilities()))
         return self._controller[1]
 
     async def _controller_of(self, plugin: frozenset[str]) -> frozenset[str]:
-        return await self._controller_capabilities() if "CONTROLLER_SERVICE" in plugin else frozenset()
+        return await self._ask_controller_capabilities() if "CONTROLLER_SERVICE" in plugin else frozenset()
 
-    async def _ask_abilities(self) -> Abilities:
+    async def _ask_capabilities(self) -> DriverCapabilities:
         plugin = await self._plugin_capabilities()
         nothing: frozenset[str] = frozenset()
-        return Abilities(
+        return DriverCapabilities(
             plugin=plugin,
             controller=await self._controller_of(plugin),
             group_controller=await self._group_capabilities() if "GROUP_CONTROLLER_SERVICE" in plugin else nothing,
@@ -216,7 +225,7 @@ class CsiClient:
             )
         )
 
-    async def _controller_capabilities(self) -> frozenset[str]:
+    async def _ask_controller_capabilities(self) -> frozenset[str]:
         answer = await self.call(rpc.CONTROLLER_GET_CAPABILITIES, csi_pb2.ControllerGetCapabilitiesRequest())
         return _named(csi_pb2.ControllerServiceCapability.RPC.Type, [c.rpc.type for c in answer.capabilities])
 
@@ -232,7 +241,8 @@ class CsiClient:
         await self._transport.close()
 
     def _failed(self, method: Rpc[Any, Any], request: Message, started: float, error: CsiError) -> CsiError:
-        if not isinstance(error, Unavailable | DeadlineExceeded | Cancelled):  # these are said of drivers that are away
+        # Our own transport raises these codes for a driver that is away, so they prove no response.
+        if not isinstance(error, Unavailable | DeadlineExceeded | Cancelled):
             self._answered = self._clock.elapsed()
         message = hide(error.message, messages.secret_values(request))
         self._ended(method, request, started, error.code, error=message)
@@ -250,10 +260,10 @@ class CsiClient:
         seconds = self._clock.elapsed() - started
         self._seconds.observe(seconds, self._name, method.path, code.go_name)
         if self._log.enabled(Level.DEBUG):
-            shown = {} if response is None else {"response": messages.printable_answer(response, request)}
+            shown = {} if response is None else {"response": messages.printable_response(response, request)}
             called = f"{method.service}.{method.name}"
             self._log.debug(
-                "called",
+                "CSI call",
                 method=called,
                 code=code.name,
                 seconds=round(seconds, 6),
@@ -264,7 +274,7 @@ class CsiClient:
 
 
 async def _unless_unimplemented(ask: Callable[[], Awaitable[frozenset[str]]]) -> frozenset[str]:
-    """A controller's socket need not serve the node's half."""
+    """Return no capabilities where the service is not served: a controller's socket need not serve Node."""
     try:
         return await ask()
     except Unimplemented:
@@ -272,7 +282,7 @@ async def _unless_unimplemented(ask: Callable[[], Awaitable[frozenset[str]]]) ->
 
 
 def _named(enum: Any, numbers: list[int]) -> frozenset[str]:
-    """Names of the interface; a number newer than ours keeps itself as its name."""
+    """Return the names in CSI; a capability newer than our CSI version keeps its number."""
     known = enum.DESCRIPTOR.values_by_number
     return frozenset(known[number].name if number in known else str(number) for number in numbers)
 
@@ -282,5 +292,5 @@ def _parsed(method: Rpc[Any, Response], answer: bytes) -> Response:
         return method.response.FromString(answer)
     except DecodeError as error:
         raise Internal(
-            f"the driver's answer to {method.name} is no valid {method.response.DESCRIPTOR.name}: {error}"
+            f"the driver's response to {method.name} is no valid {method.response.DESCRIPTOR.name}: {error}"
         ) from None

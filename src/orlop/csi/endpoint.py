@@ -1,8 +1,8 @@
-"""Where a CSI server listens or a client connects: the text of a flag, read once, checked before anything starts.
+"""Parse the address where a CSI server listens or a client connects, and check it before anything starts. Pure.
 
 Spellings, all of them in use upstream: `unix:///csi/csi.sock`, `unix://csi/csi.sock` (a leading slash is meant),
 `unix:/csi/csi.sock`, `/csi/csi.sock`, `./csi.sock`, `tcp://127.0.0.1:10000`, `tcp://:10000`, `tcp://[::1]:10000`.
-Pure: whether a folder or a host exists is asked elsewhere.
+Whether a folder or a host exists is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import Final
 
 LONGEST_SOCKET_PATH: Final = 107
 HIGHEST_PORT: Final = 65535
+PLUGINS: Final = "plugins"
+"""The folder, below kubelet's, in which every driver has a folder for its socket."""
+PLUGINS_REGISTRY: Final = "plugins_registry"
+"""The folder, below kubelet's, in which kubelet looks for sockets of registrars."""
 _TCP: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]+\]|[^:\[\]/]*):(?P<port>[0-9]{1,5})")
 _LOOPBACK: Final = ("127.", "localhost", "[::1]")
 
 
 class InvalidEndpoint(ValueError):
-    """An address that cannot be one; the text says which and what is allowed."""
+    """An address that is not allowed; the message names it and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_unix_endpoint(text: str) -> UnixEndpoint:
-    """Where a TCP address has no place, and is not proposed either."""
+    """Parse an address where only a unix socket is allowed; errors do not propose TCP."""
     is_path = "/" in text and "://" not in text
     if not is_path and not text.lower().startswith("unix:"):
         raise InvalidEndpoint(f"{text!r} is no unix socket: write unix:///path/csi.sock")
@@ -68,7 +72,7 @@ def parse_unix_endpoint(text: str) -> UnixEndpoint:
 
 
 def parse_http_address(text: str) -> TcpEndpoint:
-    """`HOST:PORT` as the sidecars' `--http-endpoint` takes it; without a host every interface is meant."""
+    """Parse `HOST:PORT`, as in the upstream sidecars' `--http-endpoint`; no host means every interface."""
     match = _TCP.fullmatch(text)
     if match is None or int(match["port"]) > HIGHEST_PORT:
         raise InvalidEndpoint(f"write host:port, such as :8080 or 127.0.0.1:8080, with a port up to {HIGHEST_PORT}")
@@ -76,7 +80,7 @@ def parse_http_address(text: str) -> TcpEndpoint:
 
 
 def parse_optional_http_address(text: str) -> TcpEndpoint | None:
-    """An empty one is the sidecars' default, and stands in many manifests."""
+    """Return None for an empty text: it is the upstream sidecars' default, and many manifests have it."""
     return parse_http_address(text) if text else None
 
 

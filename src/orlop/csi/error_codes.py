@@ -1,4 +1,4 @@
-"""The errors of a CSI call, the same on both ends of the socket, and the one table from exception to gRPC code.
+"""The errors of CSI calls, the same on both ends of the socket, and the one table from exception to gRPC code. Pure.
 
     CsiError
     ├── Cancelled, DeadlineExceeded, Aborted, Unavailable, ResourceExhausted     may still be running: not final
@@ -6,8 +6,7 @@
     ├── PermissionDenied, Unauthenticated, Unimplemented
     └── Unknown, Internal, DataLoss
 
-A service raises one of these with a sentence; a client raises the same one with the same sentence. Pure: nothing here
-logs, waits or knows grpc.
+A service raises one of these with a message; the client raises the same class with the same message.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from orlop.foundation.quantity import InvalidQuantity
 
 
 class Code(IntEnum):
-    """gRPC's codes; the names are those of the interface's specification."""
+    """gRPC's status codes, by their names in the CSI specification."""
 
     OK = 0
     CANCELLED = 1
@@ -46,11 +45,11 @@ class Code(IntEnum):
 
     @property
     def go_name(self) -> str:
-        """As Go prints the code: the value of the label `grpc_status_code` in everybody's metrics."""
+        """The code as Go prints it: the value of the label `grpc_status_code` in the metrics of upstream sidecars."""
         return _GO_NAMES[int(self)]
 
 
-# Asked for at every call, so made once.
+# Every call needs them, so they are computed once.
 _GO_NAMES: Final = {int(code): "".join(word.capitalize() for word in code.name.split("_")) for code in Code} | {
     int(Code.OK): "OK",
     int(Code.CANCELLED): "Canceled",
@@ -58,7 +57,7 @@ _GO_NAMES: Final = {int(code): "".join(word.capitalize() for word in code.name.s
 
 
 class CsiError(Exception):
-    """A call that failed, with the code the other side sees or gave."""
+    """A failed call, with the gRPC code that the peer sees or sent."""
 
     code: ClassVar[Code] = Code.UNKNOWN
 
@@ -139,10 +138,10 @@ NOT_FINAL: Final = frozenset(
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether the call is over on the other side too; otherwise it may still run there, or may have had its effect.
+    """Return whether the call has ended in the driver too. If not, it may still run there, or have had its effect.
 
-    The codes are those kubelet and the upstream controllers go by. What is no answer of a driver at all (a broken
-    connection that did not become a code, a bug of ours) says nothing about the other side, so it is not final.
+    kubelet and the upstream controllers use the same codes. An exception without a code (a broken connection, a bug of
+    ours) proves nothing about the driver, so it is not final.
     """
     return isinstance(error, CsiError) and error.code not in NOT_FINAL
 
@@ -151,7 +150,7 @@ def error_of(code: Code, message: str) -> CsiError:
     return ERROR_OF_CODE.get(code, Unknown)(message)
 
 
-# The first row that matches decides; rows above the builtin ones are our own exceptions.
+# The first row that matches decides; our own exceptions stand above the built-in ones.
 CODE_OF_EXCEPTION: Final[tuple[tuple[type[BaseException], Code], ...]] = (
     (KeyHeld, Code.ABORTED),
     (InvalidQuantity, Code.INVALID_ARGUMENT),
@@ -170,7 +169,7 @@ CODE_OF_ERRNO: Final[Mapping[int, Code]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the caller is told. An unexpected one also gets its traceback into the log."""
+    """The code and message the caller receives. The traceback of an unexpected error is logged as well."""
 
     code: Code
     message: str
@@ -178,7 +177,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, method: str, request_id: str) -> Failure:
-    """The one table, applied: to a service's own errors, to the exceptions listed above, and to everything else."""
+    """Map any exception to a code: a service's own errors, the exceptions of the tables, and everything else."""
     if isinstance(error, CsiError):
         return Failure(error.code, error.message, expected=True)
     code = _code_in_table(error)
@@ -191,10 +190,10 @@ def failure_of(error: BaseException, method: str, request_id: str) -> Failure:
 
 
 def _sentence(error: BaseException) -> str:
-    """An error that breaks where it is shown must not take the place of the one it would have told."""
+    """Return the error's message. An error whose `str` fails must not hide the original one."""
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 - whatever its own code raises
+    except Exception as broken:  # noqa: BLE001 - `__str__` of a foreign exception may raise anything
         return f"{type(error).__name__}, which cannot be shown: {type(broken).__name__}"
 
 

@@ -1,12 +1,12 @@
-"""What happens around every call a driver of ours answers, once, for all services.
+"""Wrap every CSI call that one of our drivers serves: parsing, locking, logging, metrics and error codes.
 
-Order: parse → hold the key → serve → log, count and time → answer, or the one error a caller understands.
+Order: parse → lock the key → serve → log and measure → return the response, or an error with a gRPC code.
 
-A caller's deadline or cancellation ends its waiting, never the work: the service runs in a task of its own and holds
-the key until it returns, so that a retry meanwhile is ABORTED instead of running beside it. Secrets of a request are
-shown nowhere: not in its log entry, not in the answer's error, not in a traceback.
+A caller's deadline or cancellation ends its waiting, never the work: the service runs in its own task and holds the key
+until it returns, so a retry in the meantime is ABORTED instead of running beside it. Secrets of a request appear
+nowhere: not in the log entry, not in the error, not in a traceback.
 
-Must not know any service, and must not know what carries the bytes.
+Must not know any service, nor the transport.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ OPERATION_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),  # ours: a bind mount takes milliseconds
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0),  # upstream's
 )
-# Members of an enum are slow to look up, and every call asks for these.
+# Looking up members of an enum is slow, and every call needs these.
 OK: Final = Code.OK
 DEBUG: Final = Level.DEBUG
 CODE_NAMES: Final = {code: code.name for code in Code}
 LONGEST_ERROR: Final = 2048
-"""An error travels in an HTTP/2 header; peers refuse headers of more than a few KiB, and then nobody sees the error."""
+"""An error is sent in an HTTP/2 header. Peers refuse headers of more than a few KiB, and then the error is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A method that is served here, and what can be known of it before it is called."""
+    """An RPC that is served here, with what is known before it is called."""
 
     rpc: Rpc[Any, Any]
     serve: Callable[..., Any]
@@ -54,24 +54,24 @@ class Served:
 
 @dataclass(slots=True)
 class Call:
-    """One call under way."""
+    """One call in flight."""
 
     served: Served
     id: str
     started: float
     outcome: asyncio.Future[bytes | CsiError]
-    """For the caller, who may stop waiting for it."""
+    """What the caller waits for. It may stop waiting before the work ends."""
     request: Message | None = None
     key: str | None = None
     caller_waits: bool = True
 
 
 Methods = Mapping[str, tuple[Rpc[Any, Any], Callable[..., Any]]]
-"""By path on the wire: which RPC it is, and what serves it: it takes a request and gives, or yields, the answer."""
+"""By path on the wire: the RPC, and the function that takes a request and returns, or yields, responses."""
 
 
 def methods_of(*services: object) -> Methods:
-    """The methods of services, each of which extends one of the base classes in `proto.services`."""
+    """Return the RPCs of services, each of which extends a base class of `proto.services`."""
     methods: dict[str, tuple[Rpc[Any, Any], Callable[..., Any]]] = {}
     for service in services:
         name = next(kind.__name__ for kind in type(service).__mro__ if kind.__module__ == base_classes.__name__)
@@ -80,7 +80,7 @@ def methods_of(*services: object) -> Methods:
 
 
 class CallInterceptor:
-    """Serves methods to a transport."""
+    """Serve RPCs to a transport."""
 
     def __init__(
         self, methods: Methods, *, driver_name: str, log: Log, metrics: Metrics, clock: Clock, new_id: Callable[[], str]
@@ -94,7 +94,7 @@ class CallInterceptor:
         self._running: dict[str, tuple[Call, asyncio.Task[None]]] = {}
         self._seconds = metrics.histogram(
             "csi_plugin_operations_seconds",
-            "How long the CSI calls answered here took, by method and gRPC code.",
+            "Duration of CSI calls served by this process, by method and gRPC code.",
             ("driver_name", "method_name", "grpc_status_code"),
             OPERATION_BUCKETS,
         )
@@ -102,7 +102,7 @@ class CallInterceptor:
     def shape_of(self, path: str) -> Shape | None:
         if path not in self._served:
             return None
-        return Shape.MANY_ANSWERS if self._served[path].rpc.streams else Shape.ONE_ANSWER
+        return Shape.STREAMING if self._served[path].rpc.streams else Shape.UNARY
 
     async def answer(self, path: str, message: bytes) -> bytes:
         call = self._new_call(self._served[path])
@@ -113,8 +113,7 @@ class CallInterceptor:
         except asyncio.CancelledError:
             call.caller_waits = False
             if not work.done():
-                left = "the caller stopped waiting; the work goes on"
-                self._log.info(left, method=call.served.name, request_id=call.id)
+                self._log.info("caller stopped waiting; the call goes on", method=call.served.name, request_id=call.id)
             raise
         if isinstance(outcome, CsiError):
             raise outcome
@@ -131,13 +130,13 @@ class CallInterceptor:
         except BaseException as error:
             if _is_of_the_service(error):
                 raise self._failed(call, error) from None
-            # the caller left in the middle, by a deadline or by its own will
+            # The caller closed the stream, or its deadline passed.
             self._failed(call, Cancelled("the caller stopped waiting"))
             raise
         self._succeeded(call, None)
 
     async def drain(self, seconds: float) -> list[str]:
-        """Waits so long for what runs, whoever waits for it or not; names what still runs then."""
+        """Wait up to `seconds` for calls in flight, also those whose caller has left; return what still runs."""
         deadline = self._clock.deadline(seconds)
         while self._running and not deadline.passed():
             await asyncio.wait([work for _, work in self._running.values()], timeout=deadline.remaining())
@@ -154,12 +153,12 @@ class CallInterceptor:
     async def _work(self, call: Call, message: bytes) -> None:
         try:
             outcome = await self._outcome(call, message)
-        except BaseException as error:  # the loop ends, or a simulated process was killed here
+        except BaseException as error:  # The event loop ends, or a test killed a simulated process here.
             if not isinstance(error, asyncio.CancelledError):
                 self._failed(call, error)
             if not call.outcome.done():
                 call.outcome.set_exception(error)
-            # Others end here: asyncio would print what nobody asks a task for, with the secrets it may quote.
+            # Do not raise others: asyncio prints exceptions that nobody retrieves from a task, with any secrets.
             if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
                 raise
             return
@@ -190,12 +189,12 @@ class CallInterceptor:
 
     def _succeeded(self, call: Call, response: Message | None) -> None:
         seconds = self._ended(call, OK)
-        # Calls that change nothing come by the dozen (kubelet asks for capabilities before each step).
+        # Calls that change nothing are frequent: kubelet calls NodeGetCapabilities before each step.
         if call.served.changes_something:
             self._log.info("call served", **_facts(call, OK, seconds))
         if self._log.enabled(DEBUG):
             shown = _shown_answer(call, response)
-            self._log.debug("call in full", **_facts(call, OK, seconds), request=_shown(call), response=shown)
+            self._log.debug("call details", **_facts(call, OK, seconds), request=_shown(call), response=shown)
 
     def _failed(self, call: Call, error: BaseException) -> CsiError:
         failure = failure_of(error, call.served.name, call.id)
@@ -216,7 +215,7 @@ class CallInterceptor:
 
 
 def _is_of_the_service(error: BaseException) -> bool:
-    """Whether a cancellation is a failure of the service, of something it waited for: nobody asked this task to end."""
+    """Return whether a cancellation comes from something the service waited for: nobody cancelled this task."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
 
@@ -244,7 +243,7 @@ def _parse(rpc: Rpc[Any, Any], message: bytes) -> Message:
 
 def _serialize(rpc: Rpc[Any, Any], response: object) -> bytes:
     if not isinstance(response, rpc.response):
-        raise Internal(f"{rpc.name} gave a {type(response).__name__} where {rpc.response.DESCRIPTOR.name} was due")
+        raise Internal(f"{rpc.name} returned a {type(response).__name__} instead of {rpc.response.DESCRIPTOR.name}")
     return response.SerializeToString()  # type: ignore[no-any-return]  # as above
 
 
@@ -255,7 +254,7 @@ def _shown(call: Call) -> dict[str, Any]:
 def _shown_answer(call: Call, response: Message | None) -> dict[str, Any]:
     if response is None or call.request is None:
         return {}
-    return messages.printable_answer(response, call.request)
+    return messages.printable_response(response, call.request)
 
 
 def _shortened(message: str) -> str:

@@ -1,8 +1,7 @@
-"""What may be shown of a CSI message, decided from the descriptors: every field marked `csi_secret` is hidden.
+"""Remove secrets from CSI messages before they are logged: every field that CSI marks `csi_secret`. Pure.
 
-Two places are not marked and hold secrets all the same: kubelet puts service-account tokens into `volume_context`
-(hidden by their key), and the interface warns of `mount_flags` (of which what follows a `=` is hidden).
-Pure: messages in, values out; a message is never changed.
+Two fields hold secrets without the mark: kubelet puts service-account tokens into `volume_context` (hidden by key), and
+CSI warns that `mount_flags` may hold some (what follows a `=` is hidden). The message itself is never changed.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from orlop.foundation.structured_log import hide
 HIDDEN: Final = "***stripped***"
 TOKENS_KEY: Final = "csi.storage.k8s.io/serviceAccount.tokens"
 SHORTEST_FLAG_SECRET: Final = 4
-"""Of a mount flag such as `uid=0`: hiding every 0 of an error would hide the error."""
+"""Shorter values of mount flags, such as the 0 of `uid=0`, are not hidden: that would hide every 0 of an error."""
 
 
 def printable(message: Message) -> dict[str, Any]:
-    """The message as JSON would show it, without its secrets."""
+    """Return the message as JSON values, without its secrets."""
     shown = type(message)()
     shown.CopyFrom(message)
     for holder, field in _secret_places(shown):
         _overwrite(holder, field)
     try:
         return json_format.MessageToDict(shown)
-    except json_format.SerializeToJsonError as error:  # a moment after the year 9999 has no JSON
+    except json_format.SerializeToJsonError as error:  # A timestamp after the year 9999 cannot be written as JSON.
         return {"unprintable": str(error)}
 
 
-def printable_answer(response: Message, request: Message) -> dict[str, Any]:
-    """As `printable`, also without the secrets of the request: a driver may give them back in whatever field."""
+def printable_response(response: Message, request: Message) -> dict[str, Any]:
+    """As `printable`, also without the request's secrets: a driver may return them in any field."""
     shown, secrets = printable(response), secret_values(request)
     return {name: _hidden(value, secrets) for name, value in shown.items()} if secrets else shown
 
@@ -55,7 +54,7 @@ def _hidden(value: Any, secrets: frozenset[str]) -> Any:
 
 
 def secret_values(message: Message) -> frozenset[str]:
-    """Every text that must appear in no log, error or metric because of this message."""
+    """Return every text of the message that must not appear in a log, error or metric."""
     found: set[str] = set()
     for holder, field in _secret_places(message):
         found.update(_texts(getattr(holder, field.name), field))
@@ -64,7 +63,7 @@ def secret_values(message: Message) -> frozenset[str]:
 
 
 def _secret_places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
-    for field in _fields_worth_a_look(message.DESCRIPTOR):
+    for field in _fields_with_secrets(message.DESCRIPTOR):
         if _holds_secrets(field):
             yield message, field
         else:
@@ -79,7 +78,7 @@ def _children(message: Message, field: FieldDescriptor) -> list[Message]:
 
 
 @cache
-def _fields_worth_a_look(descriptor: Descriptor) -> tuple[FieldDescriptor, ...]:
+def _fields_with_secrets(descriptor: Descriptor) -> tuple[FieldDescriptor, ...]:
     return tuple(field for field in descriptor.fields if _leads_to_secret(field, frozenset()))
 
 
@@ -129,7 +128,7 @@ def _texts(value: Any, field: FieldDescriptor) -> Iterator[str]:
             yield value[TOKENS_KEY]
             yield from _tokens_in(value[TOKENS_KEY])
     elif _is_mount_flags(field):
-        # One flag may hold several, as "username=joe,password=hunter2", and an error may quote one of them.
+        # One flag may hold several options, such as "username=joe,password=hunter2", and an error may quote one.
         single = [part for flag in value for part in (flag, *flag.split(","))]
         yield from (text for _, _, text in map(_parts, single) if len(text) >= SHORTEST_FLAG_SECRET)
     elif isinstance(value, Mapping):
@@ -143,7 +142,7 @@ def _parts(flag: str) -> tuple[str, str, str]:
 
 
 def _tokens_in(text: str) -> Iterator[str]:
-    """Kubelet's JSON of audiences: a driver's error may quote one token without the rest."""
+    """Yield each token of kubelet's JSON of audiences: a driver's error may quote one without the rest."""
     try:
         audiences = json.loads(text)
     except ValueError:

@@ -1,7 +1,6 @@
-"""The type of one remote procedure of an interface: its name, its path on the wire and its two messages.
+"""The type of one RPC: its name, its path on the wire and its two message types.
 
 `orlop.csi.proto.rpc` holds one constant of this type for each RPC; servers and clients are built from those constants.
-It must know nothing of gRPC channels or servers, nor of what a driver does with a request.
 """
 
 from dataclasses import dataclass
@@ -23,4 +22,4 @@ class Rpc(Generic[Request, Response]):
     request: type[Request]
     response: type[Response]
     streams: bool
-    """Whether the server answers with a stream of responses instead of one."""
+    """Whether the server sends a stream of responses instead of one."""

@@ -1,10 +1,10 @@
-"""Serves any set of CSI services on a `unix://` or `tcp://` endpoint.
+"""Serve any set of CSI services on a `unix://` or `tcp://` endpoint.
 
-A socket is claimed first (under a lock file): a stale one is replaced, one that somebody answers on is an error that
-names it. What is ours is removed with the claim, and nothing else.
+A unix socket's path is claimed first, with a lock file: a stale socket is replaced, and one on which another process
+listens is an error that names it. Only our own socket is removed, while we hold the claim.
 
-Order, up: claim the path → listen, readable and writable for root alone → answer. Order, down: take no new call → let
-what runs finish within the grace period → remove the socket → let go of the claim.
+Order at start: claim the path → listen, with access for root alone → serve. Order at stop: refuse new calls → let calls
+in flight finish within the grace period → remove the socket → release the claim.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
-from orlop.csi.grpc_server import GrpcListener
+from orlop.csi.grpc.grpc_server import GrpcListener
 from orlop.csi.interceptor import CallInterceptor
 from orlop.foundation.structured_log import Log
+from orlop.foundation.tcp_keepalive import KEEPALIVE
 from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_socket
 
 BACKLOG: Final = 128
@@ -30,7 +31,7 @@ EVERY_INTERFACE: Final = ("0.0.0.0", "[::]")
 async def serving(
     endpoint: Endpoint, interceptor: CallInterceptor, *, grace: float, log: Log
 ) -> AsyncIterator[Endpoint]:
-    """The endpoint answers inside this context; yields it with the port that was chosen where 0 was asked for."""
+    """Serve while the context is open; yield the endpoint, with the real port where port 0 was requested."""
     if isinstance(endpoint, TcpEndpoint):
         async with _on_tcp(endpoint, interceptor, grace, log) as bound:
             yield bound
@@ -53,8 +54,11 @@ async def _on_tcp(
     endpoint: TcpEndpoint, interceptor: CallInterceptor, grace: float, log: Log
 ) -> AsyncIterator[Endpoint]:
     if not endpoint.is_loopback:
-        log.warning("CSI has no authentication: whoever reaches this port can call the driver", endpoint=str(endpoint))
+        log.warning(
+            "CSI has no authentication: anybody who can reach this port can call the driver", endpoint=str(endpoint)
+        )
     listener = await _bound(endpoint)
+    KEEPALIVE.apply(listener)  # Accepted connections inherit it: a caller that lost power must not hold one for ever.
     bound = TcpEndpoint(endpoint.host, listener.getsockname()[1])
     async with _answering(listener, bound, interceptor, grace, log):
         yield bound
@@ -70,7 +74,7 @@ async def _bound(endpoint: TcpEndpoint) -> socket.socket:
         )
         family, _, _, _, name = found[0]
         return socket.create_server(name, family=family, backlog=BACKLOG)
-    except (OSError, UnicodeError) as error:  # the latter is what idna says of a name that no host can have
+    except (OSError, UnicodeError) as error:  # UnicodeError: the idna codec rejected the host's name.
         raise SocketUnusable(f"cannot listen on {endpoint}: {error}") from None
 
 
@@ -80,12 +84,12 @@ async def _answering(
 ) -> AsyncIterator[None]:
     server = GrpcListener(interceptor, log)
     await server.listen(listener)
-    log.info("listening", endpoint=str(endpoint))
+    log.info("CSI server listening", endpoint=str(endpoint))
     try:
         yield
     finally:
-        log.info("stopping: no new calls are taken", grace_seconds=grace)
-        # Side by side, because work whose caller has left is unknown to the listener and has the same time.
+        log.info("CSI server stopping", endpoint=str(endpoint), grace_seconds=grace)
+        # Both at once: the listener does not know of work whose caller has left, and it gets the same grace period.
         _, unfinished = await asyncio.gather(server.stop(grace), interceptor.drain(grace))
         for call in unfinished:
-            log.warning("still running after the grace period", call=call)
+            log.warning("CSI call still running after the grace period", call=call)

@@ -1,8 +1,7 @@
-"""The seam between CSI and what carries its messages: paths and bytes go over it, bytes and `CsiError`s come back.
+"""The interface between CSI and what carries its messages: an RPC's path and bytes in, bytes or a `CsiError` out.
 
-`grpc_server` with `grpc_transport`, and `in_process`, are its implementations; all pass
-tests/contracts/test_csi_transports.py.
-Nothing above this seam knows which one it has.
+Implementations: `grpc.grpc_server` with `grpc.grpc_transport`, and `in_process_transport`. All pass
+tests/contracts/test_csi_transports.py, so no code above knows which one it has.
 """
 
 from __future__ import annotations
@@ -16,40 +15,40 @@ LARGEST_MESSAGE: Final = 4 * 1024 * 1024
 
 
 class Shape(Enum):
-    """What comes back for one request."""
+    """How many responses an RPC has."""
 
-    ONE_ANSWER = auto()
-    MANY_ANSWERS = auto()
+    UNARY = auto()
+    STREAMING = auto()
 
 
 class CallHandler(Protocol):
-    """The server's side of the seam: whoever carries the bytes hands them over here."""
+    """The server's end: the transport passes each request to it."""
 
     def shape_of(self, path: str) -> Shape | None:
-        """None where no such method is served."""
+        """Return None where no such RPC is served."""
 
     async def answer(self, path: str, message: bytes) -> bytes:
-        """The answer's bytes, or a `CsiError`. Cancelling the waiting does not end the work."""
+        """Return the response, or raise a `CsiError`. Cancelling the caller does not cancel the work."""
 
     def answers(self, path: str, message: bytes) -> AsyncGenerator[bytes, None]:
-        """The answers' bytes one by one, or a `CsiError` at any point."""
+        """Yield the responses, or raise a `CsiError` at any point."""
 
 
 class ClientTransport(Protocol):
-    """The client's side of the seam."""
+    """The client's end."""
 
     @property
     def connections(self) -> int:
-        """How many connections were made so far: after a change the driver may be another one."""
+        """How many connections were made so far. After a change another driver may serve the socket."""
 
     async def connected(self) -> None:
-        """Returns when there is a connection, however long that takes; `Cancelled` once it is closed."""
+        """Wait until there is a connection; raise `Cancelled` after `close`."""
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
-        """The answer's bytes, or a `CsiError`: `DeadlineExceeded` when it took longer than so many seconds."""
+        """Return the response, or raise a `CsiError`: `DeadlineExceeded` after `within` seconds."""
 
     def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
-        """The answers' bytes one by one, or a `CsiError` at any point. Closing it tells the driver so."""
+        """Yield the responses, or raise a `CsiError` at any point. Closing the generator cancels the call."""
 
     async def close(self) -> None:
-        """Ends the connection; a call under way ends with `Cancelled`."""
+        """Close the connection; calls in flight end with `Cancelled`."""

@@ -1,4 +1,5 @@
-"""Tools that know nothing of storage or Kubernetes objects: each module here could be a library of its own.
+"""General tools: time, backoff, logging, metrics, flags, sockets, HTTP. Each module could be a library of its own.
 
-They import neither each other nor anything else of Orlop; what two of them need is handed in by their users.
+Modules import neither each other (only `runtime` gathers some) nor anything else of Orlop.
+What does not belong here: anything about storage, CSI or Kubernetes objects.
 """

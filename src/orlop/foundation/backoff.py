@@ -1,6 +1,6 @@
-"""How long to wait before the next attempt: longer after each failure, up to a limit, and never all at the same time.
+"""Compute the delay before the next attempt: exponential, with a cap and random jitter. Pure.
 
-A pure function of the number of failures: it neither counts them, nor sleeps, nor has a random source of its own.
+It neither counts failures, nor sleeps, nor has its own random source.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from random import Random
 
-# As far as floats count; more failures than this change nothing.
+# Floats count exactly up to this; more failures change nothing.
 MOST_FAILURES = 2**53
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds: `initial` after the first failure, `factor` times more after each, at most `cap`.
+    """In seconds: `initial` after the first failure, `factor` times as long after each further one, at most `cap`.
 
-    `jitter` is the largest share of it that is added at random, so that many who failed together do not come back
-    together. It only ever adds: nobody returns sooner than `initial`, and nobody later than `cap * (1 + jitter)`.
+    `jitter` is the largest part of the delay that is added at random, so that clients that failed together do not retry
+    together. It only adds: a delay is never shorter than `initial`, nor longer than `cap * (1 + jitter)`.
     """
 
     initial: float
@@ -35,10 +35,10 @@ class Backoff:
         if not 1 <= self.factor < math.inf:
             raise ValueError(f"the factor of a backoff must be a number of at least 1, not {self.factor}")
         if not 0 <= self.jitter <= 1:
-            raise ValueError(f"the jitter of a backoff is a share between 0 and 1, not {self.jitter}")
+            raise ValueError(f"the jitter of a backoff must be between 0 and 1, not {self.jitter}")
 
     def delay(self, failures: int, random: Random) -> float:
-        """Seconds to wait after so many failures in a row; none after none."""
+        """Return the seconds to wait after `failures` in a row; 0 after none."""
         if failures <= 0:
             return 0.0
         return self._without_jitter(failures) * (1 + self.jitter * random.random())

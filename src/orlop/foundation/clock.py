@@ -1,9 +1,9 @@
-"""Time as Orlop sees it: the `Clock` everything is given, and `SystemClock`, which reads this machine's.
+"""The `Clock` interface, and `SystemClock`, which reads this machine's clock.
 
-Two times are kept apart. `now()` is the wall's: it is written into records and shown to people, and may jump when
-somebody sets it. `elapsed()` only ever grows and counts the time a machine was suspended: waiting is measured by it.
+Two times are kept apart. `now()` is the wall clock: it is written into records and shown to users, and may jump when it
+is set. `elapsed()` only grows, and includes the time the machine was suspended: waits are measured by it.
 
-Nobody else reads the time or sleeps; nothing here decides what to do when time is up.
+No other module reads the time or sleeps.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# The event loop's timers stand still while the machine is suspended. Nobody sleeps longer than this without looking
-# at the clock, so that a sleep that ended during the suspension is over at most so much later.
+# The event loop's timers stop while the machine is suspended. No sleep is longer than this without reading the clock,
+# so a sleep that should have ended during a suspension ends at most this much later.
 LONGEST_NAP_SECONDS = 30.0
 
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The wall's time, in UTC and aware of it."""
+        """Return the wall-clock time, as an aware datetime in UTC."""
 
     def elapsed(self) -> float:
-        """Seconds since some fixed moment; never goes back, whatever happens to the wall clock."""
+        """Return seconds since some fixed moment; never goes back, whatever happens to the wall clock."""
 
     async def sleep(self, seconds: float) -> None:
-        """Lets others run at least once, also when there is nothing to wait for."""
+        """Sleep; let other tasks run at least once even for 0 seconds."""
 
     async def sleep_until(self, elapsed_instant: float) -> None:
-        """Returns when `elapsed()` has reached the instant, and never before."""
+        """Sleep until `elapsed()` has reached the instant, never less."""
 
     def deadline(self, seconds: float) -> Deadline:
-        """The moment so many seconds from now."""
+        """Return the deadline `seconds` from now."""
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
-        """Cancels what is inside after so many seconds and raises `TimeoutError` in its place."""
+        """Cancel the block after `seconds` and raise `TimeoutError` instead."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment of `clock.elapsed()`."""
+    """An instant of `clock.elapsed()`."""
 
     clock: Clock
     instant: float
@@ -72,7 +72,7 @@ class SystemClock:
 
     async def sleep_until(self, elapsed_instant: float) -> None:
         await asyncio.sleep(0)
-        while (left := elapsed_instant - self.elapsed()) > 0:  # noqa: ASYNC110 - no event tells of a suspension
+        while (left := elapsed_instant - self.elapsed()) > 0:  # noqa: ASYNC110 - no event reports a suspension
             await asyncio.sleep(min(left, LONGEST_NAP_SECONDS))
 
     def deadline(self, seconds: float) -> Deadline:
@@ -89,21 +89,21 @@ class SystemClock:
 
 
 class _DeadlineWatch:
-    """Ends an asyncio timeout when a deadline has passed, looking at the clock at least every nap."""
+    """Expire an asyncio timeout when a deadline has passed, checking the clock at least every nap."""
 
     def __init__(self, deadline: Deadline, scope: asyncio.Timeout) -> None:
         self._deadline = deadline
         self._scope = scope
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._deadline.passed():
             self._scope.reschedule(self._loop.time())
         else:
             nap = min(self._deadline.remaining(), LONGEST_NAP_SECONDS)
-            self._timer = self._loop.call_later(nap, self._look)
+            self._timer = self._loop.call_later(nap, self._check)
 
     def stop(self) -> None:
         if self._timer is not None:

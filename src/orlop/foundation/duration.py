@@ -1,9 +1,7 @@
-"""Go's durations ("1h30m", "100ms"): what Kubernetes' flags and `metav1.Duration` fields accept, and how they write it.
+"""Parse and format Go durations ("1h30m", "100ms"), as in Kubernetes' flags and `metav1.Duration` fields.
 
-A duration is a whole number of nanoseconds within an int64, because Go's is: `timedelta` stops at microseconds and a
-float loses digits, so neither could give back what it was given. Turn it into seconds where it is waited for.
-
-Nothing here knows what is awaited, nor reads a clock.
+A duration is a whole number of nanoseconds within an int64, as in Go: `timedelta` stops at microseconds and a float
+loses digits, so neither would keep the value. Convert it to seconds where code waits. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Duration:
 
     @classmethod
     def of(cls, *, hours: float = 0, minutes: float = 0, seconds: float = 0) -> Duration:
-        """The nearest whole number of nanoseconds."""
+        """Round to the nearest nanosecond."""
         return cls(round(Fraction(hours) * HOUR + Fraction(minutes) * MINUTE + Fraction(seconds) * SECOND))
 
     @property
@@ -76,7 +74,7 @@ class Duration:
         return self.nanoseconds / SECOND
 
     def timedelta(self) -> timedelta:
-        """The whole microseconds; what is finer is dropped."""
+        """Return whole microseconds, rounded down."""
         microseconds = abs(self.nanoseconds) // MICROSECOND
         return timedelta(microseconds=microseconds if self.nanoseconds >= 0 else -microseconds)
 
@@ -104,7 +102,7 @@ def _part(whole: str, fraction: str, unit: str, text: str) -> int:
 
 
 def _fraction_of(digits: str, unit: int) -> int:
-    """As Go: the digits an int64 can hold, and the rest of it in floats; so "0.3333333333333333333h" is 20 minutes."""
+    """Parse a fraction as Go does: an int64 of digits, the rest in floats; "0.3333333333333333333h" is 20 minutes."""
     number, scale = 0, 1.0
     for digit in digits:
         if number > LONGEST // 10 or number * 10 + int(digit) > LONGEST + 1:
@@ -133,7 +131,7 @@ def _small_text(nanoseconds: int) -> str:
 
 
 def _decimal(nanoseconds: int, unit: int) -> str:
-    """The number of units with as many digits after the point as there are."""
+    """Format a number of units, with as many decimals as needed."""
     whole, rest = divmod(nanoseconds, unit)
     places = len(str(unit)) - 1
     return f"{whole}.{rest:0{places}}".rstrip("0").rstrip(".")

@@ -1,10 +1,10 @@
-"""The HTTP side of a daemon: whatever its process hands in, on a TCP address or a socket.
+"""A small HTTP/1.1 server for daemons: health, metrics and the like, on a TCP address or a unix socket.
 
-Routes are plain values (method, path, handler), handlers take and give plain values. HTTP/1.1 is spoken here and not by
-aiohttp, which would be an eighth of a node's memory: one request for each connection, which arrives within seconds and
-within bounds, and one answer, whole or cut off.
+Routes are plain values (method, path, handler); handlers take and return plain values. It is written by hand because
+aiohttp would take an eighth of a node's memory. Each connection carries one request, limited in time and size, and one
+response.
 
-This module must not log requests and must not answer with the text of an exception: either may hold secrets.
+This module must not log requests, nor put the text of an exception into a response: either may hold secrets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STOP_SECONDS = 5.0
 LONGEST_HEAD = 16 << 10
 LARGEST_BODY = 1 << 20
 REQUEST_SECONDS = 10.0
-"""How long a request may take to arrive, and a client to take each piece of its answer."""
+"""How long a request may take to arrive, and a client to read each piece of the response."""
 ANSWER_HEADERS: Final = {
     "Server": "orlop",
     "Cache-Control": "no-store",
@@ -47,7 +47,7 @@ _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ \t!-~\x80-\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`parameters` are the parts of the path that the route named in braces; names of headers match in any case."""
+    """A request. `parameters` are the parts of the path in the route's braces; header names match in any case."""
 
     method: str
     path: str
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A body given in pieces is sent as it comes, in chunks."""
+    """A response; a body of pieces is sent as it comes, in chunks."""
 
     body: str | bytes | AsyncIterable[bytes] = ""
     status: int = 200
@@ -82,7 +82,7 @@ Route: TypeAlias = "tuple[str, str, Handler]"
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """An empty host means every interface."""
+    """A TCP address; an empty host means every interface."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ class ListenAddress:
 
 
 def parse_listen_address(text: str) -> ListenAddress:
-    """`:8080`, `127.0.0.1:8080`, `localhost:8080` or `[::1]:8080`; port 0 lets the kernel choose."""
+    """Parse `:8080`, `127.0.0.1:8080`, `localhost:8080` or `[::1]:8080`; port 0 lets the kernel choose."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or (not bracketed and ":" in host) or not (port.isascii() and port.isdecimal()):
@@ -107,10 +107,10 @@ def _ignore(_where: str, _error: Exception) -> None:
 
 
 class HttpEdge:
-    """Serves routes while it is entered. A socket handed in must be bound, and is closed at the end.
+    """Serve routes while the context is open. A socket that is passed in must be bound, and is closed at the end.
 
-    Leaving lets requests under way finish, for `stop_seconds` at most. `on_error` is told of each exception a handler
-    raised; the client learns only that there was one.
+    Leaving lets requests in flight finish, for at most `stop_seconds`. `on_error` is called with each exception of a
+    handler; the client only learns that there was one.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class HttpEdge:
 
     @property
     def address(self) -> str:
-        """Where it listens: `host:port` with the port the kernel chose, or the path of the socket."""
+        """The address it listens on: `host:port` with the real port, or the path of the socket."""
         if self._listener is None:
             raise RuntimeError("The HTTP edge has no address before it is entered.")
         return self._address
@@ -157,7 +157,7 @@ class HttpEdge:
         assert self._server is not None  # noqa: S101 - it was entered
         assert self._listener is not None  # noqa: S101 - as above
         self._server.close()
-        await _ended(self._arriving, 0)  # what has not come cannot be answered
+        await _ended(self._arriving, 0)  # Requests that have not arrived completely are dropped.
         await _ended(self._under_way, self._stop_seconds)
         self._listener.close()
 
@@ -168,7 +168,7 @@ class HttpEdge:
         task.add_done_callback(self._under_way.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A client that is gone, or too slow, hears nothing, and nobody hears of it.
+        # A client that is gone or too slow gets no response, and nothing is logged.
         with suppress(OSError, EOFError):
             try:
                 request = await _request_from(reader)
@@ -179,7 +179,7 @@ class HttpEdge:
                 await self._answer(request, writer)
                 await _close(writer)
             finally:
-                writer.transport.abort()  # does nothing after a close; else nobody waits for the rest
+                writer.transport.abort()  # No effect after a close; otherwise unsent data is dropped.
 
     async def _answer(self, request: Request | Response, writer: asyncio.StreamWriter) -> None:
         if isinstance(request, Response):
@@ -189,7 +189,7 @@ class HttpEdge:
         try:
             response = await self._handled(request)
             head_and_body = _encoded(response, without_body=request.method == "HEAD")
-        except Exception as error:  # noqa: BLE001 - the edge of the process: told to the log, not to the client
+        except Exception as error:  # noqa: BLE001 - the edge of the process: reported to the log, not to the client
             self._on_error(where, error)
             response, head_and_body = WENT_WRONG, _encoded(WENT_WRONG)
         await _send(writer, head_and_body)
@@ -242,7 +242,7 @@ async def _bound_socket(address: ListenAddress) -> socket.socket:
         return socket.create_server(("", address.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise OSError(f"The address {address} cannot be listened on: {error.strerror or error}.") from error
-    except UnicodeError as error:  # what idna says of a name that no host can have
+    except UnicodeError as error:  # The idna codec rejected the host's name.
         raise OSError(f"The address {address} cannot be listened on: it names no host.") from error
 
 
@@ -269,7 +269,7 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 async def _request_from(reader: asyncio.StreamReader) -> Request | Response:
-    """What came, or the answer to what is none."""
+    """Return the request, or the response to one that is not valid."""
     async with asyncio.timeout(REQUEST_SECONDS):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -317,14 +317,14 @@ def _encoded(response: Response, *, without_body: bool = False) -> bytes:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """When all that was written is on its way."""
+    """Wait until all that was written is sent."""
     writer.close()
     async with asyncio.timeout(REQUEST_SECONDS):
         await writer.wait_closed()
 
 
 async def _send_pieces(writer: asyncio.StreamWriter, pieces: AsyncIterable[bytes]) -> None:
-    """Without the last chunk, which is missing when they break off, no client takes a part for the whole."""
+    """Send the pieces as chunks. If they fail, the last chunk is missing, so no client takes a part for the whole."""
     async for piece in pieces:
         if piece:
             await _send(writer, b"%x\r\n%b\r\n" % (len(piece), piece))

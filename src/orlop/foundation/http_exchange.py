@@ -1,8 +1,8 @@
-"""One HTTP/1.1 exchange on one connection, over asyncio's streams: for peers that trust each other, on unix sockets.
+"""One HTTP/1.1 exchange on one connection, over asyncio's streams: for trusted peers on unix sockets.
 
-Both ends are here: heads are read within a bound, bodies in pieces as they come, written as chunks. After the exchange
-the connection is closed, or belongs to what it was upgraded to. Not here: keep-alive, compression, bodies of requests,
-and time: put a timeout around what must not take long.
+Both ends are here: heads are limited in size, bodies are read in pieces and written as chunks. After the exchange the
+connection is closed, or belongs to the protocol it was upgraded to. Not here: keep-alive, compression, request bodies,
+and timeouts, which callers add.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Final
 
 LONGEST_HEAD: Final = 256 << 10
-"""The limit that streams must be made with."""
+"""The buffer limit with which streams must be created."""
 ONE_READ: Final = 64 << 10
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _END: Final = b"\r\n\r\n"
@@ -23,12 +23,12 @@ _WORDS: Final = 3
 
 
 class NotHttp(ConnectionError):
-    """What came is no HTTP/1.1, or not all of it came."""
+    """The data is not HTTP/1.1, or is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """Names of headers are in lower case; a header that came several times has its values joined by commas."""
+    """A head. Header names are in lower case; repeated headers are joined with commas."""
 
     method: str
     target: str
@@ -45,7 +45,7 @@ class AnswerHead:
 
 
 async def read_request(reader: asyncio.StreamReader) -> RequestHead | None:
-    """None where the other side closed without a word."""
+    """Read a request; None if the peer closed the connection without one."""
     lines = await _head_lines(reader)
     if lines is None:
         return None
@@ -89,7 +89,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
 
 
 async def body_pieces(head: AnswerHead, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Raises `NotHttp` where it breaks off."""
+    """Yield the body in pieces; raise `NotHttp` if it is incomplete."""
     if head.headers.get("transfer-encoding", "").lower() == "chunked":
         while size := await _chunk_size(reader):
             async for piece in _exactly(reader, size):

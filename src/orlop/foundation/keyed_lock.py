@@ -1,8 +1,7 @@
-"""One at a time for each key: whoever holds "volume-1" keeps others from it, and nobody from "volume-2".
+"""A lock per key: a task that holds "volume-1" excludes others from it, and nobody from "volume-2".
 
-Those who wait get their turn in the order they came. Keys that nobody holds take no memory. It is for the tasks of one
-event loop: it guards neither against threads nor against other processes, and a holder that asks for its own key again
-waits for ever.
+Waiters get the lock in the order they came. Keys that nobody holds use no memory. It is for tasks of one event loop:
+it protects against neither threads nor other processes, and a task that locks the same key twice waits for ever.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ class _Waiter:
 class _Line:
     holder: str
     waiting: deque[_Waiter] | None = None
-    """Made when somebody waits: most holders never meet another."""
+    """Created when somebody waits: most keys never have a waiter."""
 
 
 @dataclass(frozen=True)
 class _Hold(AbstractAsyncContextManager[None]):
-    """A class and not a generator: a coroutine thrown away while it waits would leave a generator waiting."""
+    """Not a generator: a coroutine that is discarded while it waits would leave a suspended generator behind."""
 
     take: Callable[[], Awaitable[None]]
     give_back: Callable[[], None]
@@ -53,17 +52,17 @@ class _Hold(AbstractAsyncContextManager[None]):
 
 
 class KeyedLock:
-    """`why` says what the holder does: it is what others are told who cannot have the key."""
+    """Locks by key. `why` describes the holder's work, for the error of others that cannot have the key."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, _Line] = {}
 
     def hold(self, key: Hashable, why: str) -> AbstractAsyncContextManager[None]:
-        """Waits for its turn."""
+        """Wait for the key."""
         return _Hold(partial(self._take, key, why), partial(self._pass_on, key))
 
     def try_hold(self, key: Hashable, why: str) -> AbstractContextManager[None]:
-        """Entering it raises `KeyHeld` at once when somebody has the key."""
+        """Raise `KeyHeld` on entry if the key is held."""
         return _Attempt(self, key, why)
 
     def _take_now(self, key: Hashable, why: str) -> None:
@@ -92,11 +91,12 @@ class KeyedLock:
             if waiter in waiting:
                 waiting.remove(waiter)
             elif not waiter.turn.cancelled():
-                self._pass_on(key)  # the turn came and the cancellation with it: nobody else will pass the key on
+                # We got the key and were cancelled in the same turn of the loop: nobody else would pass it on.
+                self._pass_on(key)
             raise
 
     def _pass_on(self, key: Hashable) -> None:
-        """The key changes hands here and now, so that nobody can take it before the next in line wakes up."""
+        """Hand the key to the next waiter at once, so that nobody can take it before that task runs."""
         line = self._lines[key]
         while line.waiting:
             waiter = line.waiting.popleft()
@@ -108,7 +108,7 @@ class KeyedLock:
 
 
 class _Attempt(AbstractContextManager[None]):
-    """A class and not a generator: it stands around every call of a driver, and costs half as much."""
+    """Not a generator: it is used for every call of a driver, and a class costs half as much."""
 
     __slots__ = ("_key", "_lock", "_why")
 

@@ -1,11 +1,11 @@
-"""Messages over a unix stream socket: each with its kind and length in front, and descriptors beside it (SCM_RIGHTS).
+"""Messages over a unix stream socket, with a kind, a length, and file descriptors (SCM_RIGHTS).
 
-A frame is one byte for its kind, four for its length, and its body. Descriptors travel with the first byte of a frame;
-whoever receives one owns it, and what comes beyond the agreed number the kernel closes. Lengths are bounded by who
-receives: a longer frame ends the connection before anything of it is read.
+A frame is one byte for its kind, four for its length, and its body. Descriptors are sent with a frame's first byte;
+the receiver owns them, and the kernel closes those beyond the agreed number. The receiver limits the length: a longer
+frame ends the connection before any of it is read.
 
-Blocking functions are for clients; `AsyncFrames` is for a server with many of them, on any event loop. Nothing here
-knows what messages mean, nor how long to wait: put a timeout around it.
+The blocking functions are for clients; `AsyncFrames` is for servers, on any event loop. There are no timeouts here: the
+caller adds them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ONE_READ: Final = 1 << 20
 
 
 class ConnectionEnded(OSError):
-    """The other side has closed it, or speaks something else."""
+    """The peer closed the connection, or uses another protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The descriptors are the receiver's, to be closed by it."""
+    """A message; the receiver must close its descriptors."""
 
     kind: int
     body: bytes
@@ -41,7 +41,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who connected, as the kernel knows it from that moment."""
+    """The process and user that connected, as the kernel recorded at that moment."""
 
     process: int
     user: int
@@ -111,10 +111,10 @@ class AsyncFrames:
                 await self._ready(self._loop.add_writer, self._loop.remove_writer)
 
     async def until_it_ends(self) -> None:
-        """Returns when the other side has said its last word: closed the connection, or its half of it."""
+        """Wait until the peer closes the connection, or its sending half."""
         while True:
             try:
-                # Nothing more is expected; whoever sends something all the same is not understood.
+                # No more data is expected: any that comes breaks the protocol, and ends the wait too.
                 self._connection.recv(1)
             except BlockingIOError:
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
@@ -126,14 +126,14 @@ class AsyncFrames:
     async def _ready(self, watch: Callable[..., None], unwatch: Callable[[int], object]) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
         number = self._connection.fileno()
-        watch(number, _tell, ready)
+        watch(number, _set_ready, ready)
         try:
             await ready
         finally:
             unwatch(number)
 
 
-def _tell(ready: asyncio.Future[None]) -> None:
+def _set_ready(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 
@@ -142,7 +142,7 @@ def _tell(ready: asyncio.Future[None]) -> None:
 
 
 class _Arriving:
-    """A frame of which some bytes may be here."""
+    """A frame that is being received."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -157,14 +157,14 @@ class _Arriving:
         return self._length is not None and len(self._body) == self._length
 
     def take(self, connection: socket.socket) -> None:
-        """What can be had by one system call, and nothing of the next frame."""
+        """Receive with one system call, and nothing of the next frame."""
         into, wanted = self._next_part()
         data, ancillary, _flags, _address = connection.recvmsg(
             min(wanted, _ONE_READ), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
         )
         self._descriptors += _received(ancillary)
         if not data:
-            raise ConnectionEnded("The other side has closed the connection.")
+            raise ConnectionEnded("The peer has closed the connection.")
         if len(self._descriptors) > MOST_DESCRIPTORS:
             raise ConnectionEnded(f"More than {MOST_DESCRIPTORS} descriptors came with one message.")
         into += data
@@ -179,7 +179,7 @@ class _Arriving:
     def _read_header(self) -> None:
         self._kind, self._length = _HEADER.unpack(self._header)
         if self._length > self._longest:
-            raise ConnectionEnded(f"A message of {self._length} bytes came, where {self._longest} are the most.")
+            raise ConnectionEnded(f"A message of {self._length} bytes came; at most {self._longest} are allowed.")
 
     def frame(self) -> Frame:
         return Frame(self._kind, bytes(self._body), tuple(self._descriptors))

@@ -1,11 +1,11 @@
-"""Metrics of one process, in a registry that is handed in: nothing is registered globally.
+"""Metrics of one process, in a registry that is passed in: nothing is global.
 
-A metric is fetched once, in a constructor, and used with its label values: `calls.observe(0.2, "NodePublish", "OK")`.
-Numbers that can be counted by listing (volumes, bytes, queues) are given as a callback, so that they cannot drift.
+Get a metric once, in a constructor, and use it with its label values: `calls.observe(0.2, "NodePublish", "OK")`.
+Numbers that can be counted by listing (volumes, bytes, queues) come from a callback, so that they cannot drift.
 
-prometheus_client costs 14 MiB, so only the code that makes a `Metrics` imports this module at run time; others name its
-types for the type checker alone. This module must not measure time, serve HTTP or know what is measured. Label values
-must never hold secrets or grow without bound.
+prometheus_client needs 14 MiB, so only code that creates a `Metrics` imports this module at run time; other modules
+import its types for the type checker alone. This module must not measure time or serve HTTP. Label values must never
+hold secrets or grow without limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Listed: TypeAlias = float | Mapping[Labels, float]
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What must agree when a name is registered again."""
+    """The properties that must be equal when a name is registered again."""
 
     kind: str
     name: str
@@ -65,15 +65,15 @@ class _Shape:
 
 
 def _encodable(value: str) -> str:
-    """File names may hold what UTF-8 cannot; one such label would take every metric from the scrape."""
+    """Replace what UTF-8 cannot encode, such as in file names: one such label would fail the whole scrape."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 
-# ---- metrics, as those who measure see them --------------------------------------------------------------------------
+# ---- metrics ---------------------------------------------------------------------------------------------------------
 
 
 class _Children(dict[Labels, Child], Generic[Child]):
-    """The time series of a metric by label values, made on first use: the library's own look-up takes a lock."""
+    """The time series of a metric by label values, created on first use. The library's own lookup takes a lock."""
 
     __slots__ = ("_metric", "_shape")
 
@@ -90,7 +90,7 @@ class _Children(dict[Labels, Child], Generic[Child]):
 
 
 class Counter:
-    """Only grows."""
+    """A value that only grows."""
 
     __slots__ = ("_children",)
 
@@ -102,7 +102,7 @@ class Counter:
 
 
 class Gauge:
-    """Goes up and down. Where the number can be listed, `Metrics.gauge_from` is better."""
+    """A value that goes up and down. Prefer `Metrics.gauge_from` if it can be computed at each scrape."""
 
     __slots__ = ("_children",)
 
@@ -114,7 +114,7 @@ class Gauge:
 
 
 class Histogram:
-    """How long things took, counted in buckets.
+    """Durations, counted in buckets.
 
     Durations are counted many at a time, at the latest when somebody reads: counting one takes several times longer
     where other code ran since the last one.
@@ -141,13 +141,13 @@ class Histogram:
 
 
 class Metrics:
-    """Every metric of one process, or of one node in a simulation (which then has no figures of the process)."""
+    """All metrics of one process, or of one node of a simulation (then without figures of the process)."""
 
     def __init__(self, build_version: str, *, of_process: bool = True) -> None:
         self._registry = CollectorRegistry()
         self._known: dict[str, tuple[_Shape, Any]] = {}
         self._histograms: dict[str, Histogram] = {}
-        if of_process:  # CPU, memory and open files, read from /proc at each scrape
+        if of_process:  # CPU, memory and open files, read from /proc at each scrape.
             prometheus_client.ProcessCollector(registry=self._registry)
         build = self.gauge("orlop_build_info", "The version of Orlop that runs.", ("version", "python"))
         build.set(1, build_version, platform.python_version())
@@ -162,7 +162,7 @@ class Metrics:
         return self._once(shape, lambda: Gauge(self._children(prometheus_client.Gauge, shape, description)))
 
     def histogram(self, name: str, description: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
-        """Buckets are given by their upper bounds in seconds, rising; the one without a bound is added."""
+        """Register a histogram. `buckets` are rising upper bounds in seconds; the unbounded one is added."""
         shape = _Shape("histogram", name, tuple(labels), tuple(buckets))
         kind = prometheus_client.Histogram
         made = self._once(shape, lambda: Histogram(self._children(kind, shape, description, buckets=shape.buckets)))
@@ -172,7 +172,7 @@ class Metrics:
     def gauge_from(
         self, name: str, description: str, callback: Callable[[], Listed], labels: Sequence[str] = ()
     ) -> None:
-        """A gauge listed by a callback at each scrape: one number, or with labels a number for each tuple of values.
+        """Register a gauge that a callback computes at each scrape: a number, or one for each tuple of label values.
 
         A callback that fails leaves its gauge out of the scrape and is counted in orlop_metric_failures_total.
         """
@@ -181,7 +181,7 @@ class Metrics:
         self._once(shape, lambda: self._registry.register(gauge))
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics and their content type: OpenMetrics if the Accept header names it, else the text format."""
+        """Return all metrics and their content type: OpenMetrics if the Accept header names it, else text."""
         for histogram in self._histograms.values():
             histogram.count()
         series = _WithoutCreationTimes(self._registry)
@@ -190,7 +190,7 @@ class Metrics:
         return as_plain_text(series), CONTENT_TYPE_PLAIN_0_0_4
 
     def _once(self, shape: _Shape, make: Callable[[], Made]) -> Made:
-        """The metric of this name: made at the first call, the same at later ones, an error if they mean another."""
+        """Return the metric of this name, created at the first call; raise if it was registered differently."""
         if shape.name not in self._known:
             shape.check_names()
             self._known[shape.name] = shape, make()
@@ -214,7 +214,7 @@ class _ListedGauge(Collector):
     def collect(self) -> Iterable[Metric]:
         try:
             return [self._family()]
-        except Exception:  # noqa: BLE001 - one gauge that cannot be listed must not take all others from the scrape
+        except Exception:  # noqa: BLE001 - one gauge that fails must not fail the whole scrape
             self._failures.inc(self._shape.name)
             return []
 
@@ -228,7 +228,7 @@ class _ListedGauge(Collector):
 
 
 class _WithoutCreationTimes(Collector):
-    """The library adds to every counter and histogram series another one with the time of its creation: noise."""
+    """Drop the `_created` series that the library adds to every counter and histogram."""
 
     def __init__(self, registry: Collector) -> None:
         self._registry = registry

@@ -1,4 +1,4 @@
-"""Kubernetes quantities ("5Gi", "100m", "1e3"): read, compared, added, and written in Kubernetes' canonical form.
+"""Parse, compare, add and format Kubernetes quantities ("5Gi", "100m", "1e3"), in their canonical form.
 
 A quantity is a whole number of billionths and the family of suffixes it was written with. What is finer than a
 billionth is rounded away from zero; a quantity with a binary suffix ends at 2^63-1. Nothing here is a float.
@@ -13,10 +13,8 @@ documentation, so that no value is lost or invented:
 - `value()` is exact however large it is; Go's is zero or wraps around beyond an int64.
 - A binary quantity beyond 2^63-1, which only adding makes, is written in decimal: its binary form would be read back as
   2^63-1.
-- Texts of more than 1000 characters and quantities of 10^500 and more are refused: nobody means them, and the digits
-  of 1e999999999 would fill the memory.
-
-Nothing here knows what is counted, nor which sizes make sense.
+- Texts of more than 1000 characters and quantities of 10^500 and more are refused: they have no use, and the digits of
+  1e999999999 would fill the memory.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ WHAT_IS_ALLOWED = (
 
 
 class Format(Enum):
-    """The family of suffixes a quantity is written with."""
+    """The family of suffixes of a quantity."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -63,7 +61,7 @@ class InvalidQuantity(ValueError):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Quantity:
-    """Equal and ordered by value: 1024 and 1Ki are the same quantity, written differently."""
+    """A quantity, compared by value: 1024 and 1Ki are equal, in different formats."""
 
     nanos: int
     format: Format = field(compare=False)
@@ -88,7 +86,7 @@ class Quantity:
         return cls(value * NANOS_PER_UNIT, form)
 
     def value(self) -> int:
-        """The whole number of units (bytes, where bytes are counted), rounded away from zero."""
+        """Return the whole number of units, such as bytes, rounded away from zero."""
         units = -(-abs(self.nanos) // NANOS_PER_UNIT)
         return units if self.nanos >= 0 else -units
 
@@ -119,7 +117,7 @@ def _split(text: str) -> tuple[str, str, str, str]:
 
 
 def _meaning_of_suffix(suffix: str, text: str) -> tuple[int, int, Format]:
-    """What the number is multiplied by: a factor, a power of ten; and the format the suffix belongs to."""
+    """Return the suffix's factor, power of ten, and format."""
     if suffix in DECIMAL_SUFFIXES:
         return 1, DECIMAL_SUFFIXES[suffix], Format.DECIMAL_SI
     if suffix in BINARY_SUFFIXES:
@@ -131,7 +129,7 @@ def _meaning_of_suffix(suffix: str, text: str) -> tuple[int, int, Format]:
 
 
 def _round_up(number: int, exponent: int) -> int:
-    """The number times ten to the exponent; of a fraction, the next whole number."""
+    """Return the number times ten to the exponent, rounded up."""
     power: int = 10 ** abs(exponent)
     return number * power if exponent >= 0 else -(-number // power)
 

@@ -1,14 +1,14 @@
-"""Tasks that live and end together; what goes wrong in one surfaces as itself.
+"""A task group that raises a failure as itself, not in an `ExceptionGroup`.
 
 asyncio's own group wraps even a single failure in an `ExceptionGroup`, so that no `except NotFound` would ever match.
-It lets a failure during a cancellation take the cancellation's place, so that a loop which retries would never stop.
-And it cancels its tasks in an order that changes from run to run. Here, of all that went wrong, one thing is raised:
+It lets a failure during a cancellation replace the cancellation, so that a loop that retries would never stop. And it
+cancels its tasks in an order that changes from run to run. Here exactly one of all errors is raised:
 
-1. what ends the process: `KeyboardInterrupt`, `SystemExit`, any other that is no `Exception`;
-2. else a cancellation from outside; failures are then told to the event loop's exception handler;
-3. else the first failure; the failures it brought about are told in its notes.
+1. an error that ends the process: `KeyboardInterrupt`, `SystemExit`, any other that is no `Exception`;
+2. else a cancellation from outside; failures then go to the event loop's exception handler;
+3. else the first failure; later failures are in its notes.
 
-This is not the place to retry, log or ignore failures: what a task survives, it handles itself.
+Tasks must retry, log or ignore their errors themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Failure:
 
 
 class TaskGroup:
-    """Leaving the `async with` block waits for every task started in it; a failure cancels the block and the tasks."""
+    """Wait at the end of the block for every task started in it; a failure cancels the block and the other tasks."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # a set that keeps its order
@@ -43,7 +43,7 @@ class TaskGroup:
 
     def start(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         if self._why_closed is not None:
-            coroutine.close()  # nobody will run it, and Python would warn of that far from here
+            coroutine.close()  # Otherwise Python warns later, far from here, that it was never awaited.
             raise RuntimeError(f"task {name!r} cannot be started: its group {self._why_closed}")
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks[task] = None
@@ -65,11 +65,11 @@ class TaskGroup:
         cancellation = await self._wait_for_tasks() or cancellation
         self._why_closed = "is over"
         what_went_wrong = self._what_to_raise(cancellation)
-        if what_went_wrong is not None and what_went_wrong is not error:  # the block's own is on its way already
+        if what_went_wrong is not None and what_went_wrong is not error:  # The block's own error is raised already.
             _raise_as_itself(what_went_wrong)
 
     def _end_block(self, error: BaseException | None) -> BaseException | None:
-        """Notes how the block ended, and gives back the cancellation if it was cancelled by somebody else."""
+        """Record how the block ended; return the cancellation if somebody else cancelled it."""
         block, self._running_block = self._running_block, None
         cancelled_by_others = True
         if block is not None and self._block_cancelled_by_us:
@@ -108,14 +108,14 @@ class TaskGroup:
     def _what_to_raise(self, cancellation: BaseException | None) -> BaseException | None:
         failures = sorted(self._failures, key=lambda failure: isinstance(failure.error, Exception))
         if cancellation is not None and (not failures or isinstance(failures[0].error, Exception)):
-            _tell_the_loop(failures)
+            _report_to_the_loop(failures)
             return cancellation
         for other in failures[1:]:
             failures[0].error.add_note(f"{other.where} failed too: {other.error!r}")
         return failures[0].error if failures else None
 
 
-def _tell_the_loop(failures: list[_Failure]) -> None:
+def _report_to_the_loop(failures: list[_Failure]) -> None:
     for failure in failures:
         message = f"{failure.where} failed while its group was being cancelled"
         asyncio.get_running_loop().call_exception_handler({"message": message, "exception": failure.error})
@@ -126,5 +126,5 @@ def _raise_as_itself(error: BaseException) -> None:
     try:
         raise error
     finally:
-        error.__context__ = context  # not the cancellation that the failure itself brought about
+        error.__context__ = context  # Not the cancellation that the failure itself caused.
         del error, context

@@ -1,15 +1,15 @@
-"""Claiming the path of a unix socket, so that two servers never take it from each other.
+"""Claim the path of a unix socket, so that two servers never take it from each other.
 
-The order is: look, lock, look again, remove what is stale, bind (by the caller), note what was bound; on release:
-remove what was noted, unlock. The lock `<path>.lock` is the kernel's `flock`: it ends with the process, however that
-dies. Its file stays behind: removing it would let one process lock the removed file and another a new one.
+Order: check, lock, check again, remove a stale socket, bind (by the caller), remember what was bound. Order at release:
+remove what was bound, unlock. The lock on `<path>.lock` is the kernel's `flock`: it ends with the process, however that
+dies. The file stays: if it were removed, one process could lock the removed file and another a new one.
 
 This module must not create folders (a missing one is a volume that was not mounted) and must never remove anything
-but a socket nobody listens on, or its own.
+but its own socket, or one that nobody listens on.
 
     OSError
-      SocketUnusable    the path cannot be used; the sentence says why and what to do
-        SocketInUse     somebody else uses it
+      SocketUnusable    the path cannot be used; the message says why and what to do
+        SocketInUse     another process uses it
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class SocketClaim:
         self._mark: int | None = None
 
     def bound(self) -> None:
-        """Notes the socket that is there now as ours; a server that binds by itself calls this right after."""
+        """Remember the socket at the path as ours; a server that binds by itself calls this right after."""
         mark = _open_mark(self.path)
         self._drop_mark()
         self._mark = mark
 
     def release(self) -> None:
-        """Removes our socket, if it is still ours, and gives up the lock. Releasing twice is harmless.
+        """Remove the socket if it is still ours, and release the lock. Releasing twice does no harm.
 
         Never raises: a socket that cannot be removed is stale, and the next server replaces it.
         """
@@ -70,7 +70,7 @@ class SocketClaim:
         self._lock = None
 
     def _is_still_ours(self) -> bool:
-        # The open mark keeps the number of our inode from being given to somebody else's socket.
+        # While the mark is open, the kernel cannot reuse our inode number for another socket.
         return self._mark is not None and _same_file(self._mark, self.path)
 
     def _drop_mark(self) -> None:
@@ -88,10 +88,10 @@ class SocketClaim:
 
 
 def claim_socket(path: Path) -> SocketClaim:
-    """Claims a path; SocketInUse or SocketUnusable say what stands against it."""
+    """Claim a path; raise SocketInUse or SocketUnusable if that is not possible."""
     _refuse_unfit_path(path)
     _refuse_missing_folder(path)
-    _is_there_a_socket(path)  # before the lock: a mistyped path should not leave a lock file behind
+    _is_there_a_socket(path)  # Before the lock: a mistyped path should not leave a lock file behind.
     lock = _take_lock(path)
     try:
         _remove_stale_socket(path)
@@ -102,10 +102,10 @@ def claim_socket(path: Path) -> SocketClaim:
 
 
 def bind_root_only(claim: SocketClaim) -> socket.socket:
-    """A listening socket at the claimed path that only its owner can connect to, from the first instant."""
+    """Return a listening socket at the claimed path; only its owner can connect, from the first instant."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Linux makes the file with the mode of the unbound socket; unlike a umask this touches no other thread.
+        # Linux creates the file with the mode of the unbound socket; unlike a umask, this affects no other thread.
         os.fchmod(listener.fileno(), ROOT_ONLY)
         listener.bind(os.fspath(claim.path))
         claim.bound()
@@ -116,7 +116,7 @@ def bind_root_only(claim: SocketClaim) -> socket.socket:
     return listener
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- checks ---------------------------------------------------------------------------------------------------------
 
 
 def _refuse_unfit_path(path: Path) -> None:
@@ -139,13 +139,13 @@ def _refuse_missing_folder(path: Path) -> None:
 
 
 def _is_there_a_socket(path: Path) -> bool:
-    """Refuses everything else that may be there, also a symbolic link to a socket."""
+    """Return whether there is a socket; raise for anything else, even a symbolic link to a socket."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise SocketUnusable(f"The path {path} of the socket cannot be looked at: {error.strerror}.") from error
+        raise SocketUnusable(f"The path {path} of the socket cannot be checked: {error.strerror}.") from error
     if not stat.S_ISSOCK(mode):
         raise SocketUnusable(f"{path} exists and is no socket. Remove it, or choose another path for the socket.")
     return True
@@ -166,12 +166,12 @@ def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         outcome = probe.connect_ex(os.fspath(path))
-    # A server whose backlog is full (EAGAIN), and one of datagrams (EPROTOTYPE), are alive too.
+    # A server whose backlog is full (EAGAIN), or that uses datagrams (EPROTOTYPE), is alive too.
     if outcome in {0, errno.EAGAIN, errno.EPROTOTYPE}:
         return True
     if outcome in {errno.ECONNREFUSED, errno.ENOENT}:
         return False
-    raise SocketUnusable(f"Whether the socket {path} is in use cannot be found out: {os.strerror(outcome)}.")
+    raise SocketUnusable(f"It is not known whether the socket {path} is in use: {os.strerror(outcome)}.")
 
 
 # ---- locking ---------------------------------------------------------------------------------------------------------

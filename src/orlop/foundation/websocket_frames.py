@@ -1,10 +1,8 @@
-"""WebSocket (RFC 6455) as a server reads and writes it: bytes in, events out. Pure.
+"""WebSocket frames (RFC 6455) for a server: bytes in, events out. Pure.
 
-A message is told in pieces as its bytes come, and nothing is ever held but the beginning of a header and the few bytes
-of a control frame: a length that a client claims reserves nothing. What breaks the protocol raises `BrokenProtocol`,
-with the code and the sentence that the client is to be told; nothing is read after it, nor after a close.
-
-Text, extensions and what is in a message are not known here.
+A message is reported in pieces as its bytes arrive. Only the beginning of a header and a control frame are buffered, so
+a length that a client announces reserves nothing. What breaks the protocol raises `BrokenProtocol`, with the code and
+reason for the client; nothing is read after it, nor after a close. There is no support for text and extensions.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Opcode(IntEnum):
 
 
 class BrokenProtocol(ValueError):
-    """What a client sent is no WebSocket, or none of ours."""
+    """A client broke the protocol, or uses a feature that is not supported."""
 
     def __init__(self, sentence: str, code: int = PROTOCOL_ERROR) -> None:
         super().__init__(sentence)
@@ -89,7 +87,7 @@ class _Frame:
 
 
 class FrameReader:
-    """Of one connection."""
+    """The reader of one connection."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
@@ -98,7 +96,7 @@ class FrameReader:
         self._closed = False
 
     def feed(self, data: bytes) -> list[Event]:
-        """What these bytes say, together with those before."""
+        """Return the events in these bytes and those fed before."""
         self._unread += data
         events: list[Event] = []
         while not self._closed and (event := self._next()) is not None:
@@ -185,7 +183,7 @@ class FrameReader:
 
 
 def _unmasked(data: bytes, mask: bytes) -> bytes:
-    """As one large number: by far the fastest that Python has for it."""
+    """Unmask the payload, as one large integer: the fastest method in pure Python."""
     count = len(data)
     key = (mask * (count // _MASK + 1))[:count]
     return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(count, "little")
@@ -201,7 +199,7 @@ def _close_code(data: bytes) -> int:
 
 
 def header(opcode: Opcode, length: int) -> bytes:
-    """Of a whole message in one frame; the payload follows it as it is."""
+    """Return the header of a message in one frame; the payload follows unmasked."""
     first = _FIN | opcode
     if length < _SHORT_LENGTH:
         return struct.pack(">BB", first, length)
@@ -223,7 +221,7 @@ def pong_frame(data: bytes = b"") -> bytes:
 
 
 def accept_for(key: str) -> str | None:
-    """What `Sec-WebSocket-Accept` says to this `Sec-WebSocket-Key`; None where it is no key."""
+    """Return `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key`, or None if the key is not valid."""
     try:
         decoded = base64.b64decode(key, validate=True)
     except (binascii.Error, ValueError):

@@ -1,37 +1,40 @@
-"""The real working directory and kubelet's directory, each held open from the start.
+"""The node's real machine: the working directory and kubelet's directory, both held open from the start.
 
-Joins what the other modules of this folder do; the orders of effects are told there. Both directories must exist: one
-that is missing is a disk that was not mounted, and is not to be made up.
+Every method calls one of the modules in `folders/`, `mounts/` and `kernel/`; those document the orders of effects. Both
+directories must exist: a missing one is a disk that was not mounted, and must not be created.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from orlop.host import confined_paths, disk_usage, folder_records, mount_table, mounts, project_quota
-from orlop.host.confined_paths import Mounts, Use, opened_below
-from orlop.host.errors import HostError
-from orlop.host.folder_erase import REST_PREFIX
+from orlop.host.erase.erase_folder import REST_PREFIX
+from orlop.host.folders import folder_records, project_quota
+from orlop.host.folders.peer_folders import PeerFolders
+from orlop.host.folders.project_strays import count_strays
+from orlop.host.folders.room_reserve import NAME as NAME_OF_RESERVE
+from orlop.host.folders.room_reserve import RoomReserve
+from orlop.host.host_errors import HostError
+from orlop.host.kernel import confined_paths, disk_usage
+from orlop.host.kernel.confined_paths import Mounts, Use, opened_below
+from orlop.host.mounts import mount_table, mounts
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
-from orlop.host.peer_folders import PeerFolders
-from orlop.host.project_strays import count_strays
-from orlop.host.room_reserve import NAME as NAME_OF_RESERVE
-from orlop.host.room_reserve import RoomReserve
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from orlop.host.disk_usage import DiskRoom, TreeUsage
-    from orlop.host.folder_records import ShelfListing
-    from orlop.host.mount_option_rules import MountOptions
-    from orlop.host.mounts import FileIdentity, MountedAt
-    from orlop.host.project_quota import FolderQuota, ProjectUsage
-    from orlop.host.project_strays import StrayCount
+    from orlop.host.folders.folder_records import ShelfListing
+    from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
+    from orlop.host.folders.project_strays import StrayCount
+    from orlop.host.kernel.disk_usage import DiskRoom, TreeUsage
+    from orlop.host.mounts.mount_option_rules import MountOptions
+    from orlop.host.mounts.mounts import FileIdentity, MountedAt
 
 T = TypeVar("T")
 TARGET_MODE = 0o750
@@ -49,12 +52,12 @@ class LinuxWorkdir:
         self._reserve.fill(disk_usage.room_on(self._root).free_bytes)
 
     def shelf(self, state: FolderState) -> int:
-        """Its descriptor, for what works on descriptors: it is ours, and closed by us."""
+        """Return the shelf's descriptor. It stays ours: do not close it."""
         return self._shelves[state]
 
     def peer_folders(self) -> PeerFolders:
-        """Those of the driver that used the same working directory before."""
-        return PeerFolders(self._root, frozenset({NAME_OF_RESERVE, *(state.value for state in FolderState)}))
+        """Return the folders that another driver has left in this working directory."""
+        return PeerFolders(self._root)
 
     def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
         prepare = partial(project_quota.hold_to, quota=quota) if quota is not None else None
@@ -73,6 +76,7 @@ class LinuxWorkdir:
         try:
             folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
         except HostError as error:
+            # On a full disk even a rename may need a block. Erasing begins with a rename into the trash.
             if error.errno != errno.ENOSPC or not self._reserve.give_back():
                 raise
             folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
@@ -88,7 +92,7 @@ class LinuxWorkdir:
             folder_records.synchronise_shelf(shelf, state.value)
 
     def names_in_trash(self) -> frozenset[str]:
-        # What an erasure moved aside belongs to its folder, and is not a second one to erase beside it.
+        # The erasure of a deep tree moves its lower part aside: that belongs to the folder, and is not a second one.
         return frozenset(map(_erased_under, confined_paths.names_in(self._shelves[FolderState.TRASH])))
 
     def strangers(self) -> frozenset[str]:
@@ -98,11 +102,11 @@ class LinuxWorkdir:
         }
 
     def opened(self, place: FolderPlace) -> AbstractContextManager[int]:
-        """The folder itself, for what works on descriptors."""
+        """Open the folder itself."""
         return folder_records.opened_folder(self._shelves[place.state], place.name)
 
     def holds(self, folder: int) -> bool:
-        """Whether an open folder lies in the working directory, or in a folder of ours wherever that is mounted."""
+        """Return whether an open folder is inside the working directory, or inside a mount of one of our folders."""
         own = mounts.identity_of(self._root)
         above = confined_paths.folders_upwards(folder)
         return any(mounts.identity_of(each) == own or folder_records.has_record(each) for each in above)
@@ -111,8 +115,8 @@ class LinuxWorkdir:
         with self.opened(place) as folder:
             return mounts.identity_of(folder)
 
-    def look_at_mounts(self) -> _MountsSeen:
-        return _MountsSeen(mount_table.read_all_namespaces(), self._mounted_among)
+    def snapshot_mounts(self) -> _MountSnapshot:
+        return _MountSnapshot(mount_table.read_all_namespaces(), self._mounted_among)
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
         return self._mounted_among(mount_table.read_all_namespaces())
@@ -129,7 +133,7 @@ class LinuxWorkdir:
         try:
             if os.fstatvfs(self._root).f_flag & os.ST_RDONLY:
                 return "The disk of the working directory is read-only."
-            # A disk can refuse changes and not say so before one is tried.
+            # A disk may refuse changes without being marked read-only: only a change shows it.
             os.utime(self._shelves[FolderState.TRASH])
             self._refuse_if_gone()
         except HostError as error:
@@ -139,7 +143,7 @@ class LinuxWorkdir:
         return None
 
     def _refuse_if_gone(self) -> None:
-        """One that was deleted or unmounted lets itself be changed as if nothing had happened."""
+        """Raise if the working directory was deleted or unmounted: its descriptors would still accept changes."""
         mount_table.mount_of(self._root)
         for state, shelf in self._shelves.items():
             if os.fstat(shelf).st_nlink == 0:
@@ -165,7 +169,7 @@ class LinuxWorkdir:
         self._opened.close()
 
     def _mounted_among(self, seen: mount_table.SeenNamespaces) -> frozenset[FolderPlace]:
-        # Each shelf is asked where it is: somebody may have renamed it since it was opened.
+        # By descriptor, not by the path at the start: somebody may have renamed a shelf since.
         mounted = seen.mounted_folders()
         return frozenset(
             _place(state, name)
@@ -174,7 +178,7 @@ class LinuxWorkdir:
         )
 
 
-class _MountsSeen:
+class _MountSnapshot:
     def __init__(
         self, seen: mount_table.SeenNamespaces, find: Callable[[mount_table.SeenNamespaces], frozenset[FolderPlace]]
     ) -> None:
@@ -185,7 +189,7 @@ class _MountsSeen:
 
 
 class LinuxKubeletDir:
-    """`path` may lead over symbolic links; they are followed when it is opened, and never again."""
+    """Symbolic links in `path` are followed once, when it is opened, and never again."""
 
     def __init__(self, path: str) -> None:
         self._opened = ExitStack()
@@ -199,7 +203,7 @@ class LinuxKubeletDir:
 
     def is_shared(self) -> bool:
         if not mount_table.mount_of(self._root).is_shared:
-            self._look_for_a_newer_mount()
+            self._use_newer_mount()
         return mount_table.mount_of(self._root).is_shared
 
     def make_target(self, target: Names) -> bool:
@@ -243,18 +247,18 @@ class LinuxKubeletDir:
     def _parent_of(self, target: Names) -> AbstractContextManager[int]:
         return opened_below(self._root, target[:-1], Use.FOLDER_HANDLE, Mounts.CROSSED)
 
-    def _look_for_a_newer_mount(self) -> None:
-        """A kubelet that starts after us binds its directory to itself, which hides the one that we hold."""
+    def _use_newer_mount(self) -> None:
+        """Switch to the mount of a kubelet that started after us: it binds its directory to itself, and hides ours."""
         newer = confined_paths.open_root(self._real_path)
         if mounts.identity_of(newer) == mounts.identity_of(self._root) and mount_table.mount_of(newer).is_shared:
-            # The old one stays open until the end: other threads may be using it.
+            # The old descriptor stays open until the end: other threads may be using it.
             self._root = _held(self._opened, newer)
         else:
             os.close(newer)
 
 
 class LinuxNodeHost:
-    """To be closed, or used as a context; nothing may be running then."""
+    """Close it, or use it as a context; no call may be running then."""
 
     def __init__(self, workdir: str, kubelet_dir: str) -> None:
         with ExitStack() as opened:
@@ -280,8 +284,20 @@ class LinuxNodeHost:
         self.close()
 
 
+@contextmanager
+def locked_workdir(path: str) -> Iterator[None]:
+    """Hold the working directory for this process alone. EWOULDBLOCK: another process has it."""
+    with confined_paths.opened_root(path) as folder:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sentence = f"another process uses the working directory {path}. Stop it, or choose another --workdir"
+            raise HostError(errno.EWOULDBLOCK, sentence) from None
+        yield
+
+
 def as_node_host(host: LinuxNodeHost) -> NodeHost:
-    """The type checker's proof that the seam is kept."""
+    """Prove to the type checker that the seam is implemented."""
     return host
 
 
@@ -299,7 +315,7 @@ def _held(opened: ExitStack, descriptor: int) -> int:
 
 
 def _if_missing(error: HostError, answer: T) -> T:
-    """Whose parent is missing is missing itself; every other error stays one."""
+    """Return `answer` if the error is a missing parent; raise every other error."""
     if error.errno != errno.ENOENT:
         raise error
     return answer

@@ -1,8 +1,8 @@
-"""What a node's driver asks of its machine: a working directory, kubelet's directory, and binds from one to the other.
+"""The seam between the driver and its machine: a working directory, kubelet's directory, and binds between the two.
 
-These are the seams: `linux_node_host` is the real one, `testing/fake_host` a model of it, and one contract suite is
-kept by both. Everything blocks and raises HostError, whose `errno` tells the reasons named here apart. Calls may come
-from several threads; two that change the same folder or target must not run side by side.
+`linux_node_host` is the real machine, `testing/fake_host` a model of it; both pass the same contract tests. Every call
+blocks and raises HostError with the `errno` documented here. Calls may come from several threads; two calls that change
+the same folder or target must not run at the same time.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from orlop.host.disk_usage import DiskRoom, TreeUsage
-from orlop.host.folder_records import ShelfListing
-from orlop.host.mount_option_rules import MountOptions
-from orlop.host.mounts import FileIdentity, MountedAt
-from orlop.host.project_quota import FolderQuota, ProjectUsage
-from orlop.host.project_strays import StrayCount
+from orlop.host.folders.folder_records import ShelfListing
+from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
+from orlop.host.folders.project_strays import StrayCount
+from orlop.host.kernel.disk_usage import DiskRoom, TreeUsage
+from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import FileIdentity, MountedAt
 
 Names = tuple[str, ...]
 """Names that lead from a root to something below it."""
 
 
 class FolderState(Enum):
-    """The shelves of a working directory; the value is the shelf's name on disk."""
+    """The shelves of a working directory: a folder's state is the shelf it is on. The value is its name on disk."""
 
     LIVE = "live"
     RETAINED = "retained"
@@ -40,24 +40,24 @@ class FolderPlace:
         return f"{self.state.value}/{self.name}"
 
 
-class MountsSeen(Protocol):
-    """What was mounted in one moment."""
+class MountSnapshot(Protocol):
+    """The mount tables of all namespaces, as read at one moment."""
 
     def is_mounted(self, place: FolderPlace) -> bool:
-        """Wholly or in part, anywhere; costs less than finding all `mounted_folders`."""
+        """Return whether the folder, or a part of it, is mounted anywhere. Cheaper than all `mounted_folders`."""
 
 
 class Workdir(Protocol):
-    """Folders with their records. What a function changed survives power loss when it returns, unless it says so."""
+    """Folders with their records. A change survives power loss when the function returns, unless it says otherwise."""
 
     def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
-        """A new, empty folder, held to its limits before it has its name. Durable after `make_durable` of its shelf.
+        """Create an empty folder. Its limits are set before it gets its name. Durable after `make_durable`.
 
         EEXIST: the name is taken, and no folder was changed. EOPNOTSUPP: its limits would not be enforced.
         """
 
     def remove_half_made(self, place: FolderPlace) -> bool:
-        """What a `create` that died has left; whether there was any."""
+        """Remove what a killed `create` has left; return whether there was any."""
 
     def read_record(self, place: FolderPlace) -> bytes:
         """ENOENT: no such folder. ENODATA: it has no record."""
@@ -66,57 +66,57 @@ class Workdir(Protocol):
         """ENOENT: no such folder. After an error either record is there, whole; read it to know which."""
 
     def move(self, place: FolderPlace, to: FolderPlace) -> None:
-        """With all it holds; durable after `make_durable` of the shelf it went to.
+        """Rename a folder with its contents. Durable after `make_durable` of the target shelf.
 
         ENOENT: it is not there. EEXIST: the other place is taken. EBUSY: mounted on.
         """
 
     def make_durable(self, state: FolderState) -> None:
-        """All folders that were made on this shelf, or moved there, survive power loss."""
+        """Make all folders created on this shelf, or moved there, survive power loss: one fsync."""
 
     def listing(self, state: FolderState) -> ShelfListing:
-        """All folders of a shelf with their records, and what is there without one."""
+        """List all folders of a shelf with their records, and what is there without a record."""
 
     def synchronise(self) -> None:
-        """All that is there survives power loss: for whoever cannot know whether a change that failed was made."""
+        """Make everything durable. Use when an earlier failed call may have taken effect."""
 
     def names_in_trash(self) -> frozenset[str]:
-        """Whatever is there: all of it is to be erased. What is left of a folder has the folder's name."""
+        """List the trash. Remains of a folder whose erasure was interrupted have the folder's name."""
 
     def strangers(self) -> frozenset[str]:
-        """What stands beside the shelves and is none of ours."""
+        """List what is beside the shelves and is not ours."""
 
     def identity(self, place: FolderPlace) -> FileIdentity:
         """ENOENT: no such folder."""
 
-    def look_at_mounts(self) -> MountsSeen:
-        """Of all mount namespaces that can be seen; looked up anew."""
+    def snapshot_mounts(self) -> MountSnapshot:
+        """Read the mount tables of all visible namespaces, now."""
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
-        """Those that are mounted, wholly or in part, in any mount namespace that can be seen; looked up anew."""
+        """Read the mount tables of all visible namespaces, now; return the folders mounted, wholly or in part."""
 
     def room(self) -> DiskRoom: ...
 
     def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
-        """ENOENT: no such folder. ECANCELED: stopped. ESTALE: it changed under our feet; measure again."""
+        """ENOENT: no such folder. ECANCELED: stopped. ESTALE: it changed meanwhile; measure again."""
 
     def why_not_writable(self) -> str | None:
-        """A sentence when the disk takes no changes, or does not answer."""
+        """Return a sentence if the disk refuses changes; None if it accepts them."""
 
     def why_no_quota(self) -> str | None:
-        """A sentence when limits of folders would not be enforced; None when they are."""
+        """Return a sentence if limits of folders would not be enforced; None if they are."""
 
     def quota_usage(self, project: int) -> ProjectUsage:
-        """What counts by the number, and its limits; a number that was never used has neither."""
+        """Return what counts under a project number, and its limits; an unused number has neither."""
 
     def projects(self) -> tuple[ProjectUsage, ...]:
-        """Every number that has usage or limits, also those that are not ours."""
+        """List every project number with usage or limits, also those of other programs."""
 
     def lift_limits(self, project: int) -> None:
-        """Of a number that nothing counts by any more."""
+        """Remove the limits of a project number that nothing counts under."""
 
     def strays(self, place: FolderPlace, project: int, should_stop: Callable[[], bool]) -> StrayCount | None:
-        """Files in the folder that count by another number; fewer when stopped.
+        """Count the files in the folder that count under another project number; fewer if stopped.
 
         ENOENT: no such folder. ECANCELED: stopped before any was found.
         """
@@ -127,25 +127,25 @@ class KubeletDir(Protocol):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """As it was given, and where it was when it was opened, if links led there: kubelet may use either."""
+        """The path in the flag, and the path with symbolic links resolved: kubelet may use either."""
 
     def is_shared(self) -> bool:
-        """Whether mounts made below it are seen by others: if not, no pod would ever see its volume."""
+        """Return whether mounts below it propagate; if not, no pod would see its volume."""
 
     def make_target(self, target: Names) -> bool:
-        """Whether it was made now. ENOENT: its parent is missing. ENOTDIR: something else has its name."""
+        """Create the target; return False if it existed. ENOENT: no parent. ENOTDIR: something else has its name."""
 
     def remove_target(self, target: Names) -> bool:
-        """Whether it was there. ENOTEMPTY and EBUSY (mounted on): it stays."""
+        """Remove the target; return False if it was gone. ENOTEMPTY, EBUSY (mounted on): it stays."""
 
     def mounted_at(self, target: Names) -> MountedAt | None:
-        """The topmost mount; None if nothing is mounted or nothing is there."""
+        """Return the topmost mount; None if nothing is mounted, or the target does not exist."""
 
     def unmount(self, target: Names) -> int:
-        """How many mounts were taken away; afterwards there is none. EBUSY: somebody uses it; it stays."""
+        """Unmount everything at the target; return how many mounts that were. EBUSY: in use; it stays."""
 
     def names_in(self, folder: Names) -> frozenset[str] | None:
-        """What a folder below it holds; None if it is missing. No names: kubelet's directory itself."""
+        """List a folder below it; None if it is missing. `()` is kubelet's directory itself."""
 
 
 class NodeHost(Protocol):
@@ -156,4 +156,4 @@ class NodeHost(Protocol):
     def kubelet_dir(self) -> KubeletDir: ...
 
     def bind(self, place: FolderPlace, target: Names, options: MountOptions) -> None:
-        """Mounts the folder on the target, above what is mounted there. ENOENT: one of them is missing."""
+        """Bind the folder to the target, above what is mounted there. ENOENT: one of them is missing."""

@@ -1,5 +1,6 @@
-"""A client toolkit for controllers, for any Kubernetes API server: what every role speaks to Kubernetes with.
+"""A toolkit for controllers of any Kubernetes API server: client, kinds, patches, leases; and rooms for the rest.
 
-Knows nothing of storage, and nothing of our own kinds. Objects stay plain dicts as they are on the wire, so that fields
-nobody here has heard of survive. HTTP is spoken by `transport` alone, so that it can be exchanged.
+`http/` carries requests, `config/` finds the server and credentials, `cache/` holds informers, `queue/` work queues,
+`events/` records Events. Objects stay plain dicts as they are on the wire, so that unknown fields survive.
+What does not belong here: anything about storage, and our own kinds (`records/`).
 """

@@ -1,10 +1,10 @@
-"""A client of any API server: Kubernetes' verbs on plain objects.
+"""A client for any API server: Kubernetes' verbs on plain objects.
 
-Objects stay dicts as they came, so that fields we do not know survive. Errors are those of `errors`; what may be asked
-again after one, `retry_rules` decides, and this module waits. A list follows its pages. A watch is one connection: who
-wants to go on after it ended begins another (see the informer).
+Objects stay dicts as they came, so that unknown fields survive. Errors are those of `api_errors`; `retry_rules` decides
+which requests are retried, and this module waits in between. A list follows its pages. A watch is one request: to go on
+after it ended, start another (see `cache.informer`).
 
-Must not know storage, must not keep what it read, and must not log a body.
+Must not know storage, must not cache what it read, and must not log a body.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ import msgspec
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
-from orlop.kube.errors import ApiError, ConnectionBroken, Expired, StatusError, error_from_status
-from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transport
+from orlop.kube.api_errors import ApiError, ConnectionBroken, Expired, StatusError, error_from_status
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
 from orlop.kube.kinds import Kind
-from orlop.kube.objects import ObjectName
+from orlop.kube.objects import Object, ObjectName
 from orlop.kube.patches import JsonPatch
-from orlop.kube.retry_rules import MOST_ATTEMPTS, AskAgain, GiveUp, RenewCredentials, Verb, after_failure
-
-Object = dict[str, Any]
+from orlop.kube.retry_rules import MOST_ATTEMPTS, GiveUp, RenewCredentials, Retry, Verb, after_failure
 
 JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -42,14 +40,14 @@ UNKNOWN_ERROR: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class MergePatch:
-    """Changes what it names, on whatever is there: guard it with a resourceVersion where that matters."""
+    """Set the fields it names, whatever their value is now: add a resourceVersion where that matters."""
 
     changes: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StrategicPatch:
-    """As a merge patch, but lists with merge keys are merged; built-in kinds alone know it."""
+    """As a merge patch, but lists with merge keys are merged; for built-in kinds only."""
 
     changes: Mapping[str, Any]
 
@@ -59,7 +57,7 @@ Patch = JsonPatch | MergePatch | StrategicPatch
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind: of one namespace or all, by labels and fields, in the API's own words."""
+    """Which objects of a kind: one namespace or all, with a label selector and a field selector."""
 
     namespace: str | None = None
     labels: str = ""
@@ -75,7 +73,7 @@ EVERYTHING: Final = Selection()
 
 @dataclass(frozen=True, slots=True)
 class ObjectList:
-    """Every object there was at one version."""
+    """All objects at one resourceVersion."""
 
     items: list[Object]
     version: str
@@ -91,7 +89,7 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """`uid` and `version` are preconditions: nothing is deleted but the very object that was meant."""
+    """Options of a delete; `uid` and `version` are preconditions, so that no other object of the name is deleted."""
 
     uid: str = ""
     version: str = ""
@@ -114,8 +112,8 @@ NO_OPTIONS: Final = DeleteOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """A request with what is needed to decide whether it may be asked again."""
+class _Call:
+    """A request, with what is needed to decide whether it may be retried."""
 
     verb: Verb
     path: str
@@ -145,14 +143,14 @@ _METHODS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long an answer may take, and how often a request may be made before whoever asked is told of the failure."""
+    """How long a response may take, and how often a request is attempted before the caller gets the error."""
 
     seconds: float = 30.0
     attempts: int = MOST_ATTEMPTS
 
 
 class KubeClient:
-    """Speaks to one API server through one transport; `name` is told as the field manager of our writes."""
+    """Talk to one API server through one transport; `name` is the field manager of our writes."""
 
     def __init__(
         self,
@@ -173,13 +171,19 @@ class KubeClient:
         self._name = name
         self._manager = (("fieldManager", name),)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a network is between us and the server, where a connection can fall silent."""
+        return self._transport.is_remote
+
     async def get(self, kind: Kind, name: ObjectName, *, subresource: str = "", version: str = "") -> Object:
         query = (("resourceVersion", version),) if version else ()
         path = kind.object_path(name.namespace, name.name, subresource)
-        return await self._ask(_Question(Verb.GET, path, query))
+        return await self._request(_Call(Verb.GET, path, query))
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING, *, page: int = PAGE) -> ObjectList:
-        """Everything that is selected, at one version; begins anew when the server forgot that version on the way."""
+        """Return all selected objects at one resourceVersion."""
+        # The server may drop the resourceVersion between two pages: start again, in the end without pages.
         for _ in range(MOST_RELISTS):
             try:
                 return await self._list_pages(kind, selection, page)
@@ -193,13 +197,13 @@ class KubeClient:
         proceed: list[tuple[str, str]] = []
         followed: set[str] = set()
         while True:
-            question = _Question(Verb.LIST, kind.collection_path(selection.namespace), (*query, *proceed))
-            found, version, token = _page(await self._ask(question), kind)
-            items += found
+            call = _Call(Verb.LIST, kind.collection_path(selection.namespace), (*query, *proceed))
+            page_items, version, token = _page(await self._request(call), kind)
+            items += page_items
             if not token:
                 return ObjectList(items, version)
             if token in followed:
-                raise ConnectionBroken("the server's list does not end: it gave one continue token twice")
+                raise ConnectionBroken("the server's list does not end: it returned a continue token twice")
             followed.add(token)
             proceed = [("continue", token)]
 
@@ -208,23 +212,23 @@ class KubeClient:
     ) -> Object:
         where = namespace or (obj.get("metadata") or {}).get("namespace") if kind.namespaced else None
         query = (*self._manager, *_dry(dry_run))
-        return await self._ask(_Question(Verb.CREATE, kind.collection_path(where), query, _with_kind(obj, kind)))
+        return await self._request(_Call(Verb.CREATE, kind.collection_path(where), query, _with_kind(obj, kind)))
 
     async def create_subresource(
         self, kind: Kind, name: ObjectName, subresource: str, body: Mapping[str, Any]
     ) -> Object:
-        """Such as a pod's binding, or a service account's token."""
+        """Create a subresource, such as a pod's binding or a service account's token."""
         path = kind.object_path(name.namespace, name.name, subresource)
-        return await self._ask(_Question(Verb.CREATE, path, self._manager, body))
+        return await self._request(_Call(Verb.CREATE, path, self._manager, body))
 
     async def replace(
         self, kind: Kind, obj: Mapping[str, Any], *, subresource: str = "", dry_run: bool = False
     ) -> Object:
-        """With its resourceVersion: refused as `Conflict` when somebody wrote since."""
+        """Update an object; with its resourceVersion, raise `Conflict` if it has changed since."""
         metadata = obj.get("metadata") or {}
         path = kind.object_path(metadata.get("namespace"), metadata.get("name", ""), subresource)
         query = (*self._manager, *_dry(dry_run))
-        return await self._ask(_Question(Verb.UPDATE, path, query, _with_kind(obj, kind)))
+        return await self._request(_Call(Verb.UPDATE, path, query, _with_kind(obj, kind)))
 
     async def patch(
         self, kind: Kind, name: ObjectName, patch: Patch, *, subresource: str = "", dry_run: bool = False
@@ -232,29 +236,30 @@ class KubeClient:
         path = kind.object_path(name.namespace, name.name, subresource)
         body, content_type = _patch_body(patch)
         query = (*self._manager, *_dry(dry_run))
-        return await self._ask(_Question(Verb.PATCH, path, query, body, content_type))
+        return await self._request(_Call(Verb.PATCH, path, query, body, content_type))
 
     async def delete(self, kind: Kind, name: ObjectName, options: DeleteOptions = NO_OPTIONS) -> Object:
-        """The object as it was or still is, or the server's `Status`."""
+        """Delete an object; return it, or the server's `Status`."""
         path = kind.object_path(name.namespace, name.name)
-        return await self._ask(_Question(Verb.DELETE, path, (), options.body()))
+        return await self._request(_Call(Verb.DELETE, path, (), options.body()))
 
     async def delete_all(
         self, kind: Kind, selection: Selection = EVERYTHING, options: DeleteOptions = NO_OPTIONS
     ) -> Object:
         path = kind.collection_path(selection.namespace)
-        return await self._ask(_Question(Verb.DELETE_COLLECTION, path, tuple(selection.query()), options.body()))
+        return await self._request(_Call(Verb.DELETE_COLLECTION, path, tuple(selection.query()), options.body()))
 
     async def watch(
         self, kind: Kind, selection: Selection = EVERYTHING, *, after: str = "", seconds: int | None = None
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Events after a version until the server ends the watch, which it may at any time and without an error."""
+        """Yield the events after a resourceVersion until the server ends the watch, which it may do at any time."""
         query = [*selection.query(), ("watch", "true"), ("allowWatchBookmarks", "true")]
         query += [("resourceVersion", after)] if after else []
         query += [("timeoutSeconds", str(seconds))] if seconds is not None else []
-        question = _Question(Verb.WATCH, kind.collection_path(selection.namespace), tuple(query))
-        async with self._transport.open(question.request(self._name), self._timeout) as stream:
-            if stream.status == UNAUTHORIZED:  # who watches again is to have other credentials
+        call = _Call(Verb.WATCH, kind.collection_path(selection.namespace), tuple(query))
+        async with self._transport.open(call.request(self._name), self._timeout) as stream:
+            if stream.status == UNAUTHORIZED:
+                # The caller starts another watch, which needs other credentials.
                 await self._transport.renew_credentials()
             await _raise_for_stream(stream)
             async with aclosing(_events(stream.pieces)) as events:
@@ -264,25 +269,25 @@ class KubeClient:
     async def close(self) -> None:
         await self._transport.close()
 
-    async def _ask(self, question: _Question) -> Object:
-        request = question.request(self._name)
+    async def _request(self, call: _Call) -> Object:
+        request = call.request(self._name)
         failures: list[ApiError] = []
         while True:
             try:
                 return _object_of(await self._transport.exchange(request, self._timeout))
             except ApiError as error:
-                await self._wait_or_raise(question, error, failures)
+                await self._wait_or_raise(call, error, failures)
                 failures.append(error)
 
-    async def _wait_or_raise(self, question: _Question, error: ApiError, failures: Sequence[ApiError]) -> None:
-        match after_failure(question.verb, question.body, error, failures, self._attempts):
+    async def _wait_or_raise(self, call: _Call, error: ApiError, failures: Sequence[ApiError]) -> None:
+        match after_failure(call.verb, call.body, error, failures, self._attempts):
             case GiveUp():
                 raise error
             case RenewCredentials():
                 await self._transport.renew_credentials()
-            case AskAgain(after):
+            case Retry(after):
                 seconds = after if after is not None else RETRY_BACKOFF.delay(len(failures) + 1, self._random)
-                self._log.debug("asking again", path=question.path, error=error.message, seconds=round(seconds, 3))
+                self._log.debug("request retried", path=call.path, error=error.message, after_seconds=round(seconds, 3))
                 await self._clock.sleep(seconds)
 
 
@@ -293,7 +298,7 @@ def _dry(dry_run: bool) -> tuple[tuple[str, str], ...]:  # noqa: FBT001 - the AP
 def _patch_body(patch: Patch) -> tuple[Any, str]:
     match patch:
         case JsonPatch():
-            return patch.operations, JSON_PATCH  # only read from here on
+            return patch.operations, JSON_PATCH  # Not copied: nobody changes them from here on.
         case MergePatch(changes):
             return changes, MERGE_PATCH
         case StrategicPatch(changes):
@@ -301,27 +306,27 @@ def _patch_body(patch: Patch) -> tuple[Any, str]:
 
 
 def _with_kind(obj: Mapping[str, Any], kind: Kind) -> Object:
-    """Items of a list come without their kind, and who makes an object need not repeat it."""
+    """Add apiVersion and kind: items of a list come without them, and callers of `create` may omit them."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
 
 
 def _page(answer: Object, kind: Kind) -> tuple[list[Object], str, str]:
-    """The items of one page, the version of the list, and the token for the next page, if there is one."""
+    """Return the items of one page, the list's resourceVersion, and the token of the next page or ""."""
     items, metadata = answer.get("items") or [], answer.get("metadata") or {}
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ConnectionBroken("the server's list holds items that are no objects: is this an API server?")
+        raise ConnectionBroken("the server's list has items that are no objects: is this an API server?")
     token = (metadata.get("continue") or "") if isinstance(metadata, dict) else None
     if not isinstance(token, str):
-        raise ConnectionBroken("the server's list has metadata that are none: is this an API server?")
+        raise ConnectionBroken("the server's list has no valid metadata: is this an API server?")
     return [_with_kind(item, kind) for item in items], str(metadata.get("resourceVersion", "")), token
 
 
-def _object_of(answer: HttpAnswer) -> Object:
+def _object_of(answer: HttpResponse) -> Object:
     if answer.is_error:
         raise _error_of(answer.status, answer.headers, answer.body)
     read = _decoded(answer.body)
     if not isinstance(read, dict):
-        raise ConnectionBroken("the server's answer is no JSON object: is this an API server?")
+        raise ConnectionBroken("the server's response is no JSON object: is this an API server?")
     return read
 
 
@@ -344,7 +349,7 @@ async def _raise_for_stream(stream: HttpStream) -> None:
 
 
 async def _events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent, None]:
-    """One JSON object per line; a line may come in several pieces, and a piece hold several lines."""
+    """Yield the events of a watch: one JSON object per line, however the lines are split into pieces."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

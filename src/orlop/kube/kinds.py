@@ -1,8 +1,7 @@
-"""What a kind of object is called, where it lives on the API server and what can be done with it. Pure.
+"""Kinds of API objects: their names, paths and verbs. Pure.
 
-`Kind` describes any kind, also a custom resource's, made by hand. The constants are the kinds that Kubernetes itself
-has, as far as Orlop speaks of them, with the facts of Kubernetes' own discovery. Nothing here knows how an object of a
-kind looks, nor which kinds a server serves.
+`Kind` describes any kind, including custom resources. The constants are the built-in kinds that Orlop uses, as in
+Kubernetes' discovery. Nothing here knows the fields of a kind, nor which kinds a server serves.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ WRITE_VERBS: Final = ("create", "delete", "deletecollection", "patch", "update")
 ALL_VERBS: Final = tuple(sorted((*READ_VERBS, *WRITE_VERBS)))
 STATUS_VERBS: Final = ("get", "patch", "update")
 
-# What a path segment may hold besides letters, digits and "_.-~"; RBAC names hold colons.
+# Characters allowed in a path segment besides letters, digits and "_.-~"; RBAC names have colons.
 UNQUOTED: Final = "!$&'()*+,;=:@"
 
 
 class InvalidPath(ValueError):
-    """An object or a folder of objects that no path can lead to."""
+    """An object or a collection that has no valid path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subresource:
-    """A part of an object with a path of its own; its body is of the object's kind unless another is named."""
+    """A subresource; its body is of the object's kind unless `kind` names another."""
 
     name: str
     verbs: tuple[str, ...]
     kind: str = ""
     group: str | None = None
-    """The group of that other kind; None is the object's own."""
+    """The group of that other kind; None means the object's."""
     version: str = ""
 
 
@@ -43,7 +42,7 @@ SCALE: Final = Subresource("scale", STATUS_VERBS, kind="Scale", group="autoscali
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Names are those of discovery: `plural` is the resource, `kind` stands in objects."""
+    """A kind, with the names of discovery: `plural` is the resource, `kind` is in objects."""
 
     group: str
     version: str
@@ -76,12 +75,12 @@ class Kind:
 
     @property
     def resource(self) -> str:
-        """As messages name it: `persistentvolumes`, `volumeattachments.storage.k8s.io`."""
+        """The resource in messages: `persistentvolumes`, `volumeattachments.storage.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def qualified_kind(self) -> str:
-        """As messages about a whole object name it: `PersistentVolume`, `VolumeAttachment.storage.k8s.io`."""
+        """The kind in messages about an object: `PersistentVolume`, `VolumeAttachment.storage.k8s.io`."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     @property
@@ -96,7 +95,7 @@ class Kind:
         return next((subresource for subresource in self.subresources if subresource.name == name), None)
 
     def collection_path(self, namespace: str | None = None) -> str:
-        """Where objects are listed and created; of a namespaced kind without a namespace: all of them are listed."""
+        """Return the path to list and create objects. Without a namespace, all namespaces are listed."""
         if namespace is None:
             return f"{self.group_path}/{self.plural}"
         if not self.namespaced:
@@ -111,7 +110,7 @@ class Kind:
 
 
 def _segment(text: str, what: str) -> str:
-    """One segment and no more, whatever the text holds: these rules are the API server's own."""
+    """Encode a text as exactly one path segment, by the API server's rules."""
     if text in {"", ".", ".."} or "/" in text or "%" in text:
         raise InvalidPath(f'{text!r} cannot be a {what}: it may not be empty, ".", "..", nor hold "/" or "%"')
     return quote(text, safe=UNQUOTED)

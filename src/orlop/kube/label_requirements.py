@@ -1,4 +1,4 @@
-"""One condition on one label, and what is said of one that makes no sense. Pure.
+"""One requirement of a label selector, with the API server's errors for invalid ones. Pure.
 
 Errors are worded as the API server's.
 """
@@ -16,7 +16,7 @@ from orlop.kube.label_syntax import faults_of_label_key, faults_of_label_value, 
 
 
 class InvalidSelector(ValueError):
-    """The text is the message of the API server's 400."""
+    """An invalid selector; the message is that of the API server's 400."""
 
 
 class Operator(Enum):
@@ -46,7 +46,7 @@ LARGEST_INT: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on one label. Values are kept sorted, each once; a wrong one raises `InvalidSelector`."""
+    """One requirement on one label. Values are sorted and unique; invalid ones raise `InvalidSelector`."""
 
     key: str
     operator: Operator
@@ -79,7 +79,7 @@ class Requirement:
         return number > limit if self.operator is Operator.GREATER else number < limit
 
     def negated(self) -> Requirement:
-        """Matches what this does not. A comparison has no negation: it fails as well where the label is missing."""
+        """Return the negation. A comparison has none: it also fails where the label is missing."""
         if self.operator not in NEGATION:
             raise ValueError(f"there is no requirement that matches exactly what {self} does not")
         return Requirement(self.key, NEGATION[self.operator], self.values)

@@ -1,4 +1,4 @@
-"""What a label's key and value may be, and what is said of one that is not. Pure.
+"""The syntax of label keys and values, with the API server's messages for invalid ones. Pure.
 
 The sentences are the API server's own: people search for them, and tests compare them.
 """
@@ -42,7 +42,7 @@ _SUBDOMAIN_PATTERN: Final = re.compile(DNS_SUBDOMAIN)
 
 
 def faults_of_label_key(key: str) -> tuple[str, ...]:
-    """Empty for a good key. The same rule holds for annotations' keys and for finalizers."""
+    """Return what is wrong with a key; empty if nothing. Annotation keys and finalizers have the same rule."""
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         return (_WHOLE_KEY,)
@@ -79,5 +79,5 @@ def _bytes(text: str) -> int:
 
 
 def invalid_value(field: str, value: str, faults: tuple[str, ...]) -> str:
-    """`spec.x: Invalid value: "a b": must …`."""
+    """Format an error as the API server does: `spec.x: Invalid value: "a b": must …`."""
     return f"{field}: Invalid value: {json.dumps(value, ensure_ascii=False)}: {'; '.join(faults)}"

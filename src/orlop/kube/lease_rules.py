@@ -1,9 +1,9 @@
-"""Who may take a Lease, and what is written then: client-go's rules, so that our candidates and others' fit together.
+"""Decide who may acquire a Lease, and what to write then. Pure.
 
-A holder renews well before its lease is over, and gives up leading at the renew deadline, before anybody may take over.
-Nobody trusts another's clock: a lease is over when its record has not changed for its duration, counted by whoever
-looks, from when he first saw that record. Every write carries the version of what it is based on, so of two who take a
-lease one is refused.
+The rules are client-go's, so that our candidates and those of upstream sidecars work together. A holder renews well
+before its lease expires, and stops leading at the renew deadline, before anybody may take over. Nobody trusts another's
+clock: a lease has expired when its record has not changed for its duration, as observed by the candidate itself since
+it first saw that record. Every write carries a resourceVersion, so of two candidates that write at once one is refused.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, Final, TypeAlias
 from orlop.kube.objects import Object, ObjectName, micro_time_text
 
 JITTER: Final = 0.2
-"""The share of the retry period that is added at random."""
+"""The part of the retry period that is added at random."""
 RELEASED_DURATION_SECONDS: Final = 1
 NOT_IN_LOCK_NAMES: Final = re.compile(r"[^a-zA-Z0-9-]")
 
 
 def lock_name(text: str) -> str:
-    """The name of a lease as upstream's sidecars make it, such as `external-attacher-leader-csi-orlop-dev`."""
+    """Return a lease's name as upstream sidecars build it, such as `external-attacher-leader-csi-orlop-dev`."""
     name = NOT_IN_LOCK_NAMES.sub("-", text)
     return f"{name}X" if name.endswith("-") else name
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """In seconds: how long a lease is valid, when its holder gives up, how often everybody tries."""
+    """In seconds: how long a lease is valid, when its holder gives up, and how often candidates try."""
 
     duration: float = 15.0
     renew_deadline: float = 10.0
@@ -51,7 +51,7 @@ SIDECAR_TIMES: Final = LeaseTimes(15.0, 10.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A lease, and since when (of the observer's elapsed time) its record has been what it is."""
+    """A lease, and since when, in the observer's elapsed time, its record is unchanged."""
 
     lease: Mapping[str, Any]
     since: float
@@ -63,14 +63,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """There is no lease: the first to create it has it."""
+    """There is no lease: the candidate that creates it first holds it."""
 
     lease: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """It is ours, or may be taken."""
+    """Write the lease: it is ours, or has expired."""
 
     lease: Object
 
@@ -84,7 +84,7 @@ Step: TypeAlias = Create | Write | HeldByOther
 
 
 def observed(before: Observed | None, lease: Mapping[str, Any], elapsed: float) -> Observed:
-    """A record that is the same as before has been so since then; labels and the like are no record."""
+    """Return the observation: an unchanged spec keeps its time; metadata does not count."""
     same = before is not None and _spec(before.lease) == _spec(lease)
     return Observed(lease, before.since if same and before is not None else elapsed)
 
@@ -100,7 +100,7 @@ def next_step(seen: Observed | None, candidate: Candidate, elapsed: float, wall:
 
 
 def released(lease: Mapping[str, Any], wall: datetime) -> Object:
-    """As its holder leaves it: free for the next one, at once."""
+    """Return the lease as its holder releases it: free for the next candidate at once."""
     now = micro_time_text(wall)
     left = {
         "holderIdentity": "",
@@ -117,13 +117,13 @@ def holder_of(lease: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Who wants which lease. No two processes may have the same identity at a time."""
+    """Who wants which lease. No two processes may have the same identity at the same time."""
 
     lease: ObjectName
     identity: str
     times: LeaseTimes = LeaseTimes()
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Set on the lease by whoever leads; labels of others stay."""
+    """Labels that the leader sets on the lease; other labels stay."""
 
     def __post_init__(self) -> None:
         if not self.identity or not self.lease.namespace:
@@ -143,13 +143,13 @@ def _record(before: Mapping[str, Any], candidate: Candidate, wall: datetime) -> 
 
 
 def _transitions(before: Mapping[str, Any]) -> int:
-    """None for the first holder, one more for each that follows."""
+    """Return 0 for the first holder, and one more for each further one."""
     known = before.get("leaseTransitions")
     return (known if isinstance(known, int) else 0) + 1 if before else 0
 
 
 def _duration(lease: Mapping[str, Any], candidate: Candidate) -> float:
-    """What its holder counts on."""
+    """Return the duration in the record, which its holder relies on."""
     seconds = _spec(lease).get("leaseDurationSeconds")
     return float(seconds) if isinstance(seconds, int) and seconds > 0 else candidate.times.duration
 

@@ -1,9 +1,9 @@
-"""Reading the metadata every Kubernetes object has, from plain dicts, and writing times as Kubernetes does. Pure.
+"""Read the metadata and conditions of Kubernetes objects from plain dicts, and format times. Pure.
 
-A part that is missing, null or empty reads the same. Nothing here changes an object it was given.
+A part that is missing, null or empty reads the same. Nothing here changes an object.
 """
 
-# No `from __future__ import annotations` here: `annotations` is what a part of the metadata is called.
+# No `from __future__ import annotations` here: this module has a function of that name.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Object: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """What tells an object from the others of its kind; a cluster-scoped one has no namespace."""
+    """An object's namespace and name, unique within its kind; a cluster-scoped object has no namespace."""
 
     namespace: str | None
     name: str
@@ -29,7 +29,7 @@ class ObjectName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads what `str` wrote."""
+        """Parse what `str` returns."""
         namespace, slash, name = text.rpartition("/")
         if not name or "/" in namespace or bool(slash) != bool(namespace):
             raise ValueError(f'{text!r} does not name an object: a name looks like "web-0" or "default/web-0"')
@@ -58,19 +58,17 @@ DECIMAL: Final = re.compile(r"0|[1-9][0-9]*")
 
 
 def resource_version(obj: Mapping[str, Any]) -> str:
-    """Also a list's; empty if it has none."""
+    """Return the resourceVersion of an object or a list, or ""."""
     return _text(obj, "resourceVersion")
 
 
 def version_order(version: str) -> tuple[int, str]:
-    """A key that sorts resource versions by age: they are decimal numbers of any length.
+    """Return a key that sorts resourceVersions by age: they are decimal numbers of any length.
 
-    Kubernetes promises since 1.35 that versions of one kind can be compared so; before that it was only true.
+    Kubernetes guarantees since 1.35 that resourceVersions of one kind can be compared; it was true before.
     """
     if not DECIMAL.fullmatch(version):
-        raise ValueError(
-            f"the resource version {version!r} is no decimal number, so it cannot be compared with another"
-        )
+        raise ValueError(f"the resourceVersion {version!r} is no decimal number, so it cannot be compared with another")
     return len(version), version
 
 
@@ -84,7 +82,7 @@ def generation(obj: Mapping[str, Any]) -> int:
 
 def metadata(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     part = obj.get("metadata")
-    # Asked for at every turn; a dict, as nearly all are, is known at once.
+    # Called very often; the check of the exact type is faster than isinstance, and nearly all are dicts.
     return part if type(part) is dict or isinstance(part, Mapping) else {}
 
 
@@ -109,7 +107,7 @@ def owner_references(obj: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def controller_of(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The owner that manages the object, of which there is at most one."""
+    """Return the owner reference of the controller that manages the object; there is at most one."""
     return next((owner for owner in owner_references(obj) if owner.get("controller") is True), None)
 
 
@@ -122,7 +120,7 @@ def creation_time(obj: Mapping[str, Any]) -> datetime | None:
 
 
 def deletion_time(obj: Mapping[str, Any]) -> datetime | None:
-    """When the object was, or will be, asked to go; a pod's lies in the future by its grace period."""
+    """Return the deletionTimestamp; a pod's lies in the future by its grace period."""
     return _time(obj, "deletionTimestamp")
 
 
@@ -158,13 +156,12 @@ def is_condition_true(obj: Mapping[str, Any], kind: str) -> bool:
 
 
 def with_condition(present: Iterable[Mapping[str, Any]], new: Mapping[str, Any], now: datetime) -> list[Object]:
-    """The conditions with the new one in the place of its type's, or at the end.
+    """Return the conditions with the new one replacing that of its type, or appended.
 
-    `lastTransitionTime` says when the status changed, so it stays as it is while the status does. Other fields of the
-    condition that the new one does not name stay too.
+    `lastTransitionTime` changes only when the status does. Fields that the new condition does not name stay.
     """
-    result = [dict(one) for one in present]
-    old = next((one for one in result if one.get("type") == new["type"]), None)
+    result = [dict(condition) for condition in present]
+    old = next((condition for condition in result if condition.get("type") == new["type"]), None)
     if old is None:
         result.append({**new, "lastTransitionTime": time_text(now)})
         return result
@@ -175,7 +172,7 @@ def with_condition(present: Iterable[Mapping[str, Any]], new: Mapping[str, Any],
 
 
 def without_condition(present: Iterable[Mapping[str, Any]], kind: str) -> list[Object]:
-    return [dict(one) for one in present if one.get("type") != kind]
+    return [dict(condition) for condition in present if condition.get("type") != kind]
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
@@ -193,17 +190,17 @@ RFC_3339: Final = re.compile(
 
 
 def time_text(moment: datetime) -> str:
-    """As Kubernetes writes a Time: UTC, whole seconds, what is finer cut off."""
+    """Format a Time as Kubernetes does: UTC, in whole seconds, fractions cut off."""
     return _utc(moment).isoformat(timespec="seconds") + "Z"
 
 
 def micro_time_text(moment: datetime) -> str:
-    """As Kubernetes writes a MicroTime: UTC, always six decimals."""
+    """Format a MicroTime as Kubernetes does: UTC, always six decimals."""
     return _utc(moment).isoformat(timespec="microseconds") + "Z"
 
 
 def read_time(text: str) -> datetime:
-    """A Time or a MicroTime, in UTC. What is finer than a microsecond is cut off."""
+    """Parse a Time or a MicroTime into UTC; digits below a microsecond are cut off."""
     match = RFC_3339.fullmatch(text)
     if match is None:
         raise InvalidTime(f'{text!r} is no time: times look like "2026-01-02T03:04:05Z"')
@@ -224,5 +221,5 @@ def _zone(match: re.Match[str]) -> timezone:
 
 def _utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        raise ValueError(f"{moment} says no time zone, so it is no moment; give it one (UTC)")
+        raise ValueError(f"{moment} has no time zone: pass a datetime with one (UTC)")
     return moment.astimezone(UTC).replace(tzinfo=None)

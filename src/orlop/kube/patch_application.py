@@ -1,4 +1,4 @@
-"""Applies JSON patches (RFC 6902) and merge patches (RFC 7386) to documents, as an API server does. Pure.
+"""Apply JSON patches (RFC 6902) and merge patches (RFC 7386) to documents, as an API server does. Pure.
 
 The document that was given is never changed, and the result shares nothing with it nor with the patch. A patch is
 applied whole or not at all. A server answers `PatchError` with 400, `PatchTooLarge` with 413 and `PatchDoesNotApply`
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 Json: TypeAlias = Any
-"""What JSON knows: None, bool, int, float, str, list and dict."""
+"""A JSON value: None, bool, int, float, str, list or dict."""
 
 MOST_OPERATIONS: Final = 10_000
 MOST_COPIED_BYTES: Final = 3 * 1024 * 1024
@@ -25,7 +25,7 @@ BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 
 
 class PatchError(ValueError):
-    """The patch itself is wrong: it is not written as its standard demands."""
+    """The patch itself is not valid by its standard."""
 
 
 class PatchTooLarge(PatchError):
@@ -33,7 +33,7 @@ class PatchTooLarge(PatchError):
 
 
 class PatchDoesNotApply(Exception):
-    """The patch is well-formed, but not for this document: a test failed, or what it names is not there."""
+    """The patch is valid, but not for this document: a test failed, or a path does not exist."""
 
 
 # ---- merge patches ---------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def copied(value: Json) -> Json:
 
 
 def equal(one: Json, other: Json) -> bool:
-    """As JSON compares: numbers by value, and true is no 1, which Python would have it be."""
+    """Compare as JSON does: numbers by value, and true is not equal to 1, as it is in Python."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -82,7 +82,7 @@ def equal(one: Json, other: Json) -> bool:
 
 
 def _size(value: Json) -> int:
-    """About as many bytes as it takes to write it."""
+    """Estimate the encoded size in bytes."""
     if isinstance(value, Mapping):
         return 2 + sum(len(key) + 4 + _size(member) for key, member in value.items())
     if isinstance(value, list):
@@ -94,12 +94,12 @@ def _size(value: Json) -> int:
 
 
 def pointer(*parts: str | int) -> str:
-    """`pointer("metadata", "labels", "a/b")` is `/metadata/labels/a~1b`."""
+    """Build a JSON pointer: `pointer("metadata", "labels", "a/b")` is `/metadata/labels/a~1b`."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def pointer_parts(text: str) -> tuple[str, ...]:
-    """Undoes `pointer`; of the empty text, which is the whole document, nothing is left."""
+    """Split a JSON pointer; the empty one, for the whole document, has no parts."""
     if text and not text.startswith("/"):
         raise PatchError(f'{text!r} is no JSON pointer: one is empty or begins with "/"')
     if BAD_ESCAPE.search(text):
@@ -108,7 +108,7 @@ def pointer_parts(text: str) -> tuple[str, ...]:
 
 
 def _index(part: str, length: int) -> int:
-    """The place in a list of that length at which an item is, or could be inserted."""
+    """Return the index in a list of that length at which an item is, or can be inserted."""
     if not INDEX.fullmatch(part):
         raise PatchDoesNotApply(f"{part!r} is no index of a list")
     index = int(part)
@@ -132,7 +132,7 @@ def _member(container: Json, part: str) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """One operation, read and checked; how it is applied stands in `OPERATIONS`."""
+    """One operation, parsed and checked; `OPERATIONS` applies it."""
 
     name: str
     path: tuple[str, ...]
@@ -141,7 +141,7 @@ class _Operation:
 
 
 def apply_json_patch(document: Json, patch: Json) -> Json:
-    """`patch` is the list that was on the wire, or anything else that was: then it is a `PatchError`."""
+    """Apply a JSON patch as it was on the wire; raise `PatchError` if it is not a list of operations."""
     operations = read_json_patch(patch)
     try:
         applied = _Application(copied(document))
@@ -191,7 +191,7 @@ def _read_pointer(operation: Mapping[str, Json], field: str) -> tuple[str, ...]:
 
 
 class _Application:
-    """A document on its way through the operations, which change it in place."""
+    """A document that the operations change in place."""
 
     def __init__(self, document: Json) -> None:
         self.document = document
@@ -217,7 +217,7 @@ class _Application:
             self.document = copied(operation.value)
             return
         container, last = self._container(operation.path)
-        if not isinstance(container, dict):  # of an object, Kubernetes replaces also what is not there
+        if not isinstance(container, dict):  # In an object, Kubernetes also replaces a missing member.
             _member(container, last)
         container[last if isinstance(container, dict) else int(last)] = copied(operation.value)
 
@@ -230,7 +230,7 @@ class _Application:
     def copy(self, operation: _Operation) -> None:
         value = self._find(operation.source)
         self._copied_bytes += _size(value)
-        if self._copied_bytes > MOST_COPIED_BYTES:  # a document that copies itself into itself doubles each time
+        if self._copied_bytes > MOST_COPIED_BYTES:  # A document that copies itself into itself doubles each time.
             raise PatchTooLarge(f"the JSON patch copies more than {MOST_COPIED_BYTES} bytes")
         self._put(operation.path, copied(value))
 
@@ -238,7 +238,7 @@ class _Application:
         if operation.value is None and operation.path:
             container, last = self._container(operation.path)
             if isinstance(container, dict) and last not in container:
-                return  # as in Kubernetes
+                return  # As Kubernetes does.
         if not equal(self._find(operation.path), operation.value):
             raise PatchDoesNotApply("the value there is another one")
 

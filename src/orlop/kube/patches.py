@@ -1,9 +1,9 @@
-"""Makes patches that change one thing and nothing else, and only as long as that thing is as it was seen. Pure.
+"""Build patches that change one thing, and only if that thing is still as it was read. Pure.
 
-JSON patches carry `test` operations: who patches on what he read fails when it has changed meanwhile, instead of
-undoing another's change. The object's uid is tested too, so that no patch meets another object of the same name. A
-failed test changes nothing; the API server answers it with 422 (`errors.PatchRefused`), and the remedy is to read again
-and decide again. A function gives None where there is nothing to do.
+JSON patches carry `test` operations: a patch based on an outdated read fails instead of undoing another's change. The
+object's uid is tested too, so that no patch changes another object of the same name. A failed test changes nothing: the
+API server returns 422 (`api_errors.PatchRefused`), and the caller must read and decide again. Functions return None if
+there is nothing to change.
 
 A merge patch has no tests. It is safe for fields that nobody else writes, or with a resourceVersion in it.
 """
@@ -18,12 +18,12 @@ from orlop.kube import objects
 from orlop.kube.patch_application import Json, copied, equal, pointer
 
 NOT_THERE: Final = None
-"""In Kubernetes a test for null passes where the member is missing; see `patch_application`."""
+"""In Kubernetes a test for null passes if the member is missing; see `patch_application`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPatch:
-    """Each method gives a patch with one more operation. Paths are given in parts, which may hold any character."""
+    """A JSON patch. Each method returns a patch with one more operation; paths are passed in parts, unescaped."""
 
     operations: tuple[Mapping[str, Any], ...] = ()
 
@@ -40,7 +40,7 @@ class JsonPatch:
         return self._with({"op": "remove", "path": pointer(*path)})
 
     def body(self) -> list[Json]:
-        """What goes on the wire."""
+        """Return the patch as sent to the server."""
         return [copied(operation) for operation in self.operations]
 
     def __bool__(self) -> bool:
@@ -51,13 +51,13 @@ class JsonPatch:
 
 
 def guarded_by_uid(obj: Mapping[str, Any]) -> JsonPatch:
-    """The beginning of a patch for this very object."""
+    """Start a patch that fails for another object of the same name."""
     uid = objects.uid(obj)
     return JsonPatch().test("metadata", "uid", value=uid) if uid else JsonPatch()
 
 
 def guarded_by_version(obj: Mapping[str, Any]) -> JsonPatch:
-    """The beginning of a patch that fails when anything at all of the object has changed since it was read."""
+    """Start a patch that fails if anything in the object has changed since it was read."""
     return guarded_by_uid(obj).test("metadata", "resourceVersion", value=objects.resource_version(obj))
 
 
@@ -65,7 +65,7 @@ def guarded_by_version(obj: Mapping[str, Any]) -> JsonPatch:
 
 
 def add_finalizer(obj: Mapping[str, Any], finalizer: str) -> JsonPatch | None:
-    """Fails when the list has changed: whoever added or took one meanwhile may have changed what is right to do."""
+    """Add a finalizer. The patch fails if the list has changed: another finalizer may change our decision."""
     if objects.has_finalizer(obj, finalizer):
         return None
     present = objects.metadata(obj).get("finalizers")
@@ -76,7 +76,7 @@ def add_finalizer(obj: Mapping[str, Any], finalizer: str) -> JsonPatch | None:
 
 
 def remove_finalizer(obj: Mapping[str, Any], finalizer: str) -> JsonPatch | None:
-    """Takes out every copy of it. The places are safe to name because the whole list was tested before."""
+    """Remove every copy of a finalizer, by index: safe because the patch tests the whole list first."""
     present = objects.finalizers(obj)
     places = [place for place, found in enumerate(present) if found == finalizer]
     if not places:
@@ -84,7 +84,7 @@ def remove_finalizer(obj: Mapping[str, Any], finalizer: str) -> JsonPatch | None
     patch = guarded_by_uid(obj).test("metadata", "finalizers", value=list(present))
     if len(places) == len(present):
         return patch.remove("metadata", "finalizers")
-    for place in reversed(places):  # from the end, so that no removal moves one that is still to come
+    for place in reversed(places):  # From the end, so that no removal shifts an index that is still to come.
         patch = patch.remove("metadata", "finalizers", place)
     return patch
 
@@ -109,7 +109,7 @@ def unset_label(obj: Mapping[str, Any], key: str) -> JsonPatch | None:
 
 
 def _set_entry(obj: Mapping[str, Any], field: str, key: str, value: str) -> JsonPatch | None:
-    """Fails when this entry has changed; what happens to the others is no concern of it."""
+    """Set one entry. The patch fails if this entry has changed; changes of other entries do no harm."""
     entries = objects.metadata(obj).get(field)
     patch = guarded_by_uid(obj)
     if entries is None:
@@ -132,7 +132,7 @@ def _unset_entry(obj: Mapping[str, Any], field: str, key: str) -> JsonPatch | No
 
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes the one object the other; empty if nothing does.
+    """Return the merge patch that changes `before` into `after`; empty if they are equal.
 
     Lists are replaced whole. A member that is null counts as missing: a merge patch cannot set null.
     """
@@ -149,7 +149,7 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def _without_nulls(value: Json) -> Json:
-    """Null members of what is put in whole; those inside lists stay, as a merge patch does not look into lists."""
+    """Drop null members of a new value; those inside lists stay, because a merge patch replaces lists whole."""
     if not isinstance(value, Mapping):
         return copied(value)
     return {key: _without_nulls(member) for key, member in value.items() if member is not None}

@@ -1,22 +1,22 @@
-"""What a client may ask again by itself, and when: a pure decision after each failed attempt.
+"""Decide after each failed attempt whether the client retries a request, and when. Pure.
 
-Two cases must be kept apart. Where the request certainly had no effect, it may be repeated, whatever it is:
+Two cases must be kept apart. A request that certainly had no effect may be retried, whatever it is:
 - the server was never reached;
-- 429 and 503 with Retry-After: the server turned it away at the door, and says when to come back;
-- 401: it was turned away before anything else was looked at. It is repeated once, with new credentials.
+- 429 and 503 with Retry-After: the server rejected it before doing anything, and says when to retry;
+- 401: rejected before anything else was checked. It is retried once, with new credentials.
 
-Where it may have had its effect (another 5xx, a broken connection), a repetition must do no harm if it did:
-- get, list, watch change nothing.
-- update and patch, if they carry the resourceVersion of what they are based on. Either the first attempt had no effect,
-  or the version is another one now, and the repetition is refused: nothing is ever written twice, and no later change
-  of another's is undone. The `Conflict` that comes back may then be due to our own first attempt; who gets one reads
-  again and decides again, which is right in either case.
-- delete, if it carries the uid or the version of what is to go: a second one finds it gone, or going. Without, it might
-  meet another object of the same name.
-- No other write. A JSON patch whose tests are about values alone would pass after a value changed there and back. A
-  merge patch changes nothing the second time, but would overwrite what somebody made of its first effect. A second
-  create might make what was meanwhile deleted with good reason, or, with generateName, make two. These fail, and
-  whoever wanted them looks at the world again first: every reconciliation does that anyway.
+A request that may have had its effect (another 5xx, a broken connection) may be retried only if that does no harm:
+- get, list and watch change nothing.
+- update and patch, if they carry the resourceVersion they are based on. Either the first attempt had no effect, or the
+  resourceVersion has changed and the retry is refused: nothing is written twice, and no later change by others is
+  undone. The `Conflict` may then be due to our own first attempt; the caller reads and decides again, which is right in
+  either case.
+- delete, if it carries the object's uid or resourceVersion: a second one finds the object deleted or being deleted.
+  Without, it might delete another object of the same name.
+- No other write. A JSON patch whose tests check only values would pass after a value changed there and back. A merge
+  patch would overwrite what others made of its first effect. A second create might create an object that was deleted
+  meanwhile, or, with generateName, a second one. These fail, and the caller reads the state again before it retries:
+  every reconciler does that anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from orlop.kube.errors import (
+from orlop.kube.api_errors import (
     ApiError,
     ConnectionBroken,
     NotConnected,
@@ -37,15 +37,15 @@ from orlop.kube.errors import (
 )
 
 MOST_ATTEMPTS: Final = 10
-"""As client-go: a server that is busy for longer is no longer the client's matter but that of whoever asked."""
+"""As client-go: if the server is busy for longer, the caller must handle it."""
 LONGEST_WAIT_SECONDS: Final = 60.0
-"""A server that asks for more is not waited for: the caller is told, and has a backoff of his own."""
+"""The longest Retry-After that is obeyed. For more, the caller gets the error, and has its own backoff."""
 
 VERSION_POINTER: Final = "/metadata/resourceVersion"
 
 
 class Verb(Enum):
-    """Kubernetes' own."""
+    """The verbs of the Kubernetes API."""
 
     GET = "get"
     LIST = "list"
@@ -58,15 +58,15 @@ class Verb(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AskAgain:
-    """After so many seconds; None leaves the time to the client's backoff."""
+class Retry:
+    """Retry after `after` seconds; None leaves the delay to the client's backoff."""
 
     after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RenewCredentials:
-    """Then ask again at once."""
+    """Renew the credentials, then retry at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ class GiveUp:
     pass
 
 
-Decision: TypeAlias = AskAgain | RenewCredentials | GiveUp
+Decision: TypeAlias = Retry | RenewCredentials | GiveUp
 
 
 def after_failure(
     verb: Verb, body: object, error: ApiError, failures: Sequence[ApiError] = (), attempts: int = MOST_ATTEMPTS
 ) -> Decision:
-    """What to do after `error`; `failures` are those of the attempts before, `body` is what was sent."""
+    """Return what to do after `error`. `failures` are those of earlier attempts; `body` is what was sent."""
     if len(failures) + 1 >= attempts:
         return GiveUp()
     if isinstance(error, Unauthorized):
@@ -89,11 +89,11 @@ def after_failure(
     if not (had_no_effect(error) or (is_passing(error) and is_safe_to_repeat(verb, body))):
         return GiveUp()
     wait = getattr(error, "retry_after", None)
-    return GiveUp() if wait is not None and wait > LONGEST_WAIT_SECONDS else AskAgain(wait or None)
+    return GiveUp() if wait is not None and wait > LONGEST_WAIT_SECONDS else Retry(wait or None)
 
 
 def had_no_effect(error: ApiError) -> bool:
-    """Whether it is certain that the request was not carried out, and that it may be if asked again."""
+    """Return whether the request certainly had no effect, and a retry may succeed."""
     match error:
         case NotConnected() | TooManyRequests():
             return True
@@ -104,12 +104,12 @@ def had_no_effect(error: ApiError) -> bool:
 
 
 def is_passing(error: ApiError) -> bool:
-    """Whether the same request may succeed later, without anybody changing anything."""
+    """Return whether the same request may succeed later without any change."""
     return isinstance(error, NotConnected | ConnectionBroken | ServerError | TooManyRequests)
 
 
 def is_safe_to_repeat(verb: Verb, body: object) -> bool:
-    """Whether a request that may have had its effect does no harm the second time."""
+    """Return whether a request that may have had its effect does no harm if repeated."""
     match verb:
         case Verb.GET | Verb.LIST | Verb.WATCH:
             return True
@@ -122,7 +122,7 @@ def is_safe_to_repeat(verb: Verb, body: object) -> bool:
 
 
 def _carries_version(body: object) -> bool:
-    """A whole object, a merge patch or a strategic one holds it; a JSON patch tests it."""
+    """Return whether the body has a resourceVersion: an object or merge patch holds it, a JSON patch tests it."""
     if isinstance(body, Mapping):
         return bool(_member(_member(body, "metadata"), "resourceVersion"))
     operations = body if isinstance(body, list | tuple) else ()

@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements at once; none at all match everything. `NOTHING` is the one that matches nothing."""
+    """A label selector: all requirements must match; without any it matches everything. `NOTHING` matches nothing."""
 
     requirements: tuple[Requirement, ...] = ()
     nothing: bool = False
@@ -45,7 +45,7 @@ class LabelSelector:
 
     @classmethod
     def parse(cls, text: str) -> LabelSelector:
-        """The empty text selects everything."""
+        """Parse a label selector; the empty text selects everything."""
         return cls(tuple(_Parser(text).requirements()))
 
     @classmethod
@@ -54,7 +54,7 @@ class LabelSelector:
 
     @classmethod
     def of_object(cls, selector: Mapping[str, Any] | None) -> LabelSelector:
-        """From `matchLabels` and `matchExpressions`; an empty one selects everything, none at all nothing."""
+        """Build from `matchLabels` and `matchExpressions`; an empty one selects everything, None nothing."""
         if selector is None:
             return NOTHING
         exact = cls.of_labels(selector.get("matchLabels") or {})
@@ -65,15 +65,15 @@ class LabelSelector:
         return not self.nothing and all(requirement.matches(labels) for requirement in self.requirements)
 
     def exact_value(self, key: str) -> str | None:
-        """The one value a label must have, if there is one: what an index can be asked for."""
+        """Return the only value that a label may have, if there is one, for use with an index."""
         return next((one.values[0] for one in self.requirements if one.key == key and _is_exact(one)), None)
 
     def __bool__(self) -> bool:
-        """Whether it leaves anything out."""
+        """Return whether it excludes anything."""
         return self.nothing or bool(self.requirements)
 
     def __str__(self) -> str:
-        """For the query; what matches nothing has no such form, and what stands here for it is refused by servers."""
+        """Format for a query. `NOTHING` has no such form; servers refuse the text that it returns."""
         return "(nothing)" if self.nothing else ",".join(map(str, self.requirements))
 
 
@@ -101,7 +101,7 @@ def _is_exact(requirement: Requirement) -> bool:
 
 # ---- reading label selectors -----------------------------------------------------------------------------------------
 
-TOKENS: Final = re.compile(r"==|!=|[=!(),<>]|[^=!(),<> \t\r\n]+")  # what is between them is white space
+TOKENS: Final = re.compile(r"==|!=|[=!(),<>]|[^=!(),<> \t\r\n]+")  # White space is between them.
 END: Final = ""
 SYMBOLS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ",", "<", ">"})
 BINARY: Final = {
@@ -121,7 +121,7 @@ def _is_word(token: str) -> bool:
 
 
 class _Parser:
-    """Goes through the tokens once; the end is the token that is empty."""
+    """Read the tokens once; the last one is empty."""
 
     def __init__(self, text: str) -> None:
         self._tokens = TOKENS.findall(text)
@@ -196,7 +196,7 @@ class _Parser:
         return values
 
     def _value_in_set(self) -> str:
-        """Two commas in a row have an empty value between them."""
+        """Parse values; two commas in a row have an empty value between them."""
         if self._look() in {",", ")"}:
             return ""
         value = self._take()
@@ -232,7 +232,7 @@ class FieldTerm:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """All terms at once; none at all match everything."""
+    """A field selector: all terms must match; without any it matches everything."""
 
     terms: tuple[FieldTerm, ...] = ()
 
@@ -241,7 +241,7 @@ class FieldSelector:
 
     @classmethod
     def parse(cls, text: str) -> FieldSelector:
-        """The empty text selects everything; a term without text is passed over."""
+        """Parse a field selector; the empty text selects everything, an empty term is ignored."""
         return cls(tuple(_field_term(term, text) for term in FIELD_TERMS.findall(text)))
 
     @property
@@ -252,14 +252,14 @@ class FieldSelector:
         return all(term.matches(field_text(obj, term.field)) for term in self.terms)
 
     def matches_values(self, values: Mapping[str, str]) -> bool:
-        """For fields whose value is not simply what stands at their path; a missing one is empty."""
+        """Match against computed values of fields; a missing one is empty."""
         return all(term.matches(values.get(term.field, "")) for term in self.terms)
 
     def exact_value(self, field: str) -> str | None:
         return next((term.value for term in self.terms if term.field == field and term.equals), None)
 
     def __bool__(self) -> bool:
-        """Whether it leaves anything out."""
+        """Return whether it excludes anything."""
         return bool(self.terms)
 
     def __str__(self) -> str:
@@ -267,7 +267,7 @@ class FieldSelector:
 
 
 def field_text(obj: Mapping[str, Any], field: str) -> str:
-    """A field by its dotted path, as selectors compare it; unset is empty."""
+    """Return a field by its dotted path as selectors compare it; an unset one is empty."""
     value: Any = obj
     for part in field.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

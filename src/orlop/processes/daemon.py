@@ -1,8 +1,8 @@
-"""The life of every daemon: read the flags, run until told to stop, say why it ended.
+"""The life of every daemon: parse the flags, run until a signal asks it to stop, report why it ended.
 
 Order: all flags are checked → the event loop starts → the process is built → SIGTERM, SIGINT or SIGHUP sets `stop` →
-the process ends by itself, and leaves behind what its grace period was too short for. A second signal, a second or
-more later, ends it at once. Exit codes: 0 told to stop, 1 could not go on, 2 wrong flags.
+the process ends by itself, and abandons what did not finish within its grace period. A second signal, a second or more
+later, ends it at once. Exit codes: 0 stopped by a signal, 1 could not continue, 2 wrong flags.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import HelpRequested, UsageError, flag, integer, parse_flags
 from orlop.foundation.metrics import Metrics
+from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import HeldLines, Level, LineStyle, Log, TextStream, level_named, lines_for
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
 
@@ -47,10 +48,13 @@ def line_style(text: str) -> LineStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What every daemon's table of flags holds about its log."""
+    """The flags about logging that every daemon has."""
 
     log_level: Level = flag(
-        level_named, default="info", metavar="LEVEL", help="The least that is logged: debug, info, warning or error."
+        level_named,
+        default="info",
+        metavar="LEVEL",
+        help="The lowest level that is logged: debug, info, warning or error.",
     )
     style: LineStyle = flag(
         line_style,
@@ -65,7 +69,7 @@ class LogSettings:
         name="v",
         default="0",
         metavar="NUMBER",
-        help=f"As in klog: {KLOG_DEBUG} and more mean --log-level=debug.",
+        help=f"As in klog; {KLOG_DEBUG} or higher means --log-level=debug.",
     )
 
     @property
@@ -74,7 +78,7 @@ class LogSettings:
 
 
 class CannotGoOn(Exception):
-    """The process has to end, with exit code 1; the sentence says why."""
+    """The process cannot continue and ends with exit code 1; the message says why."""
 
 
 class HasLog(Protocol):
@@ -82,25 +86,14 @@ class HasLog(Protocol):
     def log(self) -> LogSettings: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What every process is given, made once: nothing below reads the time or draws a number by itself."""
-
-    log: Log
-    metrics: Metrics
-    clock: Clock
-    random: Random
-    stop: asyncio.Event
-
-
 Settings = TypeVar("Settings", bound=HasLog)
 
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A process: its name, its table of flags in one class, and a sentence on what it does.
+    """A process: its name, one sentence on what it does, and the class that describes its flags.
 
-    `instead` gives what is printed in place of running it, for flags that ask for that.
+    `instead` returns what to print instead of running, for flags such as --version; None to run.
     """
 
     program: str
@@ -112,10 +105,10 @@ class Daemon:
 def run_daemon(
     daemon: Daemon,
     arguments: Sequence[str],
-    run: Callable[[Settings, Surroundings], Awaitable[None]],
+    run: Callable[[Settings, Runtime, asyncio.Event], Awaitable[None]],
     log_to: TextStream | None = None,
 ) -> int:
-    """`run` builds the process and returns when it has ended; its exit code comes back. The log goes to stderr."""
+    """Parse the flags, call `run` until it returns, and return the exit code. The log goes to stderr by default."""
     try:
         settings: Settings = parse_flags(
             daemon.settings,
@@ -131,10 +124,10 @@ def run_daemon(
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
-    if (answer := daemon.instead(settings)) is not None:
-        sys.stdout.write(answer)
+    if (output := daemon.instead(settings)) is not None:
+        sys.stdout.write(output)
         return 0
-    gc.freeze()  # what was imported stays; the garbage collector need not look through it again and again
+    gc.freeze()  # imported modules stay for ever: the garbage collector need not traverse them again and again
     try:
         uvloop.run(_until_stopped(settings, run, log_to or sys.stderr))
     except (SocketInUse, SocketUnusable, CannotGoOn) as error:
@@ -144,16 +137,16 @@ def run_daemon(
 
 
 async def _until_stopped(
-    settings: Settings, run: Callable[[Settings, Surroundings], Awaitable[None]], log_to: TextStream
+    settings: Settings, run: Callable[[Settings, Runtime, asyncio.Event], Awaitable[None]], log_to: TextStream
 ) -> None:
     clock, stop, loop = SystemClock(), asyncio.Event(), asyncio.get_running_loop()
     lines = HeldLines(lines_for(log_to, now=clock.now, style=settings.log.style), later=loop.call_later)
     log = Log(lines, settings.log.level)
     signals = _StopSignals(stop, log, clock)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, signals.came, number)
+        loop.add_signal_handler(number, signals.received, number)
     try:
-        await run(settings, Surroundings(log, Metrics(__version__), clock, SystemRandom(), stop))
+        await run(settings, Runtime(clock=clock, random=SystemRandom(), log=log, metrics=Metrics(__version__)), stop)
         log.info("stopped")
     finally:
         lines.write()
@@ -161,9 +154,9 @@ async def _until_stopped(
 
 
 def _end_now() -> None:
-    """All that must end in order has ended; a system call that hangs on a dead disk must not hold the process.
+    """Exit without waiting for threads. Everything that must end in order has ended.
 
-    Python would wait for the thread in which it hangs, for ever, and kubelet kill us in the middle of something else.
+    Python would wait for ever for a thread whose system call hangs on a dead disk, until kubelet sends SIGKILL.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -171,9 +164,9 @@ def _end_now() -> None:
 
 
 class _StopSignals:
-    """The first signal asks, a second one a while later insists.
+    """The first signal sets `stop`; a second one, a second or more later, ends the process at once.
 
-    One that comes at once is the first again: a terminal or `make` sends it to a whole group, and passes it on too.
+    An earlier second one is the same signal twice: a terminal sends it to the whole group, and `make` passes it on too.
     """
 
     def __init__(self, stop: asyncio.Event, log: Log, clock: Clock) -> None:
@@ -182,22 +175,22 @@ class _StopSignals:
         self._clock = clock
         self._first: float | None = None
 
-    def came(self, number: signal.Signals) -> None:
+    def received(self, number: signal.Signals) -> None:
         if self._first is None:
             self._first = self._clock.elapsed()
-            self._log.info("told to stop", signal=number.name)
+            self._log.info("stop requested", signal=number.name)
             self._stop.set()
         elif self._clock.elapsed() - self._first >= SAME_SIGNAL_SECONDS:
-            self._log.warning("told to stop a second time: ending at once", signal=number.name)
+            self._log.warning("stop requested a second time; exiting now", signal=number.name)
             os._exit(EXIT_SIGNAL + number)
 
 
-def _warn(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
+def _warn(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
 
 
 def is_folder(path: Path) -> bool:
-    """Also False where we may not look: `Path.is_dir` raises there."""
+    """Return whether this is a folder; False also without permission to look, where `Path.is_dir` raises."""
     try:
         return path.is_dir()
     except OSError:
@@ -205,24 +198,24 @@ def is_folder(path: Path) -> bool:
 
 
 def folder_exists(endpoint: Endpoint) -> str | None:
-    """A check for the flag of an endpoint to listen on."""
+    """Check a flag that names an endpoint to listen on; return what is wrong with it."""
     if isinstance(endpoint, UnixEndpoint) and not is_folder(folder := Path(endpoint.path).parent):
         return f"there is no folder {folder}; make it first, or name another"
     return None
 
 
 def is_not_negative(duration: Duration) -> str | None:
-    """A check for the flag of a duration."""
+    """Check a flag that is a duration; return what is wrong with it."""
     return None if duration.nanoseconds >= 0 else "allowed is 0s or more"
 
 
 def is_some_time(duration: Duration) -> str | None:
-    """The same, where none at all would not do."""
+    """Check a flag that is a duration and must not be zero; return what is wrong with it."""
     return None if duration.nanoseconds > 0 else "allowed is more than 0s"
 
 
-def tell_how_to_call(endpoint: Endpoint, log: Log) -> None:
-    """For whoever started it by hand: said when it is true, and not before."""
+def log_example_call(endpoint: Endpoint, log: Log) -> None:
+    """Log a command that calls this endpoint, for people who start a daemon by hand. Call it once it listens."""
     program = str(Path(sys.argv[0]).absolute()) if Path(sys.argv[0]).name == "orlop" else "orlop"
     log.info(
         "call it with", command=shlex.join([program, "csi", "Identity.GetPluginInfo", "--endpoint", str(endpoint)])
@@ -230,6 +223,6 @@ def tell_how_to_call(endpoint: Endpoint, log: Log) -> None:
 
 
 def request_ids(random: Random) -> Callable[[], str]:
-    """Short, and different from those of the process before: a log file often holds both."""
+    """Return a generator of call ids: short, and different from those of earlier processes in the same log file."""
     prefix, numbers = f"{random.getrandbits(24):06x}", iter(range(1, sys.maxsize))
     return lambda: f"{prefix}-{next(numbers)}"

@@ -1,26 +1,30 @@
-"""`orlop driver`: the CSI services of this node on one socket, and nothing else, for use with any sidecars."""
+"""Run `orlop driver`: the CSI services of this node on one socket, without registration, for use with any sidecars."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from orlop.csi.endpoint import Endpoint, parse_endpoint
+from orlop.admin.node_socket import SUFFIX_BESIDE_ENDPOINT
+from orlop.csi.endpoint import Endpoint, UnixEndpoint, parse_endpoint
 from orlop.foundation.go_flags import flag, group, text
-from orlop.processes.csi_side import CsiSettings, csi_side
-from orlop.processes.daemon import Daemon, LogSettings, Surroundings, folder_exists, run_daemon
-from orlop.processes.ephemeral_settings import EphemeralSettings
+from orlop.foundation.runtime import Runtime
+from orlop.processes.csi_wiring import DEFAULT_WORKDIR, CsiSettings, EphemeralSettings, serving_csi
+from orlop.processes.daemon import Daemon, LogSettings, folder_exists, run_daemon
 from orlop.processes.klog_flags import KlogSettings
+
+DEFAULT_ENDPOINT: Final = "unix:///csi/csi.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
     endpoint: Endpoint = flag(
         parse_endpoint,
-        default="unix:///csi/csi.sock",
+        default=DEFAULT_ENDPOINT,
         metavar="ADDRESS",
-        help="Where to answer CSI calls: unix:///path or tcp://host:port.",
+        help="The address to serve CSI calls on: unix:///path or tcp://host:port.",
     )
     csi: CsiSettings = group(CsiSettings)
     ephemeral: EphemeralSettings = group(EphemeralSettings)
@@ -28,13 +32,26 @@ class DriverSettings:
         text,
         default="",
         metavar="FILE",
-        help="Not needed by anything that is served today: what a node does takes no credentials.",
+        help="Accepted and not used: the services of a node need no credentials.",
     )
     log: LogSettings = group(LogSettings)
     klog: KlogSettings = group(KlogSettings)
 
+    @property
+    def ephemeral_beside_endpoint(self) -> EphemeralSettings:
+        """The settings of scratch folders, with the admin socket beside the endpoint of a driver that runs apart.
+
+        Somebody who names an endpoint and a working directory of their own expects nothing of this process elsewhere,
+        and may run two drivers of one name. With either default, the process is the driver of this machine.
+        """
+        own_endpoint = isinstance(self.endpoint, UnixEndpoint) and str(self.endpoint) != DEFAULT_ENDPOINT
+        if self.ephemeral.admin_socket or not own_endpoint or self.ephemeral.workdir == DEFAULT_WORKDIR:
+            return self.ephemeral
+        path = str(self.endpoint).removeprefix("unix://").removesuffix(".sock") + SUFFIX_BESIDE_ENDPOINT
+        return replace(self.ephemeral, admin_socket=path)
+
     def cross_check(self) -> Iterator[str]:
-        # Not a check of the flag itself: its default cannot know whether this machine has the folder.
+        # Here, not as a check of the flag: the default is never checked, and its folder may be missing too.
         if objection := folder_exists(self.endpoint):
             yield f"--endpoint cannot be {str(self.endpoint)!r}: {objection}."
 
@@ -42,9 +59,9 @@ class DriverSettings:
 DAEMON: Final = Daemon("orlop driver", "Serves the CSI services of this node on a socket.", DriverSettings)
 
 
-async def run(settings: DriverSettings, given: Surroundings) -> None:
-    async with csi_side(settings.endpoint, settings.csi, settings.ephemeral, given, {}):
-        await given.stop.wait()
+async def run(settings: DriverSettings, runtime: Runtime, stop: asyncio.Event) -> None:
+    async with serving_csi(settings.endpoint, settings.csi, settings.ephemeral_beside_endpoint, runtime, {}):
+        await stop.wait()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
-"""Flags of the Go programs' logger that stand in many manifests: taken with a word of advice, and without effect.
+"""Flags of klog, the logger of Go programs: accepted with a warning, because many manifests set them. No effect.
 
-Everything is logged to stderr, one line for each event; `--v`, `--log-level` and `--log-format` say how much and how.
+Everything is logged to stderr, one line for each event; see `--v`, `--log-level` and `--log-format`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from orlop.foundation.go_flags import boolean, flag, text
 
-NO_EFFECT: Final = "One of klog's: everything is logged to stderr."
+NO_EFFECT: Final = "A flag of klog, without effect: everything is logged to stderr."
 _WHY: Final = "it has no effect; see --v, --log-level and --log-format."
 
 

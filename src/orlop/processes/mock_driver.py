@@ -1,11 +1,12 @@
 """`orlop testing mock-driver`: a CSI driver that plays a script, on a real socket, to test controllers against.
 
-Order: all flags and the whole script are checked → the record is opened → the socket answers → told to stop, calls
-under way have the grace period → those that still hang are recorded as such. Each line of the record is a JSON object.
+Order: all flags and the whole script are checked → the record is opened → the socket answers → after a signal, calls
+under way get the grace period → those that still hang are recorded as such. Each line of the record is a JSON object.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from orlop.csi.error_codes import Internal
 from orlop.csi.server import serving
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import boolean, flag, group
-from orlop.processes.daemon import Daemon, LogSettings, Surroundings, folder_exists, is_not_negative, run_daemon
+from orlop.foundation.runtime import Runtime
+from orlop.processes.daemon import Daemon, LogSettings, folder_exists, is_not_negative, run_daemon
 from orlop.testing.driver_script import Script, script_from_yaml
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 
@@ -29,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def script_file(path: str) -> Script:
-    """The script in a file; what is wrong with either is a ValueError that says so."""
+    """Return the script in a file. ValueError: what is wrong with the file or the script."""
     try:
-        written = Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError("it is no text in UTF-8") from None
-    return script_from_yaml(written)
+    return script_from_yaml(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,32 +48,34 @@ class MockDriverSettings:
         required=True,
         metavar="ADDRESS",
         check=folder_exists,
-        help="Where to answer CSI calls: unix:///path or tcp://host:port.",
+        help="The address to serve CSI calls on: unix:///path or tcp://host:port.",
     )
     script: Script | None = flag(
-        script_file, metavar="FILE", help="What to play, in YAML; without one it behaves as the specification asks."
+        script_file,
+        metavar="FILE",
+        help="The script, in YAML; without one the driver behaves as the CSI specification asks.",
     )
     record: Path | None = flag(
         Path,
         metavar="FILE",
-        help="Where to add a line of JSON for each call that has ended, without its secrets.",
+        help="The file to append one line of JSON to for each finished call, without secrets.",
     )
     create_targets: bool = flag(
         boolean,
         default="false",
-        help="Create an empty folder or file at each target path that is published, and remove it with the publishing.",
+        help="Create an empty folder or file at each published target path, and remove it at unpublish.",
     )
     grace_period: Duration = flag(
         Duration.parse,
         default="5s",
         metavar="DURATION",
         check=is_not_negative,
-        help="How long calls under way may take to finish after SIGTERM.",
+        help="How long to wait after SIGTERM for calls under way.",
     )
     log: LogSettings = group(LogSettings)
 
     def cross_check(self) -> Iterator[str]:
-        """The record is tried when all else is good: trying makes the file."""
+        """Open the record here, after all other checks: opening creates the file."""
         try:
             RecordFile(self.record).close()
         except OSError as error:
@@ -82,17 +86,17 @@ DAEMON: Final = Daemon("orlop testing mock-driver", "Serves a scripted CSI drive
 
 
 class CreatedTargets:
-    """Empty folders and files where real drivers mount; whatever is in them is not ours, and stays."""
+    """Empty folders and files at target paths, where real drivers mount. Contents are not ours, and stay."""
 
     def make(self, path: str, *, block: bool) -> None:
-        with _told_as_csi_error(path):
+        with _as_csi_error(path):
             if block:
                 Path(path).touch()
             else:
                 Path(path).mkdir(exist_ok=True)
 
     def remove(self, path: str) -> None:
-        with _told_as_csi_error(path):
+        with _as_csi_error(path):
             if Path(path).is_dir():
                 Path(path).rmdir()
             else:
@@ -100,7 +104,7 @@ class CreatedTargets:
 
 
 @contextmanager
-def _told_as_csi_error(path: str) -> Iterator[None]:
+def _as_csi_error(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -108,7 +112,7 @@ def _told_as_csi_error(path: str) -> Iterator[None]:
 
 
 class RecordFile:
-    """Each line is written at once, so that it is there when the process is killed."""
+    """Writes each line at once: a kill loses none."""
 
     def __init__(self, path: Path | None) -> None:
         self._stream = path.open("a", encoding="utf-8") if path else None
@@ -119,21 +123,21 @@ class RecordFile:
             self._stream.flush()
 
     def close(self) -> None:
-        """Calls that are cut off by the end of the process itself are recorded no more."""
+        """Stop recording: calls that end with the process are not recorded."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
 
-async def run(settings: MockDriverSettings, given: Surroundings) -> None:
+async def run(settings: MockDriverSettings, runtime: Runtime, stop: asyncio.Event) -> None:
     record = RecordFile(settings.record)
     targets: TargetPaths | None = CreatedTargets() if settings.create_targets else None
-    driver = ScriptedDriver(settings.script or Script(), given.clock, targets=targets, when_ended=record.add)
-    log = given.log.bind(driver=driver.model.facts.name)
-    interceptor = ScriptedInterceptor(driver, log=log, metrics=given.metrics, clock=given.clock)
+    driver = ScriptedDriver(settings.script or Script(), runtime.clock, targets=targets, when_ended=record.add)
+    log = runtime.log.bind(driver=driver.model.facts.name)
+    interceptor = ScriptedInterceptor(driver, log=log, metrics=runtime.metrics, clock=runtime.clock)
     try:
-        async with serving(settings.endpoint, interceptor, grace=settings.grace_period.seconds, log=given.log):
-            await given.stop.wait()
+        async with serving(settings.endpoint, interceptor, grace=settings.grace_period.seconds, log=runtime.log):
+            await stop.wait()
         for call in driver.calls_under_way():
             record.add(call)
     finally:

@@ -1,28 +1,31 @@
-"""`orlop node`: all that a node of a cluster needs, in one process: the CSI services, and their registration."""
+"""`orlop node`: the CSI services of a node and their registration with kubelet, in one process."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orlop.csi.endpoint import Endpoint, UnixEndpoint, parse_endpoint
-from orlop.csi.in_process import InProcessConnection
-from orlop.foundation.duration import Duration
+from orlop.csi.endpoint import PLUGINS, PLUGINS_REGISTRY, Endpoint, UnixEndpoint, parse_endpoint
+from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.go_flags import flag, group, text
-from orlop.processes.csi_side import CsiSettings, csi_side
-from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, Surroundings, folder_exists, is_folder, run_daemon
-from orlop.processes.ephemeral_settings import EphemeralSettings
+from orlop.foundation.runtime import Runtime
+from orlop.processes.csi_wiring import CsiSettings, EphemeralSettings, serving_csi
+from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, folder_exists, is_folder, run_daemon
 from orlop.processes.klog_flags import KlogSettings
-from orlop.processes.registrar_side import NodeSettings, RegistrarOrder, make_registrar, register_until_stopped
-from orlop.sidecars.registrar.registrar import Registrar
+from orlop.processes.registrar import (
+    NodeMetadataSettings,
+    make_registrar,
+    register_until_stopped,
+    registration_folder,
+)
+from orlop.sidecars.registrar.driver_registration import Registrar
 
-PLUGINS: Final = "plugins"
-PLUGINS_REGISTRY: Final = "plugins_registry"
 SOCKET_FOLDER_MODE: Final = 0o750
-ASKING_OURSELVES: Final = Duration.of(seconds=5)
+TIMEOUT_IN_PROCESS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class NodeProcessSettings:
         parse_endpoint,
         name="endpoint",
         metavar="ADDRESS",
-        help="Where to answer CSI calls; not given: plugins/<driver>/csi.sock below --kubelet-dir.",
+        help="The address to serve CSI calls on; default: plugins/<driver>/csi.sock below --kubelet-dir.",
     )
     csi: CsiSettings = group(CsiSettings)
     ephemeral: EphemeralSettings = group(EphemeralSettings)
@@ -40,15 +43,15 @@ class NodeProcessSettings:
         name="kubelet-registration-path",
         default="",
         metavar="PATH",
-        help="The path of our socket as kubelet sees it; not given: that of --endpoint.",
+        help="The path of our socket as kubelet sees it; default: the path in --endpoint.",
     )
     given_registry: Path | None = flag(
         Path,
         name="plugin-registration-path",
         metavar="DIR",
-        help="kubelet's registration folder; not given: plugins_registry below --kubelet-dir.",
+        help="Kubelet's registration folder; default: plugins_registry below --kubelet-dir.",
     )
-    node: NodeSettings = group(NodeSettings)
+    node: NodeMetadataSettings = group(NodeMetadataSettings)
     log: LogSettings = group(LogSettings)
     klog: KlogSettings = group(KlogSettings)
 
@@ -75,11 +78,11 @@ class NodeProcessSettings:
             yield "With --endpoint=tcp://… the flag --kubelet-registration-path is required: kubelet needs a socket."
         if self.given_endpoint is not None and (objection := folder_exists(self.given_endpoint)):
             yield f"--endpoint cannot be {str(self.given_endpoint)!r}: {objection}."
-        if not is_folder(self.registry):
+        if not self.ephemeral.lacks_root and not is_folder(self.registry):
             yield f"--plugin-registration-path cannot be '{self.registry}': there is no such folder."
 
     def make_own_folder(self) -> None:
-        """Below kubelet's `plugins`, where every driver has one."""
+        """Create the folder of our socket, unless --endpoint names another."""
         if self.given_endpoint is not None:
             return
         try:
@@ -90,25 +93,33 @@ class NodeProcessSettings:
 
 DAEMON: Final = Daemon(
     "orlop node",
-    "Serves the CSI services of this node and makes them known to its kubelet; one of these on every node.",
+    "Serves the CSI services of this node and registers them with its kubelet; run one on every node.",
     NodeProcessSettings,
 )
 
 
-async def run(settings: NodeProcessSettings, given: Surroundings) -> None:
+async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Event) -> None:
+    # First of all: without root the next steps fail too, and name a folder as the reason.
+    settings.ephemeral.refuse_without_root()
     settings.make_own_folder()
-    registrars: list[Registrar] = []
+    registrar: Registrar | None = None
 
     async def registered() -> str | None:
-        return await registrars[0].why_not_registered() if registrars else "it has only just started"
+        return await registrar.why_not_registered() if registrar is not None else "it has only just started"
 
     async with AsyncExitStack() as stack:
-        side = await stack.enter_async_context(
-            csi_side(settings.endpoint, settings.csi, settings.ephemeral, given, {"registered": registered})
+        services = await stack.enter_async_context(
+            serving_csi(settings.endpoint, settings.csi, settings.ephemeral, runtime, {"registered": registered})
         )
-        order = RegistrarOrder(settings.registry, settings.registration_path, ASKING_OURSELVES, settings.node)
-        registrars.append(await make_registrar(order, InProcessConnection(side.interceptor), given, stack))
-        await register_until_stopped(registrars[0], given)
+        registrar = await make_registrar(
+            InProcessConnection(services.interceptor),
+            registration_folder(settings.registry, settings.registration_path, runtime),
+            runtime,
+            stack,
+            call_seconds=TIMEOUT_IN_PROCESS,
+            node=settings.node,
+        )
+        await register_until_stopped(registrar, stop)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
-"""What is asked of a node about folders in their afterlife, and what it answers: the shape of both. Pure.
+"""Requests to a node about retained folders, and its responses. Pure.
 
 A conversation is one question and its answers, each a frame of JSON; of these `Rows`, `Files` and `Progress` may come
 several times, and one of the others ends it. A download is frames of bytes between. Paths and names of files are bytes,
-since they need be no text. Times that pass are told as seconds from now, so that whoever shows them needs no clock.
+since they need be no text. Times are also sent as seconds from now, so that the client needs no clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VERSION: Final = 1
 LONGEST_QUESTION: Final = 64 * 1024
 LONGEST_ANSWER: Final = 64 * 1024 * 1024
 """Five hundred folders whose tenants made their records as long as attributes can be: 64 KiB each."""
-LONGEST_PATH_TOLD: Final = 4096
+LONGEST_PATH_SHOWN: Final = 4096
 MESSAGE: Final = ord("J")
 BYTES: Final = ord("D")
 """The kinds of frames."""
@@ -24,7 +24,7 @@ Why = Literal["not-found", "wrong-use", "refused"]
 
 
 class Unreadable(ValueError):
-    """What came is no question or no answer of this version; the sentence says why."""
+    """A message that is no request or response of this version; the sentence says why."""
 
 
 # ---- questions -------------------------------------------------------------------------------------------------------
@@ -118,6 +118,8 @@ class FolderRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why it is still there though its time is over."""
     volume_name: str = ""
     """What the pod's spec called it; empty where nobody knows."""
+    path: str = ""
+    """Where the folder is on the node; empty from nodes of older versions."""
 
 
 class Rows(msgspec.Struct, frozen=True, tag_field="answer", tag="rows"):
@@ -153,16 +155,17 @@ class Progress(msgspec.Struct, frozen=True, tag_field="answer", tag="progress"):
     expected_bytes: int | None = None
 
 
-class PathRemark(msgspec.Struct, frozen=True):
+class PathProblem(msgspec.Struct, frozen=True):
     path: bytes
     sentence: str
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="answer", tag="done"):
-    """The end of a list or a download, with what was left out of it; of many remarks, the first ones."""
+    """The end of a list or a download, with what was left out of it; of many problems, the first ones."""
 
-    remarks: tuple[PathRemark, ...] = ()
-    remark_count: int = 0
+    # On the wire they have the names of the first version.
+    problems: tuple[PathProblem, ...] = msgspec.field(default=(), name="remarks")
+    problem_count: int = msgspec.field(default=0, name="remark_count")
 
 
 class Kept(msgspec.Struct, frozen=True, tag_field="answer", tag="kept"):
@@ -179,8 +182,9 @@ class Restored(msgspec.Struct, frozen=True, tag_field="answer", tag="restored"):
     entries: int = 0
     bytes: int = 0
     finished: bool = True
-    remarks: tuple[PathRemark, ...] = ()
-    remark_count: int = 0
+    # On the wire they have the names of the first version.
+    problems: tuple[PathProblem, ...] = msgspec.field(default=(), name="remarks")
+    problem_count: int = msgspec.field(default=0, name="remark_count")
 
 
 class Erasing(msgspec.Struct, frozen=True, tag_field="answer", tag="erasing"):

@@ -1,4 +1,4 @@
-"""What is recorded of a scratch folder, as it stands in an attribute of the folder and in the folder's name. Pure.
+"""The record of a scratch folder, kept in an attribute of the folder, and the name of a buried one. Pure.
 
 While a folder is live, its name is its volume's id. When it is buried, its new name also says when that was and how
 long it is kept, so that one rename, which is atomic, moves it into the afterlife with all that the afterlife needs.
@@ -42,6 +42,11 @@ class FolderOptions(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mode: int = 0o777
     mount_options: tuple[str, ...] = ()
     read_only: bool = False
+    own_lifespan: bool = True
+    """False: the pod chose none, and the node's --afterlifespan at burial counts, not `lifespan_seconds`.
+
+    Records of older versions do not say; their lifespan stands. Older versions read `lifespan_seconds` of newer ones.
+    """
 
 
 class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -55,7 +60,7 @@ class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     project: int = 0
     """The id that its quota is counted by; 0: none."""
     volume_name: str = ""
-    """What the pod's spec calls it; empty where that was never told, as in records of older versions."""
+    """What the pod's spec calls it; empty where it is unknown, as in records of older versions."""
     version: int = VERSION
 
 

@@ -22,8 +22,8 @@
         - {answer: [{volumeCapacityBytes: 1024}], error: {code: INTERNAL, message: the stream broke}}
 
 Of the steps of an RPC, a request takes the first that is not used up and matches it: `times` is how often it can be
-used (1 unless told, 0 for ever), `when` is a part of the request's JSON. `effect` says whether the model acts although
-the caller is told something else: it does beside an `answer`, and does not beside an `error` or a `hang`, unless told.
+used (default 1; 0 means for ever), `when` is a part of the request's JSON. `effect` says whether the model acts though
+the caller gets something else: by default it does with an `answer`, and does not with an `error` or a `hang`.
 An `answer` is the JSON of the response, a list of them for a stream. All of it is checked when the script is read.
 
 Pure: reads values, knows neither clock nor driver.
@@ -39,14 +39,14 @@ from google.protobuf import json_format
 
 from orlop.csi.error_codes import Code
 from orlop.csi.proto import rpc as rpc_table
-from orlop.testing.driver_model.facts import ALL_ABILITIES, GIBIBYTE, DriverFacts
+from orlop.testing.driver_model.facts import ALL_CAPABILITIES, GIBIBYTE, DriverFacts
 from orlop.testing.script_values import ScriptError, Value, load_yaml
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message
 
-    from orlop.csi.client import Abilities
+    from orlop.csi.client import DriverCapabilities
     from orlop.csi.rpc_type import Rpc
 
 CSI_SERVICES: Final = ("Identity", "Controller", "GroupController", "SnapshotMetadata", "Node")
@@ -114,9 +114,11 @@ def read_script(given: Mapping[str, Any] | None) -> Script:
     return Script(facts, **_read_some(found, SCRIPT_FIELDS))
 
 
-def _abilities(value: Value) -> Abilities:
+def _capabilities(value: Value) -> DriverCapabilities:
     found = {ABILITY_GROUPS[key]: names for key, names in value.fields(ABILITY_GROUPS).items()}
-    return replace(ALL_ABILITIES, **{name: names.names(getattr(ALL_ABILITIES, name)) for name, names in found.items()})
+    return replace(
+        ALL_CAPABILITIES, **{name: names.names(getattr(ALL_CAPABILITIES, name)) for name, names in found.items()}
+    )
 
 
 def _volumes(value: Value) -> dict[str, int]:
@@ -155,7 +157,7 @@ NODE_FIELDS: Final = {
 }
 FACT_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {
     "nodes": ("nodes", Value.texts),
-    "capabilities": ("abilities", _abilities),
+    "capabilities": ("capabilities", _capabilities),
     "mutableParameters": ("mutable_parameters", Value.texts),
     "capacity": ("capacity", Value.size),
 }
@@ -190,11 +192,11 @@ def _step(value: Value, rpc: Rpc[Any, Any]) -> Step:
         answers=_answers(found["answer"], rpc) if "answer" in found else None,
         error=_error(found["error"]) if "error" in found else None,
     )
-    told = [key for key in ("answer", "error", "hang") if key in found and found[key].found is not False]
-    if len(told) > 1 and not (rpc.streams and told == ["answer", "error"]):
-        raise value.wrong(f"has {' and '.join(told)}: only one of them can be what the caller gets")
+    outcomes = [key for key in ("answer", "error", "hang") if key in found and found[key].found is not False]
+    if len(outcomes) > 1 and not (rpc.streams and outcomes == ["answer", "error"]):
+        raise value.wrong(f"has {' and '.join(outcomes)}: the caller can get only one of them")
     if "effect" in found and step.is_as_the_model:
-        raise value.wrong("has effect, but nothing that the caller is told instead: add error, answer or hang")
+        raise value.wrong("has effect, but nothing that the caller gets instead: add error, answer or hang")
     return step if "effect" in found else replace(step, effect=step.error is None and not step.hang)
 
 

@@ -286,7 +286,7 @@ class _Exploration(Generic[World]):
             for life in lives:
                 await self._live(world, life)
             await _value(self._check(world))
-        except Exception as error:  # noqa: BLE001 - each way to fail is a finding, told with its kill
+        except Exception as error:  # noqa: BLE001 - every failure is a finding, reported with its kill
             story = ", then ".join(each.fate for each in lives[: lives.index(life) + 1] if each.kill)
             self._failures.append(f"{story or 'with no kill at all'}: {_described(error)}")
         return tuple(lives[-1].seen)

@@ -43,7 +43,7 @@ class Value:
         return ScriptError(f"{self.place or 'the script'}: {why}")
 
     def fields(self, allowed: Collection[str]) -> dict[str, Value]:
-        """What stands in a mapping, by its keys; a key that is not allowed is told with the one that was meant."""
+        """Return the values of a mapping by key; the error for an unknown key names the one that was meant."""
         return {self._allowed_key(key, allowed): self._below(key) for key in self.mapping()}
 
     def mapping(self) -> Mapping[str, Any]:

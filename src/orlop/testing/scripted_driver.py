@@ -5,8 +5,8 @@
     …
     [(call.method, call.ended - call.started) for call in driver.calls]
 
-It keeps a record of its calls. What a script looks like is told in `driver_script`. Nothing here touches sockets: the
-methods are served by whoever has one.
+It keeps a record of its calls. `driver_script` describes scripts. Nothing here touches sockets: the caller serves the
+methods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError, Message
 
 from orlop.csi.error_codes import Code, CsiError, Unavailable, error_of, failure_of
-from orlop.csi.in_process import InProcessConnection
+from orlop.csi.in_process_transport import InProcessConnection
 from orlop.csi.interceptor import CallInterceptor, Methods
 from orlop.csi.proto import rpc as rpc_table
 from orlop.foundation.metrics import Metrics
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ScriptedDriver:
-    """`storage` lets drivers of several nodes have the same volumes; `when_ended` is told of each call as it ends."""
+    """A driver on one node. Drivers of several nodes may share `storage`; `when_ended` is called after each call."""
 
     def __init__(
         self,

@@ -8,8 +8,8 @@ What others do cannot be simulated, only waited for:
 - A job in an executor (`asyncio.to_thread`) takes no virtual time: time stands still until its result is here.
   Jobs that run side by side may end in any order; that order is the only one not repeated.
 - A thread that will call in by `call_soon_threadsafe` cannot be seen: announce it with `outside_work()`.
-- While a file descriptor is watched, whoever is at its other end lives in real time, and so does the loop: timers take
-  as long as on any other loop. Use transports within the process where time is to jump.
+- While a file descriptor is watched, its other end lives in real time, and so does the loop: timers take as long as on
+  any other loop. Use transports within the process where time is to jump.
 
 This module must not be used in a running process: nothing here knows what time it is.
 """

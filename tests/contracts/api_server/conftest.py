@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from support.api_under_test import Api, Served, opened
-from support.api_variants import EMBEDDED, FOREIGN, IN_PROCESS, TLS, UNIX_SOCKET, embedded_process, serve
+from support.api.api_under_test import Api, Served, opened
+from support.api.api_variants import EMBEDDED, FOREIGN, IN_PROCESS, TLS, UNIX_SOCKET, embedded_process, serve
 
 KUBECONFIG = os.environ.get("ORLOP_TEST_KUBECONFIG", "")
 OVER_SOCKETS = {UNIX_SOCKET, TLS}
+ABOUT_TLS = {"test_access", "test_content", "test_discovery", "test_tokens", "test_watch"}
+"""What differs over TLS: who a caller is, and how answers and streams are cut into pieces."""
 EMBEDDED_PARAMS = [
     pytest.param(each, marks=[pytest.mark.virtual_time] if each == IN_PROCESS else []) for each in EMBEDDED
 ]
@@ -42,12 +44,20 @@ def served(request: pytest.FixtureRequest, embedded_folder: Path) -> Iterator[Se
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What a server decides, it decides however it is reached: over sockets one case of each table is enough."""
+    """What a server decides, it decides however it is reached: over sockets one case of each table is enough.
+
+    Over TLS only what differs there: the unix socket leads to the same listener.
+    """
     seen: set[tuple[str, str]] = set()
-    left_out = [item for item in items if is_another_case(item, seen)]
+    left_out = {item for item in items if is_needless_over_tls(item) or is_another_case(item, seen)}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def is_needless_over_tls(item: pytest.Item) -> bool:
+    has_variant = isinstance(item, pytest.Function) and has_cases(item)
+    return has_variant and item.callspec.params.get("served") == TLS and item.path.stem not in ABOUT_TLS
 
 
 def is_another_case(item: pytest.Item, seen: set[tuple[str, str]]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import account, allow, binding, config_map, group, lease, named, role, secret, user
-from support.api_under_test import Api
+from support.api.api_objects import account, allow, binding, config_map, group, lease, named, role, secret, user
+from support.api.api_under_test import Api
 from support.waiting import eventually_answered
 
 EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}

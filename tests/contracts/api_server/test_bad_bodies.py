@@ -8,8 +8,8 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import SMALLEST, STORED, config_map
-from support.api_under_test import Api
+from support.api.api_objects import SMALLEST, STORED, config_map
+from support.api.api_under_test import Api
 
 CONFIG_MAP = kinds.CONFIG_MAP
 LARGEST = 3 * 1024 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import config_map, role
-from support.api_under_test import Api
+from support.api.api_objects import config_map, role
+from support.api.api_under_test import Api
 
 NO_RESOURCE = "the server could not find the requested resource"
 NO_METHOD = "the server does not allow this method on the requested resource"

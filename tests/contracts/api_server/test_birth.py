@@ -9,7 +9,7 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import (
+from support.api.api_objects import (
     SMALLEST,
     STORED,
     attachment,
@@ -23,7 +23,7 @@ from support.api_objects import (
     volume,
     workload,
 )
-from support.api_under_test import Api
+from support.api.api_under_test import Api
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 SUFFIX = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")

@@ -6,8 +6,18 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import SMALLEST, STORED, config_map, finalized, labelled, lease, named, pod, storage_class
-from support.api_under_test import Api
+from support.api.api_objects import (
+    SMALLEST,
+    STORED,
+    config_map,
+    finalized,
+    labelled,
+    lease,
+    named,
+    pod,
+    storage_class,
+)
+from support.api.api_under_test import Api
 
 HELD = "example.com/held"
 ANSWERED_WITH_THE_OBJECT = {

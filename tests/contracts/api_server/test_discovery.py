@@ -8,7 +8,7 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import BUILT_IN, Kind
-from support.api_under_test import Api
+from support.api.api_under_test import Api
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 GROUPS = sorted({kind.group for kind in BUILT_IN if kind.group})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orlop.kube import kinds
-from support.api_objects import claim, config_map, finalized, named
-from support.api_under_test import Api
+from support.api.api_objects import claim, config_map, finalized, named
+from support.api.api_under_test import Api
 
 
 async def test_a_dry_creation_answers_as_if_and_stores_nothing(api: Api):

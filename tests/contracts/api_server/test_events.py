@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import core_event, named, new_event
-from support.api_under_test import Api
+from support.api.api_objects import core_event, named, new_event
+from support.api.api_under_test import Api
 
 
 async def test_an_old_event_is_read_in_the_new_form(api: Api):

@@ -8,7 +8,7 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import (
+from support.api.api_objects import (
     attachment,
     binding,
     capacity,
@@ -24,7 +24,7 @@ from support.api_objects import (
     volume,
     workload,
 )
-from support.api_under_test import Api
+from support.api.api_under_test import Api
 
 
 def changed(obj: dict, **fields: object) -> dict:

@@ -10,9 +10,9 @@ import pytest
 from orlop.kube import kinds
 from orlop.kube.client import Selection
 from orlop.kube.kinds import Kind
-from support.api_objects import config_map, core_event, labelled, named, new_event, pod
-from support.api_under_test import Answer, Api
-from support.forgotten_history import forgotten_token, forgotten_version
+from support.api.api_objects import config_map, core_event, labelled, named, new_event, pod
+from support.api.api_under_test import Answer, Api
+from support.api.forgotten_history import forgotten_token, forgotten_version
 
 
 async def test_a_list_has_a_kind_and_its_items_have_none(api: Api):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import finalized, named
-from support.api_under_test import Api
+from support.api.api_objects import finalized, named
+from support.api.api_under_test import Api
 from support.waiting import eventually_answered
 
 HELD = "example.com/held"

@@ -7,8 +7,18 @@ import asyncio
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import config_map, container, finalized, labelled, named, pod, stateful_set, volume, workload
-from support.api_under_test import Api
+from support.api.api_objects import (
+    config_map,
+    container,
+    finalized,
+    labelled,
+    named,
+    pod,
+    stateful_set,
+    volume,
+    workload,
+)
+from support.api.api_under_test import Api
 
 CONFIG_MAP = kinds.CONFIG_MAP
 

@@ -8,9 +8,9 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import SMALLEST, claim, config_map, lease, named, pod, volume
-from support.api_under_test import Answer, Api
-from support.kube_protobuf import encode_like_go
+from support.api.api_objects import SMALLEST, claim, config_map, lease, named, pod, volume
+from support.api.api_under_test import Answer, Api
+from support.api.kube_protobuf import encode_like_go
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 BOTH = f"{PROTOBUF},application/json"

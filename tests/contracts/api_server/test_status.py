@@ -6,8 +6,8 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import SMALLEST, attachment, csi_node, named, pod, volume, workload
-from support.api_under_test import Api
+from support.api.api_objects import SMALLEST, attachment, csi_node, named, pod, volume, workload
+from support.api.api_under_test import Api
 
 STATUS: list[tuple[Kind, dict]] = [
     (kinds.PERSISTENT_VOLUME, {"phase": "Available"}),

@@ -8,7 +8,7 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import (
+from support.api.api_objects import (
     SMALLEST,
     attachment,
     binding,
@@ -25,7 +25,7 @@ from support.api_objects import (
     volume,
     workload,
 )
-from support.api_under_test import Api
+from support.api.api_under_test import Api
 
 TABLE = (
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"

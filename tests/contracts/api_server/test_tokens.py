@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from orlop.kube import kinds
-from support.api_objects import account, allow, binding, named, pod, role
-from support.api_under_test import Answer, Api
+from support.api.api_objects import account, allow, binding, named, pod, role
+from support.api.api_under_test import Answer, Api
 from support.waiting import eventually_answered
 
 

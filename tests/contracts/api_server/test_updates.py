@@ -8,14 +8,8 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import (
-    SMALLEST,
-    config_map,
-    csi_driver,
-    lease,
-    workload,
-)
-from support.api_under_test import Api
+from support.api.api_objects import SMALLEST, config_map, csi_driver, lease, workload
+from support.api.api_under_test import Api
 
 STALE = (
     'Operation cannot be fulfilled on {} "{}": the object has been modified; '

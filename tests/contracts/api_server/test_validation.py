@@ -10,8 +10,8 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
-from support.api_objects import SMALLEST, named
-from support.api_under_test import Api
+from support.api.api_objects import SMALLEST, named
+from support.api.api_under_test import Api
 
 REQUIRED, INVALID, DUPLICATE = "FieldValueRequired", "FieldValueInvalid", "FieldValueDuplicate"
 UNSUPPORTED, FORBIDDEN, TOO_LONG = "FieldValueNotSupported", "FieldValueForbidden", "FieldValueTooLong"

@@ -8,9 +8,9 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.client import Selection
-from support.api_objects import config_map, core_event, finalized, labelled, lease, named
-from support.api_under_test import Api
-from support.forgotten_history import forgotten_version
+from support.api.api_objects import config_map, core_event, finalized, labelled, lease, named
+from support.api.api_under_test import Api
+from support.api.forgotten_history import forgotten_version
 
 LEASE = kinds.LEASE
 END = {"k8s.io/initial-events-end": "true"}

@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from orlop.embedded.kubelet.pods.containers import ContainerRefused, Containers
+from onenode.kubelet.pods.container_runtime import ContainerRefused, ContainerRuntime
+from onenode.testing.fake_containers import FakeContainers
 from orlop.foundation.clock import SystemClock
-from orlop.testing.fake_containers import FakeContainers
-from support.machine_pods import kubelet_in, nothing_left, shell
+from support.kubelet.machine_pods import kubelet_in, nothing_left, shell
 from support.waiting import eventually
 
-Machine = Callable[[], AbstractAsyncContextManager[Containers]]
+Machine = Callable[[], AbstractAsyncContextManager[ContainerRuntime]]
 
 
 @pytest.fixture(params=["machine", "model"])
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     @asynccontextmanager
-    async def real() -> AsyncIterator[Containers]:
+    async def real() -> AsyncIterator[ContainerRuntime]:
         with nothing_left(tmp_path):
             async with kubelet_in(tmp_path) as kubelet:
                 yield kubelet.containers
 
     @asynccontextmanager
-    async def model() -> AsyncIterator[Containers]:
+    async def model() -> AsyncIterator[ContainerRuntime]:
         containers = FakeContainers(SystemClock())
         yield containers
         containers.die()
@@ -129,7 +129,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(machine: Machine):
         assert await container.ended() == 4
 
 
-def printed(containers: Containers, folder: Path) -> str:
+def printed(containers: ContainerRuntime, folder: Path) -> str:
     if isinstance(containers, FakeContainers):
         return "".join(line for lines in containers.logs.values() for line in lines)
     return "".join(log.read_text() for log in folder.glob("logs/*/*/*.log"))

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from support.kernel_rooms import room
+from support.host.kernel_rooms import room
 
 __all__ = ["room"]

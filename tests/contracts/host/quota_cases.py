@@ -1,4 +1,4 @@
-"""The contract of limits on a kernel that has them. Run inside one by support/quota_kernel, not collected elsewhere."""
+"""The contract of limits on a kernel that has them. Run inside one by support/host/quota_kernel, not collected."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from orlop.host.node_host import NodeHost
-from support.node_worlds import LinuxWorld, NodeWorld
-from support.quota_contract import QuotaContract, limited, number
-from support.quota_kernel import FILE_SYSTEMS
+from support.afterlife.node_worlds import LinuxWorld, NodeWorld
+from support.host.quota_contract import QuotaContract, limited, number
+from support.host.quota_kernel import FILE_SYSTEMS
 
 __all__ = ["limited", "number"]
 ROOMS = itertools.count()

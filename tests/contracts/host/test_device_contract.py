@@ -10,13 +10,14 @@ from typing import Protocol
 
 import pytest
 
-from orlop.host import loop_devices
-from orlop.host.errors import HostError
-from orlop.host.linux_volume_host import LinuxVolumeHost
-from orlop.host.volume_host import Names, VolumeHost
-from orlop.testing.fake_host import FakeMachine, FakeVolumeHost
-from support.block_devices import block_device, loops_about, publish_device, unpublish_device
-from support.kernel_rooms import mount_room
+from onenode.host.linux_volume_host import LinuxVolumeHost
+from onenode.host.volume_host import Names, VolumeHost
+from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
+from onenode.testing.fake_volume_host import FakeVolumeHost
+from orlop.host.block import loop_devices
+from orlop.host.host_errors import HostError
+from support.host.block_devices import block_device, loops_about, publish_device, unpublish_device
+from support.host.kernel_rooms import mount_room
 
 PUBLISHED = ("publish", "pv1", "u1")
 FILE = ("pv1", "dev", "u1")
@@ -38,7 +39,7 @@ class Place(Protocol):
 
 class FakePlace:
     def __init__(self) -> None:
-        self._machine = FakeMachine()
+        self._machine = FakeKubeletMachine()
         self.host: VolumeHost = FakeVolumeHost(self._machine)
 
     def publish(self, target: Names, number: int = 0) -> None:

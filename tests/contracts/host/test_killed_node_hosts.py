@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from orlop.host.errors import HostError
-from orlop.host.mount_option_rules import MountOptions
+from orlop.host.host_errors import HostError
+from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.node_host import FolderState, NodeHost
 from orlop.testing.kill_points import KillPoints, explore_kills
-from support.kernel_rooms import mount_room
-from support.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained
+from support.afterlife.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained
+from support.host.kernel_rooms import mount_room
 
 POD = ("pods", "uid-1", "volumes", "kubernetes.io~csi", "scratch")
 TARGET = (*POD, "mount")

@@ -9,12 +9,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from orlop.host.errors import HostError
-from orlop.host.folder_erase import REST_PREFIX
-from orlop.host.folder_records import RecordedFolder, Stranger
-from orlop.host.mount_option_rules import AccessTimes, MountOptions
+from orlop.host.erase.erase_folder import REST_PREFIX
+from orlop.host.folders.folder_records import RecordedFolder, Stranger
+from orlop.host.host_errors import HostError
+from orlop.host.mounts.mount_option_rules import AccessTimes, MountOptions
 from orlop.host.node_host import FolderState, NodeHost
-from support.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained, trashed
+from support.afterlife.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained, trashed
 
 PLAIN = MountOptions()
 POD = ("pods", "uid-1", "volumes", "kubernetes.io~csi", "scratch")

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlop.host.errors import HostError
-from orlop.host.linux_plain_volume_host import LinuxPlainVolumeHost
-from orlop.host.payload_files import FileKind, FolderAccess, HostPath, Names, PayloadFile
-from orlop.host.plain_volume_host import PlainVolumeHost
-from orlop.testing.fake_host import FakeMachine, FakePlainVolumeHost
-from support.kernel_rooms import mount_room, run
+from onenode.host.linux_plain_volume_host import LinuxPlainVolumeHost
+from onenode.host.payload_files import FileKind, FolderAccess, HostPath, Names, PayloadFile
+from onenode.host.volume_host import PlainVolumeHost
+from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
+from onenode.testing.fake_plain_volume_host import FakePlainVolumeHost
+from orlop.host.host_errors import HostError
+from support.host.kernel_rooms import mount_room, run
 
 OPEN = FolderAccess(0o777)
 VOLUME = ("pods", "u1", "volumes", "kubernetes.io~empty-dir", "v")
@@ -46,7 +47,7 @@ class FakePlace:
     outside = "/srv"
 
     def __init__(self) -> None:
-        self._machine = FakeMachine()
+        self._machine = FakeKubeletMachine()
         self._machine.host_files["/srv"] = FileKind.FOLDER
         self.host: PlainVolumeHost = FakePlainVolumeHost(self._machine)
 

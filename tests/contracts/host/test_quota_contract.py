@@ -5,24 +5,24 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from orlop.host.errors import HostError
+from orlop.host.folders.project_quota import FolderQuota, ProjectLimits
+from orlop.host.host_errors import HostError
 from orlop.host.node_host import FolderState, NodeHost
-from orlop.host.project_quota import FolderQuota, ProjectLimits
-from support.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live
-from support.quota_contract import QuotaContract, limited, number
-from support.quota_kernel import Console, cases_in, quota_kernel
+from support.afterlife.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live
+from support.host.quota_contract import QuotaContract, limited, number
+from support.host.quota_kernel import Console, cases_in, quota_kernel
+from support.places import TESTS
 
 __all__ = ["limited", "number", "quota_kernel"]
 
-CASES = cases_in(Path(__file__).parents[2] / "support" / "quota_contract.py", ("xfs", "ext4"))
+CASES = cases_in(TESTS / "support" / "host" / "quota_contract.py", ("xfs", "ext4"))
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_on_a_kernel_that_has_quotas(quota_kernel: Console, case: str):
     assert quota_kernel.outcomes_of(case) == {"PASSED"}, quota_kernel.text
 

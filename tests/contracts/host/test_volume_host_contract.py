@@ -10,12 +10,13 @@ from typing import Protocol
 
 import pytest
 
-from orlop.host.errors import HostError
-from orlop.host.linux_volume_host import LinuxVolumeHost
-from orlop.host.volume_host import Names, VolumeHost
-from orlop.host.volume_ownership import OwnershipReport
-from orlop.testing.fake_host import FakeMachine, FakeVolumeHost
-from support.kernel_rooms import mount_room, run
+from onenode.host.linux_volume_host import LinuxVolumeHost
+from onenode.host.volume_host import Names, VolumeHost
+from onenode.host.volume_ownership import OwnershipReport
+from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
+from onenode.testing.fake_volume_host import FakeVolumeHost
+from orlop.host.host_errors import HostError
+from support.host.kernel_rooms import mount_room, run
 
 FOLDER = ("pods", "u1", "volumes", "kubernetes.io~csi", "scratch")
 TARGET = (*FOLDER, "mount")
@@ -32,7 +33,7 @@ class Place(Protocol):
 
 class FakePlace:
     def __init__(self) -> None:
-        self._machine = FakeMachine()
+        self._machine = FakeKubeletMachine()
         self.host: VolumeHost = FakeVolumeHost(self._machine)
 
     def mount(self, target: Names) -> None:

@@ -1,1 +1,7 @@
-"""Scratch folders that pods ask for in their own spec, and the afterlife of what they leave behind."""
+"""The ephemeral half of the driver: scratch folders that pods request in their own spec.
+
+At the top: the path of a publish and an unpublish. A call goes from `node_service` (the CSI methods) through
+`publish_request_rules` (what a request may ask for) and `locked_folders` (one call at a time) to `publish_sequence`
+(the order of effects); `folder_index` is what is known in memory, `project_numbers` the ids of quotas. In the rooms:
+`afterlife` (retention and erasure), `upkeep` (watches beside the calls) and `requests` (`orlop afterlife`).
+"""

@@ -1,30 +1,32 @@
-"""The node's half of the interface for scratch folders: checks the request, asks `folders`, answers.
+"""The CSI node service for scratch folders: checks each request, calls `locked_folders`, builds the response.
 
-Serves what it lists as capabilities, and nothing else. Statistics are the volume's own: what its files take, and what
-is left to it. A volume with limits has them counted; else its tree is measured, and one so large that this is beyond
-kubelet's patience is told by its disk alone.
+It serves the methods it lists as capabilities, and no others. Statistics are the volume's own: what its files use, and
+what is left to it. The quota counts a volume with limits; the tree of any other is measured, and where that would take
+longer than kubelet waits, only the disk is reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from orlop.csi.error_codes import NotFound
 from orlop.csi.proto import csi_pb2, services
-from orlop.driver.ephemeral.folder_work import live_place
-from orlop.driver.ephemeral.folders import Folders, Threads
+from orlop.driver.ephemeral.folder_index import live_place
+from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.driver.ephemeral.publish_request_rules import AdminLimits, checked_volume_id, publish_order, target_below
-from orlop.driver.ephemeral.volume_health import VolumeHealth
-from orlop.driver.ephemeral.volume_stats_rules import Filling, volume_usage
+from orlop.driver.ephemeral.publish_sequence import as_csi_errors
+from orlop.driver.ephemeral.upkeep.volume_health import Filling, VolumeHealth, volume_usage
 from orlop.foundation.clock import Clock
-from orlop.host.disk_usage import TreeUsage
-from orlop.host.errors import HostError
+from orlop.host.folders.project_quota import NO_LIMITS, ProjectUsage
+from orlop.host.host_errors import HostError
+from orlop.host.kernel.disk_usage import TreeUsage
 from orlop.host.node_host import Workdir
-from orlop.host.project_quota import NO_LIMITS, ProjectUsage
+from orlop.host.threads import Threads
 from orlop.records.ephemeral_folder import FolderRecord
 
+T = TypeVar("T")
 RpcType = csi_pb2.NodeServiceCapability.RPC.Type
 LONGEST_MEASUREMENT_SECONDS: Final = 1.0
 
@@ -41,28 +43,28 @@ class NodeRules:
     """What the admin has set."""
 
     kubelet_dirs: tuple[str, ...]
-    """All its paths: as it was given, and where it is when links are followed."""
+    """All paths of kubelet's folder: as in the flag, and with symbolic links resolved."""
     limits: AdminLimits
 
 
 class EphemeralNodeService(services.Node):
-    def __init__(  # noqa: PLR0913 - all that it is given
+    def __init__(  # noqa: PLR0913 - its parts, each by name
         self,
         folders: Folders,
         workdir: Workdir,
         identity: NodeIdentity,
         rules: NodeRules,
         *,
-        looks: Threads,
+        timed_threads: Threads,
         clock: Clock,
         health: VolumeHealth | None = None,
     ) -> None:
-        """`looks` are for what changes nothing. Without `health`, volumes are not asked for theirs."""
+        """`timed_threads` run what only reads. Without `health`, NodeGetVolumeHealth is not served."""
         self._folders = folders
         self._workdir = workdir
         self._identity = identity
         self._rules = rules
-        self._looks = looks
+        self._timed_threads = timed_threads
         self._clock = clock
         self._health = health
 
@@ -79,7 +81,7 @@ class EphemeralNodeService(services.Node):
 
     async def NodeGetCapabilities(
         self,
-        request: csi_pb2.NodeGetCapabilitiesRequest,  # noqa: ARG002 - it asks nothing
+        request: csi_pb2.NodeGetCapabilitiesRequest,  # noqa: ARG002 - it has no fields
     ) -> csi_pb2.NodeGetCapabilitiesResponse:
         kinds = [RpcType.GET_VOLUME_STATS, *([RpcType.GET_VOLUME_HEALTH] if self._health is not None else [])]
         rpcs = [csi_pb2.NodeServiceCapability.RPC(type=kind) for kind in kinds]
@@ -106,8 +108,8 @@ class EphemeralNodeService(services.Node):
         record = self._folders.book.live.get(volume_id)
         if record is None or target not in record.targets:
             raise NotFound(f"the volume {volume_id} is not published at {request.volume_path}")
-        room = await self._looks(self._workdir.room)
-        used = await self._looks(lambda: self._counted(record) or self._measured(volume_id))
+        room = await self._read(self._workdir.room)
+        used = await self._read(lambda: self._counted(record) or self._measured(volume_id))
         limits = used.limits if isinstance(used, ProjectUsage) else NO_LIMITS
         bytes_used, inodes_used = (used.bytes, used.inodes) if used is not None else (None, None)
         return csi_pb2.NodeGetVolumeStatsResponse(
@@ -117,8 +119,12 @@ class EphemeralNodeService(services.Node):
             )
         )
 
+    async def _read(self, read: Callable[[], T]) -> T:
+        with as_csi_errors():
+            return await self._timed_threads(read)
+
     def _counted(self, record: FolderRecord) -> ProjectUsage | None:
-        """None for a volume that has no limits, and where nothing is counted any more."""
+        """Return None for a volume without limits, and where the file system counts nothing any more."""
         if not record.project or self._workdir.why_no_quota() is not None:
             return None
         try:
@@ -128,12 +134,11 @@ class EphemeralNodeService(services.Node):
 
     def _measured(self, volume_id: str) -> TreeUsage | None:
         try:
-            return self._workdir.measure(live_place(volume_id), self._patience())
-        except HostError:  # too large, or changing under our feet: what the disk says is true all the same
+            return self._workdir.measure(
+                live_place(volume_id), self._clock.deadline(LONGEST_MEASUREMENT_SECONDS).passed
+            )
+        except HostError:  # too large, or changing meanwhile: what the disk reports is true all the same
             return None
-
-    def _patience(self) -> Callable[[], bool]:
-        return self._clock.deadline(LONGEST_MEASUREMENT_SECONDS).passed
 
     async def NodeGetVolumeHealth(
         self, request: csi_pb2.NodeGetVolumeHealthRequest
@@ -147,7 +152,7 @@ class EphemeralNodeService(services.Node):
             raise NotFound(f"the volume {volume_id} is not published on this node")
         path = request.volume_publish_path
         targets = (target_below(path, *self._rules.kubelet_dirs),) if path else record.targets
-        found = await self._looks(lambda: health.troubles(record, targets))
+        troubles = await self._read(lambda: health.troubles(record, targets))
         return csi_pb2.NodeGetVolumeHealthResponse(
-            volume_health=csi_pb2.VolumeHealth(volume_id=volume_id, health_statuses=found)
+            volume_health=csi_pb2.VolumeHealth(volume_id=volume_id, health_statuses=troubles)
         )

@@ -1,14 +1,14 @@
-"""What a pod asks for with its scratch folder, and why it may not have it. Pure.
+"""What a NodePublishVolume request asks for, and why it is refused. Pure.
 
-Untrusted: the tenant wrote the attributes, and may have written those that usually come from kubelet. Which pod it is
-for, the target path says, since only kubelet writes that; a context that names another pod is refused, and one that
-names the same pod's uid was filled by kubelet, as nobody knows a uid before the pod exists.
+The request is not trusted: the tenant wrote the volume attributes, and may have written those that usually come from
+kubelet. The target path names the pod, because only kubelet writes it. A context that names another pod is refused; one
+that names the same pod's uid was filled by kubelet, as nobody knows a uid before the pod exists.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, OutOfRang
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.duration import Duration, InvalidDuration
 from orlop.foundation.quantity import InvalidQuantity, Quantity
-from orlop.records.ephemeral_folder import FolderOptions, Owner, objection_to_volume_id
+from orlop.records.ephemeral_folder import FolderOptions, FolderRecord, Owner, objection_to_volume_id
 
 KUBERNETES_PREFIX: Final = "csi.storage.k8s.io/"
 EPHEMERAL: Final = KUBERNETES_PREFIX + "ephemeral"
@@ -41,7 +41,7 @@ LARGEST_COUNT: Final = 2**63 - 1
 LONGEST_TARGET: Final = 4095
 LONGEST_NAME: Final = 255
 LONGEST_OF_KUBELET: Final = {POD_NAME: 253, POD_NAMESPACE: 63, POD_UID: 128, SERVICE_ACCOUNT: 253}
-"""What Kubernetes allows: objects' names are DNS subdomains, a namespace's is one label of such a name."""
+"""Limits of Kubernetes: names of objects are DNS subdomains, that of a namespace is one DNS label."""
 
 _POD_TARGET: Final = re.compile(r"pods/([^/]+)/volumes/kubernetes\.io~csi/([^/]+)/mount")
 _OCTAL: Final = re.compile(r"0?[0-7]{1,4}")
@@ -50,7 +50,7 @@ _COUNT: Final = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class AdminLimits:
-    """What the admin allows a pod, in bytes and seconds; 0 bytes: no limit."""
+    """What the flags allow a pod, in bytes and seconds; 0 bytes: no limit."""
 
     afterlifespan: float
     max_afterlifespan: float
@@ -60,34 +60,64 @@ class AdminLimits:
 
 @dataclass(frozen=True, slots=True)
 class PublishOrder:
-    """A request that may be served."""
+    """A valid request."""
 
     volume_id: str
     target: str
-    """Below kubelet's folder, without a slash at either end."""
+    """The path below kubelet's folder, without a slash at either end."""
     owner: Owner
     options: FolderOptions
     limited_by: tuple[str, ...] = ()
-    """The attributes and flags that its limits come from."""
+    """The attributes and flags that set its size and inodes."""
     volume_name: str = ""
-    """What the pod's spec calls it."""
+    """The volume's name in the pod's spec."""
+    beyond_limits: str = ""
+    """Why a new folder may not have these options; empty: it may."""
 
 
 def publish_order(
     request: csi_pb2.NodePublishVolumeRequest, kubelet_dirs: tuple[str, ...], limits: AdminLimits
 ) -> PublishOrder:
-    """What to serve, or the error that says what is wrong with the request."""
+    """Return the order, or raise the error that says what is wrong with the request.
+
+    Options beyond `limits` are no error here: the volume may have been published under other limits. The caller asks
+    its record, then calls `refuse_beyond_limits` for a new folder.
+    """
     volume_id = checked_volume_id(request.volume_id)
     target = target_below(request.target_path, *kubelet_dirs)
     flags = _mount_flags(request)
     context = request.volume_context
     if context.get(EPHEMERAL) != "true":
-        given = f"{context[EPHEMERAL]!r}" if EPHEMERAL in context else "nothing"
-        raise InvalidArgument(f"only inline volumes are served here: {EPHEMERAL} has to be 'true' and is {given}")
+        value = f"{context[EPHEMERAL]!r}" if EPHEMERAL in context else "missing"
+        raise InvalidArgument(f"only inline volumes are served here: {EPHEMERAL} has to be 'true' and is {value}")
     _refuse_unknown_attributes(context)
     options = _options(request.readonly, context, flags, limits)
     owner, limited_by = _owner(target, context), _limited_by(context, limits)
-    return PublishOrder(volume_id, target, owner, options, limited_by, _volume_name(target))
+    beyond_limits = _why_beyond_limits(context, options, limits)
+    return PublishOrder(volume_id, target, owner, options, limited_by, _volume_name(target), beyond_limits)
+
+
+def refuse_beyond_limits(order: PublishOrder) -> None:
+    """Raise OUT_OF_RANGE where a new folder may not have the options of the order."""
+    if order.beyond_limits:
+        raise OutOfRange(order.beyond_limits)
+
+
+def why_limits_are_refused(limited_by: Sequence[str], reason: str) -> str:
+    """Return the sentence for limits that cannot be enforced; they come from the attributes and flags `limited_by`."""
+    what = " and ".join(limited_by) or "the limits of the volume"
+    return f"{what} cannot be held here, and nobody is left without a limit instead. {reason}"
+
+
+def new_record(order: PublishOrder, now: float) -> FolderRecord:
+    return FolderRecord(
+        order.volume_id, order.owner, order.options, created_at=round(now, 3), volume_name=order.volume_name
+    )
+
+
+def lifespan_at_burial(options: FolderOptions, limits: AdminLimits) -> float:
+    """Return how long a folder that is buried now is retained: by the flags of now, not those at its creation."""
+    return min(options.lifespan_seconds, limits.max_afterlifespan) if options.own_lifespan else limits.afterlifespan
 
 
 def checked_volume_id(volume_id: str) -> str:
@@ -99,9 +129,9 @@ def checked_volume_id(volume_id: str) -> str:
 
 
 def target_below(target_path: str, *kubelet_dirs: str) -> str:
-    """The target as a path below kubelet's folder, by any of its paths.
+    """Return the target path below kubelet's folder, which may be named by any of `kubelet_dirs`.
 
-    Only text is looked at: links are found when it is walked.
+    Compares text only. Symbolic links are refused later, when the path is opened.
     """
     if not target_path:
         raise InvalidArgument("the request names no target: target_path is empty")
@@ -130,44 +160,49 @@ def _names_in(path: str) -> list[str]:
 
 def _owner(target: str, context: Mapping[str, str]) -> Owner:
     _refuse_names_that_no_object_has(context)
-    told_uid = context.get(POD_UID, "")
-    found = _POD_TARGET.fullmatch(target)
-    if found is not None and told_uid and told_uid != found[1]:
+    context_uid = context.get(POD_UID, "")
+    pod_target = _POD_TARGET.fullmatch(target)
+    if pod_target is not None and context_uid and context_uid != pod_target[1]:
         raise InvalidArgument(
-            f"the target belongs to the pod {found[1]} and the volume's context names another, {told_uid}: "
+            f"the target belongs to the pod {pod_target[1]} and the volume's context names another, {context_uid}: "
             f"a pod must not set {POD_UID} by itself"
         )
     return Owner(
-        pod_uid=found[1] if found else told_uid,
+        pod_uid=pod_target[1] if pod_target else context_uid,
         pod_name=context.get(POD_NAME, ""),
         namespace=context.get(POD_NAMESPACE, ""),
         service_account=context.get(SERVICE_ACCOUNT, ""),
-        verified=found is not None and told_uid == found[1],
+        verified=pod_target is not None and context_uid == pod_target[1],
     )
 
 
 def _volume_name(target: str) -> str:
-    """Of two volumes of one pod this tells which is which: their ids say nothing to people."""
-    found = _POD_TARGET.fullmatch(target)
-    return found[2] if found else ""
+    """Return the name in the pod's spec: volume ids are hashes, and a pod may have several volumes."""
+    pod_target = _POD_TARGET.fullmatch(target)
+    return pod_target[2] if pod_target else ""
 
 
 def _refuse_names_that_no_object_has(context: Mapping[str, str]) -> None:
     for key, longest in LONGEST_OF_KUBELET.items():
-        given = context.get(key, "")
-        if len(given) > longest:
+        value = context.get(key, "")
+        if len(value) > longest:
             raise InvalidArgument(
-                f"{key} cannot be {given[:40]!r}… of {len(given)} characters: nothing in Kubernetes has more than "
+                f"{key} cannot be {value[:40]!r}… of {len(value)} characters: nothing in Kubernetes has more than "
                 f"{longest} there, so kubelet did not write it, and a pod must not set it by itself"
             )
 
 
 def refuse_another_pod(order: PublishOrder, recorded: Owner) -> None:
-    """A folder is one pod's, living and dead: kubelet gives no two pods the same volume id."""
-    asks, has = order.owner.pod_uid, recorded.pod_uid
-    if asks and has and asks != has:
+    """Raise FAILED_PRECONDITION if a folder, live or retained, belongs to another pod.
+
+    Kubelet derives the volume id from the pod's uid, so two pods never have the same one.
+    """
+    asking, owning = order.owner.pod_uid, recorded.pod_uid
+    # A record without a uid (taken over from another driver, or of a target that names no pod) belongs to any pod: it
+    # must not lock its own pod out.
+    if asking and owning and asking != owning:
         raise FailedPrecondition(
-            f"the volume {order.volume_id} belongs to the pod {has}, and the pod {asks} asks for it: "
+            f"the volume {order.volume_id} belongs to the pod {owning}, and the pod {asking} asks for it: "
             "an inline volume is one pod's, and so is what it left behind"
         )
 
@@ -190,6 +225,7 @@ def _options(
     chosen = [*flags, *_listed(context.get(MOUNT_OPTIONS, ""))]
     return FolderOptions(
         lifespan_seconds=_lifespan(context.get(AFTERLIFESPAN), limits),
+        own_lifespan=AFTERLIFESPAN in context,
         size_bytes=_size(context.get(SIZE), limits),
         inodes=_inodes(context.get(INODES)),
         mode=_mode(context.get(MODE)),
@@ -207,9 +243,6 @@ def _lifespan(text: str | None, limits: AdminLimits) -> float:
         raise InvalidArgument(f"{AFTERLIFESPAN}: {error}") from None
     if asked.nanoseconds < 0:
         raise InvalidArgument(f"{AFTERLIFESPAN} cannot be {text!r}: allowed is 0s (no afterlife) or more")
-    if asked.seconds > limits.max_afterlifespan:
-        most = Duration.of(seconds=limits.max_afterlifespan)
-        raise OutOfRange(f"{AFTERLIFESPAN} cannot be {text!r}: this node keeps folders for at most {most}")
     return asked.seconds
 
 
@@ -222,11 +255,18 @@ def _size(text: str | None, limits: AdminLimits) -> int:
         raise InvalidArgument(f"{SIZE}: {error}") from None
     if asked <= 0:
         raise InvalidArgument(f"{SIZE} cannot be {text!r}: a folder needs more than nothing")
-    if limits.max_size and asked > limits.max_size:
-        raise OutOfRange(f"{SIZE} cannot be {text!r}: this node allows at most {Quantity.of(limits.max_size)}")
     if asked > LARGEST_COUNT:
-        raise InvalidArgument(f"{SIZE} cannot be {text!r}: that is more than any disk holds")
+        raise OutOfRange(f"{SIZE} cannot be {text!r}: a disk holds at most {LARGEST_COUNT} bytes")
     return asked
+
+
+def _why_beyond_limits(context: Mapping[str, str], options: FolderOptions, limits: AdminLimits) -> str:
+    if options.own_lifespan and options.lifespan_seconds > limits.max_afterlifespan:
+        most = Duration.of(seconds=limits.max_afterlifespan)
+        return f"{AFTERLIFESPAN} cannot be {context[AFTERLIFESPAN]!r}: this node keeps folders for at most {most}"
+    if SIZE in context and limits.max_size and options.size_bytes > limits.max_size:
+        return f"{SIZE} cannot be {context[SIZE]!r}: this node allows at most {Quantity.of(limits.max_size)}"
+    return ""
 
 
 def _limited_by(context: Mapping[str, str], limits: AdminLimits) -> tuple[str, ...]:
@@ -273,7 +313,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _mount_options(asked: Iterable[str]) -> tuple[str, ...]:
-    """In one order, whatever the order they were asked in."""
+    """Return them in a fixed order, so that equal options compare equal."""
     asked = set(asked) - WITHOUT_EFFECT - {"ro"}
     for option in sorted(asked):
         if option in {"suid", "dev"}:

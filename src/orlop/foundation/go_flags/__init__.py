@@ -1,15 +1,12 @@
-"""The command line of a daemon, read exactly as Go's `flag` package reads it, into one frozen dataclass of settings.
+"""Parse a daemon's command line exactly as Go's `flag` package does, into a frozen dataclass of settings.
 
-Sidecars are started with the command lines of their upstream counterparts, so every spelling Go takes is taken here,
-and none that Go refuses. One declaration per flag gives the parsing, `--help` and the reference table of the docs.
+Sidecars are started with the command lines of their upstream counterparts, so every spelling that Go accepts is valid
+here, and none that Go refuses. One declaration per flag defines parsing, `--help` and the reference in the docs.
 
-This package must not print, exit, read the environment or touch the disk: the caller does, with what it is handed.
+This package must not print, exit, read the environment or touch the disk: its caller does.
 """
 
-from orlop.foundation.go_flags.help import help_text, markdown_table
-from orlop.foundation.go_flags.parsing import HelpRequested, UsageError, parse_flags
-from orlop.foundation.go_flags.table import Flag, FlagTable, describe, flag, group
-from orlop.foundation.go_flags.values import (
+from orlop.foundation.go_flags.flag_values import (
     ListOf,
     MapOf,
     at_least,
@@ -20,6 +17,9 @@ from orlop.foundation.go_flags.values import (
     one_of,
     text,
 )
+from orlop.foundation.go_flags.help import help_text, markdown_table
+from orlop.foundation.go_flags.parsing import HelpRequested, UsageError, parse_flags
+from orlop.foundation.go_flags.table import Flag, FlagTable, describe, flag, group
 
 __all__ = [
     "Flag",

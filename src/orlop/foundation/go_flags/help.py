@@ -1,4 +1,4 @@
-"""What people read of a table of flags: `--help`, and the reference in the docs."""
+"""Format a table of flags for `--help`, and for the reference in the docs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HELP_WIDTH = 100
 
 def help_text(table: FlagTable, *, program: str, summary: str = "") -> str:
     heading = [*([summary, ""] if summary else []), f"Usage: {program} [flags]", ""]
-    return "\n".join([*heading, *chain.from_iterable(_help_lines(row) for row in table.rows), ""])
+    return "\n".join([*heading, *chain.from_iterable(_help_lines(row) for row in table.shown), ""])
 
 
 def _help_lines(row: Flag) -> Iterator[str]:
     value = "" if row.is_boolean else f"={row.metavar}"
     yield "  " + ", ".join(f"--{name}{value}" for name in row.names)
-    # Not broken at hyphens: a flag that is named in a sentence can be found and copied.
+    # No line breaks at hyphens, so that a flag named in a sentence can be found and copied.
     yield from textwrap.wrap(
         _full_sentence(row),
         HELP_WIDTH,
@@ -47,7 +47,7 @@ def _full_sentence(row: Flag) -> str:
 
 def markdown_table(table: FlagTable) -> str:
     lines = ["| Flag | Default | Meaning |", "|---|---|---|"]
-    lines += [f"| {_names_cell(row)} | {_default_cell(row)} | {_meaning_cell(row)} |" for row in table.rows]
+    lines += [f"| {_names_cell(row)} | {_default_cell(row)} | {_meaning_cell(row)} |" for row in table.shown]
     return "\n".join([*lines, ""])
 
 

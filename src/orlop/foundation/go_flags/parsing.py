@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orlop.foundation.go_flags.flag_values import FALSE_SPELLINGS, TRUE_SPELLINGS, ListOf, MapOf
 from orlop.foundation.go_flags.help import help_text
 from orlop.foundation.go_flags.table import FLAG, GROUP, Flag, FlagTable, describe, named
-from orlop.foundation.go_flags.values import FALSE_SPELLINGS, TRUE_SPELLINGS, ListOf, MapOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
 class UsageError(ValueError):
-    """The command line cannot be used; `problems` holds one sentence for each thing that is wrong with it."""
+    """The command line is not valid; `problems` has one sentence for each problem."""
 
     def __init__(self, problems: Sequence[str], program: str) -> None:
         self.problems = tuple(problems)
@@ -48,11 +48,11 @@ def parse_flags(
     environment: Mapping[str, str] = NO_ENVIRONMENT,
     warn: Callable[[str], None] = lambda _sentence: None,
 ) -> Settings:
-    """The settings this command line (without the program's name) asks for.
+    """Parse a command line, without the program's name, into settings.
 
-    Raises UsageError with every problem at once, or HelpRequested. `warn` is told of each deprecated flag in use.
-    A settings class may have a method `cross_check(self) -> Iterable[str]` that yields a sentence for each
-    combination of flags that cannot be; it is asked when every single flag is good.
+    Raise UsageError with all problems at once, or HelpRequested. `warn` is called for each deprecated flag in use. A
+    settings class may have a method `cross_check(self) -> Iterable[str]` that yields a sentence for each combination of
+    flags that is not allowed; it is called if every single flag is valid.
     """
     table = describe(settings)
     reader = _ArgumentReader(table)
@@ -74,21 +74,21 @@ def parse_flags(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A text somebody gave for a flag, and where: `--node-id` or an environment variable."""
+    """The text of a flag, and its source: `--node-id` or an environment variable."""
 
     origin: str
     text: str
 
 
 class _ArgumentReader:
-    """Walks a command line as Go does, but goes on after a problem, so that the user sees all of them at once."""
+    """Read a command line as Go does, but continue after a problem, so that the user sees all at once."""
 
     def __init__(self, table: FlagTable) -> None:
         self.table = table
         self.written: dict[str, list[_Written]] = {}
         self.problems: list[str] = []
         self.help_asked = False
-        self._bare_boolean: str | None = None  # just read without `=`: a word behind it was meant as its value
+        self._bare_boolean: str | None = None  # Just read without `=`: a word after it was meant as its value.
 
     def read(self, argv: Sequence[str]) -> None:
         arguments = deque(argv)
@@ -129,7 +129,7 @@ class _ArgumentReader:
             return
         nearest = self.table.nearest(spelled)
         self.problems.append(f"There is no flag --{spelled}" + (f"; did you mean --{nearest}?" if nearest else "."))
-        # The word behind it was most likely its value: complaining about that too would hide what is wrong.
+        # The next word was most likely its value: a second complaint about that would hide the problem.
         if not equals and following and not following[0].startswith("-"):
             following.popleft()
 
@@ -143,7 +143,7 @@ class _ArgumentReader:
 
 
 def _settle(row: Flag, written: list[_Written], environment: Mapping[str, str], problems: list[str]) -> Any:
-    """The value of one flag: from the command line, else the environment, else the default."""
+    """Return the value of one flag: from the command line, else the environment, else the default."""
     if not written and row.env and environment.get(row.env):
         written = [_Written(f"--{row.name} from the environment variable {row.env}", environment[row.env])]
     if written:
@@ -156,7 +156,7 @@ def _settle(row: Flag, written: list[_Written], environment: Mapping[str, str], 
 
 
 def _combine(row: Flag, written: list[_Written], problems: list[str]) -> Any:
-    """Every text is checked, as Go sets each in turn; lists and maps grow, of other flags the last text counts."""
+    """Check every text, as Go sets each in turn; lists and maps grow, for other flags the last one counts."""
     values = []
     for one in written:
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
-from orlop.foundation.go_flags.values import boolean
+from orlop.foundation.go_flags.flag_values import boolean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ GROUP = "flag group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """One row of a process's table. `default` is the text a user would write; None means: not set."""
+    """One flag. `default` is the text a user would write; None means not set."""
 
     parse: Callable[[str], Any]
     help: str
@@ -37,6 +37,7 @@ class Flag:
     deprecated: str | None = None
     check: Callable[[Any], str | None] | None = None
     env: str | None = None  # an environment variable that stands in; an empty one counts as unset
+    hidden: bool = False  # left out of `--help` and of the reference: for tests
 
     @property
     def is_boolean(self) -> bool:
@@ -50,7 +51,7 @@ class Flag:
         return None if self.default is None else self.value_of(self.default)
 
     def value_of(self, written: str) -> Any:
-        """Raises a ValueError that says what is allowed."""
+        """Parse and check a text; the ValueError names what is allowed."""
         if self.required and not written:
             raise ValueError("it is required, so it must not be empty")
         value = self.parse(written)
@@ -61,7 +62,7 @@ class Flag:
 
 
 class FlagOptions(TypedDict, total=False):
-    """What every kind of flag may say of itself; the meaning is that of the fields of `Flag`."""
+    """The options of a flag; see the fields of `Flag`."""
 
     help: Required[str]
     name: str
@@ -70,6 +71,7 @@ class FlagOptions(TypedDict, total=False):
     deprecated: str
     check: Callable[[Any], str | None]
     env: str
+    hidden: bool
 
 
 @overload
@@ -85,7 +87,7 @@ def flag(
     required: bool = False,
     **options: Unpack[FlagOptions],
 ) -> Any:
-    """Declares a field of a settings class. With neither a default nor `required` its value is None when not given."""
+    """Declare a field of a settings class. Without a default and `required` its value is None when not set."""
     declared = Flag(parse=parse, default=default, required=required, **options)
     if required:
         return field(metadata={FLAG: declared})
@@ -93,29 +95,33 @@ def flag(
 
 
 def group(settings: type[T]) -> T:
-    """Declares a field that holds another settings class: its flags join the table, its value is built with them."""
+    """Declare a field that holds another settings class, whose flags join the table."""
     return field(default_factory=settings, metadata={GROUP: settings})
 
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
-    """Every flag of a process, in the order of declaration."""
+    """All flags of a process, in the order of declaration."""
 
     rows: tuple[Flag, ...]
 
     def find(self, spelled: str) -> Flag | None:
         return next((row for row in self.rows if spelled in row.names), None)
 
+    @property
+    def shown(self) -> tuple[Flag, ...]:
+        return tuple(row for row in self.rows if not row.hidden)
+
     def nearest(self, spelled: str) -> str | None:
         """The name a user who wrote this may have meant."""
-        names = [name for row in self.rows for name in row.names]
+        names = [name for row in self.shown for name in row.names]
         by_lower_case = {name.lower(): name for name in names}
         close = difflib.get_close_matches(spelled.lower(), by_lower_case, n=1)
         return by_lower_case[close[0]] if close else None
 
 
 def describe(settings: type[Any]) -> FlagTable:
-    """The table of a settings class; a TypeError when two flags share a name or a default breaks its own rule."""
+    """Return the table of a settings class; raise TypeError if two flags share a name or a default is not valid."""
     table = FlagTable(tuple(_rows(settings)))
     seen: set[str] = set()
     for name in chain.from_iterable(row.names for row in table.rows):

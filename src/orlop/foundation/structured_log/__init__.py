@@ -1,14 +1,14 @@
-"""Logging as events with fields, one line each, and the two guards against secrets in it: `Secret` and `hide`.
+"""Structured logging: events with fields, one line each; and `Secret` and `hide`, which keep secrets out of it.
 
-A `Log` is handed to constructors; nothing here is global. Lines are text (`time level "message" key=value`) or JSON;
-whatever a value holds (newlines, control or direction-changing characters, a terminal's escape codes) is escaped, so
-that a value cannot forge a line and every line can be parsed back.
+A `Log` is passed to constructors; nothing here is global. Lines are text (`time level "message" key=value`) or JSON.
+Newlines, control and direction-changing characters and terminal escape codes in a value are escaped, so that a value
+cannot forge a line and every line can be parsed.
 """
 
-from orlop.foundation.structured_log.held_lines import HeldLines
 from orlop.foundation.structured_log.log import (
     Destination,
     Entry,
+    HeldLines,
     Level,
     LineStyle,
     Log,

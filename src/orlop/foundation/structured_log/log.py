@@ -1,23 +1,25 @@
-"""The log that code is handed, and the lines it becomes.
+"""The `Log`, and the lines it writes.
 
-Must not read the clock (the time is handed in), must not open files, and must never raise into the code that logs: a
+Must not read the clock (the time is passed in), must not open files, and must never raise into the code that logs: a
 line that cannot be written is lost.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from orlop.foundation.structured_log.values import BARE_WORD, LongText, Values, json_escape, quoted
+from orlop.foundation.structured_log.log_values import BARE_WORD, LongText, Values, json_escape, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 DEFAULT_VALUE_LIMIT = 4096
 
@@ -32,14 +34,14 @@ class Level(IntEnum):
 
 
 def level_named(name: str) -> Level:
-    """The level of this name, in any case; a ValueError says which there are."""
+    """Return the level with this name, in any case; the ValueError lists the names."""
     try:
         return Level[name.upper()]
     except KeyError:
         raise ValueError(f"allowed are {', '.join(LEVEL_NAMES.values())}") from None
 
 
-# Members of an enum are slow to look up, and every event asks for one.
+# Looking up members of an enum is slow, and every event needs one.
 DEBUG, INFO, WARNING, ERROR = Level
 LEVEL_NAMES: Final = {level: level.name.lower() for level in Level}
 COLOURS: Final = {DEBUG: "\x1b[2m", INFO: "\x1b[32m", WARNING: "\x1b[33m", ERROR: "\x1b[31m"}
@@ -57,9 +59,9 @@ class Destination(Protocol):
 
 
 class Log:
-    """What code logs with. `bind` gives a log that adds its fields to every event.
+    """A log for events with fields. `bind` returns a log that adds its fields to every event.
 
-    An event below `level` costs nearly nothing; `enabled` is for those whose fields are expensive to gather.
+    An event below `level` costs nearly nothing; use `enabled` where the fields are expensive to compute.
     """
 
     __slots__ = ("_bound", "_destination", "_level")
@@ -94,8 +96,8 @@ class Log:
 
     def exception(self, message: str, error: BaseException, /, **fields: object) -> None:
         """An error with the exception's text in `error` and its traceback in `traceback`."""
-        told = {"error": error, "traceback": LongText("".join(traceback.format_exception(error)))}
-        self._destination(ERROR, message, {**self._bound, **fields, **told})
+        details = {"error": error, "traceback": LongText("".join(traceback.format_exception(error)))}
+        self._destination(ERROR, message, {**self._bound, **fields, **details})
 
 
 def line_log(
@@ -166,16 +168,16 @@ def _stream_writer(stream: TextStream) -> Callable[[str], None]:
     def write(line: str) -> None:
         try:
             stream.write(line)
-        except UnicodeEncodeError:  # the stream is not UTF-8; other characters than ASCII stand only inside quotes
+        except UnicodeEncodeError:  # The stream is not UTF-8; non-ASCII characters occur only inside quotes.
             stream.write(NOT_ASCII.sub(json_escape, line))
-        # A line that stays in a buffer is not seen by who looks why the process hangs, and is lost when it is killed.
+        # A buffered line is not visible while the process hangs, and is lost when it is killed.
         stream.flush()
 
     return write
 
 
 class Lines:
-    """Renders events as lines; the subclasses say how a line looks."""
+    """Render events as lines; subclasses define the format."""
 
     __slots__ = ("_minute", "_minute_text", "_next_minute", "_values", "_write", "now")
 
@@ -192,14 +194,14 @@ class Lines:
     def write(self, lines: str) -> None:
         try:
             self._write(lines)
-        except (OSError, ValueError):  # a broken pipe, a full disk, a closed stream: work goes on without its log
+        except (OSError, ValueError):  # A broken pipe, a full disk, a closed stream: the work goes on without its log.
             return
 
     def line(self, level: Level, message: str, fields: Mapping[str, object], now: datetime) -> str:
         raise NotImplementedError
 
     def _time(self, now: datetime) -> str:
-        """Only the seconds of most lines are new: the rest is kept for the minute it lasts."""
+        """Format the time. All but the seconds is cached for a minute."""
         now = now.astimezone(UTC)
         if not self._minute <= now < self._next_minute:
             self._minute = now.replace(second=0, microsecond=0)
@@ -243,7 +245,7 @@ class _JsonLines(Lines):
         return "".join(parts)
 
 
-# Keys are names in source code, so there are few of them; the bound keeps a careless caller from filling the memory.
+# Keys are names in source code, so there are few; the limit keeps a careless caller from filling the memory.
 @lru_cache(maxsize=1024)
 def _text_key(key: str) -> str:
     return f" {key}=" if BARE_WORD.fullmatch(key) else f" {quoted(key)}="
@@ -252,3 +254,42 @@ def _text_key(key: str) -> str:
 @lru_cache(maxsize=1024)
 def _json_key(key: str) -> str:
     return f",{quoted(key + '_' if key in {'ts', 'level', 'msg'} else key)}:"
+
+
+HOLD_SECONDS: Final = 0.02
+MOST_HELD: Final = 200
+UNCHANGING: Final = frozenset({str, int, float, bool, type(None)})
+"""A value of another type may change before it is written, so it is rendered when it is logged."""
+
+Event = tuple[Level, str, Mapping[str, object], datetime]
+
+
+class HeldLines:
+    """A destination for a `Log` that holds lines below warning for a moment and writes them together.
+
+    Writing lines one by one costs a process several times as much, and a busy daemon logs hundreds per second. A
+    warning or an error is written at once, after all lines before it. A process that is killed loses the lines of its
+    last moment. Call `write` before the process ends. It starts no timers by itself: `later` schedules the callback.
+    """
+
+    def __init__(self, lines: Lines, later: Callable[[float, Callable[[], None]], object]) -> None:
+        self._lines = lines
+        self._later = later
+        self._thread = threading.get_ident()
+        self._held: list[str | Event] = []
+
+    def __call__(self, level: Level, message: str, fields: Mapping[str, object], /) -> None:
+        held = self._held
+        event = level, message, fields, self._lines.now()
+        held.append(event if UNCHANGING.issuperset(map(type, fields.values())) else self._lines.line(*event))
+        if level >= WARNING or len(held) >= MOST_HELD or threading.get_ident() != self._thread:
+            self.write()
+        elif len(held) == 1:
+            self._later(HOLD_SECONDS, self.write)
+
+    def write(self) -> None:
+        """Write all held lines now."""
+        held, self._held = self._held, []
+        if held:
+            lines = [event if isinstance(event, str) else self._lines.line(*event) for event in held]
+            self._lines.write("".join(lines))

@@ -1,6 +1,6 @@
-"""The two guards of secrets: `Secret`, which no print can open, and `hide`, for texts that others wrote.
+"""Keep secrets out of logs and errors: `Secret` wraps one, and `hide` removes them from texts of others.
 
-Must not log, and must not keep what it was given anywhere but in the `Secret` itself.
+Must not log, and must not keep a secret anywhere but in the `Secret` itself.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import json
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, final
 from urllib.parse import quote_from_bytes
 
-from orlop.foundation.structured_log.values import quoted
+from orlop.foundation.structured_log.log_values import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 HIDDEN = "***"
 SHORTEST_LINE: Final = 6
-"""Of a secret with several lines: hiding every `{` of an error would hide the error."""
+"""Shorter lines of a secret with several lines are not hidden: hiding every `{` would hide the error itself."""
 
 SecretValue = TypeVar("SecretValue", str, bytes)
 
 
 @final
 class Secret(Generic[SecretValue]):
-    """Holds a secret so that no route but `reveal` gives it away.
+    """A secret that only `reveal` returns.
 
-    The value lives in a closure, not in an attribute, so that whatever walks over attributes (debuggers, error
-    reporters, serialisers) finds a function.
+    The value is in a closure, not in an attribute, so that code that walks over attributes (debuggers, error reporters,
+    serialisers) finds a function.
     """
 
     __slots__ = ("_reveal",)
-    __hash__ = None  # type: ignore[assignment] # a hash of a short secret can be tried out
+    __hash__ = None  # type: ignore[assignment] # The hash of a short secret can be guessed by trying.
     _reveal: Callable[[], SecretValue]
 
     def __init__(self, value: SecretValue) -> None:
@@ -45,7 +45,7 @@ class Secret(Generic[SecretValue]):
         return bool(self._reveal())
 
     def __eq__(self, other: object) -> bool:
-        """Takes the same time wherever two secrets of one length differ."""
+        """Compare in constant time for secrets of one length."""
         if not isinstance(other, Secret):
             return NotImplemented
         mine, theirs = self._reveal(), other.reveal()
@@ -75,12 +75,11 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """The text with `***` in place of every secret, also where it stands escaped.
+    """Return the text with `***` in place of every secret, in any encoding.
 
-    Found are: the plain value, and as it looks in a Python repr, in JSON, in the text of a protobuf message, in
-    base64 and in a URL; the same of a secret without the blanks around it (many end with a newline that nobody meant),
-    and of each longer line of a secret that has several, since tracebacks indent them. Overlapping secrets are hidden
-    as one.
+    It finds the plain value, and its form in a Python repr, in JSON, in protobuf text, in base64 and in a URL; the same
+    for the secret without surrounding white space (many end with an unintended newline), and for each longer line of a
+    secret with several, because tracebacks indent them. Overlapping secrets are hidden as one.
     """
     places = sorted(place for needle in _spellings(secrets, len(text)) for place in _places(text, needle))
     if not places:
@@ -116,7 +115,7 @@ def _end_of_repetition(text: str, needle: str, end: int) -> int:
 
 
 def _spellings(secrets: Iterable[str], longest: int) -> set[str]:
-    # No spelling is shorter than what it spells: what is longer than the text is not in it.
+    # No encoding is shorter than the secret: one longer than the text cannot be in it.
     parts = {part for secret in secrets for part in _parts_of(secret) if 0 < len(part) <= longest}
     return {spelling for part in parts for spelling in _spellings_of(part)}
 
@@ -131,7 +130,7 @@ def _spellings_of(secret: str) -> Iterator[str]:
     encoded = _as_bytes(secret)
     yield secret
     yield repr(secret)[1:-1]
-    yield repr(secret + "'\"")[1:-4]  # as inside a longer text that holds both kinds of quotes
+    yield repr(secret + "'\"")[1:-4]  # As inside a longer text with both kinds of quotes.
     yield repr(encoded)[2:-1]
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret, ensure_ascii=False)[1:-1]
@@ -149,6 +148,6 @@ PROTOBUF_ESCAPES: Final = {9: b"\\t", 10: b"\\n", 13: b"\\r", 34: b'\\"', 39: b"
 
 
 def _protobuf_text(encoded: bytes, printed: frozenset[int]) -> str:
-    """C's escapes, and octal for all that is not printed as it is: protobuf's text format of a string."""
+    """Encode as protobuf's text format: C escapes, and octal for other bytes that are not printed as they are."""
     parts = (PROTOBUF_ESCAPES.get(byte) or (bytes([byte]) if byte in printed else b"\\%03o" % byte) for byte in encoded)
     return b"".join(parts).decode("utf-8", "surrogatepass")

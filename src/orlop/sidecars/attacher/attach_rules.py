@@ -1,23 +1,25 @@
-"""What comes next for one VolumeAttachment. Pure: facts in, one step out; the shell does it, reads again, asks again.
+"""Decide the next step for a VolumeAttachment whose driver can attach. Pure.
 
-Attach, in this order and never another: the PersistentVolume is not being deleted → our finalizer is on it → our
-finalizer and the node's id are on the VolumeAttachment → the driver publishes → `attached` is told. So whatever dies
-when, the driver is never asked for a volume whose objects could vanish before it was asked to take it back.
+Facts in, one step out; `attach_handler` takes the step, reads the result, and asks for the next one.
 
-Detach: the driver unpublishes, from the node whose id was recorded → our finalizer goes → where others keep the object,
-`attached` is taken back. Our finalizer stands for "the driver may have it published": a VolumeAttachment without it is
-none that must be detached, however it looks; one with it must, also when attaching never succeeded.
+Attach, in this order and no other: the PersistentVolume is not being deleted → our finalizer is on it → our finalizer
+and the node's id are on the VolumeAttachment → ControllerPublishVolume → `status.attached` is set. So, whatever dies
+when, the driver is never called for a volume whose objects could vanish before the driver was called to detach it.
+
+Detach: ControllerUnpublishVolume, for the node whose id was recorded → our finalizer is removed → if other finalizers
+keep the object, `status.attached` is reset. Our finalizer means "the driver may have published the volume": a
+VolumeAttachment without it needs no detach, whatever its status; one with it does, even if attaching never succeeded.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from orlop.kube import objects, patches
 from orlop.kube.patches import NOT_THERE, JsonPatch
-from orlop.sidecars.attacher.attacher_name_rules import NODE_ID_ANNOTATION
 from orlop.sidecars.attacher.volume_source_rules import (
     BadObject,
     VolumeSource,
@@ -29,18 +31,25 @@ from orlop.sidecars.attacher.volume_source_rules import (
 
 Json = Mapping[str, Any]
 
+NODE_ID_ANNOTATION: Final = "csi.alpha.kubernetes.io/node-id"
+"""On a VolumeAttachment, as upstream writes it: the driver's id of the node that the volume is attached to."""
+NODE_IDS_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
+"""On a Node: JSON, from the driver's name to the driver's id of the node."""
+MARKED_ANNOTATION: Final = "attacher.orlop.dev/marked-attached"
+"""On a VolumeAttachment with our finalizer: `attached` was set while the driver could not attach."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttachmentFacts:
     attachment: Json
     volume: Json | None
-    """The PersistentVolume that it names, where it names one that is there."""
+    """The PersistentVolume that the attachment names, if it names one and that exists."""
     node_id: str | None
-    """What the driver calls the node at present; None where nobody says, or it is not `needs_node_id`."""
+    """The driver's current id of the node; None if no object has it, or if not `needs_node_id`."""
     driver: str
     finalizer: str
     published: bool | None = None
-    """Whether the driver says that it is published at the node; None: it was not asked."""
+    """Whether the driver lists the volume as published on the node; None: the list was not read."""
 
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -48,21 +57,21 @@ class AttachmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """All is as it should be, until something changes."""
+    """The object is reconciled, until something changes."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Told on the object, and tried again later."""
+    """Write the error to the object's status, and retry later."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectVolume:
-    """Our finalizer, on the PersistentVolume."""
+    """Add our finalizer to the PersistentVolume."""
 
     volume: str
     patch: JsonPatch
@@ -70,7 +79,7 @@ class ProtectVolume:
 
 @dataclass(frozen=True, slots=True)
 class ProtectAttachment:
-    """Our finalizer and the node's id, on the VolumeAttachment."""
+    """Add our finalizer and the node's id to the VolumeAttachment."""
 
     patch: JsonPatch
 
@@ -83,7 +92,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class UnpublishFormer:
-    """From the node as it was called before, where an attempt may have reached the driver; then it is forgotten."""
+    """Unpublish from the node's former id, which an earlier attach may have used; then record the current id."""
 
     source: VolumeSource
     node_id: str
@@ -98,7 +107,7 @@ class Unpublish:
 
 @dataclass(frozen=True, slots=True)
 class MarkDetached:
-    """It says that it is attached, and it is not as far as we know."""
+    """Reset `status.attached`: the object claims to be attached, and as far as we know it is not."""
 
     patch: JsonPatch
 
@@ -109,8 +118,9 @@ Step: TypeAlias = (
 
 
 def next_step(facts: AttachmentFacts) -> Step:
+    """Return the next step. `Nothing` carries the reason, for the log and for `orlop explain`."""
     if attacher_of(facts.attachment) != facts.driver:
-        return Nothing("it is for another driver")
+        return Nothing("belongs to another driver")
     try:
         return _detach(facts) if is_to_be_detached(facts.attachment) else _attach(facts)
     except BadObject as error:
@@ -131,18 +141,43 @@ def is_attached(attachment: Json) -> bool:
     return _part(attachment, "status").get("attached") is True
 
 
+def is_marked(attachment: Json) -> bool:
+    """Return whether `attached` was set by an attacher whose driver could not attach."""
+    return MARKED_ANNOTATION in objects.annotations(attachment)
+
+
 def is_to_be_detached(attachment: Json) -> bool:
-    """The other way than attaching, with workers of its own."""
     return objects.is_being_deleted(attachment)
 
 
 def needs_node_id(attachment: Json) -> bool:
-    """Whether what comes next depends on what the driver calls the node at present: a recorded id is detached from."""
+    """Return whether the next step depends on the driver's current id of the node: a recorded id is detached from."""
     return not is_to_be_detached(attachment) or recorded_node_id(attachment) is None
+
+
+# ---- node ids --------------------------------------------------------------------------------------------------------
 
 
 def recorded_node_id(attachment: Json) -> str | None:
     return objects.annotations(attachment).get(NODE_ID_ANNOTATION) or None
+
+
+def id_in_csi_node(csi_node: Json | None, driver: str) -> str | None:
+    """Return the driver's id of the node; None if the CSINode does not have one, or is malformed."""
+    spec = csi_node.get("spec") if csi_node is not None else None
+    drivers = spec.get("drivers") if isinstance(spec, Mapping) else None
+    ids = (each.get("nodeID") for each in drivers or () if isinstance(each, Mapping) and each.get("name") == driver)
+    return next((node_id for node_id in ids if isinstance(node_id, str) and node_id), None)
+
+
+def id_in_annotation(node: Json, driver: str) -> str | None:
+    """Return the driver's id of the node from the annotation that older kubelets write; None as above."""
+    try:
+        ids = json.loads(objects.annotations(node).get(NODE_IDS_ANNOTATION) or "{}")
+    except (ValueError, RecursionError):
+        return None
+    node_id = ids.get(driver) if isinstance(ids, dict) else None
+    return node_id if isinstance(node_id, str) and node_id else None
 
 
 # ---- attach ----------------------------------------------------------------------------------------------------------
@@ -151,17 +186,17 @@ def recorded_node_id(attachment: Json) -> str | None:
 def _attach(facts: AttachmentFacts) -> Step:
     attachment, finalizer = facts.attachment, facts.finalizer
     has_ours = objects.has_finalizer(attachment, finalizer)
-    if is_attached(attachment) and has_ours and facts.published is not False:
-        return Nothing("it is attached")
+    if is_attached(attachment) and has_ours and not is_marked(attachment) and facts.published is not False:
+        return Nothing("already attached")
     if is_attached(attachment):
-        # Told by somebody else, or before the driver wanted to be asked; or it was so, and the driver says that it is
-        # no more. Else it would be believed from here on, also where attaching fails, or the node has another id.
+        # `attached` was set by somebody else, or while the driver could not attach, or the driver has lost the volume
+        # since. Reset it first: if attaching fails now, or the node has another id, nobody must rely on it.
         return MarkDetached(detached_patch(attachment))
     source = source_of(attachment, facts.volume, facts.driver)
     checked_access_modes(source.access_modes)
     if facts.volume is not None and source.volume_name:
         if objects.is_being_deleted(facts.volume):
-            raise BadObject(f"the PersistentVolume {source.volume_name} is being deleted: it is not attached any more")
+            raise BadObject(f"the PersistentVolume {source.volume_name} is being deleted, so it is not attached")
         if (patch := patches.add_finalizer(facts.volume, finalizer)) is not None:
             return ProtectVolume(source.volume_name, patch)
     return _publish(facts, source, has_ours=has_ours)
@@ -171,22 +206,26 @@ def _publish(facts: AttachmentFacts, source: VolumeSource, *, has_ours: bool) ->
     recorded = recorded_node_id(facts.attachment)
     if facts.node_id is None:
         raise BadObject(
-            f"nobody says what the driver {facts.driver} calls the node {node_name_of(facts.attachment)!r}: no "
-            "CSINode of that name lists the driver. Does it run there, and is it registered with kubelet?"
+            f"the driver {facts.driver} has no id for the node {node_name_of(facts.attachment)!r}: no CSINode of that "
+            "name lists the driver. Check that the driver runs there and is registered with kubelet"
         )
+    # Only with our finalizer can an attempt have reached the driver. Without it the recorded id is a leftover, and an
+    # unpublish would detach the volume from a node that another VolumeAttachment may have attached it to.
     if has_ours and recorded is not None and recorded != facts.node_id:
         return UnpublishFormer(source, recorded, _protection(facts.attachment, facts.finalizer, facts.node_id))
-    if not has_ours or recorded is None:
+    if not has_ours or recorded is None or is_marked(facts.attachment):
         return ProtectAttachment(_protection(facts.attachment, facts.finalizer, facts.node_id))
     return Publish(source, recorded)
 
 
 def _protection(attachment: Json, finalizer: str, node_id: str) -> JsonPatch:
-    """Both in one patch, which fails when either was changed by somebody else meanwhile."""
-    ours = patches.add_finalizer(attachment, finalizer)
-    theirs = patches.set_annotation(attachment, NODE_ID_ANNOTATION, node_id)
-    operations = [*(ours.operations if ours else ()), *(theirs.operations if theirs else ())]
-    return JsonPatch(tuple(operations))
+    """Return one patch for all of it, which fails if somebody else has changed any part meanwhile."""
+    parts = (
+        patches.add_finalizer(attachment, finalizer),
+        patches.set_annotation(attachment, NODE_ID_ANNOTATION, node_id),
+        patches.unset_annotation(attachment, MARKED_ANNOTATION),
+    )
+    return JsonPatch(tuple(operation for part in parts if part is not None for operation in part.operations))
 
 
 # ---- detach ----------------------------------------------------------------------------------------------------------
@@ -197,14 +236,14 @@ def _detach(facts: AttachmentFacts) -> Step:
     if not objects.has_finalizer(attachment, facts.finalizer) and not facts.published:
         if is_attached(attachment):
             return MarkDetached(detached_patch(attachment))
-        return Nothing("it is detached, and others keep it")
+        return Nothing("detached; other finalizers keep it")
     source = _source_to_detach(facts)
     node_id = recorded_node_id(attachment) or facts.node_id
     if node_id is None:
-        # Without an id a driver takes it from every node, also from those whose pods use it.
+        # Without an id a driver detaches the volume from every node, also from those whose pods use it.
         raise BadObject(
-            f"nobody says what the driver {facts.driver} calls the node {node_name_of(attachment)!r}: neither the "
-            f"annotation {NODE_ID_ANNOTATION} nor a CSINode. Set the annotation to the node's id, and it is detached"
+            f"the driver {facts.driver} has no id for the node {node_name_of(attachment)!r}: neither the annotation "
+            f"{NODE_ID_ANNOTATION} nor a CSINode has one. Set the annotation to the node's id"
         )
     return Unpublish(source, node_id)
 
@@ -213,18 +252,18 @@ def _source_to_detach(facts: AttachmentFacts) -> VolumeSource:
     name = volume_name_of(facts.attachment)
     if name and facts.volume is None:
         raise BadObject(
-            f"the PersistentVolume {name} is gone, though our finalizer should have kept it: nobody knows which volume "
-            "is to be detached. Detach it at the driver's own, then take the finalizer from this object"
+            f"the PersistentVolume {name} is gone, though our finalizer should have kept it, and with it the volume's "
+            "handle. Detach the volume with the storage system's own tools, then remove the finalizer from this object"
         )
     return bare_source_of(facts.attachment, facts.volume, facts.driver)
 
 
-# ---- what is told ----------------------------------------------------------------------------------------------------
+# ---- status ----------------------------------------------------------------------------------------------------------
 
 
 def attached_patch(attachment: Json, metadata: Mapping[str, str]) -> JsonPatch:
-    told = {"attached": True, "attachmentMetadata": dict(metadata) or None, "attachError": None}
-    return _status_patch(attachment, told)
+    changes = {"attached": True, "attachmentMetadata": dict(metadata) or None, "attachError": None}
+    return _status_patch(attachment, changes)
 
 
 def detached_patch(attachment: Json) -> JsonPatch:
@@ -232,23 +271,24 @@ def detached_patch(attachment: Json) -> JsonPatch:
 
 
 def failed_patch(attachment: Json, message: str, code: int | None, time: str) -> JsonPatch:
-    """The error of what is being tried: attaching, or detaching."""
+    """Set the error of the current direction: `detachError` if the object is being deleted, else `attachError`."""
     field = "detachError" if objects.is_being_deleted(attachment) else "attachError"
     error = {"message": message, "time": time, **({"errorCode": code} if code is not None else {})}
     return _status_patch(attachment, {field: error})
 
 
-def _status_patch(attachment: Json, told: Mapping[str, Any]) -> JsonPatch:
-    """Of this very object, while nothing else was told of it: a write may land late, or be made upon an old cache.
+def _status_patch(attachment: Json, changes: Mapping[str, Any]) -> JsonPatch:
+    """Set these fields of the status, None removes one; fields that somebody else has set stay.
 
-    Fields of its status that are not told stay as somebody else has set them.
+    The patch fails if the object is another one or its status has changed: a write may arrive late, or be based on an
+    old cache.
     """
     status = attachment.get("status")
     patch = patches.guarded_by_uid(attachment).test("status", value=status if status is not None else NOT_THERE)
     if not isinstance(status, Mapping):
-        known = {name: value for name, value in told.items() if value is not None}
-        return patch.add("status", value={"attached": False, **known})
-    for name, value in told.items():
+        present = {name: value for name, value in changes.items() if value is not None}
+        return patch.add("status", value={"attached": False, **present})
+    for name, value in changes.items():
         if value is not None:
             patch = patch.add("status", name, value=value)
         elif name in status:

@@ -1,4 +1,4 @@
-"""The requests an attacher makes of a driver's Controller service, field by field. Pure."""
+"""Build the attacher's requests to a driver's Controller service, and name the capabilities it depends on. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from orlop.sidecars.attacher.volume_source_rules import (
     checked_access_modes,
 )
 
-ATTACHES: Final = "PUBLISH_UNPUBLISH_VOLUME"
-ATTACHES_READ_ONLY: Final = "PUBLISH_READONLY"
-MULTI_WRITER: Final = "SINGLE_NODE_MULTI_WRITER"
-LISTS: Final = frozenset({"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"})
+CAN_ATTACH: Final = "PUBLISH_UNPUBLISH_VOLUME"
+CAN_ATTACH_READ_ONLY: Final = "PUBLISH_READONLY"
+CAN_MULTI_WRITER: Final = "SINGLE_NODE_MULTI_WRITER"
+CAN_LIST_PUBLISHED: Final = frozenset({"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"})
 
 Mode = csi_pb2.VolumeCapability.AccessMode.Mode
 
 
 def publish_request(
-    source: VolumeSource, node_id: str, abilities: frozenset[str], default_fs_type: str, secrets: Mapping[str, str]
+    source: VolumeSource, node_id: str, capabilities: frozenset[str], default_fs_type: str, secrets: Mapping[str, str]
 ) -> csi_pb2.ControllerPublishVolumeRequest:
-    """`BadObject` where the volume's access modes contradict each other."""
+    """Raises `BadObject` if the volume's access modes contradict each other."""
     return csi_pb2.ControllerPublishVolumeRequest(
         volume_id=source.handle,
         node_id=node_id,
-        volume_capability=_capability(source, abilities, default_fs_type),
-        readonly=source.read_only and ATTACHES_READ_ONLY in abilities,
+        volume_capability=_capability(source, capabilities, default_fs_type),
+        readonly=source.read_only and CAN_ATTACH_READ_ONLY in capabilities,
         secrets=secrets,
         volume_context=source.attributes,
     )
@@ -42,8 +42,8 @@ def unpublish_request(
     return csi_pb2.ControllerUnpublishVolumeRequest(volume_id=handle, node_id=node_id, secrets=secrets)
 
 
-def _capability(source: VolumeSource, abilities: frozenset[str], default_fs_type: str) -> csi_pb2.VolumeCapability:
-    mode = csi_pb2.VolumeCapability.AccessMode(mode=access_mode(source.access_modes, abilities))
+def _capability(source: VolumeSource, capabilities: frozenset[str], default_fs_type: str) -> csi_pb2.VolumeCapability:
+    mode = csi_pb2.VolumeCapability.AccessMode(mode=access_mode(source.access_modes, capabilities))
     if source.is_block:
         return csi_pb2.VolumeCapability(block=csi_pb2.VolumeCapability.BlockVolume(), access_mode=mode)
     mount = csi_pb2.VolumeCapability.MountVolume(
@@ -52,13 +52,13 @@ def _capability(source: VolumeSource, abilities: frozenset[str], default_fs_type
     return csi_pb2.VolumeCapability(mount=mount, access_mode=mode)
 
 
-def access_mode(named: tuple[str, ...], abilities: frozenset[str]) -> Any:
-    """One for all that a volume allows; the widest wins, and two that exclude each other are an error."""
-    modes = checked_access_modes(named)
+def access_mode(names: tuple[str, ...], capabilities: frozenset[str]) -> Any:
+    """Return the one CSI access mode for all modes of the volume: the widest. Raises `BadObject` as above."""
+    modes = checked_access_modes(names)
     if MANY in modes:
         return Mode.MULTI_NODE_MULTI_WRITER
     if READ_MANY in modes:
         return Mode.MULTI_NODE_READER_ONLY
-    if MULTI_WRITER in abilities:
+    if CAN_MULTI_WRITER in capabilities:
         return Mode.SINGLE_NODE_SINGLE_WRITER if ONCE_POD in modes else Mode.SINGLE_NODE_MULTI_WRITER
     return Mode.SINGLE_NODE_WRITER

@@ -1,7 +1,7 @@
-"""What a VolumeAttachment wants attached, read from it and from its PersistentVolume. Pure.
+"""Read from a VolumeAttachment and its PersistentVolume which volume is to be attached, and how. Pure.
 
-Everything is untrusted: the API server checks shapes, but objects older than its rules, and those of other servers,
-come here too. What cannot be understood raises `BadObject` with a sentence for whoever looks at the VolumeAttachment.
+Nothing is trusted: the API server checks shapes, but objects older than its rules, and objects of other servers, come
+here too. What cannot be understood raises `BadObject`, with a sentence for the status of the VolumeAttachment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 Json: TypeAlias = Mapping[str, Any]
 
 LARGEST_ATTRIBUTES: Final = 1 << 20
-"""Bytes of all keys and values together: a driver takes messages of 4 MiB."""
+"""Bytes of all keys and values together: a driver accepts messages of 4 MiB."""
 BLOCK, FILESYSTEM = "Block", "Filesystem"
 ONCE, ONCE_POD, READ_MANY, MANY = "ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany"
 MIGRATED: Final[Mapping[str, str]] = {
@@ -25,7 +25,7 @@ MIGRATED: Final[Mapping[str, str]] = {
     "portworxVolume": "pxd.portworx.com",
     "vsphereVolume": "csi.vsphere.vmware.com",
 }
-"""Plugins within Kubernetes, by their field of a PersistentVolume, and the drivers that it hands their volumes to."""
+"""In-tree plugins, by their field of a PersistentVolume, and the CSI drivers that Kubernetes migrates them to."""
 _NOT_SOURCES: Final = frozenset(
     (
         *(
@@ -43,7 +43,7 @@ _NOT_SOURCES: Final = frozenset(
 
 
 class BadObject(ValueError):
-    """A sentence on what is wrong with the object, and where."""
+    """The sentence says what is wrong with the object, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SecretName:
 
 @dataclass(frozen=True, slots=True)
 class VolumeSource:
-    """`volume_name` is that of the PersistentVolume; empty where the VolumeAttachment holds all of it itself."""
+    """`volume_name` is that of the PersistentVolume; empty for a volume that the VolumeAttachment itself describes."""
 
     volume_name: str
     handle: str
@@ -71,13 +71,13 @@ class VolumeSource:
 
 
 def volume_name_of(attachment: Mapping[str, Any]) -> str:
-    """Of the PersistentVolume it names; empty where it names none."""
+    """Return the name of its PersistentVolume; empty if it names none."""
     name = _mapping(_mapping(attachment, "spec"), "source").get("persistentVolumeName")
     return name if isinstance(name, str) else ""
 
 
 def source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSource:
-    """All that attaching needs. `volume` is the PersistentVolume that it names, where there is one."""
+    """Return all that attaching needs. `volume` is the PersistentVolume that the attachment names, if any."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
     return VolumeSource(
@@ -94,14 +94,14 @@ def source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSourc
 
 
 def bare_source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSource:
-    """Which volume it is, and with which secret: what detaching needs. What else is wrong does not keep it attached."""
+    """Return what detaching needs, handle and secret: other faults of the volume must not keep it attached."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
     return VolumeSource(volume_name_of(attachment), _handle(csi, where), secret=_secret(csi, where))
 
 
 def _spec_of(attachment: Json, volume: Json | None) -> tuple[Json, str]:
-    """The spec of a PersistentVolume, and where it stands."""
+    """Return the spec of a PersistentVolume, and the place where it was found, for errors."""
     name = volume_name_of(attachment)
     inline = _mapping(_mapping(attachment, "spec"), "source").get("inlineVolumeSpec")
     if name and inline is not None:
@@ -109,9 +109,7 @@ def _spec_of(attachment: Json, volume: Json | None) -> tuple[Json, str]:
             "spec.source names a PersistentVolume and has an inlineVolumeSpec: it may have only one of them"
         )
     if not name and inline is None:
-        raise BadObject(
-            "spec.source names no PersistentVolume and has no inlineVolumeSpec: nobody knows what to attach"
-        )
+        raise BadObject("spec.source names no PersistentVolume and has no inlineVolumeSpec: it must have one of them")
     if name and volume is None:
         raise BadObject(f"there is no PersistentVolume {name}")
     where = f"the PersistentVolume {name}" if name else "spec.source.inlineVolumeSpec"
@@ -124,7 +122,7 @@ def _spec_of(attachment: Json, volume: Json | None) -> tuple[Json, str]:
 def _csi_of(spec: Json, where: str, driver: str) -> Json:
     csi = spec.get("csi")
     if not isinstance(csi, Mapping):
-        raise BadObject(f"{where} is no volume of a CSI driver{_kind_of(spec)}")
+        raise BadObject(f"{where} is not a volume of a CSI driver{_kind_of(spec)}")
     if csi.get("driver") != driver:
         raise BadObject(f"{where} belongs to the driver {csi.get('driver')!r}, and this VolumeAttachment to {driver!r}")
     return csi
@@ -133,19 +131,19 @@ def _csi_of(spec: Json, where: str, driver: str) -> Json:
 def _handle(csi: Json, where: str) -> str:
     handle = csi.get("volumeHandle")
     if not isinstance(handle, str) or not handle:
-        raise BadObject(f"{where} has no csi.volumeHandle: the driver would not know which volume is meant")
+        raise BadObject(f"{where} has no csi.volumeHandle, by which the driver identifies the volume")
     return handle
 
 
 def checked_access_modes(named: tuple[str, ...]) -> frozenset[str]:
-    """`BadObject` where they contradict each other. Only who attaches need look: detaching knows no modes."""
+    """Return them as a set. Raises `BadObject` if they contradict each other; only attaching needs this check."""
     modes = frozenset(named)
     if unknown := sorted(modes - {ONCE, ONCE_POD, READ_MANY, MANY}):
         raise BadObject(
-            f"the access mode {unknown[0]!r} is unknown: there are {ONCE}, {ONCE_POD}, {READ_MANY} and {MANY}"
+            f"the access mode {unknown[0]!r} is unknown; allowed are {ONCE}, {ONCE_POD}, {READ_MANY} and {MANY}"
         )
     if not modes:
-        raise BadObject("the volume has no access mode: it needs one")
+        raise BadObject("the volume has no access mode; it needs at least one")
     if ONCE_POD in modes and len(modes) > 1:
         raise BadObject(f"the access mode {ONCE_POD} allows no other beside it")
     if {READ_MANY, ONCE} <= modes and MANY not in modes:
@@ -154,27 +152,25 @@ def checked_access_modes(named: tuple[str, ...]) -> frozenset[str]:
 
 
 def _kind_of(spec: Mapping[str, Any]) -> str:
-    """Translating the volumes of Kubernetes' own plugins is left to the attachers of those who succeed them."""
+    """Return which kind of volume it is instead, for the error. Volumes of in-tree plugins are not translated here."""
     kinds = sorted(set(spec) - _NOT_SOURCES)
     if not kinds:
         return ""
     if kinds[0] not in MIGRATED:
         return f", but of {kinds[0]}"
     return (
-        f", but of {kinds[0]}, a plugin within Kubernetes that was migrated to {MIGRATED[kinds[0]]}: this attacher "
-        "does not translate such volumes. Make one with spec.csi, or use the driver's own attacher"
+        f", but of {kinds[0]}, an in-tree plugin that Kubernetes migrates to {MIGRATED[kinds[0]]}: this attacher "
+        "does not translate such volumes. Create one with spec.csi, or use the attacher of that driver's authors"
     )
 
 
 def _attributes(csi: Mapping[str, Any], where: str) -> Mapping[str, str]:
     found = csi.get("volumeAttributes") or {}
     if not isinstance(found, Mapping) or not all(isinstance(value, str) for value in found.values()):
-        raise BadObject(f"csi.volumeAttributes of {where} are not texts")
+        raise BadObject(f"csi.volumeAttributes of {where} must be strings")
     size = sum(len(key.encode()) + len(value.encode()) for key, value in found.items())
     if size > LARGEST_ATTRIBUTES:
-        raise BadObject(
-            f"csi.volumeAttributes of {where} have {size} bytes: no driver takes more than {LARGEST_ATTRIBUTES}"
-        )
+        raise BadObject(f"csi.volumeAttributes of {where} have {size} bytes; at most {LARGEST_ATTRIBUTES} are allowed")
     return dict(found)
 
 

@@ -1,1 +1,5 @@
-"""Makes a CSI driver known to the kubelet of its node, and keeps what kubelet knows of it true."""
+"""Registers a CSI driver, any driver, with the kubelet of its node, and again whenever the driver changed.
+
+Belongs here: the registration socket, when to create it again, and what is written to the Node object. Reading flags
+and connecting to the driver belong to `processes.registrar`.
+"""

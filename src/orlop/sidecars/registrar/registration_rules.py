@@ -1,12 +1,12 @@
-"""What the registrar does next. Pure.
+"""Decide the registrar's next step. Pure.
 
-kubelet asks a driver who it is, and about its node, once: when a socket appears in its registration folder. What the
-driver says later, after it was restarted with another configuration, kubelet does not hear until the socket is removed
-and made anew. So what the driver says is asked again on each new connection, and announced again when it has changed:
-its name, its node's id, its topology, and how many volumes the node takes (all of them stand in kubelet's CSINode).
+kubelet asks a driver for its name and for its node once: when a socket appears in the registration folder. If the
+driver is restarted later with another configuration, kubelet does not notice until the socket is removed and created
+again. So the registrar asks the driver again on each new connection, and creates the socket again if a response
+changed: the driver's name, its node id, its topology, or its volume limit (kubelet writes all of them to CSINode).
 
-A registration that is made again costs a second or two in which kubelet does not know the driver, so nothing else
-makes one: not a driver that comes back as it was, nor one that does not answer.
+Registering again costs a second or two in which kubelet does not know the driver, so nothing else causes it: neither a
+driver that comes back unchanged nor one that does not answer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What a driver says of the node it runs on; `topology` is sorted by key."""
+class NodeInfo:
+    """The driver's answer to NodeGetInfo; `topology` is sorted by key."""
 
     node_id: str
     topology: tuple[tuple[str, str], ...] = ()
@@ -26,26 +26,26 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NotServed:
-    """The driver says nothing of nodes; kubelet will refuse it, with a sentence of its own."""
+class NodeInfoUnimplemented:
+    """The driver does not implement NodeGetInfo; kubelet will refuse it with an error of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The socket that is there now: for which name, since which connection, and what was then true of the node."""
+    """The current socket: for which name, created on which connection, and the node info that held then."""
 
     name: str
     connection: int
-    node: NodeFacts | None
+    node: NodeInfo | None
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the driver has said on this connection (None: not asked yet), and what kubelet was told."""
+    """The driver's answers on the current connection (None: not asked yet), and what was announced to kubelet."""
 
     connection: int = 0
     name: str | None = None
-    node: NodeFacts | NotServed | None = None
+    node: NodeInfo | NodeInfoUnimplemented | None = None
     announced: Announced | None = None
 
 
@@ -54,74 +54,75 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class AskName:
-    pass
+    """Call GetPluginInfo."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskNode:
-    pass
+    """Call NodeGetInfo."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Remove the socket that is there, if any, and make one for this name."""
+    """Remove the current socket, if any, and create one for this name."""
 
     name: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """What was not known when the socket was made is known now, and kubelet has heard or will hear the same."""
+    """Record node info that was not known yet when the socket was created; kubelet sees the same."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """Until the driver has another connection."""
+class UpToDate:
+    """Do nothing until the driver has a new connection."""
 
 
-Step: TypeAlias = AskName | AskNode | Announce | Remember | Settled
+Step: TypeAlias = AskName | AskNode | Announce | Remember | UpToDate
 
 
 def next_step(known: Known) -> Step:
-    """The name is announced before the node is asked for: kubelet asks that itself, and need not wait for us."""
     if known.name is None:
         return AskName()
+    # Announce before asking for the node: kubelet calls NodeGetInfo itself, so a slow answer must not delay it twice.
     if known.announced is None:
-        return Announce(known.name, "the driver is here")
+        return Announce(known.name, "driver found")
     if known.announced.name != known.name:
         return Announce(known.name, f"the driver was called {known.announced.name} before")
     match known.node:
         case None:
             return AskNode()
-        case NotServed():
-            return Settled()
-        case NodeFacts() as node:
-            return _with_node(known, known.name, known.announced, node)
+        case NodeInfoUnimplemented():
+            return UpToDate()
+        case NodeInfo() as node:
+            return _step_for_node(known, known.name, known.announced, node)
 
 
-def _with_node(known: Known, name: str, announced: Announced, node: NodeFacts) -> Step:
+def _step_for_node(known: Known, name: str, announced: Announced, node: NodeInfo) -> Step:
     if announced.node == node:
-        return Settled()
+        return UpToDate()
     if announced.node is not None:
         return Announce(name, "; ".join(_changes(announced.node, node)))
+    # Only the driver of this very connection can have answered kubelet since the socket was created.
     if announced.connection == known.connection:
         return Remember(name)
-    return Announce(name, "the driver was restarted, and what it said of the node before is not known")
+    return Announce(name, "the driver was restarted and its node info before is unknown")
 
 
-def _changes(before: NodeFacts, after: NodeFacts) -> Iterator[str]:
+def _changes(before: NodeInfo, after: NodeInfo) -> Iterator[str]:
     if before.node_id != after.node_id:
-        yield f"the node id was {before.node_id!r} and is {after.node_id!r}"
+        yield f"node id changed from {before.node_id!r} to {after.node_id!r}"
     if before.topology != after.topology:
-        yield f"the topology was {_shown(before)} and is {_shown(after)}"
+        yield f"topology changed from {_topology_text(before)} to {_topology_text(after)}"
     if before.max_volumes != after.max_volumes:
-        yield f"the most volumes were {before.max_volumes} and are {after.max_volumes}"
+        yield f"volume limit changed from {before.max_volumes} to {after.max_volumes}"
 
 
-def _shown(node: NodeFacts) -> str:
+def _topology_text(node: NodeInfo) -> str:
     return ", ".join(f"{key}={value}" for key, value in node.topology) or "nothing"
 
 
@@ -129,13 +130,13 @@ def _shown(node: NodeFacts) -> str:
 
 
 def on_connection(known: Known, connection: int) -> Known:
-    """Whoever answers on another connection may be another driver: what was said before holds no longer."""
+    """Drop the driver's answers if the connection is new: another driver may answer on it."""
     if connection == known.connection:
         return known
     return Known(connection=connection, announced=known.announced)
 
 
 def after_announcing(known: Known, name: str) -> Known:
-    """Also after `Remember`, which is about a socket of this same connection."""
-    node = known.node if isinstance(known.node, NodeFacts) else None
+    """Return what is known after `Announce`, or after `Remember`, which concerns a socket of this connection."""
+    node = known.node if isinstance(known.node, NodeInfo) else None
     return replace(known, announced=Announced(name, known.connection, node))

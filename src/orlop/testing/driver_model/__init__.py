@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 
 from orlop.csi.interceptor import Methods, methods_of
 from orlop.csi.proto import csi_pb2
-from orlop.testing.driver_model.attachments import AttachmentsModel
-from orlop.testing.driver_model.facts import ALL_ABILITIES, GIBIBYTE, DriverFacts
-from orlop.testing.driver_model.identity import IdentityModel
-from orlop.testing.driver_model.node import NodeModel, TargetPaths
-from orlop.testing.driver_model.snapshots import GroupControllerModel, SnapshotMetadataModel, SnapshotsModel
+from orlop.testing.driver_model.attachment_model import AttachmentsModel
+from orlop.testing.driver_model.facts import ALL_CAPABILITIES, GIBIBYTE, DriverFacts
+from orlop.testing.driver_model.identity_model import IdentityModel
+from orlop.testing.driver_model.node_model import NodeModel, TargetPaths
+from orlop.testing.driver_model.snapshot_model import GroupControllerModel, SnapshotMetadataModel, SnapshotsModel
 from orlop.testing.driver_model.storage import ModelSnapshot, ModelVolume, Storage
-from orlop.testing.driver_model.volumes import VolumesModel
+from orlop.testing.driver_model.volume_model import VolumesModel
 
 if TYPE_CHECKING:
     from orlop.foundation.clock import Clock
 
 __all__ = [
-    "ALL_ABILITIES",
+    "ALL_CAPABILITIES",
     "GIBIBYTE",
     "DriverFacts",
     "DriverModel",
@@ -47,7 +47,8 @@ class ControllerModel(VolumesModel, AttachmentsModel, SnapshotsModel):
         self._demand("plugin", "CONTROLLER_SERVICE")
         kind = csi_pb2.ControllerServiceCapability.RPC
         capabilities = [
-            csi_pb2.ControllerServiceCapability(rpc=kind(type=name)) for name in sorted(self.facts.abilities.controller)
+            csi_pb2.ControllerServiceCapability(rpc=kind(type=name))
+            for name in sorted(self.facts.capabilities.controller)
         ]
         return csi_pb2.ControllerGetCapabilitiesResponse(capabilities=capabilities)
 

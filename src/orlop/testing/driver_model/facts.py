@@ -1,6 +1,6 @@
-"""What a model of a driver is told once: who it is, on which node it runs, what it can do.
+"""The settings of a model of a driver: its name, its node, its capabilities.
 
-Holds no state and decides nothing; `ALL_ABILITIES` is every capability the interface names.
+Holds no state and decides nothing; `ALL_CAPABILITIES` is every capability the interface names.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from orlop.csi.client import Abilities
+from orlop.csi.client import DriverCapabilities
 from orlop.csi.proto import csi_pb2
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _names_of(enum: Any) -> frozenset[str]:
 SERVICE_NAMES: Final = _names_of(csi_pb2.PluginCapability.Service.Type)
 EXPANSION_NAMES: Final = _names_of(csi_pb2.PluginCapability.VolumeExpansion.Type)
 
-ALL_ABILITIES: Final = Abilities(
+ALL_CAPABILITIES: Final = DriverCapabilities(
     plugin=SERVICE_NAMES | {f"{EXPANSION_PREFIX}{name}" for name in EXPANSION_NAMES},
     controller=_names_of(csi_pb2.ControllerServiceCapability.RPC.Type),
     group_controller=_names_of(csi_pb2.GroupControllerServiceCapability.RPC.Type),
@@ -47,7 +47,7 @@ class DriverFacts:
     topology: Mapping[str, str] = field(default_factory=lambda: {"mock.example.com/node": "node-1"})
     nodes: frozenset[str] | None = None
     mutable_parameters: frozenset[str] | None = None
-    abilities: Abilities = ALL_ABILITIES
+    capabilities: DriverCapabilities = ALL_CAPABILITIES
     capacity: int = 1024 * GIBIBYTE
     # Of a driver that cannot create volumes, others did: every id that is named to it may be one.
     knows_any_volume: bool = False
@@ -55,4 +55,4 @@ class DriverFacts:
     def can(self, group: AbilityGroup, ability: str) -> bool:
         """What a whole service can do counts only where the service is served."""
         service = SERVICE_OF_GROUP.get(group)
-        return ability in getattr(self.abilities, group) and (service is None or service in self.abilities.plugin)
+        return ability in getattr(self.capabilities, group) and (service is None or service in self.capabilities.plugin)

@@ -67,8 +67,8 @@ def check_capabilities(capabilities: Sequence[csi_pb2.VolumeCapability], allowed
 
 
 def check_node_capability(capability: csi_pb2.VolumeCapability, facts: DriverFacts) -> None:
-    check_capability(capability, facts.abilities.node)
-    if capability.mount.volume_mount_group and "VOLUME_MOUNT_GROUP" not in facts.abilities.node:
+    check_capability(capability, facts.capabilities.node)
+    if capability.mount.volume_mount_group and "VOLUME_MOUNT_GROUP" not in facts.capabilities.node:
         raise InvalidArgument("volume_mount_group needs the capability VOLUME_MOUNT_GROUP")
 
 
@@ -84,7 +84,7 @@ def check_range(wanted: csi_pb2.CapacityRange) -> None:
 
 
 def check_mutable_parameters(parameters: Mapping[str, str], facts: DriverFacts) -> None:
-    if parameters and "MODIFY_VOLUME" not in facts.abilities.controller:
+    if parameters and "MODIFY_VOLUME" not in facts.capabilities.controller:
         raise InvalidArgument("mutable_parameters need the capability MODIFY_VOLUME")
     unknown = sorted(set(parameters) - facts.mutable_parameters) if facts.mutable_parameters is not None else []
     if unknown:
@@ -94,7 +94,7 @@ def check_mutable_parameters(parameters: Mapping[str, str], facts: DriverFacts) 
 
 def check_topology(requirement: csi_pb2.TopologyRequirement, ability: str, facts: DriverFacts) -> None:
     """`ability` is what allows places to be asked for."""
-    if (requirement.requisite or requirement.preferred) and ability not in facts.abilities.plugin:
+    if (requirement.requisite or requirement.preferred) and ability not in facts.capabilities.plugin:
         raise InvalidArgument(f"accessibility_requirements need the capability {ability}")
     requisite = [dict(place.segments) for place in requirement.requisite]
     stray = [dict(place.segments) for place in requirement.preferred if dict(place.segments) not in requisite]

@@ -1,4 +1,4 @@
-"""Answers of an API server that say no: made here where it was not asked, and how histories show them. Pure."""
+"""Error responses of an API server that the explorer makes up, and how histories show responses. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from http.client import responses
 from typing import Any
 
-from orlop.kube.errors import ConnectionBroken
-from orlop.kube.http_messages import HttpAnswer
+from orlop.kube.api_errors import ConnectionBroken
+from orlop.kube.http.http_messages import HttpResponse
 
 
-def refusal(code: int, reason: str) -> HttpAnswer:
+def refusal(code: int, reason: str) -> HttpResponse:
     body = json.dumps(status(code, reason, reason)).encode()
-    return HttpAnswer(code, {"content-type": "application/json"}, body)
+    return HttpResponse(code, {"content-type": "application/json"}, body)
 
 
 def status(code: int, reason: str, message: str) -> dict[str, Any]:
@@ -20,15 +20,15 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
     return {**about, "reason": reason, "code": code, "message": message}
 
 
-def told(ending: HttpAnswer | Exception) -> str:
-    """Such as `409 Conflict`; `lost`, where no whole answer came; nothing for a plain success."""
+def shown(ending: HttpResponse | Exception) -> str:
+    """Return `409 Conflict` and the like; `lost` if no whole response came; "" for a plain success."""
     if isinstance(ending, Exception):
         return "lost" if isinstance(ending, ConnectionBroken) else type(ending).__name__
     return f"{ending.status} {_reason(ending)}".strip() if ending.is_error else ""
 
 
-def _reason(answer: HttpAnswer) -> str:
-    """The server's own word, which says more than the code; a page of somebody between has none."""
+def _reason(answer: HttpResponse) -> str:
+    """Return the reason in the Status, which says more than the code; a proxy's error page has none."""
     try:
         return str(json.loads(answer.body)["reason"])
     except (ValueError, TypeError, KeyError):

@@ -9,8 +9,8 @@ What may happen to an event, beside coming as it should:
   forgotten the version: what was there in between was never observed.
 
 Reads are answered as they should, but for those that take what any server has (`past_reads`): these may be behind by a
-few changes. The dead read nothing. Events told to people and leases are no effects that
-anything depends on: `is_spared` says what is passed on as it is.
+few changes. A dead process reads nothing. Nothing depends on Kubernetes Events and Leases: `is_spared` passes requests
+about them on as they are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
-from orlop.kube.errors import ConnectionBroken
-from orlop.kube.http_messages import HttpAnswer, HttpRequest, HttpStream, Transport
-from orlop.testing.explorer.api_answers import refusal, status, told
+from orlop.kube.api_errors import ConnectionBroken
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
+from orlop.testing.explorer.api_answers import refusal, shown, status
 from orlop.testing.explorer.effects import Ways, carry_out
 from orlop.testing.explorer.histories import AS_IT_SHOULD, Option
 from orlop.testing.explorer.lives import Life
@@ -52,10 +52,14 @@ class ExploredTransport:
         self._inner = inner
         self._is_spared = is_spared
 
-    async def exchange(self, request: HttpRequest, within: float) -> HttpAnswer:
+    @property
+    def is_remote(self) -> bool:
+        return self._inner.is_remote
+
+    async def exchange(self, request: HttpRequest, within: float) -> HttpResponse:
         self._life.refuse_the_dead()
 
-        async def do() -> HttpAnswer:
+        async def do() -> HttpResponse:
             return await self._inner.exchange(request, within)
 
         spared = self._is_spared(request)
@@ -81,8 +85,8 @@ class ExploredTransport:
     async def close(self) -> None:
         await self._inner.close()
 
-    async def _read(self, request: HttpRequest, within: float) -> HttpAnswer:
-        async def ask(asked: HttpRequest) -> HttpAnswer:
+    async def _read(self, request: HttpRequest, within: float) -> HttpResponse:
+        async def ask(asked: HttpRequest) -> HttpResponse:
             return await self._inner.exchange(asked, within)
 
         resource = _resource(request)
@@ -97,7 +101,7 @@ class ExploredTransport:
             answer = await ask(request)
         else:  # anew: what others did before it is a change as well
             answer = (await past_answers(request, resource, ask))[BEHIND.index(taken)]
-        self._life.stage.note_ending(number, told(answer))
+        self._life.stage.note_ending(number, shown(answer))
         return answer
 
     async def _as_chosen(self, pieces: AsyncIterator[bytes], resource: str) -> AsyncGenerator[bytes, None]:
@@ -119,12 +123,12 @@ class ExploredTransport:
             stage.moved()
 
 
-def _ways(request: HttpRequest) -> Ways[HttpAnswer]:
+def _ways(request: HttpRequest) -> Ways[HttpResponse]:
     conflict = {CONFLICT: lambda: refusal(409, "Conflict")} if request.method != "POST" else {}
-    return Ways(_lost, {**conflict, SERVER_ERROR: lambda: refusal(500, "InternalError")}, told=told)
+    return Ways(_lost, {**conflict, SERVER_ERROR: lambda: refusal(500, "InternalError")}, shown=shown)
 
 
-def _lost() -> HttpAnswer:
+def _lost() -> HttpResponse:
     raise ConnectionBroken("the connection broke before the answer came")
 
 

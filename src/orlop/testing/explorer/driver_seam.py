@@ -35,7 +35,7 @@ CHANGING: Final = (
 
 
 def explored_methods(process: Process, methods: Methods) -> Methods:
-    """The same, with choices at each call that changes something; whoever calls is the process's newest life."""
+    """Return the methods with a choice at each call that changes something, made by the process's newest life."""
     return {
         path: (rpc, _explored(process, rpc, serve) if rpc.name.startswith(CHANGING) else serve)
         for path, (rpc, serve) in methods.items()
@@ -44,7 +44,7 @@ def explored_methods(process: Process, methods: Methods) -> Methods:
 
 @dataclass(slots=True)
 class _Caller:
-    """Whoever waits for an answer, and may be told of a failure while the driver goes on; at which choice that is."""
+    """The caller of a method, which may get an error while the driver goes on; at which choice that happens."""
 
     choice: int | None = None
 
@@ -67,7 +67,7 @@ def _explored(process: Process, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
                 when_chosen=_CALLER.get(_Caller()).heard_of,
             )
         except Killed:  # the driver lives on
-            raise Unavailable("whoever called is gone") from None
+            raise Unavailable("the caller is gone") from None
 
     return answer
 
@@ -84,13 +84,13 @@ def _refused() -> Message:
     raise FailedPrecondition("the driver cannot do that now")
 
 
-def _told(ending: Message | Exception) -> str:
-    """By the name of its code, as the caller gets it."""
+def _shown(ending: Message | Exception) -> str:
+    """Return the name of the gRPC code that the caller gets."""
     return failure_of(ending, "", "none").code.name if isinstance(ending, Exception) else ""
 
 
 WAYS: Final = Ways(
-    _lost, {FINAL: _refused, NOT_FINAL: _not_connected}, late=RUNS_ON_SECONDS, elsewhere=True, told=_told
+    _lost, {FINAL: _refused, NOT_FINAL: _not_connected}, late=RUNS_ON_SECONDS, elsewhere=True, shown=_shown
 )
 
 
@@ -130,7 +130,7 @@ class LifeConnection:
             return await self._inner.call(path, message, within)
         except CsiError as error:
             if caller.choice is not None:
-                self._life.stage.note_ending(caller.choice, _told(error))
+                self._life.stage.note_ending(caller.choice, _shown(error))
             raise
         finally:
             _CALLER.reset(token)

@@ -1,4 +1,4 @@
-"""What may happen to one effect: that of a write to an API server, of a call to a driver, of anything a user names.
+"""What may happen to one effect: a write to an API server, a call of a driver, or anything a scenario names.
 
     def connection_reset() -> int:
         raise OSError("connection reset")
@@ -6,12 +6,12 @@
     await carry_out(life, "rent room 7", lambda: rooms.rent(7), Ways(connection_reset))
 
 - as it should;
-- refused: it has no effect, and the caller is told so, in each of the ways given;
-- the reply is lost: it has its effect, and the caller is told of a failure;
+- refused: it has no effect, and the caller gets an error, one of `Ways.refusals`;
+- the reply is lost: it has its effect, and the caller gets an error;
 - it is late: the caller waits, and others go on meanwhile;
-- the reply is lost, and it is late: the caller is told of a failure, and it has its effect after that;
-- it dies after it: it has its effect, and the caller never learns anything. Dying before an effect is the same as dying
-  after the one before: only the first of a life has both;
+- the reply is lost, and it is late: the caller gets an error, and the effect happens after that;
+- it dies after it: it has its effect, and the process dies. Dying before an effect is the same as dying after the one
+  before, so only the first of a life has both;
 - it dies, and it lands late: after the next life has begun;
 - it loses its lease, and it lands late: with another that leads already.
 """
@@ -49,18 +49,18 @@ def _name_of_error(ending: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ways(Generic[T]):
-    """In which an effect can fail, as its caller is told: each gives an answer, or raises."""
+    """How an effect can fail, as its caller sees it: each function returns a response, or raises."""
 
     lost: Callable[[], T]
     refusals: Mapping[str, Callable[[], T]] = field(default_factory=dict)
     late: float = 1.5
-    """Seconds. Longer than a life needs to begin, shorter than informers wait for what was written."""
+    """In seconds: longer than a life needs to start, shorter than an informer waits for a write."""
     overtaken: float = 1.0
-    """Seconds after which what an old leader asked for lands: while it still lives, and its successor does too."""
+    """In seconds: when an old leader's last effect lands, while it and its successor are both alive."""
     elsewhere: bool = False
-    """Whether this runs in a process of its own, which goes on when the caller is dead or waits no longer."""
-    told: Callable[[T | Exception], str] = _name_of_error
-    """How a history shows what the caller was told: empty for a plain success."""
+    """Whether the effect runs in another process, which goes on when the caller is dead or stops waiting."""
+    shown: Callable[[T | Exception], str] = _name_of_error
+    """How a history shows what the caller got: empty for a plain success."""
 
     def __post_init__(self) -> None:
         if taken := sorted(NAMES_IN_USE & self.refusals.keys()):
@@ -75,7 +75,7 @@ async def carry_out(
     *,
     when_chosen: Callable[[int], object] = lambda _number: None,
 ) -> T:
-    """`when_chosen` is told the choice's number, before anything happens."""
+    """Carry out an effect as chosen. `when_chosen` is called with the choice's number before anything happens."""
     life.begin(what)
     taken = await life.stage.choose(what, _faults(life, ways))
     number = len(life.stage.trail)
@@ -84,10 +84,10 @@ async def carry_out(
     try:
         answer = await _Effect(life, do, ways).happen(taken)
     except Exception as error:  # whatever it is: noted, and raised on
-        if not life.dead:  # the dead are told nothing
-            life.stage.note_ending(number, ways.told(error))
+        if not life.dead:  # A dead process gets no response.
+            life.stage.note_ending(number, ways.shown(error))
         raise
-    life.stage.note_ending(number, ways.told(answer))
+    life.stage.note_ending(number, ways.shown(answer))
     return answer
 
 

@@ -75,7 +75,7 @@ class Choice:
     options: tuple[Option, ...]
     taken: Option
     ending: str = ""
-    """What the caller was told, where that is no plain success."""
+    """What the caller got, unless a plain success."""
 
 
 def quoted(names: Iterable[str]) -> str:

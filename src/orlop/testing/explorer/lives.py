@@ -5,7 +5,7 @@ is refused at the seams (`Killed`). The next begins a little later, and knows no
 
 Or it loses its lease while something it asked for is under way. Then `guard` says so, the next life begins at once, and
 the old one is cancelled a moment later, as a leader is that finds its lease lost. An effect that it begins meanwhile
-breaks the scenario: whoever leads asks `guard` before each.
+breaks the scenario: a leader must call `guard` before each.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CANCELLED_AFTER_SECONDS: Final = 2.0
 
 
 class LeaseLost(Exception):
-    """Whoever led may do nothing more."""
+    """The lease is lost: this life may start no further effect."""
 
 
 class EffectWithoutLease(AssertionError):
-    """An effect was begun by a life whose lease was lost: it did not ask `guard`."""
+    """A life whose lease is lost started an effect: it did not call `guard`."""
 
 
 class EndedByItself(AssertionError):
@@ -46,7 +46,7 @@ class Life:
         self._has_lease = True
 
     def guard(self) -> None:
-        """To be asked before each effect by a process that must be the only one: raises once the lease is lost."""
+        """Raise `LeaseLost` once the lease is lost. A process that must be the only one calls it before each effect."""
         if not self._has_lease:
             raise LeaseLost(f"{self.name} has lost its lease: nothing more may be done")
 
@@ -119,7 +119,7 @@ class Process:
         return True
 
     def _ended_by_itself(self, task: asyncio.Task[None]) -> None:
-        """Whoever has nothing left to do may return; all else is the end of a process that nobody killed."""
+        """Check how a life ended. It may return if it has nothing left to do; anything else is a finding."""
         error = asyncio.CancelledError("nobody cancelled it") if task.cancelled() else task.exception()
         if error is not None:
             ended = EndedByItself(f"{self.name} ended by itself: {type(error).__name__}: {error}")

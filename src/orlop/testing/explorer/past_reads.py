@@ -1,10 +1,10 @@
 """Reads that an API server may answer as of an earlier moment: those of lists and objects with `resourceVersion=0`.
 
-Whoever asks so takes what any server has, and a server may lag behind: by how many changes of what was asked for is
-the explorer's choice. A read without a version is one that all servers agree upon, and is always answered as of now.
+Such a read takes what any server has, and a server may lag behind: the explorer chooses by how many changes. A read
+without a version is a quorum read, and always returns the current state.
 
 The past is asked of the server itself, which keeps it for a while (`resourceVersionMatch=Exact`), version by version
-back from now. So an answer names the version that it was true at last, and a watch from there tells what came after.
+back from now. So a response has the version at which it was last true, and a watch from there brings what came after.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from orlop.kube.http_messages import HttpAnswer, HttpRequest
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.testing.explorer.api_answers import refusal
 from orlop.testing.explorer.histories import Option
 
@@ -27,7 +27,7 @@ ANY_VERSION: Final = ("resourceVersion", "0")
 OF_NO_PAST: Final = frozenset({"resourceVersion", "resourceVersionMatch", "limit"})
 """The first two are chosen here; with the version 0 a server gives all, whatever the limit."""
 
-Ask: TypeAlias = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+Ask: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 def may_be_of_the_past(request: HttpRequest, resource: str) -> bool:
@@ -35,7 +35,7 @@ def may_be_of_the_past(request: HttpRequest, resource: str) -> bool:
     return request.method == "GET" and ANY_VERSION in request.query and resource.count("/") <= 1
 
 
-async def past_answers(request: HttpRequest, resource: str, ask: Ask) -> list[HttpAnswer]:
+async def past_answers(request: HttpRequest, resource: str, ask: Ask) -> list[HttpResponse]:
     """As it was before the last change, before the one before that, and so on: as many as there are choices."""
     about_one = "/" in resource
     listing = _listing_of_one(request) if about_one else request
@@ -67,7 +67,7 @@ def _as_of(listing: HttpRequest, version: int) -> HttpRequest:
     return replace(listing, query=(*kept, *exact))
 
 
-def _one_of(then: dict[str, Any]) -> HttpAnswer:
+def _one_of(then: dict[str, Any]) -> HttpResponse:
     """Items of a list do not say what they are: the list does."""
     if not then["items"]:
         return refusal(404, "NotFound")
@@ -75,5 +75,5 @@ def _one_of(then: dict[str, Any]) -> HttpAnswer:
     return _answer({**about, **then["items"][0]})
 
 
-def _answer(body: dict[str, Any]) -> HttpAnswer:
-    return HttpAnswer(200, {"content-type": "application/json"}, json.dumps(body).encode())
+def _answer(body: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(200, {"content-type": "application/json"}, json.dumps(body).encode())

@@ -61,7 +61,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What was played. `choices` are those of the run that nobody disturbed."""
+    """What was played. `choices` are those of the undisturbed run."""
 
     histories: int
     choices: tuple[str, ...]
@@ -76,7 +76,7 @@ class Explored:
 
 
 class Broken(AssertionError):
-    """The shortest history found that breaks something, told choice by choice."""
+    """The shortest history found that breaks something, choice by choice."""
 
     def __init__(self, played: Played, histories: int) -> None:
         self.history = played.history
@@ -116,7 +116,7 @@ def explore_randomly(
 
 
 def replay(scenario: Scenario, history: str | History) -> Played:
-    """Plays this one, and raises what it breaks."""
+    """Play one history, and raise what it breaks."""
     wanted = read_history(history) if isinstance(history, str) else history
     played = play(scenario, following(wanted))
     if played.error is None and played.history != wanted:
@@ -139,7 +139,7 @@ def play(scenario: Scenario, chooser: Chooser) -> Played:
         run_virtual(run)
     except (KeyboardInterrupt, DoesNotRepeatItself):
         raise
-    except BaseException as raised:  # noqa: BLE001 - each way to fail is a finding, told with its history
+    except BaseException as raised:  # noqa: BLE001 - every failure is a finding, reported with its history
         error = raised
     return Played(tuple(stages[0].trail), error)
 
@@ -227,9 +227,9 @@ def _told(played: Played, histories: int) -> str:
     lines = [f"a history with {_counted(played.history)} breaks it; {histories} {were} played:"]
     for choice in played.trail:
         mark = "  " if choice.taken.sort is Sort.USUAL else "→ "
-        told = "" if choice.taken == AS_IT_SHOULD else f": {choice.taken.name}"
+        instead = "" if choice.taken == AS_IT_SHOULD else f": {choice.taken.name}"
         ending = f" → {choice.ending}" if choice.ending else ""
-        lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{told}{ending}")
+        lines.append(f"  {mark}{choice.number:>3}  {choice.at:8.2f} s  {choice.what}{instead}{ending}")
     lines.append(f"{type(played.error).__name__}: {_message(played.error)}")
     lines.append(f"play it again: replay(scenario, {json.dumps(history_text(played.history), ensure_ascii=False)})")
     return "\n".join(lines)

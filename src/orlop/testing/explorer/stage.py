@@ -32,7 +32,7 @@ REST_SECONDS: Final = 60.0
 """How long nothing must have happened for everything to have come to rest: longer than any of the delays here."""
 LONGEST_SECONDS: Final = 3600.0
 MOST_MOVES: Final = 5_000
-"""In one run. Whoever turns in circles need not take any time for it."""
+"""In one run. A program that loops need not take any virtual time."""
 MOST_CANCELLATIONS: Final = 3
 
 
@@ -49,7 +49,7 @@ class Act:
     name: str
     do: Callable[[], Awaitable[object]]
     expects: Callable[[], object] = lambda: None
-    """What must hold where it comes in its time: all has come to rest after the act before. As checks are told."""
+    """A check that must hold when the act comes in its time: everything has come to rest after the act before."""
 
 
 class EndedUnheard(AssertionError):
@@ -65,7 +65,7 @@ class Stage:
         self._to_come: deque[Act] = deque()
         self._processes: list[Process] = []
         self._loose: set[asyncio.Task[None]] = set()
-        """What lands after whoever began it is gone."""
+        """Effects that land after the process that started them is gone."""
         self._moves = 0
         self._last_move = 0.0
         loop = asyncio.get_running_loop()
@@ -122,11 +122,11 @@ class Stage:
             taken = self._take(what, (AS_IT_SHOULD, *early, *faults))
             if taken.sort is not Sort.EARLY_ACT:
                 return taken
-            # By itself: whoever is about to do something may die meanwhile.
+            # In its own task: the process that is about to act may die meanwhile.
             await asyncio.shield(self._start_loose(self._act(self._to_come.popleft()), "early act"))
 
     def note_ending(self, number: int, ending: str) -> None:
-        """What the caller was told at that choice; what is noted first is what he heard."""
+        """Record what the caller got at that choice; the first record counts."""
         if not self.trail[number - 1].ending:
             self.trail[number - 1] = replace(self.trail[number - 1], ending=ending)
 
@@ -143,7 +143,7 @@ class Stage:
             self.broken(error)
 
     async def effect(self, do: Callable[[], Awaitable[T]]) -> T:
-        """What is asserted within it is a finding, also where whoever is told of it takes that for a failure."""
+        """Make an AssertionError inside a finding, even if the caller swallows it."""
         try:
             return await do()
         except AssertionError as error:
@@ -171,7 +171,7 @@ class Stage:
             self._broken.set_exception(error)
 
     def later(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
-        """It lands then, whoever still lives; how it ends is nobody's concern any more."""
+        """Let an effect land later, whichever processes still live; its result is dropped."""
         self._start_loose(self._land(seconds, do), "lands late")
 
     # ---- inside --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Stage:
         try:
             taken = self._chooser(number, options)
         except DoesNotRepeatItself as error:
-            self.broken(error)  # whoever asks may be somebody whose errors are taken for his own
+            self.broken(error)  # The caller may take the error for one of its own.
             raise
         self.trail.append(Choice(number, self.clock.elapsed(), what, options, taken))
         return taken
@@ -197,7 +197,7 @@ class Stage:
     async def _act(self, act: Act) -> None:
         try:
             await act.do()
-        except Exception as error:  # noqa: BLE001 - not for whoever it came before: he might take it for his own
+        except Exception as error:  # noqa: BLE001 - not raised in the caller, which might take it for its own
             self.broken(error)
         self.moved()
 
@@ -209,7 +209,7 @@ class Stage:
 
     async def _land(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
         await self.clock.sleep(seconds)
-        with suppress(Exception):  # nobody is there to be told
+        with suppress(Exception):  # Nobody waits for the result.
             await self.effect(do)
         self.moved()
 

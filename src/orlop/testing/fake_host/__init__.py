@@ -9,10 +9,8 @@ Tests play kubelet, tenants and other namespaces by the machine's own functions,
 power loss, no symbolic links and no descriptors: those are asked of the real host.
 """
 
+from orlop.testing.fake_host.fake_node_host import FakeNodeHost
 from orlop.testing.fake_host.faults import Faults
 from orlop.testing.fake_host.machine import FakeFolder, FakeMachine, FakeMount
-from orlop.testing.fake_host.node_host import FakeNodeHost
-from orlop.testing.fake_host.plain_volume_host import FakePlainVolumeHost
-from orlop.testing.fake_host.volume_host import FakeVolumeHost
 
-__all__ = ["FakeFolder", "FakeMachine", "FakeMount", "FakeNodeHost", "FakePlainVolumeHost", "FakeVolumeHost", "Faults"]
+__all__ = ["FakeFolder", "FakeMachine", "FakeMount", "FakeNodeHost", "Faults"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from orlop.host.errors import HostError
+from orlop.host.host_errors import HostError
 from orlop.testing.fake_host.machine import FakeMachine
 from orlop.testing.kill_points import KillPoints
 

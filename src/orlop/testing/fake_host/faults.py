@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orlop.host.errors import HostError
+from orlop.host.host_errors import HostError
 from orlop.testing.kill_points import Moment
 
 
@@ -48,4 +48,4 @@ class Faults:
         due = self._due[function, moment]
         if due:
             number = due.popleft()
-            raise HostError(number, f"The fake {function} fails as it was told to: {os.strerror(number)}.")
+            raise HostError(number, f"The fake {function} fails as requested: {os.strerror(number)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from orlop.host.mounts import MountedAt
+from orlop.host.mounts.mounts import MountedAt
 from orlop.host.node_host import Names
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import KUBELET_DIR, FakeMount

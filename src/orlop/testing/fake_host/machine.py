@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from orlop.host.mount_option_rules import MountOptions
-from orlop.host.mounts import FileIdentity
+from orlop.host.folders.project_quota import NO_LIMITS, ProjectLimits, ProjectUsage
+from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names
-from orlop.host.payload_files import FileKind, FolderAccess, Payload
-from orlop.host.project_quota import NO_LIMITS, ProjectLimits, ProjectUsage
 from orlop.testing.fake_host.faults import Faults
 
 BLOCK: Final = 4096
@@ -98,13 +97,6 @@ class FakeMachine:
         """Those that somebody has open."""
         self.group_of: dict[Names, int] = {}
         """Targets that were given to a group, with all they hold."""
-        self.payloads: dict[Names, Payload] = {}
-        """Of volumes whose files kubelet writes."""
-        self.access_of: dict[Names, FolderAccess] = {}
-        """Of volumes that kubelet makes itself; those in memory have a size too."""
-        self.memory_sizes: dict[Names, int] = {}
-        self.host_files: dict[str, FileKind] = {"/": FileKind.FOLDER}
-        """Of the machine itself, by their paths."""
         self.kubelet_is_shared = True
         self.mounts: dict[Names, list[FakeMount]] = {}
         """Below kubelet's directory; the last one is the topmost."""
@@ -171,10 +163,6 @@ class FakeMachine:
 
     def reboot(self) -> None:
         """Nothing is mounted and nothing attached; files and folders are there, but for those in memory."""
-        for volume in self.memory_sizes:
-            self.payloads.pop(volume, None)
-            self.access_of.pop(volume, None)
-        self.memory_sizes.clear()
         self.mounts.clear()
         self.devices.clear()
         self.loops.clear()

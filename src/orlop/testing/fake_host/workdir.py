@@ -1,6 +1,6 @@
 """The working directory of a fake machine, as one process has it.
 
-Order of effects as in `host/folder_records`: a new folder is half-made first, then has its name.
+Order of effects as in `host/folders/folder_records`: a new folder is half-made first, then has its name.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
-from orlop.host.disk_usage import DiskRoom, TreeUsage
-from orlop.host.errors import HostError
-from orlop.host.folder_erase import REST_PREFIX
-from orlop.host.folder_records import RecordedFolder, ShelfListing, Stranger
-from orlop.host.mounts import FileIdentity
+from orlop.host.erase.erase_folder import REST_PREFIX
+from orlop.host.folders.folder_records import RecordedFolder, ShelfListing, Stranger
+from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
+from orlop.host.folders.project_strays import StrayCount
+from orlop.host.host_errors import HostError
+from orlop.host.kernel.disk_usage import DiskRoom, TreeUsage
+from orlop.host.mounts.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState
-from orlop.host.project_quota import FolderQuota, ProjectUsage
-from orlop.host.project_strays import StrayCount
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import FakeFolder
 
 
 @dataclass(frozen=True)
-class _MountsSeen:
+class _MountSnapshot:
     mounted: frozenset[FolderPlace]
 
     def is_mounted(self, place: FolderPlace) -> bool:
@@ -121,8 +121,8 @@ class FakeWorkdir:
         with self._acts.look("identity"):
             return self._folder(place).identity
 
-    def look_at_mounts(self) -> _MountsSeen:
-        return _MountsSeen(self.mounted_folders())
+    def snapshot_mounts(self) -> _MountSnapshot:
+        return _MountSnapshot(self.mounted_folders())
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
         machine = self._machine

@@ -1,0 +1,204 @@
+"""OpenAPI v3 of what is served, for kubectl's explain, validation and apply: an index, and one document per group.
+
+Made from the schemas and the kinds when first asked for, and kept: a server that nobody asks has no use for them. The
+address in the index holds a hash of the document, so that clients keep it for as long as it is the same.
+
+Pure, but for what it remembers of its own results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from onenode.apiserver.schema.schemas import Definition, Field, ListOf, MapOf, Reference, Scalar, Schemas, Type
+from orlop.kube.kinds import Kind
+
+Document = dict[str, Any]
+
+META_PREFIX: Final = "io.k8s.apimachinery.pkg.apis."
+API_PREFIX: Final = "io.k8s.api."
+COMPONENTS: Final = "#/components/schemas/"
+QUANTITY: Final = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+INT_OR_STRING: Final = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
+PATCHES: Final = (
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+)
+OPERATIONS: Final = {
+    "get": "get",
+    "list": "get",
+    "create": "post",
+    "update": "put",
+    "patch": "patch",
+    "delete": "delete",
+}
+ON_COLLECTIONS: Final = frozenset({"list", "create"})
+
+SCALARS: Final[Mapping[str, Document]] = {
+    "string": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "int32": {"type": "integer", "format": "int32"},
+    "int64": {"type": "integer", "format": "int64"},
+    "float64": {"type": "number", "format": "double"},
+    "bytes": {"type": "string", "format": "byte"},
+    "time": {"type": "string", "format": "date-time"},
+    "microtime": {"type": "string", "format": "date-time"},
+    "quantity": {"allOf": [{"$ref": COMPONENTS + QUANTITY}]},
+    "int-or-string": {"allOf": [{"$ref": COMPONENTS + INT_OR_STRING}]},
+    "any": {"type": "object"},
+}
+SHARED: Final[Mapping[str, Document]] = {
+    QUANTITY: {
+        "description": "A number with a unit, such as 10Gi or 500m.",
+        "oneOf": [{"type": "string"}, {"type": "number"}],
+    },
+    INT_OR_STRING: {
+        "description": "A whole number, or a text such as a percentage.",
+        "format": "int-or-string",
+        "oneOf": [{"type": "integer"}, {"type": "string"}],
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A document as it is sent, and the hash of that."""
+
+    body: bytes
+    hash: str
+
+
+class OpenApi:
+    def __init__(self, schemas: Schemas, kinds: Sequence[Kind], version: str) -> None:
+        self._schemas = schemas
+        self._kinds = kinds
+        self._version = version
+        self._written: dict[str, Written] = {}
+
+    def index(self) -> Document:
+        """Of `/openapi/v3`."""
+        names = dict.fromkeys(_group_name(kind) for kind in self._kinds)
+        urls = {name: f"/openapi/v3/{name}?hash={self._document(name).hash}" for name in names}
+        return {"paths": {name: {"serverRelativeURL": url} for name, url in urls.items()}}
+
+    def document(self, name: str) -> Written | None:
+        """Of `/openapi/v3/NAME`, such as `api/v1` or `apis/storage.k8s.io/v1`."""
+        return self._document(name) if any(_group_name(kind) == name for kind in self._kinds) else None
+
+    def _document(self, name: str) -> Written:
+        if name not in self._written:
+            body = msgspec.json.encode(self._made([kind for kind in self._kinds if _group_name(kind) == name]))
+            self._written[name] = Written(body, hashlib.sha256(body).hexdigest().upper())
+        return self._written[name]
+
+    def _made(self, kinds: Sequence[Kind]) -> Document:
+        known = set(self._schemas.kinds())
+        mine = [kind for kind in kinds if (kind.api_version, kind.kind) in known]
+        paths = {path: item for kind in mine for path, item in _paths(kind)}
+        return {
+            "openapi": "3.0.0",
+            "info": {"title": "Kubernetes", "version": self._version},
+            "paths": paths,
+            "components": {"schemas": self._components(mine)},
+        }
+
+    def _components(self, kinds: Sequence[Kind]) -> Document:
+        made: Document = {}
+        for kind in kinds:
+            definition = self._schemas.kind(kind.api_version, kind.kind)
+            self._add(definition, made)
+            made[_full_name(definition.name)]["x-kubernetes-group-version-kind"] = [_gvk(kind)]
+        return {**dict(sorted(made.items())), **SHARED}
+
+    def _add(self, definition: Definition, made: Document) -> None:
+        name = _full_name(definition.name)
+        if name in made:
+            return
+        made[name] = _schema(definition)
+        for field in definition.fields.values():
+            inside = self._schemas.inside(field.type)
+            if inside is not None:
+                self._add(inside, made)
+
+
+def _group_name(kind: Kind) -> str:
+    return kind.group_path.removeprefix("/")
+
+
+def _full_name(name: str) -> str:
+    return f"{META_PREFIX if name.startswith('meta.') else API_PREFIX}{name}"
+
+
+def _gvk(kind: Kind) -> dict[str, str]:
+    return {"group": kind.group, "kind": kind.kind, "version": kind.version}
+
+
+# ---- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def _schema(definition: Definition) -> Document:
+    schema: Document = {
+        "type": "object",
+        "properties": {name: _property(field) for name, field in definition.fields.items()},
+    }
+    if definition.required:
+        schema["required"] = list(definition.required)
+    if definition.map_type:
+        schema["x-kubernetes-map-type"] = definition.map_type
+    return schema
+
+
+def _property(field: Field) -> Document:
+    made = _type(field.type)
+    extensions = {
+        "x-kubernetes-patch-merge-key": field.merge_key,
+        "x-kubernetes-patch-strategy": ",".join(sorted(field.patch_strategies)),
+        "x-kubernetes-list-type": field.list_type,
+        "x-kubernetes-list-map-keys": list(field.list_map_keys),
+        "x-kubernetes-map-type": field.map_type,
+    }
+    return {**made, **{name: value for name, value in extensions.items() if value}}
+
+
+def _type(type_: Type) -> Document:
+    match type_:
+        case Scalar(name):
+            return SCALARS[name]
+        case ListOf(item):
+            return {"type": "array", "items": _type(item)}
+        case MapOf(value):
+            return {"type": "object", "additionalProperties": _type(value)}
+        case Reference(name):
+            return {"allOf": [{"$ref": COMPONENTS + _full_name(name)}]}
+
+
+# ---- paths -----------------------------------------------------------------------------------------------------------
+
+
+def _paths(kind: Kind) -> Iterator[tuple[str, Document]]:
+    inside = f"{kind.group_path}/namespaces/{{namespace}}" if kind.namespaced else kind.group_path
+    collection = f"{inside}/{kind.plural}"
+    yield collection, _operations(kind, [verb for verb in kind.verbs if verb in ON_COLLECTIONS])
+    named = [verb for verb in kind.verbs if verb in OPERATIONS and verb not in ON_COLLECTIONS]
+    if named:
+        yield f"{collection}/{{name}}", _operations(kind, named)
+
+
+def _operations(kind: Kind, verbs: Sequence[str]) -> Document:
+    return {OPERATIONS[verb]: _operation(kind, verb) for verb in verbs}
+
+
+def _operation(kind: Kind, verb: str) -> Document:
+    operation: Document = {"x-kubernetes-action": verb, "x-kubernetes-group-version-kind": _gvk(kind), "responses": {}}
+    if verb in {"create", "update", "patch"}:
+        queries = ("dryRun", "fieldManager", "fieldValidation")
+        operation["parameters"] = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in queries]
+    if verb == "patch":
+        operation["requestBody"] = {"content": {media: {} for media in PATCHES}}
+    return operation

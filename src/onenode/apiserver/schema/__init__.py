@@ -1,0 +1,1 @@
+"""What every kind has in common: schemas, decoding, defaults, validation, names, metadata, field errors. Pure."""

@@ -1,0 +1,190 @@
+"""Kubernetes' verbs on objects: read from the request, carried out, and answered in the form the client takes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from onenode.apiserver.access.access_policy import AccessPolicy
+from onenode.apiserver.access.access_rules import Denied, ResourceQuestion, User
+from onenode.apiserver.answers.answer_forms import Form, form_of
+from onenode.apiserver.answers.status_answers import JSON_HEADERS, about, denied, no_such_resource, warning_header
+from onenode.apiserver.edge.http_upgrade import ServerAnswer
+from onenode.apiserver.requests.media_types import answer_form
+from onenode.apiserver.requests.request_bodies import read_delete_options, read_object
+from onenode.apiserver.requests.request_options import (
+    ListOptions,
+    read_deletion_options,
+    read_list_options,
+    read_write_options,
+)
+from onenode.apiserver.requests.request_paths import ResourceRequest
+from onenode.apiserver.schema.schemas import Schemas
+from onenode.apiserver.schema.validation_rules import FINALIZE, MAIN, STATUS
+from onenode.apiserver.store.store import ObjectStore
+from onenode.apiserver.store.versions import Stored
+from onenode.apiserver.verbs.creating import Creator
+from onenode.apiserver.verbs.deleting import Deleter
+from onenode.apiserver.verbs.kubelet_streams import NO_KUBELETS, KubeletSockets, KubeletStreams
+from onenode.apiserver.verbs.namespace_gate import NamespaceGate
+from onenode.apiserver.verbs.object_patches import read_patch
+from onenode.apiserver.verbs.reading import Reader
+from onenode.apiserver.verbs.selection import Selection
+from onenode.apiserver.verbs.subresources import SCALE, Reviews, Subresources
+from onenode.apiserver.verbs.updating import Place, Updater, Written
+from onenode.apiserver.verbs.watch_stream import WatchRequest, WatchStreams
+from orlop.foundation.runtime import Runtime
+from orlop.kube.http.http_messages import HttpResponse, HttpStream
+from orlop.kube.kinds import CREATE
+
+Object = dict[str, Any]
+
+OK: Final = 200
+CREATED: Final = 201
+SERVED_PARTS: Final = frozenset({MAIN, STATUS, FINALIZE, SCALE})
+STREAM_HEADERS: Final = {**JSON_HEADERS, "cache-control": "no-cache, private"}
+
+
+class ResourceVerbs:
+    def __init__(
+        self,
+        store: ObjectStore,
+        schemas: Schemas,
+        runtime: Runtime,
+        policy: AccessPolicy,
+        reviews: Reviews,
+        kubelets: KubeletSockets = NO_KUBELETS,
+    ) -> None:
+        self._schemas = schemas
+        self._runtime = runtime
+        self._policy = policy
+        gate = NamespaceGate(store)
+        self.reader = Reader(store, runtime.clock)
+        self.creator = Creator(store, schemas, runtime, gate)
+        self.updater = Updater(store, schemas, runtime, self.creator)
+        self.deleter = Deleter(store, runtime, gate)
+        self._parts = Subresources(store, schemas, runtime, self.updater, self.deleter, reviews)
+        self._watches = WatchStreams(store, runtime, self.reader)
+        self._kubelets = KubeletStreams(self.reader, policy, kubelets, runtime.clock)
+        self._verbs: Mapping[str, Callable[[ResourceRequest, User], Awaitable[HttpResponse | HttpStream]]] = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    async def carry_out(self, request: ResourceRequest, user: User) -> ServerAnswer:
+        if self._kubelets.answers(request):
+            return await self._kubelets.answer(request, user)
+        return await self._verbs[request.verb](request, user)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    async def _get(self, request: ResourceRequest, _user: User) -> HttpResponse:
+        form = self._form(request)
+        if _part(request) == SCALE:
+            return _json(OK, await self._parts.get_scale(request))
+        stored = await self.reader.get(request.kind, request.key, request.option("resourceVersion"))
+        return HttpResponse(OK, JSON_HEADERS, form.one(request.kind, stored))
+
+    async def _list(self, request: ResourceRequest, _user: User) -> HttpResponse:
+        form, options = self._form(request), read_list_options(request.http.query)
+        items, metadata = await self.reader.list(_selection(request, options), options)
+        return HttpResponse(OK, JSON_HEADERS, form.many(request.kind, items, metadata))
+
+    async def _watch(self, request: ResourceRequest, _user: User) -> HttpStream:
+        form, options = self._form(request), read_list_options(request.http.query)
+        watch = self._watches.open(WatchRequest(_selection(request, options), options, form))
+        return HttpStream(OK, STREAM_HEADERS, watch.pieces, watch.given_up)
+
+    def _form(self, request: ResourceRequest) -> Form:
+        return form_of(answer_form(request.accept), request.option("includeObject"), self._runtime.clock.now)
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    async def _create(self, request: ResourceRequest, user: User) -> HttpResponse:
+        form, options = self._form(request), read_write_options(request.http.query, "CreateOptions")
+        kind = request.kind.kind
+        if request.subresource is not None:
+            return _json(CREATED, await self._parts.create(request, request.subresource, user))
+        if kind.verbs == CREATE:
+            return _json(CREATED, await self._parts.review(request, kind, user))
+        given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
+        stored = await self.creator.create(request.kind, request.namespace, given.object, dry_run=options.dry_run)
+        return _shown(form, request, Written(stored, created=True, warnings=given.warnings))
+
+    async def _update(self, request: ResourceRequest, user: User) -> HttpResponse:
+        form, options = self._form(request), read_write_options(request.http.query, "UpdateOptions")
+        if _part(request) == SCALE:
+            return _json(OK, await self._parts.replace_scale(request))
+        kind = request.kind.kind
+        given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
+        written = await self.updater.replace(
+            _place(request), given, dry_run=options.dry_run, allow_create=lambda: self._allow_create(request, user)
+        )
+        return _shown(form, request, written)
+
+    async def _patch(self, request: ResourceRequest, _user: User) -> HttpResponse:
+        form, options = self._form(request), read_write_options(request.http.query, "PatchOptions")
+        if _part(request) == SCALE:
+            return _json(OK, await self._parts.patch_scale(request))
+        written = await self.updater.patch(_place(request), read_patch(request.http), options)
+        return _shown(form, request, written)
+
+    async def _delete(self, request: ResourceRequest, _user: User) -> HttpResponse:
+        form = self._form(request)
+        body = read_delete_options(self._schemas, request.http)
+        options = read_deletion_options(request.http.query, body)
+        deleted = await self.deleter.delete(request.kind, request.key, options)
+        if deleted.status is not None:
+            return _json(OK, deleted.status)
+        return HttpResponse(OK, JSON_HEADERS, form.one(request.kind, deleted.stored))
+
+    async def _delete_collection(self, request: ResourceRequest, _user: User) -> HttpResponse:
+        form, options = self._form(request), read_list_options(request.http.query)
+        body = read_delete_options(self._schemas, request.http)
+        deletion = read_deletion_options(request.http.query, body)
+        items, metadata = await self.reader.list(_selection(request, options), options)
+        await self.deleter.delete_all(request.kind, items, deletion)
+        return HttpResponse(OK, JSON_HEADERS, form.many(request.kind, items, metadata))
+
+    def _allow_create(self, request: ResourceRequest, user: User) -> None:
+        kind = request.kind.kind
+        question = ResourceQuestion("create", kind.group, kind.plural, namespace=request.namespace, name=request.name)
+        decision = self._policy.decide(user, question)
+        if isinstance(decision, Denied):
+            raise denied(decision.message, about(kind, request.name))
+
+
+def _selection(request: ResourceRequest, options: ListOptions) -> Selection:
+    return Selection(request.kind, request.namespace or None, options.labels, options.fields)
+
+
+def _part(request: ResourceRequest) -> str:
+    """The part of the object that is meant, and is served here."""
+    name = request.subresource.name if request.subresource else MAIN
+    if name not in SERVED_PARTS:
+        raise no_such_resource()
+    return name
+
+
+def _place(request: ResourceRequest) -> Place:
+    return Place(request.kind, request.key, _part(request))
+
+
+def _json(code: int, document: Object) -> HttpResponse:
+    return HttpResponse(code, JSON_HEADERS, msgspec.json.encode(document) + b"\n")
+
+
+def _shown(form: Form, request: ResourceRequest, written: Written) -> HttpResponse:
+    headers = JSON_HEADERS
+    if written.warnings:
+        headers = {**JSON_HEADERS, "warning": warning_header(written.warnings)}
+    stored: Stored = written.stored
+    return HttpResponse(CREATED if written.created else OK, headers, form.one(request.kind, stored))

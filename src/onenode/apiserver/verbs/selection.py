@@ -1,0 +1,129 @@
+"""Which stored objects a client has selected, by labels and by the fields that a kind can be selected by. Pure.
+
+Objects are decoded only where a selector needs their content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onenode.apiserver.answers.status_answers import bad_request
+from onenode.apiserver.store.versions import DecodedObjects, Key, Stored
+from onenode.apiserver.verbs.stored_objects import KindInStore, labels_of
+from onenode.go_text import quoted
+from orlop.kube.kinds import Kind
+from orlop.kube.selectors import FieldSelector, LabelSelector, field_text
+
+# ---- fields ----------------------------------------------------------------------------------------------------------
+
+
+Object = Mapping[str, Any]
+Reader = Callable[[Object], str]
+
+BY_KEY: Final = frozenset({"metadata.name", "metadata.namespace"})
+_ABOUT: Final = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+
+
+def _at(path: str) -> Reader:
+    return lambda obj: field_text(obj, path)
+
+
+def _flag(path: str) -> Reader:
+    """A flag that is not set is false."""
+    return lambda obj: field_text(obj, path) or "false"
+
+
+def _event_source(event: Object) -> str:
+    return field_text(event, "source.component") or field_text(event, "reportingComponent")
+
+
+def _pod_addresses(pod: Object) -> str:
+    addresses = (pod.get("status") or {}).get("podIPs") or []
+    return ",".join(str(one.get("ip", "")) for one in addresses)
+
+
+def _plain(*paths: str) -> dict[str, Reader]:
+    return {path: _at(path) for path in paths}
+
+
+FIELDS: Final[Mapping[str, Mapping[str, Reader]]] = {
+    "pods": {
+        **_plain("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
+        **_plain("status.phase", "status.podIP", "status.nominatedNodeName"),
+        "spec.hostNetwork": _flag("spec.hostNetwork"),
+        "status.podIPs": _pod_addresses,
+    },
+    "nodes": {"spec.unschedulable": _flag("spec.unschedulable")},
+    "namespaces": _plain("status.phase"),
+    "secrets": _plain("type"),
+    "events": {
+        **_plain(*(f"involvedObject.{part}" for part in _ABOUT), "reason", "reportingComponent", "type"),
+        "source": _event_source,
+    },
+    "events.events.k8s.io": _plain(*(f"regarding.{part}" for part in _ABOUT), "reason", "reportingController", "type"),
+}
+
+
+def unsupported_fields(kind: Kind, selector: FieldSelector) -> list[str]:
+    known = FIELDS.get(kind.resource, {})
+    return sorted(field for field in selector.fields if field not in BY_KEY and field not in known)
+
+
+def why_unsupported(kind: Kind, field: str) -> str:
+    """Kinds with fields of their own say it in other words than those without."""
+    if kind.resource in FIELDS:
+        return f"field label not supported: {field}"
+    return f'{quoted(field)} is not a known field selector: only "metadata.name", "metadata.namespace"'
+
+
+def matches_fields(kind: Kind, selector: FieldSelector, obj: Object) -> bool:
+    """Of the fields that the key does not hold already."""
+    known = FIELDS.get(kind.resource, {})
+    return all(term.matches(known[term.field](obj)) for term in selector.terms if term.field not in BY_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`namespace` is None where objects of all namespaces are meant."""
+
+    kind: KindInStore
+    namespace: str | None
+    labels: LabelSelector
+    fields: FieldSelector
+
+    def __post_init__(self) -> None:
+        for field in unsupported_fields(self.kind.kind, self.fields):
+            raise bad_request(why_unsupported(self.kind.kind, field))
+
+    @property
+    def takes_everything(self) -> bool:
+        """Of the namespace."""
+        return not self.labels and not self.fields
+
+    @property
+    def only_key(self) -> Key | None:
+        """The key of the one object that can be meant, if that is known."""
+        name = self.fields.exact_value("metadata.name")
+        namespace = self.namespace if self.kind.kind.namespaced else ""
+        return self.kind.key(namespace, name) if name and namespace is not None else None
+
+    def takes(self, stored: Stored, decoded: DecodedObjects | None = None) -> bool:
+        """`decoded` remembers what was looked into; without it nothing is remembered."""
+        return (
+            self._takes_key(stored.key)
+            and (not self.labels or self.labels.matches(labels_of(stored)))
+            and self._takes_fields(stored, decoded)
+        )
+
+    def _takes_key(self, key: Key) -> bool:
+        values = {"metadata.name": key.name, "metadata.namespace": key.namespace}
+        return all(term.matches(values[term.field]) for term in self.fields.terms if term.field in BY_KEY)
+
+    def _takes_fields(self, stored: Stored, decoded: DecodedObjects | None) -> bool:
+        if self.fields.fields <= BY_KEY:
+            return True
+        if decoded is not None and self.kind.kept_as is self.kind.kind:
+            return matches_fields(self.kind.kind, self.fields, decoded.of(stored))
+        return matches_fields(self.kind.kind, self.fields, self.kind.object(stored))

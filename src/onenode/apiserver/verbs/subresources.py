@@ -1,0 +1,177 @@
+"""The parts of objects that have a path of their own and are no `status`: binding, eviction, token and scale.
+
+Order of effects as in the module that does the work: binding is one write decided upon the newest pod, eviction a
+deletion, scale a change of its workload, and a token is made by whoever reviews.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.answers.status_answers import (
+    bad_request,
+    invalid,
+    no_such_resource,
+    not_found,
+    success,
+    unsupported_media_type,
+)
+from onenode.apiserver.kinds.pod_update_rules import bound
+from onenode.apiserver.kinds.workload_rules import scale_name, scale_of, scaled
+from onenode.apiserver.requests.json_bodies import NotJson, read_body
+from onenode.apiserver.requests.request_bodies import DecodedBody, read_object
+from onenode.apiserver.requests.request_options import WriteOptions, read_deletion_options, read_write_options
+from onenode.apiserver.requests.request_paths import ResourceRequest
+from onenode.apiserver.schema.creation_rules import CreationContext
+from onenode.apiserver.schema.schemas import Schemas, UnknownKind
+from onenode.apiserver.schema.validation_rules import prepare_create
+from onenode.apiserver.store.store import ObjectStore
+from onenode.apiserver.store.versions import Put, Stored
+from onenode.apiserver.verbs.deleting import Deleter
+from onenode.apiserver.verbs.guarded_writes import Verdict, carry_out
+from onenode.apiserver.verbs.object_patches import patched, read_patch
+from onenode.apiserver.verbs.reading import Reader
+from onenode.apiserver.verbs.updating import Place, Updater
+from orlop.foundation.runtime import Runtime
+from orlop.kube.kinds import Kind, Subresource
+
+Object = dict[str, Any]
+
+SCALE: Final = "scale"
+CREATED: Final = 201
+NOWHERE: Final = CreationContext(now="", uid="", name_suffix="")
+
+
+class Reviews(Protocol):
+    """Answers the kinds that are asked and never stored: who am I, may I do this, give me a token."""
+
+    async def review(self, kind: Kind, body: Object, user: User, namespace: str, name: str) -> Object:
+        """`namespace` and `name` are the path's; the body was decoded and found valid. Raises a `Refusal`."""
+
+
+class _NoReviews:
+    async def review(self, kind: Kind, body: Object, user: User, namespace: str, name: str) -> Object:  # noqa: ARG002
+        raise no_such_resource()
+
+
+NO_REVIEWS: Final[Reviews] = _NoReviews()
+
+
+class Subresources:
+    def __init__(
+        self,
+        store: ObjectStore,
+        schemas: Schemas,
+        runtime: Runtime,
+        updater: Updater,
+        deleter: Deleter,
+        reviews: Reviews,
+    ) -> None:
+        self._store = store
+        self._schemas = schemas
+        self._runtime = runtime
+        self._updater = updater
+        self._deleter = deleter
+        self._reviews = reviews
+        self._reader = Reader(store, runtime.clock)
+
+    # ---- what is made by asking --------------------------------------------------------------------------------------
+
+    async def create(self, request: ResourceRequest, part: Subresource, user: User) -> Object:
+        match part.name:
+            case "binding":
+                return await self._bind(request)
+            case "eviction":
+                return await self._evict(request)
+            case "token":
+                return await self.review(request, kind_of_part(part), user)
+            case _:
+                raise no_such_resource()
+
+    async def review(self, request: ResourceRequest, kind: Kind, user: User) -> Object:
+        options = read_write_options(request.http.query, "CreateOptions")
+        given = self._given(request, kind, options)
+        return await self._reviews.review(kind, given.object, user, request.namespace, request.name)
+
+    async def _bind(self, request: ResourceRequest) -> Object:
+        options = read_write_options(request.http.query, "CreateOptions")
+        binding = self._given(request, BINDING, options).object
+        _check_name(binding.get("metadata", {}).get("name", ""), request.name)
+
+        def decide(newest: Stored | None, revision: int) -> Verdict:
+            if newest is None:
+                raise not_found(request.kind.kind, request.name)
+            pod = bound(request.kind.object(newest), binding, self._runtime.clock.now())
+            return Verdict(Put(request.kind.encoded(pod, revision)))
+
+        await carry_out(self._store, request.key, decide, dry_run=options.dry_run)
+        return success(code=CREATED)
+
+    async def _evict(self, request: ResourceRequest) -> Object:
+        options = read_write_options(request.http.query, "CreateOptions")
+        eviction = self._given(request, EVICTION, options).object
+        _check_name(eviction.get("metadata", {}).get("name", ""), request.name)
+        wanted = eviction.get("deleteOptions") or {}
+        if options.dry_run:
+            wanted = {**wanted, "dryRun": ["All"]}
+        await self._deleter.delete(request.kind, request.key, read_deletion_options((), wanted))
+        return success(code=CREATED)
+
+    def _given(self, request: ResourceRequest, kind: Kind, options: WriteOptions) -> DecodedBody:
+        given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
+        try:
+            causes = prepare_create(self._schemas, kind.api_version, kind.kind, given.object, NOWHERE).causes
+        except UnknownKind:
+            return given
+        if causes:
+            raise invalid(kind, given.object.get("metadata", {}).get("name", ""), causes)
+        return given
+
+    # ---- scale -------------------------------------------------------------------------------------------------------
+
+    async def get_scale(self, request: ResourceRequest) -> Object:
+        stored = await self._reader.get(request.kind, request.key, request.option("resourceVersion"))
+        return scale_of(request.kind.object(stored))
+
+    async def replace_scale(self, request: ResourceRequest) -> Object:
+        options = read_write_options(request.http.query, "UpdateOptions")
+        scale = _json_body(request)
+        _check_name(scale_name(scale), request.name)
+        place = Place(request.kind, request.key)
+        stored = await self._updater.change(place, lambda old: scaled(old, scale), dry_run=options.dry_run)
+        return scale_of(request.kind.object(stored))
+
+    async def patch_scale(self, request: ResourceRequest) -> Object:
+        options = read_write_options(request.http.query, "PatchOptions")
+        patch = read_patch(request.http)
+
+        def make(old: Object) -> Object:
+            return scaled(old, patched(self._schemas, scale_of(old), patch))
+
+        stored = await self._updater.change(Place(request.kind, request.key), make, dry_run=options.dry_run)
+        return scale_of(request.kind.object(stored))
+
+
+def kind_of_part(part: Subresource) -> Kind:
+    """The kind of what is sent to a part that takes another kind than its object's."""
+    group = part.group or ""
+    return Kind(group, part.version or "v1", part.kind, f"{part.kind.lower()}s", namespaced=True)
+
+
+BINDING: Final = Kind("", "v1", "Binding", "bindings", namespaced=True)
+EVICTION: Final = Kind("policy", "v1", "Eviction", "evictions", namespaced=True)
+
+
+def _json_body(request: ResourceRequest) -> Any:
+    if not request.http.headers.get("content-type", "application/json").startswith("application/json"):
+        raise unsupported_media_type(["application/json"])
+    try:
+        return read_body(request.http.body).value
+    except NotJson as error:
+        raise bad_request(f"the object provided is unrecognized (must be of type Scale): {error}") from None
+
+
+def _check_name(named: str, name: str) -> None:
+    if named and named != name:
+        raise bad_request(f"the name of the object ({named}) does not match the name on the URL ({name})")

@@ -1,0 +1,116 @@
+"""Which volumes of a pod have to be attached to its node, and how long the pod needs them. Pure.
+
+As Kubernetes' attach/detach controller decides it:
+- All volumes of a pod count, whether a container uses them or not; inline ones of a CSI driver are never attached.
+- A claim must be bound, to a volume that is bound to it; the claim of a generic ephemeral volume must be the pod's own.
+- A driver's volumes need attaching unless its CSIDriver says `attachRequired: false`; one without a CSIDriver does.
+- A pod needs its volumes no longer when it has finished, or when it is being deleted and no container of it runs: what
+  is still mounted then, kubelet tells on its Node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from onenode.kubelet.volumes.steps.csi_request_rules import driver_facts
+from onenode.kubelet.volumes.volume_values import UniqueName, persistent_name
+from orlop.kube import objects
+from orlop.kube.objects import ObjectName
+
+Seen: TypeAlias = Mapping[str, Any]
+"""An object as it was read."""
+
+FINAL_PHASES: Final = ("Succeeded", "Failed")
+SHARED_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+
+
+@dataclass(frozen=True, slots=True)
+class Attachable:
+    """A persistent volume, as far as attaching it goes."""
+
+    name: UniqueName
+    volume: str
+    """The PersistentVolume's name."""
+    driver: str
+    handle: str
+    is_exclusive: bool
+    """For one node at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A volume of a pod that it has by a claim."""
+
+    volume: str
+    claim: ObjectName
+    is_ephemeral: bool
+
+
+def node_of(pod: Seen) -> str:
+    """Where it needs volumes; empty where it needs none, or none any more."""
+    node = str(_part(pod, "spec").get("nodeName") or "")
+    return "" if is_done_with_volumes(pod) else node
+
+
+def is_done_with_volumes(pod: Seen) -> bool:
+    status = _part(pod, "status")
+    if status.get("phase") in FINAL_PHASES:
+        return True
+    return objects.is_being_deleted(pod) and not any(map(_runs, status.get("containerStatuses") or ()))
+
+
+def _runs(container: Seen) -> bool:
+    state = container.get("state") or {}
+    return state.get("terminated") is None and state.get("waiting") is None
+
+
+def claims_used(pod: Seen) -> Iterator[ClaimUse]:
+    for volume in _part(pod, "spec").get("volumes") or ():
+        name, source = str(volume.get("name") or ""), volume.get("persistentVolumeClaim")
+        if source is not None:
+            yield ClaimUse(
+                name, ObjectName(objects.namespace(pod), str(source.get("claimName") or "")), is_ephemeral=False
+            )
+        elif volume.get("ephemeral") is not None:
+            yield ClaimUse(name, ObjectName(objects.namespace(pod), f"{objects.name(pod)}-{name}"), is_ephemeral=True)
+
+
+def volume_of_claim(claim: Seen | None) -> str:
+    """The name of the PersistentVolume that it is bound to; empty while it is not."""
+    if claim is None or _part(claim, "status").get("phase") != "Bound":
+        return ""
+    return str(_part(claim, "spec").get("volumeName") or "")
+
+
+def attachable_by(pod: Seen, use: ClaimUse, claim: Seen | None, volume: Seen | None) -> Attachable | None:
+    """None where it is not known (yet): one of the objects is missing, or they do not belong together."""
+    if claim is None or volume is None or volume_of_claim(claim) != objects.name(volume):
+        return None
+    if (_part(volume, "spec").get("claimRef") or {}).get("uid") != objects.uid(claim):
+        return None
+    if use.is_ephemeral and (objects.controller_of(claim) or {}).get("uid") != objects.uid(pod):
+        return None
+    return attachable(volume)
+
+
+def attachable(volume: Seen) -> Attachable | None:
+    """None: it is no volume of a CSI driver."""
+    spec = _part(volume, "spec")
+    source = spec.get("csi") or {}
+    driver, handle = str(source.get("driver") or ""), str(source.get("volumeHandle") or "")
+    if not driver or not handle:
+        return None
+    modes = frozenset(spec.get("accessModes") or ())
+    is_exclusive = bool(modes) and not modes & SHARED_MODES
+    return Attachable(persistent_name(driver, handle), objects.name(volume), driver, handle, is_exclusive)
+
+
+def needs_attaching(csi_driver: Seen | None) -> bool:
+    return driver_facts(csi_driver).attach_required
+
+
+def _part(obj: Seen, member: str) -> Seen:
+    part = obj.get(member)
+    return part if isinstance(part, Mapping) else {}

@@ -1,0 +1,65 @@
+"""The seams of pods: their volumes, their containers, the API server, and what is fixed for the node.
+
+A pod waits for its volumes, and lets them go when nothing of it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from onenode.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
+from onenode.kubelet.pods.container_runtime import ContainerRuntime
+from orlop.kube.client import KubeClient
+from orlop.kube.events.event_recorder import EventRecorder
+
+
+class VolumesNotReady(Exception):
+    """In kubelet's words. `told` is whether people hear of it: of a plain timeout they do not."""
+
+    def __init__(self, message: str, *, told: bool = True) -> None:
+        super().__init__(message)
+        self.told = told
+
+
+class SubPathNotReady(Exception):
+    """The sentence is for the log: of what a tenant's links lead to, the pod is told nothing."""
+
+
+class PodVolumes(Protocol):
+    def all_known(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Once, before any of them is begun: all pods of this node there are. What nobody of them has may go."""
+
+    async def ready(self, pod: Mapping[str, Any]) -> VolumeSources:
+        """Returns when every volume that a container of the pod uses is there; may be cancelled and asked again.
+
+        Raises `VolumesNotReady` when it cannot be had, or not within the volume manager's patience.
+        """
+
+    async def sub_path(self, pod: Mapping[str, Any], container: str, wish: SubPathWish) -> Names:
+        """A part of a volume that is ready, for a container that is about to start; `SubPathNotReady`."""
+
+    async def let_go(self, pod: Mapping[str, Any]) -> None:
+        """Nothing of the pod runs any more; returns when none of its volumes is mounted. May be asked twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """`hidden` are absolute paths of this machine, without symbolic links, that no container sees."""
+
+    node_name: str
+    node_address: str = "127.0.0.1"
+    hidden: tuple[str, ...] = ()
+    services: Mapping[str, str] = field(default_factory=dict)
+    """Variables that every container has, with the way to the API."""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What pods may have of the node, by resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeams:
+    client: KubeClient
+    events: EventRecorder
+    containers: ContainerRuntime
+    volumes: PodVolumes

@@ -1,0 +1,156 @@
+"""What must hold before a volume is mounted or mapped: its node, its only pod, and that it is attached here.
+
+Attachments are only read here: another controller attaches and detaches. It takes no volume away that the Node's status
+has in use, so none is used before it stands there; whoever writes that status is asked to do so soon. In the end the
+API server is asked, and no cache, because a volume that is used though it was detached loses data; but not before a
+cache says that it is worth it, since many volumes may wait, and each is checked ten times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from onenode.kubelet.volumes.actual_state import ActualState
+from onenode.kubelet.volumes.steps import event_texts as texts
+from onenode.kubelet.volumes.steps.outcome_rules import NotPrepared, StepFailed
+from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_values import DesiredMount, attachment_name
+from orlop.kube import objects
+from orlop.kube.api_errors import ApiError
+from orlop.kube.kinds import NODE, VOLUME_ATTACHMENT
+from orlop.kube.label_requirements import InvalidSelector, Operator, Requirement
+from orlop.kube.objects import ObjectName
+
+NOT_ATTACHED: Final = "Volume not attached according to node status"
+NOT_IN_USE: Final = "Volume has not been added to the list of VolumesInUse in the node's volume status"
+
+
+class Attachments:
+    def __init__(self, seams: VolumeSeams) -> None:
+        self._client = seams.client
+        self._node = seams.node
+        self._report_node = seams.report_node
+        self._seen_node = seams.seen_node
+
+    async def verify(self, mount: DesiredMount) -> None:
+        """Returns when the volume may be used here; NotPrepared while it is not attached."""
+        if not mount.attach_required:
+            return
+        if (seen := self._seen_node()) is not None:
+            self._check(seen, mount)
+        try:
+            node = await self._client.get(NODE, ObjectName(None, self._node))
+        except ApiError as error:
+            raise NotPrepared(NOT_ATTACHED, error.message) from None
+        self._check(node, mount)
+
+    def _check(self, node: Mapping[str, Any], mount: DesiredMount) -> None:
+        status = _status(node)
+        if mount.volume not in (status.get("volumesInUse") or ()):
+            self._report_node()
+            raise NotPrepared(NOT_IN_USE, mount.volume)
+        if mount.volume not in {one.get("name") for one in status.get("volumesAttached") or ()}:
+            raise NotPrepared(NOT_ATTACHED, f"volume {mount.volume} is not yet in node's status")
+
+    async def publish_context(self, mount: DesiredMount, prefix: str) -> dict[str, str]:
+        """What the attaching told for the node; nothing where nothing is attached."""
+        if not mount.attach_required:
+            return {}
+        name, handle = self._name(mount), mount.spec.handle
+        try:
+            found = await self._client.get(VOLUME_ATTACHMENT, name)
+        except ApiError as error:
+            why = f"volume {handle} has GET error for volume attachment {name}: {error.message}"
+            raise StepFailed(prefix, why) from None
+        if (fault := _fault(found, handle)) is not None:
+            raise StepFailed(prefix, fault)
+        return dict(_status(found).get("attachmentMetadata") or {})
+
+    def _name(self, mount: DesiredMount) -> ObjectName:
+        return ObjectName(None, attachment_name(mount.spec.handle, mount.spec.driver, self._node))
+
+
+def _fault(attachment: Mapping[str, Any], handle: str) -> str | None:
+    if objects.is_being_deleted(attachment):
+        return "volume attachment is being deleted"
+    if _status(attachment).get("attached"):
+        return None
+    if (error := _status(attachment).get("attachError")) is not None:
+        return str(error.get("message") or "")
+    return f"volume {handle} is not attached for volume attachment {objects.name(attachment)}"
+
+
+def _status(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    return obj.get("status") or {}
+
+
+ONE_POD: Final = ("ReadWriteOncePod",)
+
+
+class MountChecks:
+    """Each function is told what an event about its failure begins with."""
+
+    def __init__(self, seams: VolumeSeams, actual: ActualState) -> None:
+        self._seams = seams
+        self._actual = actual
+
+    async def node(self, mount: DesiredMount, prefix: str) -> None:
+        if mount.spec.node_affinity is None:
+            return
+        try:
+            node = await self._seams.client.get(NODE, ObjectName(None, self._seams.node))
+        except ApiError as error:
+            raise StepFailed(prefix, f"error retrieving node: {error.message}") from None
+        if not is_allowed_on(mount.spec.node_affinity, node):
+            raise StepFailed(prefix, texts.NO_MATCHING_TERMS)
+
+    def one_pod(self, mount: DesiredMount, prefix: str) -> None:
+        """Where it is the only access mode: among several nobody knows which one the pod means."""
+        if mount.spec.access_modes == ONE_POD and self._actual.is_used_by_others(mount.volume, mount.pod.uid):
+            raise StepFailed(prefix, texts.IN_USE_BY_ANOTHER)
+
+
+OPERATORS: Final[Mapping[str, Operator]] = {
+    "In": Operator.IN,
+    "NotIn": Operator.NOT_IN,
+    "Exists": Operator.EXISTS,
+    "DoesNotExist": Operator.NOT_EXISTS,
+    "Gt": Operator.GREATER,
+    "Lt": Operator.LESS,
+}
+
+
+def is_allowed_on(required: Mapping[str, Any] | None, node: Mapping[str, Any]) -> bool:
+    """One of the terms is enough; a term that asks for nothing matches nothing."""
+    if required is None:
+        return True
+    return any(_matches(term, node) for term in required.get("nodeSelectorTerms") or ())
+
+
+def _matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    labels = objects.labels(node)
+    named = {"metadata.name": objects.name(node)}
+    return all(_holds(one, labels) for one in expressions) and all(_field_holds(one, named) for one in fields)
+
+
+def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    try:
+        operator = OPERATORS[expression.get("operator", "")]
+        return Requirement(expression.get("key", ""), operator, tuple(expression.get("values") or ())).matches(labels)
+    except (KeyError, InvalidSelector):
+        return False
+
+
+def _field_holds(expression: Mapping[str, Any], fields: Mapping[str, str]) -> bool:
+    value = fields.get(expression.get("key", ""))
+    match expression.get("operator"):
+        case "In":
+            return value in (expression.get("values") or ())
+        case "NotIn":
+            return value is not None and value not in (expression.get("values") or ())
+        case _:
+            return False

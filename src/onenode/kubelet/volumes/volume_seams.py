@@ -1,0 +1,51 @@
+"""The seams of the volume manager: through these it sees and changes the world.
+
+Time, randomness, log and metrics come separately, as a `Runtime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from onenode.host.volume_host import VolumeHost
+from onenode.kubelet.volumes.volume_values import PodFacts, Seen
+from orlop.csi.client import CsiClient
+from orlop.kube.client import KubeClient
+from orlop.kube.events.event_bodies import Reference
+from orlop.kube.events.event_recorder import EventRecorder
+
+T = TypeVar("T")
+
+
+class Drivers(Protocol):
+    """The drivers that are registered on this node."""
+
+    def driver(self, name: str) -> CsiClient | None:
+        """How to call it; None while it is not registered."""
+
+
+class InThread(Protocol):
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Runs what blocks, so that nobody else waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSeams:
+    node: str
+    client: KubeClient
+    csi_driver: Callable[[str], Seen | None]
+    """The CSIDriver object of this name, as last seen."""
+    drivers: Drivers
+    host: VolumeHost
+    in_thread: InThread
+    events: EventRecorder
+    report_node: Callable[[], None] = lambda: None
+    """Have the Node's status written soon: the list of volumes in use may have changed."""
+    seen_node: Callable[[], Seen | None] = lambda: None
+    """Return the Node as a cache has it, where there is one."""
+
+
+def reference_to(pod: PodFacts) -> Reference:
+    return Reference("v1", "Pod", pod.name.name, pod.name.namespace or "", pod.uid)

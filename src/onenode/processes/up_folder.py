@@ -1,0 +1,237 @@
+"""The folder of one `orlop up`: made ready for it, and from outside its end, with every trace removed when asked for.
+
+Order of a beginning: the folder, which must hold nothing of anybody else → its lock → bound on itself → its parts,
+which from then on are made and seen on that mount → recorded as one that runs. Back: the record → the lock, whose file
+may be open on that mount → unbound, unless volumes of pods are mounted below it, which stay as they do when a kubelet
+is stopped, or somebody's driver listens in it. Whoever has taken the lock meanwhile has a file open there, and keeps it
+bound.
+
+Order of an erasure: the process that holds the folder is gone → the folder is held by us → what it left running is
+ended → devices of raw block volumes are released → what is mounted below is unmounted → the folder is unbound, for
+which it must be released → held again, its contents go, and last the folder itself, with its lock. Killed in between,
+the same command goes on. Erases nothing but what is an `orlop up`'s own, in a folder that one has used: whatever else
+is there stays, and with it the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from onenode.host.self_bind_mount import bind_on_itself, is_bound_on_itself, mounted_below, unbind, unmount_below
+from onenode.kubelet.node.kubelet_folders import make_kubelet_folders
+from onenode.kubelet.pods.linux_container_runtime import PROCESSES
+from onenode.kubelet.volumes.volume_paths import BLOCK_ROOT
+from orlop.admin.up_state import DEFAULT_STATE, Holder, InUse, UpState, held, holder_of, is_up_state, recorded
+from orlop.foundation.runtime import Runtime
+from orlop.host.block import loop_devices
+from orlop.host.erase.erase_folder import erase_folder
+from orlop.host.host_errors import HostError
+from orlop.host.kernel import process_records
+from orlop.host.kernel.confined_paths import Mounts, Use, names_in, opened_below, opened_root, remove_empty_folder
+from orlop.host.mounts.mounts import is_mount_point
+from orlop.kube.objects import time_text
+from orlop.processes.daemon import CannotGoOn
+
+OWNER_ONLY: Final = 0o700
+KUBELET_MODE: Final = 0o750
+LONGEST_NAME: Final = 63
+UNFIT: Final = re.compile(r"[^a-z0-9.-]+")
+
+
+@contextmanager
+def held_folder(folder: Path, runtime: Runtime, driver: str = "") -> Iterator[UpState]:
+    """`driver` is the endpoint of one that stands in the place of ours. Raises `CannotGoOn` with the reason."""
+    state = None
+    try:
+        with ExitStack() as stack:
+            state = _prepared(folder, runtime, driver, stack)
+            yield state
+    except HostError as error:
+        raise CannotGoOn(str(error)) from None
+    finally:
+        if state is not None:
+            _unbind(state, runtime)
+
+
+def _prepared(folder: Path, runtime: Runtime, driver: str, stack: ExitStack) -> UpState:
+    try:
+        folder.mkdir(OWNER_ONLY, parents=True, exist_ok=True)
+        state = UpState(Path(os.path.realpath(folder)))
+        _refuse_strangers(state)
+        stack.enter_context(held(state, time_text(runtime.clock.now()), driver))
+        bind_on_itself(str(state.folder))
+        _make_parts(state)
+    except InUse as error:
+        raise CannotGoOn(
+            f"the state folder {folder} is used by {error.holder}. "
+            f"'orlop down --state {folder}' stops that one; another --state is for a second one."
+        ) from None
+    except HostError:
+        raise
+    except OSError as error:
+        raise CannotGoOn(f"the state folder {folder} cannot be used: {error.strerror or error}.") from None
+    try:
+        stack.enter_context(recorded(state))
+    except OSError as error:
+        # Commands then need --state; nothing else depends on it.
+        runtime.log.warning("running orlop up not recorded", folder=str(folder), error=str(error))
+    return state
+
+
+def _refuse_strangers(state: UpState) -> None:
+    """Before anything is made in the folder: `orlop down --erase` must never meet what somebody else keeps there."""
+    if strangers := state.strangers():
+        raise CannotGoOn(
+            f"the state folder {state.folder} holds what is not of an `orlop up`: {_some(strangers)}. "
+            "Name an empty folder, or one that an `orlop up` has used, with --state."
+        )
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _unbind(state: UpState, runtime: Runtime) -> None:
+    try:
+        unbind(str(state.folder))
+    except HostError as error:
+        runtime.log.info("state folder stays mounted", reason=str(error))
+
+
+def _make_parts(state: UpState) -> None:
+    state.kubelet.mkdir(KUBELET_MODE, exist_ok=True)
+    make_kubelet_folders(str(state.kubelet))
+    state.scratch.mkdir(OWNER_ONLY, exist_ok=True)
+    if not state.kubeconfig.is_symlink():
+        state.kubeconfig.symlink_to(f"{state.api.name}/{state.kubeconfig.name}")
+
+
+def node_name(asked: str, state: UpState) -> str:
+    """The one that was asked for, or the one it had before, or this machine's: noted for the next time."""
+    try:
+        name = asked or _noted(state) or _of_this_machine()
+        state.node_name.write_text(f"{name}\n")
+    except OSError as error:
+        raise CannotGoOn(f"{state.node_name} cannot be written: {error.strerror}.") from None
+    return name
+
+
+def _noted(state: UpState) -> str:
+    return state.node_name.read_text().strip() if state.node_name.exists() else ""
+
+
+def _of_this_machine() -> str:
+    name = UNFIT.sub("-", socket.gethostname().lower())[:LONGEST_NAME].strip("-.")
+    return name or "localhost"
+
+
+# ---- the end of it, from outside -------------------------------------------------------------------------------------
+
+
+PATIENCE_SECONDS: Final = 60.0
+
+
+class NotEnded(Exception):
+    """The sentence says why, and what to do."""
+
+
+def stop(state: UpState) -> Holder | None:
+    """Who was stopped; None: nobody used it."""
+    holder = holder_of(state)
+    if holder is None:
+        return None
+    if holder.process is None:
+        raise NotEnded(f"{state.folder} is used by a process that has not said who it is; try again in a moment.")
+    if not process_records.ask_to_end(holder.process, PATIENCE_SECONDS):
+        raise NotEnded(
+            f"Process {holder.process.number} was asked to stop {PATIENCE_SECONDS:.0f} seconds ago and still runs. "
+            f"Look at what it waits for; 'kill -9 {holder.process.number}' loses nothing that was answered."
+        )
+    return holder
+
+
+def why_not_erasable(state: UpState) -> str | None:
+    if not is_up_state(state):
+        return f"{state.folder} was never used by an `orlop up`: nothing is erased."
+    return None
+
+
+def erase(state: UpState, tell: Callable[[str], None]) -> None:
+    """Raises `NotEnded`."""
+    try:
+        with held(state, ""):
+            _end_processes(state)
+            _release_devices(state, tell)
+            _unmount_below(state, tell)
+        unbind(str(state.folder))
+        with held(state, ""):
+            if mounted_below(str(state.folder)):
+                raise NotEnded(f"Something of your own is mounted below {state.folder}: unmount it, and try again.")
+            _erase_folder(state, tell)
+        if state.folder == DEFAULT_STATE:
+            with suppress(OSError):  # others have something there
+                state.folder.parent.rmdir()
+    except InUse as error:
+        raise NotEnded(f"{state.folder} is used again, by {error.holder}: stop that first.") from None
+    except HostError as error:
+        raise NotEnded(str(error)) from None
+
+
+def _end_processes(state: UpState) -> None:
+    """What a killed one left: noted in the kubelet's folder, which is not there when it was killed early."""
+    with ExitStack() as stack:
+        try:
+            kubelet = stack.enter_context(opened_root(str(state.kubelet)))
+            notes = stack.enter_context(opened_below(kubelet, (PROCESSES,), Use.FOLDER_CONTENT, Mounts.CROSSED))
+        except HostError as error:
+            if error.errno == errno.ENOENT:
+                return
+            raise
+        process_records.end_all_noted(notes)
+
+
+def _release_devices(state: UpState, tell: Callable[[str], None]) -> None:
+    """What the kubelet held, and nothing else: other loop devices are a driver's."""
+    folder = "/".join((os.path.realpath(state.kubelet), *BLOCK_ROOT))
+    for path in loop_devices.held_below(folder):
+        loop_devices.release(path)
+        tell(f"let go of {path}")
+
+
+def _unmount_below(state: UpState, tell: Callable[[str], None]) -> None:
+    """What is mounted below a folder that is not bound on itself is none of ours: we mount nothing before."""
+    folder = str(state.folder)
+    if is_bound_on_itself(folder):
+        for path in unmount_below(folder):
+            tell(f"unmounted {folder}/{path}")
+
+
+def _erase_folder(state: UpState, tell: Callable[[str], None]) -> None:
+    """A folder that is somebody's own mount stays, empty; one that holds what is not ours stays with that."""
+    folder, lock, own = state.folder, state.lock.name, state.own_names()
+    with opened_root(str(folder)) as opened:
+        # The lock at last: until then it says whose folder it is, and keeps others out of it.
+        for name in sorted(own & set(names_in(opened)), key=lambda name: name == lock):
+            _erase(opened, name)
+        left = sorted(names_in(opened))
+    if left:
+        tell(f"left {folder}, which holds what is not of an `orlop up`: {', '.join(left[:5])}")
+        return
+    with opened_root(str(folder.parent)) as parent:
+        if not is_mount_point(parent, folder.name):
+            remove_empty_folder(parent, folder.name)
+
+
+def _erase(parent: int, name: str) -> None:
+    erasure = erase_folder(parent, name, threading.Event())
+    if not erasure.is_complete:
+        why = str(erasure.left[0]) if erasure.left else "it was stopped"
+        raise NotEnded(f"{name} is not erased yet: {why}")

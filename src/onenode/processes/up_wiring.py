@@ -1,0 +1,155 @@
+"""What `orlop up` has in its own process: the API server, the controllers beside it, and the kubelet of this machine.
+
+Imported when everything was checked: all of it together costs half a second and 60 MB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onenode.apiserver.access.access_rules import AUTHENTICATED, MASTERS, User
+from onenode.apiserver.edge.in_process_client import InProcessTransport
+from onenode.containers.seccomp_filter_rules import filter_program
+from onenode.controllers.attach_detach import attach_detach
+from onenode.controllers.scheduler import scheduler
+from onenode.kubelet.node.kubelet_wiring import KubeletSettings, RunningKubelet, linux_machine, running_kubelet
+from onenode.kubelet.node.node_api import NodeApi
+from onenode.kubelet.node.node_status_rules import NodeSettings, is_ready
+from onenode.kubelet.server.kubelet_server import KUBELET_SOCKET, serve_kubelet
+from onenode.processes.api_wiring import VERSION, ApiSettings, RunningApi, serving_api
+from orlop import __version__
+from orlop.admin.up_state import DEFAULT_STATE, UpState
+from orlop.csi.grpc.grpc_transport import GrpcConnection
+from orlop.foundation.http_edge import ListenAddress
+from orlop.foundation.runtime import Runtime
+from orlop.foundation.task_group import TaskGroup
+from orlop.foundation.unix_socket import SocketUnusable
+from orlop.host.host_errors import HostError
+from orlop.kube.api_errors import AlreadyExists
+from orlop.kube.cache.informers import Informers
+from orlop.kube.client import KubeClient
+from orlop.kube.events.event_bodies import Reporter
+from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.kinds import CSI_DRIVER
+from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
+from orlop.processes.daemon import CannotGoOn
+
+LAST_EVENTS_SECONDS: Final = 0.5
+CSI_DRIVER_OBJECT: Final[dict[str, Any]] = {
+    "metadata": {"name": "csi.orlop.dev", "labels": {"app.kubernetes.io/name": "orlop"}},
+    "spec": {
+        "volumeLifecycleModes": ["Ephemeral", "Persistent"],
+        "attachRequired": False,
+        "podInfoOnMount": True,
+        "fsGroupPolicy": "File",
+        "seLinuxMount": False,
+    },
+}
+"""As deploy/manifests has it; the label there that no Kubernetes without OpenShift knows is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpOrder:
+    """`driver` is the name of the driver that pods may wait for; empty: it is not known."""
+
+    state: UpState
+    node_name: str
+    listen: ListenAddress
+    most_connections: int
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCluster:
+    api: RunningApi
+    kubelet: RunningKubelet
+    node_name: str
+    driver: str
+
+    async def is_ready(self) -> bool:
+        """Whether pods run, with volumes of the expected driver; one of somebody else comes when he starts it."""
+        return all(self.drivers().values()) and await self.is_node_ready()
+
+    async def is_node_ready(self) -> bool:
+        return is_ready(await self.kubelet.node.registration.node())
+
+    def drivers(self) -> dict[str, bool]:
+        """All that are there, and the expected one also when it is not."""
+        found = dict.fromkeys(self.kubelet.node.drivers, True)
+        return {**({self.driver: False} if self.driver else {}), **found}
+
+    def pods(self) -> Counter[str]:
+        return self.kubelet.pods.phases()
+
+
+@asynccontextmanager
+async def running_cluster(order: UpOrder, runtime: Runtime) -> AsyncIterator[RunningCluster]:
+    """Raises `CannotGoOn` with the reason."""
+    kubelets = {order.node_name: str(order.state.kubelet / KUBELET_SOCKET)}
+    settings = ApiSettings(order.state.api, order.listen, order.most_connections, kubelets.get)
+
+    @asynccontextmanager
+    async def controllers(client: KubeClient, informers: Informers, metrics: WorkqueueMetrics) -> AsyncIterator[None]:
+        async with (
+            _events(client, Reporter("default-scheduler", order.node_name), runtime) as of_scheduler,
+            _events(client, Reporter("attachdetach-controller", order.node_name), runtime) as of_attaching,
+            scheduler(client, informers, runtime, of_scheduler, metrics),
+            attach_detach(client, informers, runtime, of_attaching, metrics),
+        ):
+            yield
+
+    async with serving_api(settings, runtime, controllers) as api, _kubelet(order, api, runtime) as kubelet:
+        yield RunningCluster(api, kubelet, order.node_name, order.driver)
+
+
+@asynccontextmanager
+async def _kubelet(order: UpOrder, api: RunningApi, runtime: Runtime) -> AsyncIterator[RunningKubelet]:
+    clock, random, log = runtime.clock, runtime.random, runtime.log
+    # The rights are a master's, as Kubernetes' own authorizer for nodes is not here.
+    user = User(f"system:node:{order.node_name}", ("system:nodes", MASTERS, AUTHENTICATED))
+    client = KubeClient(InProcessTransport(api.server, user), clock=clock, random=random, log=log, name="kubelet")
+    if order.driver == CSI_DRIVER_OBJECT["metadata"]["name"]:
+        await _ensure_csi_driver(client)
+    if filter_program(machine_name := os.uname().machine) is None:
+        log.warning("no seccomp filter for this machine type, pods run without one", machine=machine_name)
+    node = NodeSettings(order.node_name, VERSION, f"orlop://{__version__}")
+    hidden = tuple(dict.fromkeys(map(str, (order.state.folder, DEFAULT_STATE))))
+    settings = KubeletSettings(node, hidden, order.driver, api.address)
+    try:
+        async with (
+            _events(client, Reporter("kubelet", order.node_name), runtime) as events,
+            Informers(client, clock=clock, random=random, log=log) as informers,
+            linux_machine(order.state.kubelet, GrpcConnection, clock) as machine,
+        ):
+            node_api = NodeApi(order.node_name, client, events)
+            async with (
+                running_kubelet(settings, machine, informers, node_api, runtime) as kubelet,
+                serve_kubelet(order.state.kubelet, kubelet, order.node_name, runtime),
+            ):
+                yield kubelet
+    except (HostError, SocketUnusable) as error:
+        raise CannotGoOn(str(error)) from None
+
+
+async def _ensure_csi_driver(client: KubeClient) -> None:
+    with suppress(AlreadyExists):  # somebody's changes are left as they are
+        await client.create(CSI_DRIVER, CSI_DRIVER_OBJECT)
+
+
+@asynccontextmanager
+async def _events(client: KubeClient, reporter: Reporter, runtime: Runtime) -> AsyncIterator[EventRecorder]:
+    events = EventRecorder(
+        client, reporter, clock=runtime.clock, random=runtime.random, log=runtime.log, metrics=runtime.metrics
+    )
+    async with TaskGroup() as tasks:
+        telling = tasks.start(events.run(), name=f"events of {reporter.controller}")
+        try:
+            yield events
+            await events.drain(LAST_EVENTS_SECONDS)
+        finally:
+            telling.cancel()

@@ -1,0 +1,92 @@
+"""What the headers of a call ask for, and which of them are refused, as gRPC's description of HTTP/2 has it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from orlop.csi.error_codes import CsiError, Internal, InvalidArgument, Unimplemented
+from orlop.csi.grpc.header_blocks import ACCEPTED_ENCODING, ANSWER_BEGINS, Fields, http_status
+
+_SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_CONTENT_TYPE: Final = re.compile(rb"application/grpc(\+proto)?([ \t]*;.*)?", re.DOTALL)
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
+_UNFIT_VALUE: Final = re.compile(rb"[\0\r\n]")
+_OF_REQUESTS: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
+_USUAL: Final = frozenset({b"content-type", b"user-agent", b"te", b"grpc-timeout", b"grpc-accept-encoding"})
+"""Need no look at their names."""
+_OF_CONNECTIONS: Final = frozenset(
+    {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
+)
+LONGEST_PATH: Final = 1024
+METHOD_NOT_ALLOWED, UNSUPPORTED_MEDIA_TYPE = 405, 415
+
+
+class MalformedRequest(ValueError):
+    """No request of HTTP/2 at all: the stream is reset."""
+
+
+class Request(NamedTuple):
+    """`within` is how many seconds the caller waits; None: for ever."""
+
+    path: str
+    within: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`begins` is what the answer's headers begin with."""
+
+    error: CsiError
+    begins: bytes = ANSWER_BEGINS
+
+
+def read_request(fields: Fields) -> Request | Refusal:
+    headers = _checked(fields)
+    if headers[b":method"] != b"POST":
+        return Refusal(Internal("a call is a POST"), http_status(METHOD_NOT_ALLOWED))
+    content_type = headers.get(b"content-type", b"")
+    if content_type != b"application/grpc" and not _CONTENT_TYPE.fullmatch(content_type):
+        return Refusal(InvalidArgument("a call is of the type application/grpc"), http_status(UNSUPPORTED_MEDIA_TYPE))
+    if headers.get(b"grpc-encoding", b"identity") != b"identity":
+        return Refusal(
+            Unimplemented("nothing is decompressed here: send it as it is"), ANSWER_BEGINS + ACCEPTED_ENCODING
+        )
+    try:
+        return Request(headers[b":path"][:LONGEST_PATH].decode(errors="replace"), _within(headers.get(b"grpc-timeout")))
+    except ValueError:
+        return Refusal(Internal("grpc-timeout is not valid: use up to eight digits and one of H, M, S, m, u, n"))
+
+
+def _within(timeout: bytes | None) -> float | None:
+    if timeout is None:
+        return None
+    match = _TIMEOUT.fullmatch(timeout)
+    if match is None:
+        raise ValueError(timeout)
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _checked(fields: Fields) -> Mapping[bytes, bytes]:
+    """Every header's last value; `MalformedRequest` for what RFC 9113 (8.2, 8.3) calls malformed."""
+    headers: dict[bytes, bytes] = {}
+    ordinary = False
+    for name, value in fields:
+        if name in _OF_REQUESTS:
+            if ordinary or name in headers:
+                raise MalformedRequest(f"{name!r} is there twice, or behind others")
+        else:
+            ordinary = True
+            if name not in _USUAL and (name in _OF_CONNECTIONS or not _NAME.fullmatch(name)):
+                raise MalformedRequest(f"no header of HTTP/2 is {name!r}")
+        headers[name] = value
+    if _UNFIT_VALUE.search(b" ".join([value for _, value in fields])):
+        raise MalformedRequest("a header holds what none may")
+    if not headers.get(b":method") or not headers.get(b":scheme") or not headers.get(b":path"):
+        raise MalformedRequest("a request has a method, a scheme and a path")
+    if headers.get(b"te", b"trailers") != b"trailers":
+        raise MalformedRequest("te says trailers, or nothing")
+    return headers

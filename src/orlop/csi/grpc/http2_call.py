@@ -1,0 +1,67 @@
+"""One call of ours on a connection: the request that is still to be sent, and the answers put together of what comes.
+
+Pure. How much may come and go is counted here and decided in `http2_client`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from orlop.csi.error_codes import Internal, ResourceExhausted
+from orlop.csi.transport import LARGEST_MESSAGE
+
+STREAM_WINDOW: Final = LARGEST_MESSAGE + (64 << 10)
+"""What a driver may send on a call before it gets a window update."""
+_PREFIX: Final = struct.Struct(">BL")
+PREFIX_BYTES: Final = _PREFIX.size
+
+
+class ClientCall:
+    __slots__ = (
+        *("_arrived", "block", "is_answered", "number", "receive_window", "refusals", "request", "send_window"),
+        *("stream", "to_send", "unreported"),
+    )
+
+    def __init__(self, number: int, block: bytes, request: bytes) -> None:
+        self.number = number
+        self.block = block
+        self.request = request
+        self.stream = 0
+        """Of HTTP/2; none while it waits."""
+        self.to_send = memoryview(b"")
+        self.send_window = 0
+        self.refusals = 0
+        self.receive_window = STREAM_WINDOW
+        self.unreported = 0
+        """Bytes that were read, and not yet returned to the server by a window update."""
+        self.is_answered = False
+        """Whether the headers of the answer are here."""
+        self._arrived = b""
+
+    def messages(self, data: bytes) -> list[bytes]:
+        """Those that are complete by this; raises what the call ends with."""
+        arrived = self._arrived + data if self._arrived else data
+        found: list[bytes] = []
+        at = 0
+        while len(arrived) - at >= _PREFIX.size:
+            begin = at + _PREFIX.size
+            end = begin + _checked_length(*_PREFIX.unpack_from(arrived, at))
+            if len(arrived) < end:
+                break
+            found.append(arrived[begin:end])
+            at = end
+        self._arrived = arrived[at:] if at else arrived
+        return found
+
+    @property
+    def is_in_message(self) -> bool:
+        return bool(self._arrived)
+
+
+def _checked_length(compressed: int, length: int) -> int:
+    if compressed:
+        raise Internal("the driver's response is compressed, which we did not ask for")
+    if length > LARGEST_MESSAGE:
+        raise ResourceExhausted(f"the driver's response has {length} bytes: at most {LARGEST_MESSAGE} are allowed")
+    return length

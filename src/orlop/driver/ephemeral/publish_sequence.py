@@ -1,0 +1,353 @@
+"""The order of effects of publish, unpublish and burial on the machine, and how a failed one is undone.
+
+- publish: the record names the target → the folder is live, limited and durable → the target exists → bind.
+- unpublish: unmount → remove the target → the record forgets it, or, at the last target, the folder is buried.
+- bury: one rename, whose new name holds the time of the burial and the lifespan. keep: another such rename.
+
+Every step first checks whether it was done already, so each function can be repeated after a kill at any point. All
+functions block and know one volume only; the caller makes sure that no two of them work on one volume or one target.
+Publish, unpublish and bury are `BatchedWork`: they yield where an fsync or a snapshot of the mounts serves others too.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Final
+
+import msgspec
+
+from orlop.csi.error_codes import CODE_OF_ERRNO, AlreadyExists, Code, FailedPrecondition, Unavailable, error_of
+from orlop.driver.ephemeral.folder_index import live_place, read_record, retained_place, trash_place
+from orlop.driver.ephemeral.project_numbers import ProjectNumbers
+from orlop.driver.ephemeral.publish_request_rules import PublishOrder, new_record, why_limits_are_refused
+from orlop.host.batched_work import BatchedWork, FlushShelf, SnapshotMounts
+from orlop.host.folders.project_quota import FolderQuota, ProjectLimits
+from orlop.host.host_errors import HostError
+from orlop.host.mounts.mount_option_rules import MountOptions, parse_mount_options
+from orlop.host.mounts.mounts import FileIdentity
+from orlop.host.node_host import FolderPlace, FolderState, MountSnapshot, Names, NodeHost
+from orlop.records.ephemeral_folder import Burial, FolderOptions, FolderRecord, encode_record
+
+LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
+"""A path that leads over a symbolic link or a file: nothing of ours is there."""
+CODES: Final = {
+    **CODE_OF_ERRNO,
+    **dict.fromkeys(LEADS_ASTRAY, Code.INVALID_ARGUMENT),
+    errno.EOPNOTSUPP: Code.FAILED_PRECONDITION,
+    errno.ETIMEDOUT: Code.UNAVAILABLE,
+}
+Undo = list[Callable[[], object]]
+
+
+class PublishSequence:
+    def __init__(self, host: NodeHost, numbers: ProjectNumbers) -> None:
+        self._host = host
+        self._numbers = numbers
+        self._workdir = host.workdir
+        self._kubelet_dir = host.kubelet_dir
+        self._flush_live = FlushShelf(host.workdir, FolderState.LIVE)
+
+    # ---- publish -----------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, order: PublishOrder, known: FolderRecord | None, burial: Burial | None, now: float
+    ) -> BatchedWork[FolderRecord]:
+        """Publish a volume. `known` is the record of its folder, if it has one; `burial` is set if it is retained."""
+        with as_csi_errors():
+            place = live_place(order.volume_id) if burial is None else retained_place(burial)
+            if known is not None and not self._exists(place):
+                # Somebody removed the folder by hand. The options it was published with stand: today's limits are for
+                # volumes that come today.
+                order, known, burial = replace(order, options=known.options), None, None
+            # A buried folder has no targets, even if its record still lists some.
+            base = known if burial is None or known is None else msgspec.structs.replace(known, targets=())
+            record = _with_target(base or new_record(order, now), order.target)
+            if record != known or burial is not None:
+                self._refuse_unenforced_limits(order, record)
+            # After a final error kubelet deletes the target and never calls NodeUnpublishVolume. So a failed publish
+            # leaves nothing behind: every effect is undone, the last one first, before the error is returned.
+            with undo_on_failure() as undo:
+                if known is None:
+                    record = yield from self._create(record, now, undo)
+                else:
+                    # The record before the mount: after a crash the record must name everything that is mounted.
+                    self._write_record(place, known, record, undo)
+                    yield from self._resurrect(burial, undo)
+                # Bind last. Once the target is mounted the pod can write, and what it writes must not be lost or
+                # unlimited: by now the record is durable and the quota is set.
+                self._bind(order, undo)
+            return record
+
+    def _refuse_unenforced_limits(self, order: PublishOrder, record: FolderRecord) -> None:
+        # Asked of the record, not the request: a folder that was created without limits stays without.
+        reason = self._workdir.why_no_quota() if limits_of(record.options) is not None else None
+        if reason is not None:
+            raise FailedPrecondition(why_limits_are_refused(order.limited_by, reason))
+
+    def _create(self, record: FolderRecord, now: float, undo: Undo) -> BatchedWork[FolderRecord]:
+        limits = limits_of(record.options)
+        if limits is None:
+            yield from self._create_folder(record, None, now, undo)
+            return record
+        # Reserved until the folder has the number: before that, the file system does not know that it is in use.
+        with self._numbers.reserved() as project:
+            numbered = msgspec.structs.replace(record, project=project)
+            yield from self._create_folder(numbered, FolderQuota(project, limits), now, undo)
+            return numbered
+
+    def _create_folder(
+        self, record: FolderRecord, quota: FolderQuota | None, now: float, undo: Undo
+    ) -> BatchedWork[None]:
+        place = live_place(record.volume_id)
+        # Registered before the call: a create that fails may have got half way, or all the way.
+        undo.append(partial(self._discard_new, record.volume_id, now))
+        try:
+            self._workdir.create(place, encode_record(record), record.options.mode, quota)
+        except HostError as error:
+            if error.errno == errno.EEXIST:
+                undo.pop()  # not ours: it must not go to the trash
+                raise FailedPrecondition(
+                    f"the folder {place} of the working directory exists and has no record that can be read: "
+                    "it is left alone; look at it, and move it away if nobody needs it"
+                ) from error
+            raise
+        yield self._flush_live
+
+    def _discard_new(self, volume_id: str, now: float) -> None:
+        place = live_place(volume_id)
+        self._workdir.remove_half_made(place)
+        self._move_durably(place, trash_place(Burial(volume_id, now, 0.0)))
+
+    def _write_record(self, place: FolderPlace, before: FolderRecord, after: FolderRecord, undo: Undo) -> None:
+        if before != after:
+            undo.append(partial(self._workdir.write_record, place, encode_record(before)))
+            self._workdir.write_record(place, encode_record(after))
+
+    def _resurrect(self, burial: Burial | None, undo: Undo) -> BatchedWork[None]:
+        if burial is None:
+            return
+        place = live_place(burial.volume_id)
+        undo.append(partial(self._move_durably, place, retained_place(burial)))
+        self._workdir.move(retained_place(burial), place)
+        # Before the bind: after a power loss the folder must not be found retained, with what the pod wrote since.
+        yield self._flush_live
+
+    def _bind(self, order: PublishOrder, undo: Undo) -> None:
+        target, place, options = _names(order.target), live_place(order.volume_id), mount_options(order)
+        undo.append(partial(self._remove_target_if_empty, target))
+        is_new = self._kubelet_dir.make_target(target)
+        mounted = None if is_new else self._kubelet_dir.mounted_at(target)
+        if mounted is None:
+            if not is_new:
+                self._refuse_hiding_files(order.target)
+            undo.append(partial(self._kubelet_dir.unmount, target))
+            self._host.bind(place, target, options)
+        elif mounted.root != self._workdir.identity(place):
+            raise FailedPrecondition(f"something else is mounted at the target {order.target}: it has to go first")
+        elif not mounted.options.fulfil(options):
+            words = ",".join(mounted.options.words())
+            raise AlreadyExists(f"the volume is mounted at the target {order.target} with other options: {words}")
+
+    def _refuse_hiding_files(self, target: str) -> None:
+        # Nobody sees files below a mount, and after the unmount they would keep the target from being removed.
+        names = self._kubelet_dir.names_in(_names(target))
+        if names:
+            raise FailedPrecondition(
+                f"the target {target} is not empty, and not of our making: it holds {min(names)[:100]!r}, which would "
+                "be hidden; look whose it is, and move it away"
+            )
+
+    def _remove_target_if_empty(self, target: Names) -> None:
+        try:
+            self._kubelet_dir.remove_target(target)
+        except HostError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, *LEADS_ASTRAY}:
+                raise
+
+    # ---- unpublish ---------------------------------------------------------------------------------------------------
+
+    def unpublish(
+        self, target: str, record: FolderRecord | None, now: float, lifespan: float
+    ) -> BatchedWork[FolderRecord | Burial | None]:
+        """Unpublish a volume from one target. Return its record, its burial after the last target, or None."""
+        # Unmount before the record forgets the target: after a crash in between, the record must name what is mounted.
+        self._remove_target(target, record)
+        if record is None:
+            return None
+        # Containers have the volume mounted in namespaces of their own, where unmounting the target does not reach.
+        if any(other != target for other in record.targets) or (yield from self.is_mounted(record.volume_id)):
+            return self._forget_target(record, target)
+        return (yield from self.bury(record.volume_id, now, lifespan))
+
+    def is_mounted(self, volume_id: str) -> BatchedWork[bool]:
+        with as_csi_errors():
+            mounts: MountSnapshot = yield SnapshotMounts(self._workdir)
+            return mounts.is_mounted(live_place(volume_id))
+
+    def _remove_target(self, target: str, record: FolderRecord | None) -> None:
+        names = _names(target)
+        with as_csi_errors():
+            mounted = self._kubelet_dir.mounted_at(names)
+            # A mount whose folder was removed has no identity that could be compared; it is empty, and nobody's loss.
+            if mounted is not None and not mounted.is_removed:
+                self._refuse_foreign_mount(mounted.root, target, record)
+            self._kubelet_dir.unmount(names)
+            try:
+                self._kubelet_dir.remove_target(names)
+            except HostError as error:
+                if error.errno == errno.ENOTEMPTY:
+                    self._refuse_removing_files(target)
+                raise
+
+    def _refuse_removing_files(self, target: str) -> None:
+        # Written there while nothing was mounted: it may be the only copy.
+        names = self._kubelet_dir.names_in(_names(target))
+        if names:
+            raise FailedPrecondition(
+                f"the volume is unmounted, but its target {target} cannot be removed: below the mount it holds "
+                f"{min(names)[:100]!r}, which is not of our making; look whose it is, and move it away"
+            )
+
+    def _refuse_foreign_mount(self, root: FileIdentity, target: str, record: FolderRecord | None) -> None:
+        if record is not None and self._identity(record.volume_id) == root:
+            return
+        # Not the folder the request names; but perhaps its record is damaged, or another of ours got there by mistake.
+        listing = self._workdir.listing(FolderState.LIVE)
+        names = [*(folder.name for folder in listing.folders), *(stranger.name for stranger in listing.strangers)]
+        name = next((name for name in names if self._identity(name) == root), None)
+        if name is None:
+            raise FailedPrecondition(f"what is mounted at the target {target} is no folder of this driver")
+        other = read_record(self._workdir, live_place(name))
+        if other is not None and target in other.targets:
+            raise FailedPrecondition(
+                f"what is mounted at the target {target} is the volume {name}, which is published there: "
+                "unpublish that one, by its own id"
+            )
+
+    def _forget_target(self, record: FolderRecord, target: str) -> FolderRecord:
+        targets = tuple(other for other in record.targets if other != target)
+        after = msgspec.structs.replace(record, targets=targets)
+        if after != record:
+            with as_csi_errors():
+                self._workdir.write_record(live_place(record.volume_id), encode_record(after))
+        return after
+
+    def bury(self, volume_id: str, now: float, lifespan: float) -> BatchedWork[Burial]:
+        """Move a live folder to the retained ones; without a lifespan, to the trash."""
+        burial = Burial(volume_id, round(now, 3), round(lifespan, 3))
+        place, retained = live_place(volume_id), retained_place(burial)
+        with as_csi_errors(), undo_on_failure() as undo:
+            if burial.lifespan_seconds > 0:  # as written down: less than a millisecond is none
+                undo.append(partial(self._move_durably, retained, place))
+                self._move(place, retained)
+                yield FlushShelf(self._workdir, FolderState.RETAINED)
+            else:
+                # Never undone: the purge may have found it in the trash, and be erasing it.
+                self._move_durably(place, trash_place(burial))
+        return burial
+
+    def keep(self, burial: Burial, lifespan: float) -> Burial:
+        """Retain a folder for longer: one rename. Where that fails, its old name is its name."""
+        longer = Burial(burial.volume_id, burial.buried_at, round(lifespan, 3))
+        if longer.folder_name == burial.folder_name:
+            return burial  # less than a millisecond more
+        with as_csi_errors(), undo_on_failure() as undo:
+            undo.append(partial(self._move_durably, retained_place(longer), retained_place(burial)))
+            self._workdir.move(retained_place(burial), retained_place(longer))
+            self._workdir.make_durable(FolderState.RETAINED)
+        return longer
+
+    def discard(self, burial: Burial) -> None:
+        """Move a retained folder to the trash."""
+        with as_csi_errors():
+            self._move_durably(retained_place(burial), trash_place(burial))
+
+    # ---- folders -----------------------------------------------------------------------------------------------------
+
+    def _exists(self, place: FolderPlace) -> bool:
+        try:
+            self._workdir.identity(place)
+        except HostError as error:
+            return error.errno != errno.ENOENT
+        return True
+
+    def _identity(self, name: str) -> FileIdentity | None:
+        try:
+            return self._workdir.identity(live_place(name))
+        except HostError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                return None
+            raise
+
+    def _move_durably(self, place: FolderPlace, to: FolderPlace) -> None:
+        self._move(place, to)
+        self._workdir.make_durable(to.state)
+
+    def _move(self, place: FolderPlace, to: FolderPlace) -> None:
+        try:
+            self._workdir.move(place, to)
+        except HostError as error:
+            # Gone: an earlier call that failed or was killed has moved it, or somebody removed it by hand.
+            if error.errno != errno.ENOENT:
+                raise
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def as_csi_errors() -> Iterator[None]:
+    """Raise the machine's errors with a status code of CSI; their sentences are written for the caller."""
+    try:
+        yield
+    except HostError as error:
+        raise error_of(CODES.get(error.errno or 0, Code.INTERNAL), str(error)) from error
+
+
+@contextmanager
+def undo_on_failure() -> Iterator[Undo]:
+    """Call what was appended, in reverse order, if the block fails. Append before each effect, not after it."""
+    undo: Undo = []
+    try:
+        yield undo
+    except Exception as cause:
+        for act in reversed(undo):
+            try:
+                act()
+            except HostError as error:
+                # UNAVAILABLE is not final: kubelet calls again, and finds what is left.
+                raise Unavailable(f"{cause}; and what had been done could not be undone: {error}") from cause
+        raise
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def limits_of(options: FolderOptions) -> ProjectLimits | None:
+    """Return None for a folder without limits."""
+    if not options.size_bytes and not options.inodes:
+        return None
+    return ProjectLimits(options.size_bytes or None, options.inodes or None)
+
+
+def mount_options(order: PublishOrder) -> MountOptions:
+    return _parsed_options(order.options.mount_options, order.options.read_only)
+
+
+@lru_cache
+def _parsed_options(words: tuple[str, ...], read_only: bool) -> MountOptions:  # noqa: FBT001 - a key
+    return parse_mount_options((*words, *(("ro",) if read_only else ())))
+
+
+def _with_target(record: FolderRecord, target: str) -> FolderRecord:
+    if target in record.targets:
+        return record
+    return msgspec.structs.replace(record, targets=(*record.targets, target))
+
+
+def _names(target: str) -> Names:
+    return tuple(target.split("/"))

@@ -1,0 +1,264 @@
+"""Serve the requests of `orlop afterlife`: from the book, and through the parts that change folders.
+
+Reading is `afterlife_reading`'s. Keeping and erasing go through `Folders` and the `Reaper`, which hold the volume's key
+and state their order of effects. A living pod's folder is neither shown nor changed here.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from msgspec.structs import replace
+
+from orlop.csi.error_codes import CsiError
+from orlop.driver.ephemeral.afterlife.reaper import Reaper
+from orlop.driver.ephemeral.afterlife.retention_rules import DiskSpace, Moment, pressure_factor
+from orlop.driver.ephemeral.folder_index import Retained, retained_place
+from orlop.driver.ephemeral.locked_folders import Folders
+from orlop.driver.ephemeral.requests.admin_socket import Conversation, RequestRefused, in_bounds
+from orlop.driver.ephemeral.requests.afterlife_reading import AfterlifeReading, FolderAccess
+from orlop.driver.ephemeral.requests.afterlife_report_rules import (
+    FolderFacts,
+    KeepFor,
+    Meant,
+    NotMeant,
+    TooLong,
+    folder_meant,
+    keep_decision,
+    next_to_go,
+    row_of,
+    usage_by_namespace,
+)
+from orlop.foundation.clock import Clock
+from orlop.foundation.duration import Duration
+from orlop.foundation.keyed_lock import KeyHeld
+from orlop.foundation.structured_log import Log
+from orlop.host.host_errors import HostError
+from orlop.host.node_host import Workdir
+from orlop.host.threads import Threads
+from orlop.records.afterlife_report import (
+    AskUsage,
+    Done,
+    Download,
+    Erase,
+    Erasing,
+    Folder,
+    FolderRow,
+    Keep,
+    Kept,
+    ListFiles,
+    ListFolders,
+    NextErase,
+    ReadFile,
+    Refused,
+    Restore,
+    Rows,
+    ShowFolder,
+    Usage,
+)
+from orlop.records.ephemeral_folder import Burial
+
+ROWS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AfterlifeSettings:
+    """What the admin has set: working directory, headroom in effect with its reason, longest lifespan in seconds."""
+
+    workdir: str
+    headroom: Fraction
+    headroom_why: str
+    max_afterlifespan: float
+
+
+class AfterlifeRequests:
+    """A handler for `admin_socket`; `access` gives the folders themselves."""
+
+    def __init__(  # noqa: PLR0913 - its parts, each by name
+        self,
+        folders: Folders,
+        reaper: Reaper,
+        workdir: Workdir,
+        access: FolderAccess,
+        settings: AfterlifeSettings,
+        *,
+        threads: Threads,
+        timed_threads: Threads,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """`threads` read folders, for as long as that takes; `timed_threads` answer within seconds, or fail."""
+        self._folders = folders
+        self._book = folders.book
+        self._reaper = reaper
+        self._workdir = workdir
+        self._settings = settings
+        self._timed_threads = timed_threads
+        self._clock = clock
+        self._log = log
+        self._reading = AfterlifeReading(folders, access, self._meant, threads, clock, log)
+
+    async def __call__(self, conversation: Conversation) -> None:
+        try:
+            await self._answer(conversation)
+        except RequestRefused as refusal:
+            await conversation.answer(Refused(refusal.why, str(refusal)))
+        except HostError as error:
+            is_missing = error.errno == errno.ENOENT
+            await conversation.answer(Refused("not-found" if is_missing else "refused", in_bounds(str(error))))
+        except (CsiError, KeyHeld) as error:
+            await conversation.answer(Refused("refused", _sentence(error)))
+
+    async def _answer(self, conversation: Conversation) -> None:
+        match conversation.question:
+            case ListFolders():
+                await self._list(conversation)
+            case ShowFolder(id=wanted):
+                await conversation.answer(Folder(self._row(self._retained(wanted), await self._factor())))
+            case Keep() as keep:
+                conversation.when_client_goes = _carry_on
+                await conversation.answer(await self._keep(keep))
+            case Erase() as erase:
+                conversation.when_client_goes = _carry_on
+                await conversation.answer(await self._erase(erase, conversation))
+            case AskUsage():
+                await conversation.answer(await self._usage())
+            case ListFiles() as question:
+                await self._reading.list_files(question, conversation)
+            case ReadFile() as question:
+                await self._reading.read_file(question, conversation)
+            case Download() as question:
+                await self._reading.download(question, conversation)
+            case Restore() as question:
+                await self._reading.restore(question, conversation)
+
+    # ---- looking -----------------------------------------------------------------------------------------------------
+
+    async def _list(self, conversation: Conversation) -> None:
+        factor, everything = await self._factor(), list(self._book.retained.values())
+        for start in range(0, len(everything), ROWS_AT_ONCE):
+            page, now = everything[start : start + ROWS_AT_ONCE], self._now()
+            await conversation.answer(Rows(tuple(row_of(self._facts(retained, now), factor) for retained in page)))
+            await self._clock.sleep(0)  # pods are served between two pages, however fast the client takes them
+        await conversation.answer(Done())
+
+    async def _usage(self) -> Usage:
+        room = await self._timed_threads(self._workdir.room)
+        space = DiskSpace(room.total_bytes, room.free_bytes, room.total_inodes, room.free_inodes)
+        factor = pressure_factor(space, self._settings.headroom)
+        folders = self._book.in_afterlife(self._now())
+        first = next_to_go(folders, factor)
+        return Usage(
+            namespaces=usage_by_namespace(folders),
+            total_bytes=room.total_bytes,
+            free_bytes=room.free_bytes,
+            total_inodes=room.total_inodes,
+            free_inodes=room.free_inodes,
+            headroom=float(self._settings.headroom),
+            headroom_why=self._settings.headroom_why,
+            factor=float(factor),
+            max_afterlifespan_seconds=self._settings.max_afterlifespan,
+            next_erase=NextErase(self._row(self._book.retained[first[0]], factor), first[1].value) if first else None,
+        )
+
+    # ---- changing ----------------------------------------------------------------------------------------------------
+
+    async def _keep(self, keep: Keep) -> Kept:
+        retained, longest = self._retained(keep.id), self._settings.max_afterlifespan
+        age = self._book.age(retained, self._now())
+        match keep_decision(age, retained.burial.lifespan_seconds, keep.seconds, longest):
+            case TooLong(most):
+                raise RequestRefused("refused", _too_long(retained.volume_id, most, longest))
+            case KeepFor(lifespan):
+                if keep.dry_run:
+                    longer = Burial(retained.volume_id, retained.burial.buried_at, lifespan)
+                    return Kept(self._row(replace(retained, burial=longer), await self._factor()), changed=True)
+                if not await self._folders.keep(retained.volume_id, lifespan):
+                    raise RequestRefused.gone(retained.volume_id)
+                return Kept(self._row(self._retained(retained.volume_id), await self._factor()), changed=True)
+            case _:
+                return Kept(self._row(retained, await self._factor()), changed=False)
+
+    async def _erase(self, erase: Erase, conversation: Conversation) -> Erasing:
+        factor, mounted = await self._factor(), await self._timed_threads(self._workdir.mounted_folders)
+        retained = self._retained(erase.id)
+        if self._book.readers[retained.volume_id]:
+            raise RequestRefused("refused", _being_read(retained.volume_id, self._book.readers[retained.volume_id]))
+        if retained_place(retained.burial) in mounted:
+            raise RequestRefused(
+                "refused",
+                f"The folder of {retained.volume_id} is mounted somewhere: it cannot be erased until it is not.",
+            )
+        row = self._row(retained, factor)
+        if not erase.dry_run:
+            self._log.info("asked to erase", volume=retained.volume_id, by_process=conversation.peer.process)
+            await self._reaper.erase_as_asked(retained.volume_id)
+        return Erasing(row)
+
+    # ---- the book ----------------------------------------------------------------------------------------------------
+
+    def _meant(self, wanted: str) -> str:
+        live = self._book.live
+        given_back = [volume_id for volume_id, record in live.items() if not record.targets]
+        match folder_meant(wanted, self._book.retained, live, given_back):
+            case Meant(volume_id):
+                return volume_id
+            case NotMeant(why, sentence):
+                raise RequestRefused(why, sentence)
+
+    def _retained(self, wanted: str) -> Retained:
+        return self._book.retained[self._meant(wanted)]
+
+    def _row(self, retained: Retained, factor: Fraction) -> FolderRow:
+        return row_of(self._facts(retained, self._now()), factor)
+
+    def _facts(self, retained: Retained, now: Moment) -> FolderFacts:
+        return FolderFacts(
+            retained.record,
+            retained.burial,
+            self._book.age(retained, now),
+            now.wall,
+            retained.bytes_used,
+            self._book.readers[retained.volume_id],
+            self._reaper.trouble_with(retained.volume_id) or "",
+            f"{self._settings.workdir}/{retained_place(retained.burial)}",
+        )
+
+    async def _factor(self) -> Fraction:
+        room = await self._timed_threads(self._workdir.room)
+        space = DiskSpace(room.total_bytes, room.free_bytes, room.total_inodes, room.free_inodes)
+        return pressure_factor(space, self._settings.headroom)
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.now().timestamp(), self._clock.elapsed())
+
+
+def _carry_on() -> None:
+    """What has begun to change is changed to its end, so that the book is as the disk is."""
+
+
+def _too_long(volume_id: str, most: float, longest: float) -> str:
+    limit = f"the admin lets no folder be kept longer than {_shown(longest)} after its pod went (--max-afterlifespan)"
+    if most < 1:
+        return f"{volume_id} cannot be kept longer: {limit}. Download or restore it."
+    return (
+        f"{volume_id} cannot be kept so long: {limit}, which is {_shown(most)} from now. Ask for less, or download it."
+    )
+
+
+def _shown(seconds: float) -> str:
+    return str(Duration.of(seconds=int(seconds)))
+
+
+def _being_read(volume_id: str, readers: int) -> str:
+    by = "somebody reads it" if readers == 1 else f"{readers} read it"
+    return f"The folder of {volume_id} cannot be erased now: {by}. Try again when they are done."
+
+
+def _sentence(error: CsiError | KeyHeld) -> str:
+    if isinstance(error, KeyHeld):
+        return f"The folder of {error.key} is being worked on ({error.holder}). Try again in a moment."
+    return error.message

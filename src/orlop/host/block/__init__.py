@@ -1,0 +1,1 @@
+"""Block devices: loop devices over image files."""

@@ -1,0 +1,346 @@
+"""Unlink everything in one tree, in several threads: choose the next folder, and empty it.
+
+A folder is swept: what is no folder is unlinked, its subfolders are put on the stack, and when the last of them is gone
+it is removed itself. The newest is taken first, so that few folders are open at a time; where they become too many,
+subfolders are moved aside instead of entered. A folder that is never empty is swept a bounded number of times.
+
+Nothing here recurses, and nothing waits but for the other workers and the pauses asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import threading
+from enum import Enum, auto
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+from orlop.host.erase.erasure import Erasure, ErasureReport
+from orlop.host.erase.obstacles import OWNER_ONLY, Obstacles
+from orlop.host.folders.folder_entries import entries_in_batches
+from orlop.host.kernel.confined_paths import open_child_folder
+from orlop.host.kernel.system_calls import RENAME_NO_REPLACE, renameat2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+MOST_OPEN: Final = 96
+"""Folders open at a time; a process may have 1,024 descriptors."""
+MOST_SUBFOLDERS_AT_ONCE: Final = 10_000
+MOST_STEPS_OF_A_SWEEP: Final = 1_000_000
+MOST_SWEEPS: Final = 8
+STEPS_BETWEEN_PAUSES: Final = 256
+MOST_NAMES_TRIED: Final = 10_000
+CLOSED: Final = -1
+NOT_A_FOLDER: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
+NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+
+
+class Outcome(Enum):
+    GONE = auto()
+    STAYS = auto()
+    AGAIN = auto()
+
+
+class Folder:
+    """One that is to go. `parent` is open as long as it has unfinished subfolders."""
+
+    __slots__ = ("descriptor", "name", "parent", "stuck", "sweep_again", "sweeps", "unfinished")
+
+    def __init__(self, parent: Folder | None, name: str, descriptor: int = CLOSED) -> None:
+        self.parent = parent
+        self.name = name
+        self.descriptor = descriptor
+        self.unfinished = 0  # subfolders handed out and not settled
+        self.sweeps = 0  # that ended with a folder that was not empty
+        self.stuck = False  # something in it cannot be erased, and is in the report
+        self.sweep_again = False  # there is more in it that nobody has put there meanwhile
+
+    def path(self) -> str:
+        names: list[str] = []
+        folder: Folder | None = self
+        while folder is not None and folder.parent is not None and folder.parent.parent is not None:
+            names.append(folder.name)
+            folder = folder.parent
+        return "/".join(reversed(names)) or "."
+
+    def path_to(self, name: str) -> str:
+        return f"{self.path()}/{name}".removeprefix("./")
+
+
+class UnlinkWalk:
+    def __init__(self, trash: int, rest_name: str, stop: threading.Event, pause_seconds: Callable[[], float]) -> None:
+        self._top = Folder(None, "", trash)
+        self._root = self._top
+        self._rest_name = rest_name
+        self._rest = CLOSED
+        self._stop = stop
+        self._pause_seconds = pause_seconds
+        self._report = ErasureReport()
+        self._obstacles = Obstacles()
+        self._numbers = itertools.count()
+        self._open: set[Folder] = set()
+        self._waiting: list[Folder] = []
+        self._busy = 0
+        self._failed = False
+        self._changed = threading.Condition()
+
+    def begin(self, name: str) -> None:
+        """What `run` erases next."""
+        self._root = Folder(self._top, name)
+        self._waiting.append(self._root)
+
+    def run(self) -> None:
+        """Works until all is done or stopped; called by each worker."""
+        while (folder := self._take()) is not None:
+            try:
+                self._work_on(folder)
+            except BaseException:
+                self._failed = True  # the others end too, and the caller sees why
+                raise
+            finally:
+                self._put_down()
+
+    def report(self) -> Erasure:
+        stopped = self._stop.is_set() and bool(self._waiting or self._open)
+        report = self._report
+        detached = self._obstacles.mounts_detached
+        return Erasure(report.removed, detached, tuple(report.left), report.left_count, stopped)
+
+    # ---- sharing the work --------------------------------------------------------------------------------------------
+
+    def _take(self) -> Folder | None:
+        with self._changed:
+            while self._busy and not self._waiting and not self._failed:
+                self._changed.wait()
+            if self._failed or not self._waiting or self._stop.is_set():
+                return None
+            self._busy += 1
+            return self._waiting.pop()
+
+    def _put_down(self) -> None:
+        with self._changed:
+            self._busy -= 1
+            self._changed.notify_all()
+
+    def _hand_out(self, folder: Folder, names: list[str]) -> None:
+        with self._changed:
+            folder.unfinished = len(names)
+            self._waiting.extend(Folder(folder, name) for name in names)
+            self._changed.notify_all()
+
+    def _settle(self, folder: Folder, outcome: Outcome) -> Folder | None:
+        """The folder above, when this was the last thing to wait for in it."""
+        parent = folder.parent
+        if outcome is Outcome.AGAIN:
+            with self._changed:
+                self._waiting.append(folder)
+            return None
+        self._close(folder)
+        if parent is None or parent is self._top:
+            return None
+        with self._changed:
+            parent.stuck |= outcome is Outcome.STAYS
+            parent.unfinished -= 1
+            return None if parent.unfinished else parent
+
+    # ---- one folder --------------------------------------------------------------------------------------------------
+
+    def _work_on(self, folder: Folder) -> None:
+        outcome = self._enter(folder)
+        if outcome is Outcome.AGAIN:
+            subfolders = self._move_aside_if_many(folder, self._sweep(folder))
+            if self._stop.is_set():
+                return
+            if subfolders:
+                self._hand_out(folder, subfolders)
+                return
+            outcome = self._remove(folder)
+        # Not by recursion: the last of 20,000 levels finishes all above it.
+        above = self._settle(folder, outcome)
+        while above is not None and not self._stop.is_set():
+            above = self._settle(above, self._remove(above))
+
+    def _enter(self, folder: Folder) -> Outcome:
+        """AGAIN when it is open now and can be swept."""
+        if folder.descriptor != CLOSED:
+            return Outcome.AGAIN
+        above = _parent(folder)
+        try:
+            descriptor = self._obstacles.overcome(
+                above.descriptor, folder.name, lambda: open_child_folder(above.descriptor, folder.name)
+            )
+        except FileNotFoundError:
+            return Outcome.GONE
+        except OSError as error:
+            return self._not_entered(folder, error)
+        folder.descriptor = descriptor
+        self._open.add(folder)
+        return Outcome.AGAIN
+
+    def _not_entered(self, folder: Folder, error: OSError) -> Outcome:
+        if error.errno in NOT_A_FOLDER:
+            self._unlink_all(_parent(folder), [os.fsencode(folder.name)])
+            return Outcome.GONE
+        self._report.note(folder.path(), _reason(error))
+        return Outcome.STAYS
+
+    def _sweep(self, folder: Folder) -> list[str]:
+        """Unlinks what is no folder; the names of the others."""
+        subfolders: list[str] = []
+        steps = 0
+        folder.sweep_again = False
+        try:
+            for entries in entries_in_batches(folder.descriptor):
+                subfolders += map(os.fsdecode, entries.folders)
+                subfolders += self._unlink_all(folder, entries.others)
+                steps += len(entries.others)
+                folder.sweep_again = len(subfolders) >= MOST_SUBFOLDERS_AT_ONCE
+                if folder.sweep_again or steps >= MOST_STEPS_OF_A_SWEEP or self._stop.is_set():
+                    break
+        except FileNotFoundError:
+            pass  # a tenant has removed it itself
+        except OSError as error:
+            folder.stuck = True
+            self._report.note(folder.path(), _reason(error))
+        return subfolders
+
+    def _unlink_all(self, folder: Folder, names: list[bytes]) -> list[str]:
+        """Those that turn out to be folders."""
+        subfolders: list[str] = []
+        unlink = partial(os.unlink, dir_fd=folder.descriptor)
+        done = refused = 0
+        while done < len(names) and not self._stop.is_set():
+            try:
+                # A loop without a call of ours in it: what is done under Python's lock keeps the other worker waiting.
+                for _ in map(unlink, names[done : done + STEPS_BETWEEN_PAUSES]):
+                    done += 1
+            except OSError as error:
+                if error.errno == errno.EISDIR:
+                    subfolders.append(os.fsdecode(names[done]))
+                refused += not self._unlink_stubborn(folder, os.fsdecode(names[done]), error)
+                done += 1
+            self._pause()
+        self._report.count(done - refused)
+        return subfolders
+
+    def _unlink_stubborn(self, folder: Folder, name: str, error: OSError) -> bool:
+        """Whether it went, after an attempt that ended with this error."""
+        if error.errno in {errno.EISDIR, errno.ENOENT}:
+            return False
+        try:
+            self._obstacles.overcome(folder.descriptor, name, lambda: os.unlink(name, dir_fd=folder.descriptor))
+        except FileNotFoundError:
+            return False
+        except OSError as refusal:
+            folder.stuck = True
+            self._report.note(folder.path_to(name), _reason(refusal))
+            return False
+        return True
+
+    def _remove(self, folder: Folder) -> Outcome:
+        # rmdir of a folder with something stuck in it would fail, and be reported as if somebody wrote into it.
+        if folder.stuck:
+            return Outcome.STAYS
+        if folder.sweep_again:
+            return Outcome.AGAIN
+        above = _parent(folder).descriptor
+        try:
+            self._obstacles.overcome(above, folder.name, lambda: os.rmdir(folder.name, dir_fd=above))
+        except OSError as error:
+            return self._not_removed(folder, error)
+        self._report.count(1)
+        return Outcome.GONE
+
+    def _not_removed(self, folder: Folder, error: OSError) -> Outcome:
+        if error.errno in {errno.ENOENT, *NOT_A_FOLDER}:
+            return Outcome.GONE  # or elsewhere: the sweep of a folder above finds it there
+        if error.errno in NOT_EMPTY and folder.sweeps < MOST_SWEEPS:
+            folder.sweeps += 1
+            _shut_others_out(folder.descriptor)
+            return Outcome.AGAIN
+        reason = f"it is not empty after {MOST_SWEEPS} sweeps: something writes into it, or it is very large."
+        self._report.note(folder.path(), reason if error.errno in NOT_EMPTY else _reason(error))
+        return Outcome.STAYS
+
+    def _pause(self) -> None:
+        if seconds := self._pause_seconds():
+            self._stop.wait(seconds)
+
+    # ---- trees that are too deep -------------------------------------------------------------------------------------
+
+    def _move_aside_if_many(self, folder: Folder, subfolders: list[str]) -> list[str]:
+        """Those that stay where they are."""
+        if len(self._open) < MOST_OPEN:
+            return subfolders
+        return [name for name in subfolders if self._stop.is_set() or not self._move_aside(folder, name)]
+
+    def _move_aside(self, folder: Folder, name: str) -> bool:
+        """False when that is impossible, as on a disk that is full; it is then entered where it is."""
+        try:
+            rest = self._open_rest()
+            self._obstacles.overcome(folder.descriptor, name, lambda: self._rename(folder.descriptor, name, rest))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        self._root.sweep_again |= self._root.name == self._rest_name
+        return True
+
+    def _rename(self, folder: int, name: str, rest: int) -> None:
+        # Names that an erasure left there when it was killed are taken; a plain rename would replace an empty folder.
+        for number in itertools.islice(self._numbers, MOST_NAMES_TRIED):
+            try:
+                renameat2(folder, name, rest, str(number), RENAME_NO_REPLACE)
+            except FileExistsError:
+                continue
+            return
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    def _open_rest(self) -> int:
+        with self._changed:
+            if self._rest == CLOSED:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self._rest_name, OWNER_ONLY, dir_fd=self._top.descriptor)
+                self._rest = open_child_folder(self._top.descriptor, self._rest_name)
+            return self._rest
+
+    # ---- descriptors -------------------------------------------------------------------------------------------------
+
+    def _close(self, folder: Folder) -> None:
+        if folder.descriptor != CLOSED:
+            self._open.discard(folder)
+            os.close(folder.descriptor)
+            folder.descriptor = CLOSED
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        for folder in tuple(self._open):
+            os.close(folder.descriptor)
+        if self._rest != CLOSED:
+            os.close(self._rest)
+
+
+def _parent(folder: Folder) -> Folder:
+    if folder.parent is None:
+        raise ValueError("the trash itself is never erased")
+    return folder.parent
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror or error}."
+
+
+def _shut_others_out(descriptor: int) -> None:
+    """A tenant that still writes and is not root cannot go on: it is no longer the owner."""
+    with contextlib.suppress(OSError):
+        os.fchown(descriptor, os.geteuid(), os.getegid())
+        os.fchmod(descriptor, OWNER_ONLY)

@@ -1,0 +1,286 @@
+"""Folders that carry a record, on shelves: the file system is the book.
+
+A shelf is a folder that only root can enter; what a folder's state is, is the shelf it stands on. Its record is bytes
+in a `trusted.` attribute of the folder itself, which no tenant can change: folder and record cannot be parted, and
+what the bytes mean is for others.
+
+Order of effects:
+- a new folder: made under a name of its own, given mode and record, renamed. So a folder with its proper name always
+  has its record; one that died half-made is empty and known by its name;
+- a changed record: one system call (the old or the new one, never a mixture), the folder synchronised;
+- a move: one rename that replaces nothing.
+A new folder and a move survive power loss when the shelf has been synchronised that they went to. The journals of ext4
+and XFS keep the order of changes, so one fsync covers every change before it, also those of other calls.
+
+This module must not remove a folder that holds anything, and must not look into folders.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orlop.host.node_host import FolderPlace
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.host.host_errors import HostError
+from orlop.host.kernel import system_calls
+from orlop.host.kernel.confined_paths import (
+    Mounts,
+    Use,
+    make_folder,
+    names_in,
+    open_below,
+    opened_below,
+    remove_empty_folder,
+)
+from orlop.host.kernel.file_flags import make_erasable, make_open_file_erasable
+
+RECORD: Final = "trusted.orlop.record"
+HALF_MADE: Final = ".new."
+_ROOT_ONLY: Final = 0o700
+_SYNC_ADVICE: Final = "The disk may be failing; look at the kernel's log."
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFolder:
+    name: str
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """What stands on a shelf and is none of ours: to be reported, never touched."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfListing:
+    """In no order."""
+
+    folders: tuple[RecordedFolder, ...]
+    strangers: tuple[Stranger, ...]
+    half_made: tuple[str, ...]
+    """The names they would have had."""
+
+
+def open_shelf(workdir: int, name: str) -> int:
+    """Makes it if it is missing, and keeps everybody but root out.
+
+    All that is on it is durable then, also what a process did that was killed before it could synchronise: setting the
+    mode is a change that comes after all of those, and is synchronised.
+    """
+    made = make_folder(workdir, name, _ROOT_ONLY)
+    shelf = open_below(workdir, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED)
+    try:
+        synchronise_shelf(shelf, name)
+        if made:
+            _synchronise(workdir, name)
+    except OSError as error:
+        os.close(shelf)
+        raise HostError.because(error, f"The folder {name} cannot be prepared") from error
+    return shelf
+
+
+def synchronise_shelf(shelf: int, name: str) -> None:
+    """All that was done on it is durable then, whether or not it had been synchronised."""
+    try:
+        os.fchmod(shelf, _ROOT_ONLY)
+    except OSError as error:
+        raise HostError.because(error, f"The folder {name} cannot be changed") from error
+    _synchronise(shelf, name)
+
+
+def create(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[int], object] | None = None) -> None:
+    """A new, empty folder. `prepare` is given its descriptor before it has its name: whatever it must never be without.
+
+    EEXIST: the name is taken, and what has it was not touched.
+    """
+    passing_name = HALF_MADE + name
+    try:
+        _make_half(shelf, passing_name, record, mode, prepare)
+        _rename(shelf, passing_name, shelf, name)
+    except OSError:
+        # An error is answered by another try, so what is left behind now would only be in its way.
+        with contextlib.suppress(OSError):
+            remove_empty_folder(shelf, passing_name)
+        raise
+
+
+def read_record(shelf: int, name: str) -> bytes:
+    """ENOENT: no such folder; ENODATA: it has no record."""
+    with opened_folder(shelf, name) as folder:
+        try:
+            return os.getxattr(folder, RECORD)
+        except OSError as error:
+            raise HostError.because(error, f"The record of {name} cannot be read") from error
+
+
+def write_record(shelf: int, name: str, record: bytes) -> None:
+    """When it fails the old record is there still, or the new one where only making it durable failed."""
+    with opened_folder(shelf, name) as folder:
+        _set_record(folder, name, record)
+        _synchronise(folder, name)
+
+
+def move(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
+    """EEXIST: the new name is taken; EBUSY: something is mounted on the folder; ENOENT: it is not there."""
+    _rename(shelf, name, to_shelf, new_name)
+
+
+def make_durable(shelf: int, name: str) -> None:
+    """What has been done on the shelf, by whomever."""
+    _synchronise(shelf, name)
+
+
+def has_record(folder: int) -> bool:
+    """Asked of any descriptor of a folder; the folder may be mounted anywhere."""
+    try:
+        os.getxattr(f"/proc/self/fd/{folder}", RECORD)
+    except OSError:
+        return False
+    return True
+
+
+def list_shelf(shelf: int) -> ShelfListing:
+    """Reads every record; folders that go meanwhile are not in it."""
+    folders, strangers, half_made = [], [], []
+    for name in names_in(shelf):
+        if name.startswith(HALF_MADE):
+            half_made.append(name.removeprefix(HALF_MADE))
+            continue
+        try:
+            folders.append(RecordedFolder(name, _read_listed(shelf, name)))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            strangers.append(Stranger(name, _why_strange(error)))
+    return ShelfListing(tuple(folders), tuple(strangers), tuple(half_made))
+
+
+def remove_half_made(shelf: int, name: str) -> bool:
+    """Whether there was one; it is empty, since nobody could have had it."""
+    return remove_empty_folder(shelf, HALF_MADE + name)
+
+
+def opened_folder(shelf: int, name: str) -> contextlib.AbstractContextManager[int]:
+    """The folder itself, open for its attributes and its content; nothing that is mounted on it."""
+    return opened_below(shelf, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED)
+
+
+def _make_half(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[int], object] | None) -> None:
+    if not make_folder(shelf, name, _ROOT_ONLY):
+        remove_empty_folder(shelf, name)  # of somebody who died here
+        make_folder(shelf, name, _ROOT_ONLY)
+    with opened_folder(shelf, name) as folder:
+        os.fchmod(folder, mode)
+        _set_record(folder, name, record)
+        if prepare:
+            prepare(folder)
+
+
+def _set_record(folder: int, name: str, record: bytes) -> None:
+    try:
+        try:
+            os.setxattr(folder, RECORD, record)
+        except PermissionError:
+            if not make_open_file_erasable(folder):
+                raise
+            os.setxattr(folder, RECORD, record)
+    except OSError as error:
+        advice = "The disk must have room, and its file system trusted attributes"
+        raise HostError.because(error, f"The record of {name} cannot be written. {advice}") from error
+
+
+def _rename(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
+    try:
+        try:
+            system_calls.renameat2(shelf, name, to_shelf, new_name, system_calls.RENAME_NO_REPLACE)
+        except PermissionError:
+            if not _took_flags_off(shelf, name):
+                raise
+            system_calls.renameat2(shelf, name, to_shelf, new_name, system_calls.RENAME_NO_REPLACE)
+    except OSError as error:
+        raise HostError.because(error, f"The folder {name} cannot be renamed to {new_name}") from error
+
+
+def _took_flags_off(shelf: int, name: str) -> bool:
+    """A tenant with the right to do so can make its folder immutable or append-only, and nobody could move it then."""
+    with contextlib.suppress(OSError):
+        return make_erasable(shelf, name)
+    return False
+
+
+def _synchronise(descriptor: int, name: str) -> None:
+    try:
+        os.fsync(descriptor)
+        # XFS that has shut itself down says yes to the fsync of a folder, whatever was lost; but not to this.
+        os.fstat(descriptor)
+    except OSError as error:
+        raise HostError.because(error, f"The change of {name} may not survive power loss. {_SYNC_ADVICE}") from error
+
+
+def _read_listed(shelf: int, name: str) -> bytes:
+    # Spelled out instead of `opened_folder`: ten thousand folders are listed at start.
+    folder = system_calls.openat2(shelf, name, _FOLDER_FLAGS, _CONFINED)
+    try:
+        return os.getxattr(folder, RECORD)
+    finally:
+        os.close(folder)
+
+
+_FOLDER_FLAGS: Final = Use.FOLDER_CONTENT.value | os.O_NOFOLLOW
+_CONFINED: Final = (
+    system_calls.BENEATH | system_calls.NO_SYMLINKS | system_calls.NO_MAGIC_LINKS | system_calls.NO_MOUNT_CROSSING
+)
+_WHY_STRANGE: Final = {
+    errno.ENODATA: "it has no record",
+    errno.EXDEV: "something is mounted on it",
+    errno.ENOTDIR: "it is no folder",
+    errno.ELOOP: "it is a symbolic link",
+}
+
+
+def _why_strange(error: OSError) -> str:
+    return _WHY_STRANGE.get(error.errno or 0) or f"it cannot be read: {error.strerror}"
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+SIZE: Final = "trusted.orlop.size"
+_SIZE_NOTE: Final = re.compile(rb"([0-9]{1,19}) (.{1,64})", re.DOTALL)
+
+
+class FolderSizes:
+    """Note the measured size of a folder on the folder itself, so that a restart need not measure it again.
+
+    The note is a `trusted.` attribute, which no tenant can change, and names what it belongs to: the caller's word for
+    the state of the folder. It is not made durable: after power loss it may be missing, and the folder is measured
+    again. `open_folder` opens the folder, as `LinuxWorkdir.opened` does. Blocks; never fails, only forgets.
+    """
+
+    def __init__(self, open_folder: Callable[[FolderPlace], AbstractContextManager[int]]) -> None:
+        self._open_folder = open_folder
+
+    def noted(self, place: FolderPlace, true_of: str) -> int | None:
+        try:
+            with self._open_folder(place) as folder:
+                note = _SIZE_NOTE.fullmatch(os.getxattr(folder, SIZE))
+        except OSError:
+            return None
+        return int(note[1]) if note is not None and note[2] == true_of.encode() else None
+
+    def note(self, place: FolderPlace, size: int, true_of: str) -> None:
+        with suppress(HostError, OSError), self._open_folder(place) as folder:
+            os.setxattr(folder, SIZE, f"{size} {true_of}".encode())

@@ -1,0 +1,158 @@
+"""The sockets below a folder, and which of them are new: seen the moment they appear, at no cost while nothing does.
+
+The kernel reports changes (inotify); nothing is polled. As kubelet's watcher: every folder below is watched too; a
+socket that is made, or moved in, is another one than what had its path before; one that is moved away still counts as
+there; a link to a socket is one. Names that begin with a dot are passed over, except folders that are there already
+when the folder above them is.
+
+A folder is watched before it is listed, so that nothing is missed in between; what is seen twice is two sockets. So is
+everything when the kernel had to drop events. Nothing here opens or connects to a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from orlop.host.host_errors import HostError
+from orlop.host.kernel.system_calls import (
+    WATCH_CREATED,
+    WATCH_DELETED,
+    WATCH_ENDED,
+    WATCH_FOLDERS_ONLY,
+    WATCH_MOVED_IN,
+    WATCH_OVERFLOWED,
+    inotify_add_watch,
+    inotify_init,
+)
+
+CHANGES: Final = WATCH_CREATED | WATCH_DELETED | WATCH_MOVED_IN | WATCH_FOLDERS_ONLY
+FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+BUFFER_BYTES: Final = 64 * 1024
+_HEAD: Final = struct.Struct("=iIII")  # watch, changes, cookie, length of the name
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    descriptor: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    watch: int
+    changes: int
+    name: str
+
+
+class SocketFolder:
+    """`descriptor` can be read from when there is news, which `sockets` then takes in."""
+
+    def __init__(self, path: Path) -> None:
+        self._root = str(path)
+        self._folders: dict[int, _Watched] = {}
+        self._sockets: dict[str, int] = {}
+        self._made = 0
+        self.descriptor = inotify_init()
+        try:
+            self._enter(os.open(path, FOLDER_FLAGS), self._root)
+        except OSError as error:
+            self.close()
+            raise HostError.because(error, f"The folder {path} cannot be watched for sockets") from None
+
+    def sockets(self) -> dict[str, int]:
+        """Paths, each with a number that no other socket ever had."""
+        while news := self._read():
+            for event in _parsed(news):
+                self._take_in(event)
+        return dict(self._sockets)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        for folder in self._folders.values():
+            os.close(folder.descriptor)
+        self._folders.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- events of the kernel ----------------------------------------------------------------------------------------
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.descriptor, BUFFER_BYTES)
+        except BlockingIOError:
+            return b""
+
+    def _take_in(self, event: _Event) -> None:
+        if event.changes & WATCH_OVERFLOWED:
+            self._begin_anew()
+        elif event.changes & WATCH_ENDED:
+            self._leave(event.watch)
+        elif (folder := self._folders.get(event.watch)) is None:
+            return
+        elif event.changes & WATCH_DELETED:
+            self._sockets.pop(f"{folder.path}/{event.name}", None)
+        elif not event.name.startswith("."):
+            self._appeared(folder, event.name)
+
+    def _begin_anew(self) -> None:
+        """What is there may be what was there or not: nobody knows, so all of it is new."""
+        self._sockets.clear()
+        for folder in list(self._folders.values()):
+            self._walk(folder)
+
+    # ---- looking -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, descriptor: int, path: str) -> None:
+        """Takes the descriptor over."""
+        try:
+            watch = inotify_add_watch(self.descriptor, descriptor, CHANGES)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if (before := self._folders.get(watch)) is not None:
+            os.close(before.descriptor)
+        folder = self._folders[watch] = _Watched(descriptor, path)
+        self._walk(folder)
+
+    def _walk(self, folder: _Watched) -> None:
+        with suppress(OSError):  # it is gone by now, and so is everything in it
+            for name in sorted(os.listdir(folder.descriptor)):
+                self._appeared(folder, name)
+
+    def _appeared(self, folder: _Watched, name: str) -> None:
+        """Passed over where it is gone again, or leads nowhere."""
+        with suppress(OSError):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=folder.descriptor).st_mode):
+                inner = os.open(name, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder.descriptor)
+                self._enter(inner, f"{folder.path}/{name}")
+            elif not name.startswith(".") and _is_socket(folder, name):
+                self._made += 1
+                self._sockets[f"{folder.path}/{name}"] = self._made
+
+    def _leave(self, watch: int) -> None:
+        if (folder := self._folders.pop(watch, None)) is not None:
+            os.close(folder.descriptor)
+
+
+def _is_socket(folder: _Watched, name: str) -> bool:
+    return stat.S_ISSOCK(os.stat(name, dir_fd=folder.descriptor).st_mode)
+
+
+def _parsed(records: bytes) -> Iterator[_Event]:
+    at = 0
+    while at < len(records):
+        watch, changes, _, length = _HEAD.unpack_from(records, at)
+        begin = at + _HEAD.size
+        at = begin + length
+        yield _Event(watch, changes, os.fsdecode(records[begin:at].rstrip(b"\0")))

@@ -1,0 +1,1 @@
+"""Mounting and the mount table of all namespaces we can see."""

@@ -1,0 +1,124 @@
+"""The options a bind mount of ours can have, and their words as in mount(8).
+
+All of them belong to the one mount, not to the file system: nobody else's mount of it changes. What a mount does not
+restrict stays as its source has it; nothing here can make a mount laxer than its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+ATIME_MASK = 0x70
+
+
+class AccessTimes(Enum):
+    """When reading a file changes its access time; the value is the kernel's MOUNT_ATTR bits."""
+
+    RELATIVE = 0x00
+    NEVER = 0x10
+    ALWAYS = 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    read_only: bool = False
+    no_suid: bool = True
+    no_devices: bool = True
+    no_exec: bool = False
+    no_symlinks: bool = False
+    """Symbolic links inside are not followed."""
+    access_times: AccessTimes | None = None
+    """None: as the source has it."""
+    no_folder_access_times: bool = False
+
+    def to_set(self) -> int:
+        """The kernel's MOUNT_ATTR bits."""
+        bits = sum(bit for name, bit in BITS.items() if getattr(self, name))
+        return bits | (self.access_times.value if self.access_times else 0)
+
+    def to_clear(self) -> int:
+        """The kernel wants the old choice of access times cleared before it takes a new one."""
+        return ATIME_MASK if self.access_times else 0
+
+    def fulfil(self, asked: MountOptions) -> bool:
+        """Whether a mount with these options is what was asked for; its source may have added restrictions."""
+        restricted = all(getattr(self, name) for name in BITS if getattr(asked, name))
+        times = asked.access_times in {None, self.access_times}
+        return restricted and times and self.read_only == asked.read_only
+
+    @classmethod
+    def found(cls, statvfs_flags: int) -> MountOptions:
+        """What statvfs(3) says of a mount: its own flags and those of its file system together."""
+        choices = {name: bool(statvfs_flags & bit) for name, bit in STATVFS_BITS.items()}
+        return cls(**choices, access_times=_access_times_found(statvfs_flags))
+
+    def words(self) -> tuple[str, ...]:
+        """What `parse_mount_options` makes the same options of."""
+        chosen = (word for word, change in WORDS.items() if word != "rw" and _holds(self, change))
+        return ("rw", *chosen) if not self.read_only else tuple(chosen)
+
+
+BITS = {
+    "read_only": 0x01,
+    "no_suid": 0x02,
+    "no_devices": 0x04,
+    "no_exec": 0x08,
+    "no_folder_access_times": 0x80,
+    "no_symlinks": 0x200000,
+}
+
+# statvfs counts otherwise than mount_setattr.
+STATVFS_BITS = {
+    "read_only": 0x01,
+    "no_suid": 0x02,
+    "no_devices": 0x04,
+    "no_exec": 0x08,
+    "no_folder_access_times": 0x800,
+    "no_symlinks": 0x2000,
+}
+STATVFS_NO_ATIME, STATVFS_RELATIVE_ATIME = 0x400, 0x1000
+
+Change = tuple[str, bool | AccessTimes]
+WORDS: dict[str, Change] = {
+    "ro": ("read_only", True),
+    "rw": ("read_only", False),
+    "nosuid": ("no_suid", True),
+    "nodev": ("no_devices", True),
+    "noexec": ("no_exec", True),
+    "nosymfollow": ("no_symlinks", True),
+    "noatime": ("access_times", AccessTimes.NEVER),
+    "relatime": ("access_times", AccessTimes.RELATIVE),
+    "strictatime": ("access_times", AccessTimes.ALWAYS),
+    "nodiratime": ("no_folder_access_times", True),
+}
+
+
+class UnknownMountOption(ValueError):
+    """A word that is none of the options; the sentence names those there are."""
+
+
+def parse_mount_options(words: Iterable[str], start: MountOptions | None = None) -> MountOptions:
+    """Later words win; `ro` wins over every `rw`: a caller that asks for it relies on it."""
+    options = start or MountOptions()
+    read_only = options.read_only
+    for word in words:
+        if word not in WORDS:
+            raise UnknownMountOption(f"The mount option {word!r} is unknown. There are: {', '.join(WORDS)}.")
+        change: dict[str, Any] = dict([WORDS[word]])
+        options = replace(options, **change)
+        read_only = read_only or options.read_only
+    return replace(options, read_only=read_only)
+
+
+def _access_times_found(statvfs_flags: int) -> AccessTimes:
+    if statvfs_flags & STATVFS_NO_ATIME:
+        return AccessTimes.NEVER
+    return AccessTimes.RELATIVE if statvfs_flags & STATVFS_RELATIVE_ATIME else AccessTimes.ALWAYS
+
+
+def _holds(options: MountOptions, change: Change) -> bool:
+    name, value = change
+    return bool(getattr(options, name) == value)

@@ -1,0 +1,320 @@
+"""Wiring of a node's CSI services: their flags, and a context inside which the socket answers.
+
+Order: the scratch folders are there and indexed → health and metrics are served → the socket answers. The end comes in
+reverse order, so that no call is answered by a process that has closed its folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from orlop import __version__
+from orlop.csi.driver_name import driver_name_problem
+from orlop.csi.endpoint import Endpoint, TcpEndpoint, UnixEndpoint, parse_optional_http_address
+from orlop.csi.interceptor import CallInterceptor, methods_of
+from orlop.csi.proto import services
+from orlop.csi.server import serving
+from orlop.driver.ephemeral.publish_request_rules import AdminLimits
+from orlop.driver.identity_service import DriverIdentity, IdentityService, ServiceType
+from orlop.foundation.clock import Clock
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import flag, integer, text
+from orlop.foundation.quantity import Quantity
+from orlop.foundation.runtime import Runtime
+from orlop.processes.daemon import (
+    CannotGoOn,
+    is_folder,
+    is_not_negative,
+    is_some_time,
+    log_example_call,
+    request_ids,
+)
+
+DEFAULT_WORKDIR: Final = "/var/lib/orlop/ephemeral"
+LONGEST_NODE_ID: Final = 256
+LONGEST_CHECKS_SECONDS: Final = 0.8
+"""Probes wait for one second by default."""
+Checks = Mapping[str, Callable[[], Awaitable[str | None]]]
+"""By name: None when all is well, else the reason."""
+
+
+_SHARE: Final = re.compile(r"[+-]?(?=\.?[0-9])[0-9]{0,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
+"""Few digits in the exponent: 1e999999999 would fill the memory."""
+
+
+def share(value: str) -> Fraction:
+    if not _SHARE.fullmatch(value):
+        raise ValueError("allowed is a number from 0 to 1, such as 0.1")
+    return Fraction(value)
+
+
+def is_share(value: Fraction) -> str | None:
+    return None if 0 <= value <= 1 else "allowed is a number from 0 to 1, such as 0.1"
+
+
+def is_count(number: int) -> str | None:
+    return None if 0 <= number < 2**31 else "allowed is 0 (no limit) or more"
+
+
+def is_absolute(path: str) -> str | None:
+    return None if Path(path).is_absolute() else "it has to begin with '/'"
+
+
+def is_plain(path: str) -> str | None:
+    """Check a folder that targets are compared with as text."""
+    return "it must not hold '..'" if ".." in path.split("/") else is_absolute(path)
+
+
+def is_absolute_or_none(path: str) -> str | None:
+    return is_absolute(path) if path else None
+
+
+def is_size(quantity: Quantity) -> str | None:
+    return None if quantity.value() >= 0 else "allowed is 0 (no limit) or more"
+
+
+def is_node_id(node_id: str) -> str | None:
+    try:
+        size = len(node_id.encode())
+    except UnicodeEncodeError:
+        return "it is no text in UTF-8, and the interface allows no other"
+    return None if size <= LONGEST_NODE_ID else f"it has {size} bytes and the interface allows {LONGEST_NODE_ID}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsiSettings:
+    node_id: str = flag(
+        text,
+        name="nodeid",
+        required=True,
+        metavar="NAME",
+        check=is_node_id,
+        help="The name of this node in the cluster.",
+    )
+    driver_name: str = flag(
+        text,
+        name="drivername",
+        default="csi.orlop.dev",
+        metavar="NAME",
+        check=driver_name_problem,
+        help="The driver's name, as StorageClasses and pods write it.",
+    )
+    http_endpoint: TcpEndpoint | None = flag(
+        parse_optional_http_address,
+        metavar="HOST:PORT",
+        help="The address to serve /metrics, /healthz, /livez and /readyz on; default: none.",
+    )
+    grace_period: Duration = flag(
+        Duration.parse,
+        default="20s",
+        metavar="DURATION",
+        check=is_not_negative,
+        help="How long to wait after SIGTERM for calls under way.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EphemeralSettings:
+    workdir: str = flag(
+        text,
+        default=DEFAULT_WORKDIR,
+        metavar="DIR",
+        check=is_absolute_or_none,
+        help="The folder of all scratch folders, live and retained; empty: serve none.",
+    )
+    kubelet_dir: str = flag(
+        text,
+        default="/var/lib/kubelet",
+        metavar="DIR",
+        check=is_plain,
+        help="Kubelet's folder; volumes are published below it and nowhere else.",
+    )
+    max_volumes_per_node: int = flag(
+        integer,
+        name="maxvolumespernode",
+        default="0",
+        metavar="NUMBER",
+        check=is_count,
+        help="The most volumes this node may have at a time; 0: no limit.",
+    )
+    afterlifespan: Duration = flag(
+        Duration.parse,
+        default="12h",
+        metavar="DURATION",
+        aliases=("afterLifespan",),
+        check=is_not_negative,
+        help="How long a folder is retained after its pod is gone, unless the pod chose otherwise.",
+    )
+    max_afterlifespan: Duration | None = flag(
+        Duration.parse,
+        metavar="DURATION",
+        check=is_not_negative,
+        help="The longest lifespan a pod may request; default: --afterlifespan.",
+    )
+    prune_interval: Duration = flag(
+        Duration.parse,
+        name="pruneinterval",
+        default="5s",
+        metavar="DURATION",
+        check=is_some_time,
+        help="How often free space is checked while folders are retained.",
+    )
+    headroom: Fraction | None = flag(
+        share,
+        metavar="SHARE",
+        check=is_share,
+        help="The share of free space, 0 to 1, below which lifespans shrink; default: 0.1, and 0.2 on kubelet's disk.",
+    )
+    default_size: Quantity = flag(
+        Quantity.parse,
+        default="0",
+        metavar="QUANTITY",
+        check=is_size,
+        help="The size of a folder whose pod requests none; 0: --max-size.",
+    )
+    max_size: Quantity = flag(
+        Quantity.parse,
+        default="0",
+        metavar="QUANTITY",
+        check=is_size,
+        help="The largest size a pod may request; 0: no limit.",
+    )
+    orphan_grace: Duration = flag(
+        Duration.parse,
+        name="orphangrace",
+        default="1h",
+        metavar="DURATION",
+        check=is_not_negative,
+        help="How long to wait before a folder is buried whose pod kubelet no longer knows.",
+    )
+
+    admin_socket: str = flag(
+        text,
+        name="adminsocket",
+        default="",
+        metavar="PATH",
+        check=is_absolute_or_none,
+        help="The socket of `orlop afterlife`; default: /run/orlop/<driver>/admin.sock, and for an `orlop driver` with "
+        "its own --endpoint and --workdir <endpoint>.admin.sock beside its endpoint.",
+    )
+
+    @property
+    def lacks_root(self) -> bool:
+        return bool(self.workdir) and os.geteuid() != 0
+
+    def refuse_without_root(self) -> None:
+        if self.lacks_root:
+            raise CannotGoOn(
+                "scratch folders are mounts, and need root: run it as root, or with --workdir= to serve none"
+            )
+
+    def cross_check(self) -> Iterator[str]:
+        if self.lacks_root:
+            return  # folders that only root may enter seem to be missing; `refuse_without_root` reports the cause
+        folders = (("workdir", self.workdir), ("kubelet-dir", self.kubelet_dir)) if self.workdir else ()
+        for name, path in folders:
+            if not is_folder(Path(path)):
+                yield f"--{name} cannot be {path!r}: there is no such folder; make it first, or name another."
+        if self.max_size.value() and self.default_size.value() > self.max_size.value():
+            yield f"--default-size cannot be {self.default_size}: --max-size allows {self.max_size}."
+        longest = self.max_afterlifespan
+        if longest is not None and self.afterlifespan > longest:
+            yield f"--afterlifespan cannot be {self.afterlifespan}: --max-afterlifespan allows {longest}."
+
+    @property
+    def limits(self) -> AdminLimits:
+        longest = self.max_afterlifespan or self.afterlifespan
+        return AdminLimits(
+            afterlifespan=self.afterlifespan.seconds,
+            max_afterlifespan=longest.seconds,
+            default_size=self.default_size.value(),
+            max_size=self.max_size.value(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CsiServices:
+    endpoint: Endpoint
+    """With the chosen port where the flag asked for port 0."""
+    interceptor: CallInterceptor
+    """Also answers calls that do not come through the socket."""
+
+
+@asynccontextmanager
+async def serving_csi(
+    endpoint: Endpoint, settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, more: Checks
+) -> AsyncIterator[CsiServices]:
+    """Serve inside this context. `more` are further checks of `/readyz`."""
+    async with AsyncExitStack() as stack:
+        served, checks, upkeep = await _node_services(settings, ephemeral, runtime, stack)
+        interceptor = _interceptor(settings, runtime, served, checks)
+        if settings.http_endpoint is not None:
+            from orlop.processes.http_wiring import serving_http  # noqa: PLC0415 - only who asks for it pays for it
+
+            readiness = {"socket": lambda: _why_no_answer(endpoint), **checks, **upkeep, **more}
+            await stack.enter_async_context(serving_http(settings.http_endpoint, runtime, readiness))
+        grace = settings.grace_period.seconds
+        bound = await stack.enter_async_context(serving(endpoint, interceptor, grace=grace, log=runtime.log))
+        log_example_call(bound, runtime.log)
+        yield CsiServices(bound, interceptor)
+
+
+async def _node_services(
+    settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, stack: AsyncExitStack
+) -> tuple[list[services.Node], Checks, Checks]:
+    """Return the services, the checks they cannot be served without, and further checks for admins."""
+    if not ephemeral.workdir:
+        return [], {}, {}
+    from orlop.processes.ephemeral_wiring import serving_ephemeral  # noqa: PLC0415 - memory, where none are served
+
+    folders = await stack.enter_async_context(
+        serving_ephemeral(ephemeral, runtime, settings.driver_name, settings.node_id)
+    )
+    return [folders.node_service], folders.readiness, folders.upkeep
+
+
+def _interceptor(
+    settings: CsiSettings, runtime: Runtime, served: list[services.Node], checks: Checks
+) -> CallInterceptor:
+    serves = (ServiceType.VOLUME_ACCESSIBILITY_CONSTRAINTS,) if served else ()
+    identity = IdentityService(
+        DriverIdentity(settings.driver_name, __version__, serves), lambda: is_ready(checks, runtime.clock)
+    )
+    return CallInterceptor(
+        methods_of(identity, *served),
+        driver_name=settings.driver_name,
+        log=runtime.log.bind(driver=settings.driver_name),
+        metrics=runtime.metrics,
+        clock=runtime.clock,
+        new_id=request_ids(runtime.random),
+    )
+
+
+async def is_ready(checks: Checks, clock: Clock) -> bool:
+    """Return False in time where a check does not return: a disk may hang."""
+    try:
+        async with clock.timeout(LONGEST_CHECKS_SECONDS):
+            return all([await check() is None for check in checks.values()])
+    except TimeoutError:
+        return False
+
+
+async def _why_no_answer(endpoint: Endpoint) -> str | None:
+    """Check that the socket accepts connections; what answers on them is this process."""
+    try:
+        if isinstance(endpoint, UnixEndpoint):
+            _, writer = await asyncio.open_unix_connection(endpoint.path)
+        else:
+            _, writer = await asyncio.open_connection(endpoint.host.strip("[]"), endpoint.port)
+    except OSError as error:
+        return f"nobody answers on {endpoint}: {error.strerror}"
+    writer.close()
+    return None

@@ -1,0 +1,126 @@
+"""The provisioner's journal: orders whose outcome is not known yet, as annotations of Leases. Pure.
+
+One page is one Lease. Values that many orders share (the terms of a class, a topology list with one entry for each
+node of the cluster) are stored once for each page, under their hash, and the page is compressed: a hundred orders of
+one class in a cluster of a thousand nodes take a few kilobytes. A page that would exceed what Kubernetes allows for
+annotations is split.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from orlop.records.volume_order import VERSION, ClassTerms, TopologyRequest, VolumeOrder
+
+ANNOTATION: Final = "orlop.dev/provisioning"
+LARGEST_PAGE: Final = 250 << 10
+"""Bytes of the annotation; Kubernetes allows 256 KiB for all annotations of an object."""
+LARGEST_DECODED: Final = 64 << 20
+"""Anybody who may write Leases may write a page: a small one must not fill our memory."""
+_HASH_BYTES: Final = 9
+
+
+class JournalEntry(msgspec.Struct, frozen=True, gc=False):
+    order: VolumeOrder
+    deadline: float
+    """When the last CreateVolume call of this order ends at the latest, in seconds since 1970."""
+
+
+class UnreadablePage(ValueError):
+    """A page that is damaged or was written by a newer version; the sentence says which."""
+
+
+class PageOverflow(ValueError):
+    """One order alone does not fit into a page."""
+
+
+class _StoredEntry(msgspec.Struct, frozen=True):
+    deadline: float
+    storage: str
+    placement: str
+    order: dict[str, Any]
+    """The order without what the page stores once."""
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _StoredPage(msgspec.Struct, frozen=True):
+    version: int
+    classes: dict[str, ClassTerms]
+    placements: dict[str, TopologyRequest]
+    entries: list[_StoredEntry]
+
+
+def encode_page(entries: Sequence[JournalEntry]) -> str:
+    """Return the annotation that holds these entries."""
+    classes: dict[str, ClassTerms] = {}
+    placements: dict[str, TopologyRequest] = {}
+    stored = [
+        _StoredEntry(
+            entry.deadline,
+            _shared(classes, entry.order.storage),
+            _shared(placements, entry.order.placement),
+            _own_fields(entry.order),
+        )
+        for entry in entries
+    ]
+    page = msgspec.json.encode(_StoredPage(VERSION, classes, placements, stored))
+    return base64.b64encode(zlib.compress(page, level=6)).decode()
+
+
+def decode_page(annotation: str) -> tuple[JournalEntry, ...]:
+    try:
+        inflate = zlib.decompressobj()
+        data = inflate.decompress(base64.b64decode(annotation, validate=True), LARGEST_DECODED)
+        if not inflate.eof:
+            raise UnreadablePage("the page is cut off, or larger than any that was written")
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > VERSION:
+            raise UnreadablePage(f"the page was written in form {version}; this version of Orlop reads {VERSION}")
+        page = msgspec.json.decode(data, type=_StoredPage)
+        return tuple(_restored(page, stored) for stored in page.entries)
+    except (ValueError, zlib.error, KeyError, TypeError, msgspec.MsgspecError) as error:
+        if isinstance(error, UnreadablePage):
+            raise
+        raise UnreadablePage(f"the page is damaged: {error}") from None
+
+
+def split_into_pages(entries: Sequence[JournalEntry], largest: int = LARGEST_PAGE) -> list[tuple[JournalEntry, ...]]:
+    """Return the entries in as many pages as they need, each small enough for a Lease."""
+    if not entries:
+        return []
+    if len(encode_page(entries)) <= largest:
+        return [tuple(entries)]
+    if len(entries) == 1:
+        name = entries[0].order.volume_name
+        raise PageOverflow(f"the request for volume {name} is too large to be recorded: its topology or parameters are")
+    middle = len(entries) // 2
+    return [*split_into_pages(entries[:middle], largest), *split_into_pages(entries[middle:], largest)]
+
+
+def _shared(table: dict[str, Any], value: Any) -> str:
+    digest = hashlib.blake2b(msgspec.json.encode(value), digest_size=_HASH_BYTES).digest()
+    key = base64.urlsafe_b64encode(digest).decode()
+    table[key] = value
+    return key
+
+
+def _own_fields(order: VolumeOrder) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(order)
+    fields.pop("storage", None)
+    fields.pop("placement", None)
+    return fields
+
+
+def _restored(page: _StoredPage, stored: _StoredEntry) -> JournalEntry:
+    fields = {**stored.order, "storage": page.classes[stored.storage], "placement": page.placements[stored.placement]}
+    order = msgspec.convert(msgspec.to_builtins(fields), VolumeOrder)
+    return JournalEntry(order, stored.deadline)

@@ -1,0 +1,143 @@
+"""Find VolumeAttachments that disagree with the driver's list of published volumes (drift).
+
+For drivers that list their volumes with the nodes these are published on. A volume that the list does not contain is
+published nowhere.
+
+Order: read all pages → compare them with the objects as they are then → return those that differ. An object that is
+being reconciled meanwhile is compared with a state from before, so a difference counts only when it was found
+`FIRST_CHECKS` times in a row. A volume that is published because another VolumeAttachment wants it says nothing about
+one that we have released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from orlop.csi.client import CsiClient
+from orlop.csi.error_codes import CsiError
+from orlop.csi.proto import csi_pb2, rpc
+from orlop.foundation.structured_log import Log
+from orlop.kube import objects
+from orlop.kube.cache.object_cache import CachedObject
+from orlop.kube.objects import ObjectName
+from orlop.sidecars.attacher.attach_rules import attacher_of, is_attached, recorded_node_id
+from orlop.sidecars.attacher.driver_request_rules import CAN_LIST_PUBLISHED
+from orlop.sidecars.attacher.handler import AttacherCaches, AttacherSettings
+from orlop.sidecars.attacher.volume_source_rules import BadObject, bare_source_of, volume_name_of
+
+MOST_PAGES: Final = 100_000
+"""A driver that returns another page for ever is not waited for."""
+FIRST_CHECKS: Final = 2
+MOST_CHECKS: Final = 8
+PublishedNodes: TypeAlias = Mapping[str, frozenset[str]]
+"""By the volume's handle: the ids of the nodes that it is published on. Volumes that are published nowhere are left
+out: there may be many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    handle: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A VolumeAttachment that disagrees with the driver."""
+
+    uid: str
+    published: bool
+    """What the driver lists; the object says otherwise."""
+    checks: int = 1
+    """How many checks in a row have found it, since it was last acted upon."""
+    due_after: int = FIRST_CHECKS
+
+    @property
+    def is_due(self) -> bool:
+        return self.checks == self.due_after
+
+
+def next_drift(before: Drift | None, uid: str, *, published: bool) -> Drift:
+    """Return the drift after another check that found it; `before` is what the previous check found, if anything.
+
+    After the first time, a volume that the driver has and no object claims is acted upon at every check. A volume that
+    the driver lacks waits for twice as many checks each time: with a driver whose list is always wrong, all volumes
+    would otherwise be attached again every minute.
+    """
+    if before is None or (before.uid, before.published) != (uid, published):
+        return Drift(uid, published)
+    if before.is_due:
+        return Drift(uid, published, due_after=1 if published else min(2 * before.due_after, MOST_CHECKS))
+    return replace(before, checks=before.checks + 1)
+
+
+class DriftDetection:
+    def __init__(self, caches: AttacherCaches, settings: AttacherSettings, *, csi: CsiClient, log: Log) -> None:
+        self._attachments = caches.attachments
+        self._volumes = caches.volumes
+        self._settings = settings
+        self._csi = csi
+        self._log = log
+        self._drifts: dict[ObjectName, Drift] = {}
+
+    async def drifted(self) -> Mapping[ObjectName, bool]:
+        """Return the VolumeAttachments to act upon, and whether the driver lists them as published."""
+        try:
+            if await self._csi.controller_capabilities() >= CAN_LIST_PUBLISHED:
+                return self._compare(await self._published_nodes())
+        except CsiError as error:
+            self._log.warning("published volumes cannot be listed", error=error)
+        return {}
+
+    async def _published_nodes(self) -> PublishedNodes:
+        found: dict[str, frozenset[str]] = {}
+        token, followed = "", {""}
+        for _ in range(MOST_PAGES):
+            page = await self._csi.call(
+                rpc.LIST_VOLUMES,
+                csi_pb2.ListVolumesRequest(max_entries=self._settings.page, starting_token=token),
+                within=self._settings.timeout,
+            )
+            for entry in page.entries:
+                if nodes := frozenset(entry.status.published_node_ids):
+                    found[entry.volume.volume_id] = found.get(entry.volume.volume_id, frozenset()) | nodes
+            token = page.next_token
+            if not token:
+                return found
+            if token in followed:
+                raise CsiError("the driver's list of volumes does not end: it returned one token twice")
+            followed.add(token)
+        raise CsiError(f"the driver returned {MOST_PAGES} pages of volumes, and no last one")
+
+    def _compare(self, listed: PublishedNodes) -> Mapping[ObjectName, bool]:
+        before, self._drifts = self._drifts, {}
+        places = [(each, place) for each in self._attachments.cache if (place := self._place_of(each)) is not None]
+        held = {place for attachment, place in places if self._has_finalizer(attachment)}
+        due: dict[ObjectName, bool] = {}
+        for attachment, place in places:
+            published = place.node_id in listed.get(place.handle, frozenset())
+            is_of_another = published and place in held and not self._has_finalizer(attachment)
+            if is_of_another or published == is_attached(attachment):
+                continue
+            name = objects.name_of(attachment)
+            drift = self._drifts[name] = next_drift(before.get(name), objects.uid(attachment), published=published)
+            if drift.is_due:
+                self._log.info("driver and attachment disagree", attachment=str(name), published=published)
+                due[name] = published
+        return due
+
+    def _has_finalizer(self, attachment: CachedObject) -> bool:
+        return objects.has_finalizer(attachment, self._settings.finalizer)
+
+    def _place_of(self, attachment: CachedObject) -> Place | None:
+        """Return where the attachment claims its volume; None if that cannot be compared."""
+        node_id = recorded_node_id(attachment)
+        if attacher_of(attachment) != self._settings.driver or node_id is None:
+            return None
+        volume_name = volume_name_of(attachment)
+        volume: Mapping[str, Any] | None = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
+        try:
+            return Place(bare_source_of(attachment, volume, self._settings.driver).handle, node_id)
+        except BadObject:
+            return None

@@ -1,0 +1,1 @@
+"""Nodes with scratch folders, in memory and on this kernel, and their histories."""

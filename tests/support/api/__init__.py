@@ -1,0 +1,1 @@
+"""API servers for tests, their objects, their stores and models."""

@@ -1,0 +1,1 @@
+"""Clusters for the attacher and the attach/detach controller, and their scenarios."""

@@ -1,0 +1,1 @@
+"""Both ends of CSI and of gRPC for tests."""

@@ -1,0 +1,1 @@
+"""Small controllers, right and wrong, on which the explorer is tried."""

@@ -1,0 +1,1 @@
+"""Kernels, file systems, block devices and trees for tests that really mount."""

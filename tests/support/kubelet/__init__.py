@@ -1,0 +1,1 @@
+"""Kubelets, whole and in parts, on virtual time and on this machine."""

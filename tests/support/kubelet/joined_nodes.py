@@ -1,0 +1,94 @@
+"""Pods and their volumes joined on one node, in virtual time: it can die and come back on the same machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from onenode.kubelet.node.managed_volumes import ManagedVolumes
+from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeSeams
+from onenode.kubelet.plain_volumes.plain_volumes import plain_volumes
+from onenode.kubelet.pods.pod_manager import pod_manager
+from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings
+from onenode.testing.fake_containers import FakeContainers
+from onenode.testing.fake_plain_volume_host import FakePlainVolumeHost
+from orlop.foundation.structured_log import collecting_log
+from orlop.foundation.task_group import TaskGroup
+from orlop.kube.api_errors import NotFound
+from orlop.kube.cache.informers import Informers
+from orlop.kube.client import DeleteOptions
+from orlop.kube.kinds import POD
+from orlop.kube.objects import ObjectName
+from orlop.testing.kill_points import KillPoints
+from support.api.api_objects import container
+from support.kubelet.volume_worlds import DRIVER, NODE_NAME, World, volume_world
+
+INLINE: dict[str, Any] = {"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]}
+ALLOCATABLE = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "10Gi"}
+
+
+class Node:
+    """A kubelet's pods and volumes; it can die and come back."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.containers = FakeContainers(world.clock)
+
+    @asynccontextmanager
+    async def running(self, points: KillPoints | None = None) -> AsyncIterator[None]:
+        world, clock, client = self.world, self.world.clock, self.world.kubelets_client
+        log = collecting_log(world.log)
+        async with (
+            world.manager(points, known=False) as manager,
+            Informers(client, clock=clock, random=Random(4), log=log) as informers,
+            TaskGroup() as tasks,
+            plain_volumes(
+                PlainVolumeSeams(world.seams, FakePlainVolumeHost(world.machine, points), ALLOCATABLE), world.runtime
+            ) as plain,
+        ):
+            volumes = ManagedVolumes(manager, plain, replace(world.runtime, random=Random(5)))
+            await manager.wait_reconstructed()
+            syncing = tasks.start(volumes.run(), name="syncs")
+            settings = PodSettings(NODE_NAME)
+            seams = PodSeams(client, world.recorder, self.containers, volumes)
+            try:
+                async with pod_manager(informers, seams, settings, replace(world.runtime, random=Random(7))):
+                    yield
+            finally:
+                syncing.cancel()
+                self.containers.die()
+
+    async def make(self, name: str = "p", *mounts: dict[str, Any], **spec: Any) -> dict[str, Any]:
+        used = list(mounts) or [{"name": "scratch", "mountPath": "/scratch"}]
+        one = container(command=["sleep", "100000"], volumeMounts=used)
+        volume = {"name": "scratch", "csi": {"driver": DRIVER}}
+        return await self.world.pod(name, **{"containers": [one], "volumes": [volume], **spec})
+
+    async def status(self, name: str = "p") -> dict[str, Any]:
+        return (await self.world.client.get(POD, ObjectName("default", name)))["status"]
+
+    async def phase(self, name: str = "p") -> str:
+        return (await self.status(name))["phase"]
+
+    async def delete(self, name: str = "p") -> None:
+        await self.world.client.delete(POD, ObjectName("default", name), DeleteOptions(grace_seconds=1))
+
+    async def is_gone(self, name: str = "p") -> bool:
+        try:
+            await self.status(name)
+        except NotFound:
+            return True
+        return False
+
+    async def settle(self, seconds: float = 1.0) -> None:
+        await self.world.clock.sleep(seconds)
+
+
+@asynccontextmanager
+async def node_with_driver(**driver: Any) -> AsyncIterator[tuple[Node, World]]:
+    async with volume_world() as world:
+        await world.csi_driver(**{**INLINE, **driver})
+        yield Node(world), world

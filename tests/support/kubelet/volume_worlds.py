@@ -1,0 +1,342 @@
+"""A node on virtual time: an API server, a scripted driver that mounts on a fake machine, and a volume manager.
+
+The world stays when the manager dies: `manager()` begins another life on the same disk, the same driver and the same
+API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any, TypeVar
+from zlib import crc32
+
+from onenode.host.volume_host import VolumeHost
+from onenode.kubelet.volumes.volume_manager import VolumeManager
+from onenode.kubelet.volumes.volume_paths import BLOCK_ROOT
+from onenode.kubelet.volumes.volume_seams import InThread, VolumeSeams
+from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
+from onenode.testing.fake_volume_host import FakeVolumeHost
+from orlop.csi.client import CsiClient
+from orlop.csi.in_process_transport import InProcessConnection
+from orlop.foundation.clock import Clock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.runtime import Runtime
+from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.kube.api_errors import NotConnected
+from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
+from orlop.kube.events.event_bodies import Reporter
+from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.kinds import (
+    CONFIG_MAP,
+    CSI_DRIVER,
+    EVENT,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SERVICE_ACCOUNT,
+    Kind,
+)
+from orlop.kube.objects import ObjectName, time_text, uid
+from orlop.testing.driver_model import ALL_CAPABILITIES, Storage
+from orlop.testing.driver_script import read_script
+from orlop.testing.fake_host.machine import KUBELET_DIR
+from orlop.testing.kill_points import KillPoints
+from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
+from orlop.testing.virtual_clock import VirtualClock
+from support.api.api_objects import claim, config_map, container, csi_driver, named, volume
+from support.api.api_servers import TestServer, api_server
+
+T = TypeVar("T")
+Object = dict[str, Any]
+DRIVER = "d.example"
+NODE_NAME = "node1"
+AT_ONCE = DeleteOptions(grace_seconds=0)
+STAGED = {"plugin": sorted(ALL_CAPABILITIES.plugin), "node": ["STAGE_UNSTAGE_VOLUME"], "controller": []}
+"""Without a controller it knows every volume, as drivers must that are asked to undo what they never did."""
+
+
+@dataclass
+class MachineTargets:
+    """The driver's own mounts on the fake machine."""
+
+    machine: FakeKubeletMachine
+    mounts: bool = True
+    """False: says success and leaves a plain folder; see also `makes`."""
+    makes: bool = True
+    unmounts: bool = True
+    blocks: str = "device"
+    """What a raw block volume is published as; or "file", or "folder"."""
+
+    def make(self, path: str, *, block: bool) -> None:
+        names = tuple(path.removeprefix(f"{KUBELET_DIR}/").split("/"))
+        assert names[:-1] in self.machine.kubelet_folders, f"kubelet did not make the parent of {path}"
+        if not self.makes:
+            return
+        if block and self.blocks != "folder":
+            self._make_device(names)
+            return
+        self.machine.kubelet_folders.add(names)
+        if self.mounts and not self.machine.mounts.get(names):
+            self.machine.mount_something_else(names)
+
+    def remove(self, path: str) -> None:
+        names = tuple(path.removeprefix(f"{KUBELET_DIR}/").split("/"))
+        if self.unmounts:
+            self.machine.take_device(names)
+            self.machine.kubelet_folders.discard(names)
+
+    def _make_device(self, names: tuple[str, ...]) -> None:
+        """The same device for all pods that have the volume."""
+        if self.blocks == "device":
+            self.machine.place_device(names, crc32(names[-2].encode()))
+        else:
+            self.machine.make_empty_file(names)
+
+
+@dataclass
+class Registry:
+    clients: dict[str, CsiClient] = field(default_factory=dict)
+
+    def driver(self, name: str) -> CsiClient | None:
+        return self.clients.get(name)
+
+
+@dataclass
+class World:
+    on: TestServer
+    machine: FakeKubeletMachine
+    targets: MachineTargets
+    clock: Clock
+    storage: Storage
+    log: list[Entry]
+    capabilities: Mapping[str, Any]
+    driver: ScriptedDriver = field(init=False)
+    interceptor: ScriptedInterceptor = field(init=False)
+    connection: InProcessConnection = field(init=False)
+    drivers: Registry = field(default_factory=Registry)
+    csi_drivers: dict[str, Object] = field(default_factory=dict)
+    seams: VolumeSeams = field(init=False)
+    runtime: Runtime = field(init=False)
+    volumes: VolumeManager = field(init=False)
+    recorder: EventRecorder = field(init=False)
+    others: list[tuple[ScriptedInterceptor, ScriptedDriver]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client = self.on.client()
+        self.way = AwayTransport(self.on.transport())
+        self.kubelets_client = KubeClient(
+            self.way, clock=self.clock, random=Random(3), log=collecting_log(self.log), name="kubelet"
+        )
+        self.play({})
+        self.connection = InProcessConnection(self.interceptor)
+        self.register()
+
+    # ---- the driver ----------------------------------------------------------------------------------------------
+
+    def play(self, script: Mapping[str, Any]) -> None:
+        """The driver begins anew, on the same storage, with this script."""
+        played = {"driver": {"name": DRIVER}, "node": {"id": "n"}, "capabilities": self.capabilities, "script": script}
+        self.driver = ScriptedDriver(read_script(played), self.clock, storage=self.storage, targets=self.targets)
+        log = collecting_log(self.log)
+        self.interceptor = ScriptedInterceptor(self.driver, log=log, metrics=Metrics("t"), clock=self.clock)
+        self.others.append((self.interceptor, self.driver))
+        if hasattr(self, "connection"):
+            self.connection.mend(self.interceptor)
+
+    def register(self, name: str = DRIVER, connection: Any = None) -> None:
+        self.drivers.clients[name] = CsiClient(
+            connection or self.connection,
+            log=collecting_log(self.log),
+            metrics=Metrics("t"),
+            clock=self.clock,
+            random=Random(1),
+        )
+
+    def deregister(self, name: str = DRIVER) -> None:
+        del self.drivers.clients[name]
+
+    def calls(self, *methods: str) -> list[str]:
+        """Node calls that change something, in order."""
+        wanted = methods or ("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
+        return [call.method for _, driver in self.others for call in driver.calls if call.method in wanted]
+
+    def requests(self, method: str) -> list[Any]:
+        return [call.request for _, driver in self.others for call in driver.calls if call.method == method]
+
+    # ---- the manager ---------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def manager(
+        self,
+        points: KillPoints | None = None,
+        *,
+        host: VolumeHost | None = None,
+        known: bool = True,
+        threads: InThread | None = None,
+        seen_node: Callable[[], Object | None] = lambda: None,
+    ) -> AsyncIterator[VolumeManager]:
+        log = collecting_log(self.log)
+        events = self.recorder = EventRecorder(
+            self.kubelets_client,
+            Reporter("kubelet", NODE_NAME),
+            clock=self.clock,
+            random=Random(2),
+            log=log,
+            metrics=Metrics("t"),
+        )
+        used = host or FakeVolumeHost(self.machine, points)
+        seams = VolumeSeams(
+            NODE_NAME,
+            self.kubelets_client,
+            self.csi_drivers.get,
+            self.drivers,
+            used,
+            threads or in_thread,
+            events,
+            seen_node=seen_node,
+        )
+        self.seams = seams
+        self.runtime = Runtime(clock=self.clock, random=Random(6), log=log, metrics=Metrics("t", of_process=False))
+        self.volumes = VolumeManager(seams, self.runtime)
+        tasks = [asyncio.ensure_future(self.volumes.run()), asyncio.ensure_future(events.run())]
+        if known:
+            self.volumes.all_pods_known()
+        try:
+            yield self.volumes
+            await events.drain(60.0)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    # ---- objects -------------------------------------------------------------------------------------------------
+
+    async def csi_driver(self, name: str = DRIVER, **spec: Any) -> None:
+        made = await self.client.create(CSI_DRIVER, csi_driver(name, **spec))
+        self.csi_drivers[name] = made
+
+    async def inline_pod(self, name: str = "p", **source: Any) -> Object:
+        inline = {"name": "scratch", "csi": {"driver": DRIVER, **source}}
+        return await self.pod(name, inline)
+
+    async def pod(self, name: str, *volumes: Object, **spec: Any) -> Object:
+        mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
+        containers = [container(volumeMounts=mounts)]
+        body = named(name, spec={"containers": containers, "volumes": list(volumes), "nodeName": NODE_NAME, **spec})
+        return await self.client.create(POD, body, namespace="default")
+
+    async def claimed_pod(self, name: str = "p", claim_name: str = "c", **spec: Any) -> Object:
+        return await self.pod(name, {"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}, **spec)
+
+    async def device_pod(self, name: str = "p", claim_name: str = "c", **source: Any) -> Object:
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim_name, **source}}
+        devices = [{"name": "data", "devicePath": "/dev/xvda"}]
+        return await self.pod(name, volume, containers=[container(volumeDevices=devices)])
+
+    async def bound_claim(self, claim_name: str = "c", pv: str = "pv1", handle: str = "h1", **spec: Any) -> None:
+        if self.storage.volumes.get(handle) is None:
+            self.storage.add_volume(handle, 1 << 30)
+        source = {"driver": DRIVER, "volumeHandle": handle, **spec.pop("csi", {})}
+        made = await self.client.create(PERSISTENT_VOLUME_CLAIM, claim(claim_name, volumeName=pv), namespace="default")
+        reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": claim_name, "uid": uid(made)}
+        await self.client.create(PERSISTENT_VOLUME, volume(pv, csi=source, claimRef=reference, **spec))
+        await self.bind(claim_name)
+
+    async def bind(self, claim_name: str) -> None:
+        name = ObjectName("default", claim_name)
+        status = MergePatch({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}})
+        await self.client.patch(PERSISTENT_VOLUME_CLAIM, name, status, subresource="status")
+
+    async def events(self) -> list[str]:
+        found = (await self.client.list(EVENT)).items
+        return [f"{event['reason']}: {event['note']}" for event in found]
+
+    # ---- what is left --------------------------------------------------------------------------------------------
+
+    def left(self) -> list[str]:
+        """Folders, files and mounts that belong to a volume or a pod."""
+        machine = self.machine
+        base = {("pods",), ("plugins",), ("plugins", "kubernetes.io"), ("plugins", "kubernetes.io", "csi")}
+        base |= {("plugins", "kubernetes.io", "csi", DRIVER), ()}
+        base |= {BLOCK_ROOT, (*BLOCK_ROOT, "staging"), (*BLOCK_ROOT, "publish")}
+        names = (
+            (machine.kubelet_folders - base) | machine.kubelet_files | {at for at, it in machine.mounts.items() if it}
+        )
+        published = [volume.id for volume in self.volumes_of_driver() if volume.published]
+        staged = [volume.id for volume in self.volumes_of_driver() if volume.staged]
+        return sorted(["/".join(name) for name in names] + published + staged + [*machine.loops.values()])
+
+    def volumes_of_driver(self) -> list[Any]:
+        return list(self.storage.volumes)
+
+    def contents(self) -> dict[str, str]:
+        return {"/".join(names): content.decode() for names, content in self.machine.kubelet_contents.items()}
+
+
+@dataclass
+class AwayTransport:
+    """The way to an API server that may be away."""
+
+    inner: Any
+    is_away: bool = False
+    is_refused: Callable[[Any], bool] = lambda _request: False
+    """Of a request: whether it never gets there."""
+    held: asyncio.Event | None = None
+    """Until it is set, responses are on their way: they say what was true when they were made."""
+
+    async def exchange(self, request: Any, timeout: float) -> Any:  # noqa: ASYNC109 - the seam's own signature
+        if self.is_away or self.is_refused(request):
+            raise NotConnected("the API server is away")
+        response = await self.inner.exchange(request, timeout)
+        if self.held is not None:
+            await self.held.wait()
+        return response
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@dataclass
+class TokenIssuer:
+    """Gives out tokens that can be told apart; who they are for was checked elsewhere."""
+
+    clock: Clock
+    count: int = 0
+
+    async def review(self, kind: Kind, body: Object, user: Any, namespace: str, name: str) -> Object:
+        self.count += 1
+        assert body["spec"]["boundObjectRef"]["kind"] == "Pod"
+        expires = self.clock.now() + timedelta(seconds=body["spec"]["expirationSeconds"])
+        return {**body, "status": {"token": f"token-canary-{self.count}", "expirationTimestamp": time_text(expires)}}
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work)
+
+
+@asynccontextmanager
+async def volume_world(clock: Clock | None = None, **capabilities: Any) -> AsyncIterator[World]:
+    used = clock or VirtualClock()
+    async with api_server(used, reviews=TokenIssuer(used)) as on:
+        client: KubeClient = on.client()
+        await client.create(SERVICE_ACCOUNT, named("default"), namespace="default")
+        await client.create(CONFIG_MAP, config_map("kube-root-ca.crt", **{"ca.crt": "x"}), namespace="default")
+        await client.create(NODE, named(NODE_NAME, metadata={"name": NODE_NAME, "labels": {"zone": "a"}}))
+        machine = FakeKubeletMachine()
+        world = World(on, machine, MachineTargets(machine), used, Storage(), [], {**STAGED, **capabilities})
+        yield world
+        assert machine.refused_removals == [], "kubelet must look for a mount before it removes a folder or file"
+        await world.connection.close()
+        for interceptor, driver in world.others:
+            driver.stop_hanging()
+            await interceptor.drain(60.0)
+
+
+def of(kind: Kind, name: str) -> ObjectName:
+    return ObjectName("default" if kind.namespaced else None, name)

@@ -1,0 +1,1 @@
+"""Networks that fail: connections whose packets vanish."""

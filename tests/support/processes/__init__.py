@@ -1,0 +1,1 @@
+"""Real processes: the program itself, kubectl, HTTP servers."""

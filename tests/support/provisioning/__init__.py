@@ -1,0 +1,1 @@
+"""Claims, classes and orders for tests of the provisioner."""
