@@ -103,6 +103,9 @@ class _Link(asyncio.Protocol):
         self._be_over(str(error))
         if self._transport is not None:
             self._transport.abort()
+            # A connection cancelled while it is being made is closed by uvloop in a way that `is_closing` does not
+            # show, and writing to it raises. A write may be due already, so it must find no transport.
+            self._transport = None
 
     def _probe(self) -> None:
         """Find out whether the driver is slow or the path to it is gone: only then must the connection be given up."""
@@ -330,18 +333,18 @@ class GrpcConnection:
 
     async def _connect(self) -> _Link:
         link = _Link(self._keepalive, self._probe_seconds)
-        async with asyncio.timeout(GREETING_SECONDS):
-            if isinstance(self._endpoint, TcpEndpoint):
-                await self._loop.create_connection(lambda: link, self._endpoint.host, self._endpoint.port)
-            else:
-                await self._loop.create_unix_connection(lambda: link, self._endpoint.path)
-            self._links.add(link)
-            link.lost.add_done_callback(lambda _: self._links.discard(link))
-            try:
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                if isinstance(self._endpoint, TcpEndpoint):
+                    await self._loop.create_connection(lambda: link, self._endpoint.host, self._endpoint.port)
+                else:
+                    await self._loop.create_unix_connection(lambda: link, self._endpoint.path)
+                self._links.add(link)
+                link.lost.add_done_callback(lambda _: self._links.discard(link))
                 await link.greeted
-            except BaseException:
-                link.break_off(Unavailable("the driver sent no HTTP/2 settings"))
-                raise
+        except BaseException:
+            link.break_off(Unavailable("the driver sent no HTTP/2 settings"))
+            raise
         return link
 
     async def _pause(self, seconds: float) -> None:

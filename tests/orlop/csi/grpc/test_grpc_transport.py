@@ -19,6 +19,7 @@ from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.csi.transport import LARGEST_MESSAGE
 from support.csi.grpcio_servers import stop_grpcio_server
 
+EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 ECHO, FAIL, WAIT, COUNT = "/t.T/Echo", "/t.T/Fail", "/t.T/Wait", "/t.T/Count"
 
 
@@ -187,3 +188,25 @@ async def test_one_that_speaks_another_protocol_is_unavailable(path: str):
     async with server, connected(path) as connection:
         with pytest.raises(Unavailable, match=r"settings come first"):
             await connection.call(ECHO, b"", 20.0)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_connection_closed_while_it_is_being_made_raises_nothing_in_the_loop(path: str, turns: int):
+    """`turns` of the loop after the driver sent its settings: one of them is between connected and usable."""
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        connection = GrpcConnection(UnixEndpoint(path))
+        await asyncio.sleep(0)
+        driver, _ = listener.accept()
+        with driver:
+            driver.sendall(EMPTY_SETTINGS)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await connection.close()
+            for _ in range(8):
+                await asyncio.sleep(0)
+
+    assert errors == []
