@@ -24,32 +24,32 @@ OUTPUT_FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EntryPoint:
     """The module of a role or verb, with its function `main(arguments) -> exit code`."""
 
     module: str
     summary: str
 
 
-ROLES: Final[Mapping[str, Entry]] = {
-    "up": Entry("onenode.processes.up", "runs pods with scratch folders on this machine, driven by kubectl"),
-    "node": Entry("orlop.processes.node", "serves the CSI services of a node and registers them with its kubelet"),
-    "driver": Entry("orlop.processes.driver", "serves the CSI services alone, for use with other sidecars"),
-    "registrar": Entry("orlop.processes.registrar", "registers any CSI driver with the kubelet of its node"),
-    "attacher": Entry("orlop.processes.attacher", "attaches and detaches the volumes of any CSI driver"),
-    "apiserver": Entry(
+ROLES: Final[Mapping[str, EntryPoint]] = {
+    "up": EntryPoint("onenode.processes.up", "runs pods with scratch folders on this machine, driven by kubectl"),
+    "node": EntryPoint("orlop.processes.node", "serves the CSI services of a node and registers them with its kubelet"),
+    "driver": EntryPoint("orlop.processes.driver", "serves the CSI services alone, for use with other sidecars"),
+    "registrar": EntryPoint("orlop.processes.registrar", "registers any CSI driver with the kubelet of its node"),
+    "attacher": EntryPoint("orlop.processes.attacher", "attaches and detaches the volumes of any CSI driver"),
+    "apiserver": EntryPoint(
         "onenode.processes.apiserver", "serves the Kubernetes API on this machine, with its state in one folder"
     ),
-    "testing mock-driver": Entry(
+    "testing mock-driver": EntryPoint(
         "orlop.processes.mock_driver", "serves a scripted CSI driver, to test controllers with"
     ),
 }
-VERBS: Final[Mapping[str, Entry]] = {
-    "afterlife": Entry("orlop.cli.afterlife", "list, read, restore, keep and erase the folders of deleted pods"),
-    "explain": Entry("orlop.cli.explain", "explain what an object waits for, and what comes next"),
-    "down": Entry("onenode.cli.down", "stop what `orlop up` runs; erase it with --erase"),
-    "kubectl": Entry("onenode.cli.kubectl", "run kubectl against what `orlop up` runs"),
-    "csi": Entry("orlop.cli.csi", "call any RPC of any CSI driver"),
+VERBS: Final[Mapping[str, EntryPoint]] = {
+    "afterlife": EntryPoint("orlop.cli.afterlife", "list, read, restore, keep and erase the folders of deleted pods"),
+    "explain": EntryPoint("orlop.cli.explain", "explain what an object waits for, and what comes next"),
+    "down": EntryPoint("onenode.cli.down", "stop what `orlop up` runs; erase it with --erase"),
+    "kubectl": EntryPoint("onenode.cli.kubectl", "run kubectl against what `orlop up` runs"),
+    "csi": EntryPoint("orlop.cli.csi", "call any RPC of any CSI driver"),
 }
 BENCH_MODULES: Final = frozenset({"onenode", "aiohttp", "cryptography"})
 """The one-machine Kubernetes and its dependencies; images for clusters contain none of them."""
@@ -71,7 +71,7 @@ def help_text() -> str:
     return "\n".join([*lines, "Each explains itself with --help. `orlop --version` prints the version."])
 
 
-def find_entry(arguments: Sequence[str]) -> tuple[Entry, Sequence[str]] | None:
+def find_entry(arguments: Sequence[str]) -> tuple[EntryPoint, Sequence[str]] | None:
     """Return the role or verb with the longest name that the arguments begin with, and the remaining arguments."""
     for words in (2, 1):
         name = " ".join(arguments[:words])
@@ -118,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
     return run_entry(entry, arguments[: len(arguments) - len(rest)], rest)
 
 
-def run_entry(entry: Entry, name: Sequence[str], arguments: Sequence[str]) -> int:
+def run_entry(entry: EntryPoint, name: Sequence[str], arguments: Sequence[str]) -> int:
     try:
         module = import_module(entry.module)
     except ModuleNotFoundError as error:

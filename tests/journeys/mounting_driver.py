@@ -25,8 +25,8 @@ from orlop.csi.server import serving
 from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.runtime import Runtime
 from orlop.processes.daemon import Daemon, LogSettings, request_ids, run_daemon
-from orlop.sidecars.registrar.registration_socket import Outcome, RegistrationService
-from orlop.testing.driver_model.storage import Place, Use
+from orlop.sidecars.registrar.registration_socket import RegistrationService, RegistrationStatus
+from orlop.testing.driver_model.storage import NodePath, VolumeUse
 from orlop.testing.driver_script import script_from_yaml
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 
@@ -80,7 +80,7 @@ class MountingInterceptor(ScriptedInterceptor):
         """What an earlier life of ours staged is known by its mount."""
         if Path(request.staging_target_path).is_mount():
             volume = self._storage.volumes.get(request.volume_id) or self._storage.add_volume(request.volume_id, BYTES)
-            volume.staged[Place("n", request.staging_target_path)] = Use(request.volume_capability)
+            volume.staged[NodePath("n", request.staging_target_path)] = VolumeUse(request.volume_capability)
 
     def _after(self, method: str, request: Any) -> None:
         match method:
@@ -131,7 +131,7 @@ async def live(settings: Settings, runtime: Runtime, stop: asyncio.Event) -> Non
     name, surroundings = script.facts.name, {"log": runtime.log, "metrics": runtime.metrics, "clock": runtime.clock}
     own = kubelet / "plugins" / f"{settings.socket}.sock"
 
-    def told(outcome: Outcome) -> None:
+    def told(outcome: RegistrationStatus) -> None:
         runtime.log.info("kubelet says", registered=outcome.registered, why=outcome.error)
 
     registration = CallInterceptor(

@@ -14,8 +14,8 @@ from typing import Final
 
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import (
+    DescriptorUse,
     Mounts,
-    Use,
     make_folder,
     names_in,
     open_below,
@@ -84,7 +84,7 @@ class LogReader:
 @contextmanager
 def opened_log(root: int, names: Sequence[str], log: str) -> Iterator[LogReader]:
     """`names` lead from the root to the folder of the log."""
-    folder = open_below(root, names, Use.FOLDER_HANDLE, Mounts.CROSSED)
+    folder = open_below(root, names, DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
     try:
         reader = LogReader(folder, log)
         try:
@@ -105,16 +105,16 @@ LOG_FOLDER_MODE: Final = 0o750
 @contextmanager
 def made_log_folder(logs: int, pod: str, container: str) -> Iterator[int]:
     make_folder(logs, pod, LOG_FOLDER_MODE)
-    with opened_below(logs, (pod,), Use.FOLDER_HANDLE, Mounts.REFUSED) as of_pod:
+    with opened_below(logs, (pod,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as of_pod:
         make_folder(of_pod, container, LOG_FOLDER_MODE)
-        with opened_below(of_pod, (container,), Use.FOLDER_HANDLE, Mounts.REFUSED) as folder:
+        with opened_below(of_pod, (container,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as folder:
             yield folder
 
 
 def remove_log_folders(logs: int, pod: str) -> None:
     """Those that are not there need not be removed."""
     try:
-        with opened_below(logs, (pod,), Use.FOLDER_CONTENT, Mounts.REFUSED) as of_pod:
+        with opened_below(logs, (pod,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as of_pod:
             for container in names_in(of_pod):
                 _remove_logs(of_pod, container)
     except OSError as error:
@@ -125,7 +125,7 @@ def remove_log_folders(logs: int, pod: str) -> None:
 
 def remove_older_logs(folder: int, attempt: int) -> None:
     """What a container said before its last attempt but one: a crash loop must not fill a disk."""
-    with opened_below(folder, (), Use.FOLDER_CONTENT, Mounts.REFUSED) as listed:
+    with opened_below(folder, (), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as listed:
         for name in names_in(listed):
             number = name.partition(".")[0]
             if number.isdecimal() and int(number) < attempt - 1:
@@ -133,7 +133,7 @@ def remove_older_logs(folder: int, attempt: int) -> None:
 
 
 def _remove_logs(of_pod: int, container: str) -> None:
-    with opened_below(of_pod, (container,), Use.FOLDER_CONTENT, Mounts.REFUSED) as folder:
+    with opened_below(of_pod, (container,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as folder:
         for name in names_in(folder):
             os.unlink(name, dir_fd=folder)
     remove_empty_folder(of_pod, container)

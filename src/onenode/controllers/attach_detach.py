@@ -35,7 +35,7 @@ from orlop.kube.cache.informer import Informer, Watched, without_managed_fields
 from orlop.kube.cache.informers import Informers
 from orlop.kube.cache.object_cache import CachedObject
 from orlop.kube.client import DeleteOptions, KubeClient
-from orlop.kube.events.event_bodies import Reference
+from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import (
     CSI_DRIVER,
@@ -345,10 +345,10 @@ class AttachDetach:
                 pod, rules.NOT_ATTACHED_REASON, rules.taken_text(self._name_of(volume), pod.namespace, others)
             )
 
-    def _to_be_told(self, volume: UniqueName, one: AttachmentFacts, what: str) -> list[Reference]:
+    def _to_be_told(self, volume: UniqueName, one: AttachmentFacts, what: str) -> list[ObjectReference]:
         remembered = self._memory.of(volume, one.node)
         return [
-            Reference("v1", "Pod", user.name, user.namespace, user.uid)
+            ObjectReference("v1", "Pod", user.name, user.namespace, user.uid)
             for user in one.users
             if remembered.is_news(user.uid, what)
         ]

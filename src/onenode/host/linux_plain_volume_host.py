@@ -21,7 +21,7 @@ from onenode.host.volume_host import PlainVolumeHost
 from orlop.host.erase.erase_folder import REST_PREFIX, erase_folder
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, system_calls
-from orlop.host.kernel.confined_paths import Mounts, Use, opened_below
+from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below
 from orlop.host.mounts import mounts
 
 PARENT_MODE: Final = 0o750
@@ -62,7 +62,7 @@ class LinuxPlainVolumeHost:
 
     def volumes_in(self, folder: Names) -> frozenset[str]:
         try:
-            with opened_below(self._root, folder, Use.FOLDER_CONTENT, Mounts.CROSSED) as opened:
+            with opened_below(self._root, folder, DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as opened:
                 return frozenset(_volume_of(name) for name in confined_paths.names_in(opened))
         except HostError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
@@ -71,7 +71,7 @@ class LinuxPlainVolumeHost:
 
     def remove(self, volume: Names, stop: threading.Event) -> None:
         try:
-            with opened_below(self._root, volume[:-1], Use.FOLDER_CONTENT, Mounts.CROSSED) as parent:
+            with opened_below(self._root, volume[:-1], DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as parent:
                 mounts.unmount(parent, volume[-1])
                 for name in (f"{UNFINISHED}{volume[-1]}", volume[-1]):
                     if not _is_removed_empty(parent, name):
@@ -102,14 +102,14 @@ class LinuxPlainVolumeHost:
 
     def _make_parents(self, volume: Names) -> None:
         for depth in range(1, len(volume)):
-            with opened_below(self._root, volume[: depth - 1], Use.FOLDER_HANDLE, Mounts.CROSSED) as parent:
+            with opened_below(self._root, volume[: depth - 1], DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED) as parent:
                 confined_paths.make_folder(parent, volume[depth - 1], PARENT_MODE)
 
     def _parent_of(self, volume: Names) -> AbstractContextManager[int]:
-        return opened_below(self._root, volume[:-1], Use.FOLDER_HANDLE, Mounts.CROSSED)
+        return opened_below(self._root, volume[:-1], DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
 
     def _top_of(self, volume: Names) -> AbstractContextManager[int]:
-        return opened_below(self._root, volume, Use.FOLDER_CONTENT, Mounts.CROSSED)
+        return opened_below(self._root, volume, DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED)
 
 
 def as_plain_volume_host(host: LinuxPlainVolumeHost) -> PlainVolumeHost:
@@ -126,7 +126,7 @@ def _volume_of(entry: str) -> str:
 def _make_finished(parent: int, name: str, access: FolderAccess) -> None:
     unfinished = f"{UNFINISHED}{name}"
     confined_paths.make_folder(parent, unfinished, 0o700)
-    with opened_below(parent, (unfinished,), Use.FOLDER_CONTENT, Mounts.REFUSED) as made:
+    with opened_below(parent, (unfinished,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as made:
         if access.group is not None:
             os.fchown(made, -1, access.group)
         os.fchmod(made, access.mode)
@@ -146,7 +146,7 @@ def _mount_memory(parent: int, name: str, access: FolderAccess, most_bytes: int)
         raise HostError.because(error, f"The volume {name} cannot be had in memory") from error
     try:
         system_calls.set_mount_attributes(tree, 0, 0, system_calls.PROPAGATION_PRIVATE)
-        with opened_below(parent, (name,), Use.FOLDER_HANDLE, Mounts.REFUSED) as target:
+        with opened_below(parent, (name,), DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as target:
             system_calls.attach_tree(tree, target)
     except HostError:
         raise

@@ -19,7 +19,7 @@ from onenode.host.volume_ownership import OwnershipReport, give_to_group, is_giv
 from orlop.host.block import loop_devices
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths
-from orlop.host.kernel.confined_paths import READ_FLAGS, Mounts, Use, opened_below, reopen
+from orlop.host.kernel.confined_paths import READ_FLAGS, DescriptorUse, Mounts, opened_below, reopen
 from orlop.host.mounts import mount_table, mounts
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class LinuxVolumeHost:
 
     def names_in(self, folder: Names) -> frozenset[str] | None:
         try:
-            with opened_below(self._root, folder, Use.FOLDER_CONTENT, Mounts.CROSSED) as opened:
+            with opened_below(self._root, folder, DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as opened:
                 return frozenset(confined_paths.names_in(opened))
         except HostError as error:
             return _if_missing(error, None)
@@ -75,7 +75,7 @@ class LinuxVolumeHost:
     def mounted_elsewhere(self, target: Names) -> tuple[str, ...]:
         if not self.is_mounted(target):
             return ()
-        with opened_below(self._root, target, Use.HANDLE, Mounts.CROSSED) as mounted:
+        with opened_below(self._root, target, DescriptorUse.HANDLE, Mounts.CROSSED) as mounted:
             return mount_table.other_mounts_of(mounted)
 
     def write_file(self, file: Names, content: bytes) -> None:
@@ -89,7 +89,7 @@ class LinuxVolumeHost:
 
     def read_file(self, file: Names, most: int) -> bytes | None:
         try:
-            with opened_below(self._root, file, Use.HANDLE, Mounts.CROSSED) as place:
+            with opened_below(self._root, file, DescriptorUse.HANDLE, Mounts.CROSSED) as place:
                 return _content(place, most)
         except HostError as error:
             return _if_missing(error, None)
@@ -120,7 +120,7 @@ class LinuxVolumeHost:
         report: OwnershipReport,
         should_stop: Callable[[], bool],
     ) -> None:
-        with opened_below(self._root, volume, Use.FOLDER_CONTENT, Mounts.CROSSED) as root:
+        with opened_below(self._root, volume, DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as root:
             if unless_root_is and is_given(os.fstat(root), group):
                 report.skipped = True
                 return
@@ -206,10 +206,10 @@ class LinuxVolumeHost:
     def _opened_volume(self, volume: Names | HostPath) -> AbstractContextManager[int]:
         if isinstance(volume, HostPath):
             return opened_host_path(volume)
-        return opened_below(self._root, volume, Use.FOLDER_CONTENT, Mounts.CROSSED)
+        return opened_below(self._root, volume, DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED)
 
     def _opened(self, folder: Names) -> AbstractContextManager[int]:
-        return opened_below(self._root, folder, Use.FOLDER_HANDLE, Mounts.CROSSED)
+        return opened_below(self._root, folder, DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
 
     def _parent_of(self, names: Names) -> AbstractContextManager[int]:
         return self._opened(names[:-1])

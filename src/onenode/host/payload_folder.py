@@ -27,8 +27,8 @@ from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths
 from orlop.host.kernel.confined_paths import (
     READ_FLAGS,
+    DescriptorUse,
     Mounts,
-    Use,
     names_in,
     opened_below,
     refuse_unfit_name,
@@ -74,7 +74,7 @@ def make_nested_folders(volume: int, folders: Iterable[Names]) -> None:
     """Where other volumes are mounted inside this one: who mounts it for reading could not make them."""
     for names in folders:
         for depth in range(1, len(names) + 1):
-            with opened_below(volume, names[: depth - 1], Use.FOLDER_HANDLE, Mounts.REFUSED) as parent:
+            with opened_below(volume, names[: depth - 1], DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as parent:
                 confined_paths.make_folder(parent, names[depth - 1], FOLDER_MODE)
 
 
@@ -110,7 +110,7 @@ def _found_in(volume: int, version: str) -> dict[Names, bytes] | None:
     waiting: list[Names] = [(version,)]
     while waiting:
         folder = waiting.pop()
-        with opened_below(volume, folder, Use.FOLDER_CONTENT, Mounts.REFUSED) as opened:
+        with opened_below(volume, folder, DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as opened:
             for name in names_in(opened):
                 if confined_paths.is_folder(opened, name):
                     waiting.append((*folder, name))
@@ -122,7 +122,7 @@ def _found_in(volume: int, version: str) -> dict[Names, bytes] | None:
 
 
 def _content(folder: int, name: str) -> bytes | None:
-    with opened_below(folder, (name,), Use.HANDLE, Mounts.REFUSED) as place:
+    with opened_below(folder, (name,), DescriptorUse.HANDLE, Mounts.REFUSED) as place:
         if not stat.S_ISREG(os.fstat(place).st_mode):
             return None
         with closing(os.fdopen(reopen(place, READ_FLAGS), "rb")) as opened:
@@ -135,7 +135,7 @@ def _content(folder: int, name: str) -> bytes | None:
 def _new_version(volume: int, payload: Payload, stamp: str, group: int | None) -> str:
     name = _made_version(volume, stamp)
     try:
-        with opened_below(volume, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED) as folder:
+        with opened_below(volume, (name,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as folder:
             for names, file in payload.items():
                 _put(folder, names, file, group)
             _open_folder_to(folder, group)
@@ -157,12 +157,12 @@ def _made_version(volume: int, stamp: str) -> str:
 
 def _put(version: int, names: Names, file: PayloadFile, group: int | None) -> None:
     for depth in range(1, len(names)):
-        with opened_below(version, names[: depth - 1], Use.FOLDER_HANDLE, Mounts.REFUSED) as parent:
+        with opened_below(version, names[: depth - 1], DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as parent:
             confined_paths.make_folder(parent, names[depth - 1], 0o700)
-        with opened_below(version, names[:depth], Use.FOLDER_CONTENT, Mounts.REFUSED) as made:
+        with opened_below(version, names[:depth], DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as made:
             _open_folder_to(made, group)
     with (
-        opened_below(version, names[:-1], Use.FOLDER_HANDLE, Mounts.REFUSED) as folder,
+        opened_below(version, names[:-1], DescriptorUse.FOLDER_HANDLE, Mounts.REFUSED) as folder,
         closing(os.fdopen(os.open(names[-1], NEW_FILE, 0o600, dir_fd=folder), "wb")) as opened,
     ):
         opened.write(file.content)

@@ -19,7 +19,7 @@ from pathlib import PurePath
 
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
-from orlop.host.kernel.confined_paths import Mounts, Use, opened_below, opened_root
+from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, opened_root
 from orlop.host.mounts import mount_table, mounts
 from orlop.host.mounts.mount_table_rules import MountLine, folder_of_path
 
@@ -65,7 +65,7 @@ def unmount_below(path: str) -> list[str]:
     done: list[str] = []
     with opened_root(path) as folder:
         while (names := _innermost(folder)) is not None:
-            with opened_below(folder, names[:-1], Use.FOLDER_HANDLE, Mounts.CROSSED) as parent:
+            with opened_below(folder, names[:-1], DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED) as parent:
                 if not mounts.unmount(parent, names[-1]):
                     raise HostError(errno.EBUSY, f"{'/'.join(names)} below {path} is mounted, and cannot be reached.")
             done.append("/".join(names))
@@ -115,7 +115,7 @@ def _shows_itself(own: MountLine, below: MountLine) -> bool:
 
 def _is_bound_at(parent: int, name: str) -> bool:
     try:
-        with opened_below(parent, (name,), Use.FOLDER_HANDLE, Mounts.CROSSED) as folder:
+        with opened_below(parent, (name,), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED) as folder:
             return _is_bound(folder)
     except HostError as error:
         if error.errno == errno.ENOENT:

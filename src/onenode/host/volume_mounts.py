@@ -20,7 +20,7 @@ from typing import Final
 
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, system_calls
-from orlop.host.kernel.confined_paths import Mounts, Use, opened_below, path_of, refuse_unfit_name
+from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, path_of, refuse_unfit_name
 from orlop.host.mounts import mounts
 from orlop.host.mounts.mount_option_rules import MountOptions
 
@@ -50,7 +50,7 @@ def mount_within(source: int, parent: int, name: str) -> None:
     mounts.unmount(parent, name)
     _make_target(source, parent, name)
     options = MountOptions.found(os.statvfs(source).f_flag)
-    with opened_below(parent, (name,), Use.HANDLE, Mounts.REFUSED) as target:
+    with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.REFUSED) as target:
         mounts.bind(source, target, options)
 
 
@@ -104,7 +104,7 @@ def _make_if_missing(volume: int, parts: Sequence[str]) -> None:
 
 def _make(parent: int, name: str, mode: int) -> None:
     confined_paths.make_folder(parent, name, FOLDER_MODE)
-    with opened_below(parent, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED) as made:
+    with opened_below(parent, (name,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as made:
         os.fchmod(made, mode)
 
 
@@ -170,13 +170,13 @@ def make_file(parent: int, name: str) -> None:
 def mount_device(source: int, parent: int, name: str) -> None:
     """The same device, mounted there already, is kept; another one is replaced."""
     if mounts.is_mount_point(parent, name):
-        with opened_below(parent, (name,), Use.HANDLE, Mounts.CROSSED) as mounted:
+        with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.CROSSED) as mounted:
             if _number(mounted) == _number(source):
                 return
         mounts.unmount(parent, name)
     make_file(parent, name)
     found = MountOptions.found(os.statvfs(source).f_flag)
-    with opened_below(parent, (name,), Use.HANDLE, Mounts.REFUSED) as target:
+    with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.REFUSED) as target:
         mounts.bind(source, target, found)
 
 

@@ -35,7 +35,14 @@ from orlop.host.block import loop_devices
 from orlop.host.erase.erase_folder import erase_folder
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import process_records
-from orlop.host.kernel.confined_paths import Mounts, Use, names_in, opened_below, opened_root, remove_empty_folder
+from orlop.host.kernel.confined_paths import (
+    DescriptorUse,
+    Mounts,
+    names_in,
+    opened_below,
+    opened_root,
+    remove_empty_folder,
+)
 from orlop.host.mounts.mounts import is_mount_point
 from orlop.kube.objects import time_text
 from orlop.processes.daemon import CannotGoOn
@@ -190,7 +197,9 @@ def _end_processes(state: UpState) -> None:
     with ExitStack() as stack:
         try:
             kubelet = stack.enter_context(opened_root(str(state.kubelet)))
-            notes = stack.enter_context(opened_below(kubelet, (PROCESSES,), Use.FOLDER_CONTENT, Mounts.CROSSED))
+            notes = stack.enter_context(
+                opened_below(kubelet, (PROCESSES,), DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED)
+            )
         except HostError as error:
             if error.errno == errno.ENOENT:
                 return

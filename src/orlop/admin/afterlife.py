@@ -8,35 +8,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from orlop.admin.node_socket import NodeUnreachable, conversation, message_in
+from orlop.admin.node_socket import NodeUnreachable, connected, message_in
 from orlop.records.afterlife_report import (
     BYTES,
-    Answer,
-    AskUsage,
-    Done,
-    Download,
-    Erase,
+    AfterlifeRequest,
+    AfterlifeResponse,
+    DownloadFolder,
+    EraseFolder,
     Erasing,
+    FileOpened,
     FileRow,
     Files,
-    Folder,
+    FolderResponse,
     FolderRow,
-    Keep,
-    Kept,
+    KeepFolder,
+    KeepResult,
     ListFiles,
     ListFolders,
-    Opened,
     Progress,
-    Question,
     ReadFile,
-    Restore,
     Restored,
+    RestoreFolder,
     Rows,
     ShowFolder,
-    Usage,
+    ShowUsage,
+    StreamEnd,
+    UsageReport,
 )
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=AfterlifeResponse)
 
 
 class Afterlife:
@@ -47,31 +47,31 @@ class Afterlife:
 
     def list_folders(self) -> list[FolderRow]:
         rows: list[FolderRow] = []
-        with conversation(self._socket) as node:
-            node.ask(ListFolders())
+        with connected(self._socket) as node:
+            node.send(ListFolders())
             while isinstance(answer := node.answer(), Rows):
                 rows += answer.rows
-            _expected(answer, Done)
+            _expected(answer, StreamEnd)
         return rows
 
     def show(self, volume_id: str) -> FolderRow:
-        return self._asked(ShowFolder(volume_id), Folder).row
+        return self._asked(ShowFolder(volume_id), FolderResponse).row
 
     def list_files(self, volume_id: str, path: bytes = b"") -> Iterator[FileRow]:
-        with conversation(self._socket) as node:
-            node.ask(ListFiles(volume_id, path))
+        with connected(self._socket) as node:
+            node.send(ListFiles(volume_id, path))
             while isinstance(answer := node.answer(), Files):
                 yield from answer.files
-            _expected(answer, Done)
+            _expected(answer, StreamEnd)
 
     @contextmanager
     def opened_file(self, volume_id: str, path: bytes) -> Iterator[int]:
         """A descriptor of the file; its folder is not erased while the block lasts."""
-        with conversation(self._socket) as node:
-            node.ask(ReadFile(volume_id, path))
+        with connected(self._socket) as node:
+            node.send(ReadFile(volume_id, path))
             frame = node.frame()
             try:
-                _expected(message_in(frame), Opened)
+                _expected(message_in(frame), FileOpened)
                 if len(frame.descriptors) != 1:
                     raise NodeUnreachable("The node handed over no file. Ask again; look at its log.")
                 yield frame.descriptors[0]
@@ -79,16 +79,16 @@ class Afterlife:
                 for descriptor in frame.descriptors:
                     os.close(descriptor)
 
-    def download(self, volume_id: str, path: bytes, write: Callable[[bytes], object]) -> Done:
+    def download(self, volume_id: str, path: bytes, write: Callable[[bytes], object]) -> StreamEnd:
         """Hands over the archive piece by piece; it is complete when this returns."""
-        with conversation(self._socket, patience=None) as node:
-            node.ask(Download(volume_id, path))
+        with connected(self._socket, patience=None) as node:
+            node.send(DownloadFolder(volume_id, path))
             while (frame := node.frame()).kind == BYTES:
                 write(frame.body)
-            return _expected(message_in(frame), Done)
+            return _expected(message_in(frame), StreamEnd)
 
-    def keep(self, volume_id: str, seconds: float, *, dry_run: bool = False) -> Kept:
-        return self._asked(Keep(volume_id, seconds, dry_run), Kept)
+    def keep(self, volume_id: str, seconds: float, *, dry_run: bool = False) -> KeepResult:
+        return self._asked(KeepFolder(volume_id, seconds, dry_run), KeepResult)
 
     def restore(
         self,
@@ -103,26 +103,26 @@ class Afterlife:
 
         `hand_stop` receives a function that stops it, also from a signal; the node then reports what is left.
         """
-        with conversation(self._socket, patience=None) as node:
-            node.ask(Restore(volume_id, dry_run), (directory,))
+        with connected(self._socket, patience=None) as node:
+            node.send(RestoreFolder(volume_id, dry_run), (directory,))
             hand_stop(node.say_no_more)
             while isinstance(answer := node.answer(), Progress):
                 progress(answer)
             return _expected(answer, Restored)
 
     def erase(self, volume_id: str, *, dry_run: bool = False) -> Erasing:
-        return self._asked(Erase(volume_id, dry_run), Erasing)
+        return self._asked(EraseFolder(volume_id, dry_run), Erasing)
 
-    def usage(self) -> Usage:
-        return self._asked(AskUsage(), Usage)
+    def usage(self) -> UsageReport:
+        return self._asked(ShowUsage(), UsageReport)
 
-    def _asked(self, question: Question, expected: type[A]) -> A:
-        with conversation(self._socket) as node:
-            node.ask(question)
+    def _asked(self, request: AfterlifeRequest, expected: type[A]) -> A:
+        with connected(self._socket) as node:
+            node.send(request)
             return _expected(node.answer(), expected)
 
 
-def _expected(answer: Answer, kind: type[A]) -> A:
+def _expected(answer: AfterlifeResponse, kind: type[A]) -> A:
     if not isinstance(answer, kind):
         raise NodeUnreachable(
             f"The node answered with {type(answer).__name__} where {kind.__name__} was expected. "

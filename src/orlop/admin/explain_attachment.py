@@ -34,7 +34,7 @@ from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.attacher.trivial_rules import next_trivial_step
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
-Json = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
@@ -58,8 +58,8 @@ class Unreadable:
 class AttachmentSeen:
     """What was read. `node_id` is the driver's current id of the node, if an object has one."""
 
-    attachment: Json
-    volume: Json | None
+    attachment: ApiObject
+    volume: ApiObject | None
     node_id: str | None
     unreadable: tuple[Unreadable, ...] = ()
     attach_required: bool | None = None
@@ -158,7 +158,7 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
     }
 
 
-def _what(found: Json, driver: str) -> str:
+def _what(found: ApiObject, driver: str) -> str:
     volume = volume_name_of(found)
     which = f"the PersistentVolume {volume}" if volume else "a volume that it describes itself"
     name, node = objects.name_of(found).name, node_name_of(found)
@@ -167,7 +167,7 @@ def _what(found: Json, driver: str) -> str:
     return f"{name} requests that {which} be attached to the node {node} by {driver}."
 
 
-def _state(found: Json, now: datetime) -> str:
+def _state(found: ApiObject, now: datetime) -> str:
     asked = _ago(objects.metadata(found).get("creationTimestamp"), now)
     if objects.is_being_deleted(found):
         since = _ago(objects.metadata(found).get("deletionTimestamp"), now)
@@ -178,7 +178,7 @@ def _state(found: Json, now: datetime) -> str:
     )
 
 
-def _tried(found: Json, now: datetime) -> tuple[str, ...]:
+def _tried(found: ApiObject, now: datetime) -> tuple[str, ...]:
     tried = []
     for what, error in _errors(found):
         code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
@@ -186,7 +186,7 @@ def _tried(found: Json, now: datetime) -> tuple[str, ...]:
     return tuple(tried)
 
 
-def _errors(found: Json) -> list[tuple[str, Json]]:
+def _errors(found: ApiObject) -> list[tuple[str, ApiObject]]:
     status = found.get("status")
     members = status if isinstance(status, Mapping) else {}
     kinds = ((ATTACHING, "attachError"), (DETACHING, "detachError"))
@@ -287,7 +287,7 @@ def _perhaps_in_the_node(outlook: _Outlook) -> str:
     return f" Unless the {node} has it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
 
 
-def _last_error(found: Json) -> Json | None:
+def _last_error(found: ApiObject) -> ApiObject | None:
     """Return the error of the current direction: that of attaching stays on an object that is being detached."""
     tried = DETACHING if objects.is_being_deleted(found) else ATTACHING
     return next((error for what, error in _errors(found) if what == tried), None)
@@ -319,7 +319,7 @@ def _kept_by(facts: AttachmentFacts) -> str:
     return "Nothing." if recorded is None else f"Nothing: it was detached from {recorded}."
 
 
-def _untouched_for(found: Json, now: datetime) -> str:
+def _untouched_for(found: ApiObject, now: datetime) -> str:
     # No field shows when an object was attached.
     if is_attached(found) and not objects.is_being_deleted(found):
         return ""

@@ -29,15 +29,15 @@ from orlop.admin.up_state import (
 )
 from orlop.foundation.message_socket import ConnectionEnded, Frame, receive_frame, send_frame
 from orlop.records.afterlife_report import (
-    LONGEST_ANSWER,
+    LONGEST_RESPONSE,
     MESSAGE,
-    Answer,
-    Question,
-    Refused,
-    Unreadable,
+    AfterlifeRequest,
+    AfterlifeResponse,
+    MalformedMessage,
+    RefusalResponse,
     Why,
-    decode_answer,
-    encode_question,
+    decode_response,
+    encode_request,
 )
 
 SOCKETS: Final = Path("/run/orlop")
@@ -127,28 +127,28 @@ def _may_exist(path: Path) -> bool:
         return True
 
 
-class Conversation:
-    """One question over one connection; the answers come in the node's order."""
+class NodeConnection:
+    """One request to a node, over a connection of its own; responses come in the node's order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def ask(self, question: Question, descriptors: Sequence[int] = ()) -> None:
+    def send(self, request: AfterlifeRequest, descriptors: Sequence[int] = ()) -> None:
         try:
-            send_frame(self._connection, MESSAGE, encode_question(question), descriptors)
+            send_frame(self._connection, MESSAGE, encode_request(request), descriptors)
         except (BrokenPipeError, ConnectionResetError):
             return  # it refused before it read the request: the refusal is its response
 
     def frame(self) -> Frame:
         """The next one, as it comes: bytes of a download, or a message for `message_in`."""
         try:
-            return receive_frame(self._connection, LONGEST_ANSWER)
+            return receive_frame(self._connection, LONGEST_RESPONSE)
         except TimeoutError:
             raise NodeUnreachable("The node does not answer. Is its disk in trouble? Look at its log.") from None
         except (ConnectionEnded, ConnectionError) as error:
-            raise NodeUnreachable(f"The node ended the conversation before its end: {error}") from None
+            raise NodeUnreachable(f"The node closed the connection before its last response: {error}") from None
 
-    def answer(self) -> Answer:
+    def answer(self) -> AfterlifeResponse:
         return message_in(self.frame())
 
     def say_no_more(self) -> None:
@@ -157,18 +157,18 @@ class Conversation:
             self._connection.shutdown(socket.SHUT_WR)
 
 
-def message_in(frame: Frame) -> Answer:
+def message_in(frame: Frame) -> AfterlifeResponse:
     try:
-        answer = decode_answer(frame.body)
-    except Unreadable as error:
+        answer = decode_response(frame.body)
+    except MalformedMessage as error:
         raise NodeUnreachable(f"{error} Use the orlop command of the version that the node runs.") from None
-    if isinstance(answer, Refused):
+    if isinstance(answer, RefusalResponse):
         raise NodeRefused(answer.why, answer.sentence)
     return answer
 
 
 @contextmanager
-def conversation(path: Path, *, patience: float | None = SHORT_ANSWER_SECONDS) -> Iterator[Conversation]:
+def connected(path: Path, *, patience: float | None = SHORT_ANSWER_SECONDS) -> Iterator[NodeConnection]:
     """`patience` is how many seconds each answer may take; None: as long as it takes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONNECT_SECONDS)
@@ -177,7 +177,7 @@ def conversation(path: Path, *, patience: float | None = SHORT_ANSWER_SECONDS) -
         except OSError as error:
             raise NodeUnreachable(_why_unreachable(path, error)) from None
         connection.settimeout(patience)
-        yield Conversation(connection)
+        yield NodeConnection(connection)
 
 
 def _why_unreachable(path: Path, error: OSError) -> str:

@@ -53,10 +53,10 @@ HELP_ON_ORDER: Final = "What to sort by: the last deleted, the next erased or th
 
 STATE: Final = "orlop.state"
 
-Command = Callable[..., None]
+VerbFunction = Callable[..., None]
 
 
-def socket_option(command: Command) -> Command:
+def socket_option(command: VerbFunction) -> VerbFunction:
     with_state = click.option(
         "--state",
         metavar="DIR",
@@ -77,12 +77,12 @@ def _note_state(context: click.Context, _parameter: click.Parameter, folder: str
         context.meta[STATE] = str(UpState(Path(folder)).node_socket)
 
 
-def output_option(*more: str) -> Callable[[Command], Command]:
+def output_option(*more: str) -> Callable[[VerbFunction], VerbFunction]:
     kinds = ["text", *more, "json", "yaml"]
     return click.option("-o", "--output", type=click.Choice(kinds), default="text", help="How to print it.")
 
 
-def dry_run_option(command: Command) -> Command:
+def dry_run_option(command: VerbFunction) -> VerbFunction:
     return click.option("--dry-run", is_flag=True, help="Only print what would be done.")(command)
 
 

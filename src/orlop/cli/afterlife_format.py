@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from orlop.admin.afterlife_list_rules import short_ids
 from orlop.cli.output import harmless
-from orlop.records.afterlife_report import FileRow, FolderRow, NextErase, Usage
+from orlop.records.afterlife_report import FileRow, FolderRow, NextErase, UsageReport
 
 UNKNOWN: Final = "…"
 NOTHING: Final = "-"
@@ -169,7 +169,7 @@ def details(row: FolderRow) -> str:
     return "\n".join(f"{name + ':':<17}{value}" for name, value in lines.items())
 
 
-def usage_text(usage: Usage) -> str:
+def usage_text(usage: UsageReport) -> str:
     free = _share(usage.free_bytes, usage.total_bytes)
     disk = f"{size_text(usage.free_bytes)} of {size_text(usage.total_bytes)} free ({free})"
     inodes = f", {_share(usage.free_inodes, usage.total_inodes)} of inodes" if usage.total_inodes else ""
@@ -258,7 +258,7 @@ def _name_value(key: str, name: bytes) -> dict[str, str]:
         return {key: name.decode(errors="replace"), f"{key}Base64": base64.b64encode(name).decode()}
 
 
-def usage_value(usage: Usage) -> Mapping[str, Any]:
+def usage_value(usage: UsageReport) -> Mapping[str, Any]:
     return {
         "namespaces": [
             {"namespace": e.namespace, "folders": e.folders, "bytes": e.bytes, "unmeasured": e.unmeasured}

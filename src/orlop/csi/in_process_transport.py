@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from orlop.csi.error_codes import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable, Unimplemented
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
 
-Answer = TypeVar("Answer", bound=bytes | None)
+Received = TypeVar("Received", bound=bytes | None)
 
 
 class InProcessConnection:
@@ -63,7 +63,7 @@ class InProcessConnection:
                     return
                 yield answer
 
-    async def _received(self, awaited: Awaitable[Answer], deadline: float, path: str) -> Answer:
+    async def _received(self, awaited: Awaitable[Received], deadline: float, path: str) -> Received:
         """Return what the handler returns, unless the deadline, the connection or the caller ends the wait before."""
         waiting = asyncio.ensure_future(awaited)
         self._waiting.add(waiting)
@@ -107,7 +107,7 @@ class InProcessConnection:
         raise Unavailable("the connection broke while the call was in flight") from None
 
 
-def _within_limit(answer: Answer) -> Answer:
+def _within_limit(answer: Received) -> Received:
     if answer is not None and len(answer) > LARGEST_MESSAGE:
         raise ResourceExhausted(f"a response of {len(answer)} bytes: at most {LARGEST_MESSAGE} are allowed")
     return answer

@@ -43,7 +43,7 @@ LONGEST_ERROR: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRpc:
     """An RPC that is served here, with what is known before it is called."""
 
     rpc: Rpc[Any, Any]
@@ -53,10 +53,10 @@ class Served:
 
 
 @dataclass(slots=True)
-class Call:
+class CallInFlight:
     """One call in flight."""
 
-    served: Served
+    served: ServedRpc
     id: str
     started: float
     outcome: asyncio.Future[bytes | CsiError]
@@ -91,7 +91,7 @@ class CallInterceptor:
         self._clock = clock
         self._new_id = new_id
         self._keys = KeyedLock()
-        self._running: dict[str, tuple[Call, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[CallInFlight, asyncio.Task[None]]] = {}
         self._seconds = metrics.histogram(
             "csi_plugin_operations_seconds",
             "Duration of CSI calls served by this process, by method and gRPC code.",
@@ -144,13 +144,13 @@ class CallInterceptor:
             f"{call.served.name} on {call.key or 'nothing'} (request {call.id})" for call, _ in self._running.values()
         )
 
-    def _new_call(self, served: Served) -> Call:
-        call = Call(served, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
+    def _new_call(self, served: ServedRpc) -> CallInFlight:
+        call = CallInFlight(served, self._new_id(), self._clock.elapsed(), asyncio.get_running_loop().create_future())
         if self._log.enabled(DEBUG):
             self._log.debug("call begun", method=served.name, request_id=call.id)
         return call
 
-    async def _work(self, call: Call, message: bytes) -> None:
+    async def _work(self, call: CallInFlight, message: bytes) -> None:
         try:
             outcome = await self._outcome(call, message)
         except BaseException as error:  # The event loop ends, or a test killed a simulated process here.
@@ -167,7 +167,7 @@ class CallInterceptor:
         if not call.outcome.done():
             call.outcome.set_result(outcome)
 
-    async def _outcome(self, call: Call, message: bytes) -> bytes | CsiError:
+    async def _outcome(self, call: CallInFlight, message: bytes) -> bytes | CsiError:
         served = call.served
         try:
             call.request = request = _parse(served.rpc, message)
@@ -187,7 +187,7 @@ class CallInterceptor:
         self._succeeded(call, response)
         return answer
 
-    def _succeeded(self, call: Call, response: Message | None) -> None:
+    def _succeeded(self, call: CallInFlight, response: Message | None) -> None:
         seconds = self._ended(call, OK)
         # Calls that change nothing are frequent: kubelet calls NodeGetCapabilities before each step.
         if call.served.changes_something:
@@ -196,7 +196,7 @@ class CallInterceptor:
             shown = _shown_answer(call, response)
             self._log.debug("call details", **_facts(call, OK, seconds), request=_shown(call), response=shown)
 
-    def _failed(self, call: Call, error: BaseException) -> CsiError:
+    def _failed(self, call: CallInFlight, error: BaseException) -> CsiError:
         failure = failure_of(error, call.served.name, call.id)
         secrets = messages.secret_values(call.request) if call.request is not None else frozenset()
         message = hide(failure.message, secrets)
@@ -208,7 +208,7 @@ class CallInterceptor:
             self._log.error("call failed unexpectedly", **facts, request=_shown(call), traceback=trace)
         return error_of(failure.code, _shortened(message))
 
-    def _ended(self, call: Call, code: Code) -> float:
+    def _ended(self, call: CallInFlight, code: Code) -> float:
         seconds = self._clock.elapsed() - call.started
         self._seconds.observe(seconds, self._driver_name, call.served.rpc.path, code.go_name)
         return seconds
@@ -220,11 +220,11 @@ def _is_of_the_service(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling())
 
 
-def _served(rpc: Rpc[Any, Any], serve: Callable[..., Any]) -> Served:
-    return Served(rpc, serve, f"{rpc.service}.{rpc.name}", call_key_rules.changes_something(rpc))
+def _served(rpc: Rpc[Any, Any], serve: Callable[..., Any]) -> ServedRpc:
+    return ServedRpc(rpc, serve, f"{rpc.service}.{rpc.name}", call_key_rules.changes_something(rpc))
 
 
-def _facts(call: Call, code: Code, seconds: float) -> dict[str, Any]:
+def _facts(call: CallInFlight, code: Code, seconds: float) -> dict[str, Any]:
     facts: dict[str, Any] = {"method": call.served.name, "request_id": call.id, "code": CODE_NAMES[code]}
     if call.key is not None:
         facts["key"] = call.key
@@ -247,11 +247,11 @@ def _serialize(rpc: Rpc[Any, Any], response: object) -> bytes:
     return response.SerializeToString()  # type: ignore[no-any-return]  # as above
 
 
-def _shown(call: Call) -> dict[str, Any]:
+def _shown(call: CallInFlight) -> dict[str, Any]:
     return {} if call.request is None else messages.printable(call.request)
 
 
-def _shown_answer(call: Call, response: Message | None) -> dict[str, Any]:
+def _shown_answer(call: CallInFlight, response: Message | None) -> dict[str, Any]:
     if response is None or call.request is None:
         return {}
     return messages.printable_response(response, call.request)

@@ -46,7 +46,7 @@ _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ \t!-~\x80-\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EdgeRequest:
     """A request. `parameters` are the parts of the path in the route's braces; header names match in any case."""
 
     method: str
@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class EdgeResponse:
     """A response; a body of pieces is sent as it comes, in chunks."""
 
     body: str | bytes | AsyncIterable[bytes] = ""
@@ -67,14 +67,14 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-MALFORMED: Final = Response(body="That is no request of HTTP/1.1.\n", status=400)
-UNREADABLE: Final = Response(body="The body of the request cannot be read.\n", status=400)
-TOO_LARGE: Final = Response(body="The request is too large.\n", status=413)
-NOT_FOUND: Final = Response(body="There is nothing of this name here.\n", status=404)
-WENT_WRONG: Final = Response(body="Something went wrong here; the log says what.\n", status=500)
+MALFORMED: Final = EdgeResponse(body="That is no request of HTTP/1.1.\n", status=400)
+UNREADABLE: Final = EdgeResponse(body="The body of the request cannot be read.\n", status=400)
+TOO_LARGE: Final = EdgeResponse(body="The request is too large.\n", status=413)
+NOT_FOUND: Final = EdgeResponse(body="There is nothing of this name here.\n", status=404)
+WENT_WRONG: Final = EdgeResponse(body="Something went wrong here; the log says what.\n", status=500)
 
-Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
-Route: TypeAlias = "tuple[str, str, Handler]"
+RouteHandler: TypeAlias = "Callable[[EdgeRequest], Awaitable[EdgeResponse]]"
+Route: TypeAlias = "tuple[str, str, RouteHandler]"
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------
@@ -181,8 +181,8 @@ class HttpEdge:
             finally:
                 writer.transport.abort()  # No effect after a close; otherwise unsent data is dropped.
 
-    async def _answer(self, request: Request | Response, writer: asyncio.StreamWriter) -> None:
-        if isinstance(request, Response):
+    async def _answer(self, request: EdgeRequest | EdgeResponse, writer: asyncio.StreamWriter) -> None:
+        if isinstance(request, EdgeResponse):
             await _send(writer, _encoded(request))
             return
         where = f"{request.method} {request.path}"
@@ -196,7 +196,7 @@ class HttpEdge:
         if isinstance(response.body, AsyncIterable) and request.method != "HEAD":
             await _send_pieces(writer, self._watched(response.body, where))
 
-    async def _handled(self, request: Request) -> Response:
+    async def _handled(self, request: EdgeRequest) -> EdgeResponse:
         found = [(method, match, each) for method, at, each in self._routes if (match := at.fullmatch(request.path))]
         wanted = "GET" if request.method == "HEAD" else request.method
         for method, match, handler in found:
@@ -205,7 +205,7 @@ class HttpEdge:
         allowed = ", ".join(sorted({method for method, _, _ in found}))
         if not found:
             return NOT_FOUND
-        return Response(body=f"Allowed here: {allowed}.\n", status=405, headers={"Allow": allowed})
+        return EdgeResponse(body=f"Allowed here: {allowed}.\n", status=405, headers={"Allow": allowed})
 
     async def _watched(self, pieces: AsyncIterable[bytes], where: str) -> AsyncIterator[bytes]:
         try:
@@ -268,7 +268,7 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile("".join(f"(?P<{part}>[^/]+)" if odd % 2 else re.escape(part) for odd, part in enumerate(parts)))
 
 
-async def _request_from(reader: asyncio.StreamReader) -> Request | Response:
+async def _request_from(reader: asyncio.StreamReader) -> EdgeRequest | EdgeResponse:
     """Return the request, or the response to one that is not valid."""
     async with asyncio.timeout(REQUEST_SECONDS):
         try:
@@ -281,10 +281,10 @@ async def _request_from(reader: asyncio.StreamReader) -> Request | Response:
             return MALFORMED
         headers = _Headers((each[1], each[2]) for each in fields if each is not None)
         body = await _body_from(reader, headers)
-    if isinstance(body, Response):
+    if isinstance(body, EdgeResponse):
         return body
     path, _, query = line[2].partition("?")
-    return Request(
+    return EdgeRequest(
         method=line[1],
         path=unquote(path),
         parameters={},
@@ -294,7 +294,7 @@ async def _request_from(reader: asyncio.StreamReader) -> Request | Response:
     )
 
 
-async def _body_from(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes | Response:
+async def _body_from(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes | EdgeResponse:
     length = headers.get("Content-Length", "0")
     if "Transfer-Encoding" in headers or not (length.isascii() and length.isdecimal()):
         return UNREADABLE
@@ -304,7 +304,7 @@ async def _body_from(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
     return UNREADABLE if "Content-Encoding" in headers else body
 
 
-def _encoded(response: Response, *, without_body: bool = False) -> bytes:
+def _encoded(response: EdgeResponse, *, without_body: bool = False) -> bytes:
     body = response.body.encode() if isinstance(response.body, str) else response.body
     size = {"Content-Length": str(len(body))} if isinstance(body, bytes) else {"Transfer-Encoding": "chunked"}
     headers = {**ANSWER_HEADERS, "Content-Type": response.content_type, **response.headers, **size}

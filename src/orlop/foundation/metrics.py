@@ -31,10 +31,10 @@ OPEN_METRICS = "application/openmetrics-text"
 MOST_UNCOUNTED = 200
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
-Child = TypeVar("Child")
+Series = TypeVar("Series")
 Made = TypeVar("Made")
-Labels: TypeAlias = tuple[str, ...]
-Listed: TypeAlias = float | Mapping[Labels, float]
+LabelValues: TypeAlias = tuple[str, ...]
+Reading: TypeAlias = float | Mapping[LabelValues, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class _Shape:
 
     kind: str
     name: str
-    labels: Labels
+    labels: LabelValues
     buckets: tuple[float, ...] = ()
-    callback: Callable[[], Listed] | None = None
+    callback: Callable[[], Reading] | None = None
 
     def __str__(self) -> str:
         labels = f"the labels {', '.join(self.labels)}" if self.labels else "no labels"
@@ -59,7 +59,7 @@ class _Shape:
         if (self.kind == "counter") != self.name.endswith("_total"):
             raise ValueError(f"{self.name} cannot name a {self.kind}: counters, and only they, end with _total.")
 
-    def check_values(self, values: Labels) -> None:
+    def check_values(self, values: LabelValues) -> None:
         if len(values) != len(self.labels):
             raise ValueError(f"{self.name} has the labels {self.labels} and cannot have the values {values}.")
 
@@ -72,7 +72,7 @@ def _encodable(value: str) -> str:
 # ---- metrics ---------------------------------------------------------------------------------------------------------
 
 
-class _Children(dict[Labels, Child], Generic[Child]):
+class _Children(dict[LabelValues, Series], Generic[Series]):
     """The time series of a metric by label values, created on first use. The library's own lookup takes a lock."""
 
     __slots__ = ("_metric", "_shape")
@@ -82,9 +82,9 @@ class _Children(dict[Labels, Child], Generic[Child]):
         self._metric = metric
         self._shape = shape
 
-    def __missing__(self, values: Labels) -> Child:
+    def __missing__(self, values: LabelValues) -> Series:
         self._shape.check_values(values)
-        child: Child = self._metric.labels(*map(_encodable, values)) if values else self._metric
+        child: Series = self._metric.labels(*map(_encodable, values)) if values else self._metric
         self[values] = child
         return child
 
@@ -170,7 +170,7 @@ class Metrics:
         return made
 
     def gauge_from(
-        self, name: str, description: str, callback: Callable[[], Listed], labels: Sequence[str] = ()
+        self, name: str, description: str, callback: Callable[[], Reading], labels: Sequence[str] = ()
     ) -> None:
         """Register a gauge that a callback computes at each scrape: a number, or one for each tuple of label values.
 
@@ -200,12 +200,12 @@ class Metrics:
         made: Made = known
         return made
 
-    def _children(self, kind: Callable[..., Child], shape: _Shape, description: str, **more: Any) -> _Children[Child]:
+    def _children(self, kind: Callable[..., Series], shape: _Shape, description: str, **more: Any) -> _Children[Series]:
         return _Children(kind(shape.name, description, shape.labels, registry=self._registry, **more), shape)
 
 
 class _ListedGauge(Collector):
-    def __init__(self, shape: _Shape, description: str, callback: Callable[[], Listed], failures: Counter) -> None:
+    def __init__(self, shape: _Shape, description: str, callback: Callable[[], Reading], failures: Counter) -> None:
         self._shape = shape
         self._description = description
         self._callback = callback

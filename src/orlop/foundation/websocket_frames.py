@@ -1,8 +1,8 @@
 """WebSocket frames (RFC 6455) for a server: bytes in, events out. Pure.
 
 A message is reported in pieces as its bytes arrive. Only the beginning of a header and a control frame are buffered, so
-a length that a client announces reserves nothing. What breaks the protocol raises `BrokenProtocol`, with the code and
-reason for the client; nothing is read after it, nor after a close. There is no support for text and extensions.
+a length that a client announces reserves nothing. Bytes that break the protocol raise `WebSocketProtocolError`, with
+the code and reason for the client; nothing is read after it, nor after a close. Text and extensions are not supported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Opcode(IntEnum):
     PONG = 0xA
 
 
-class BrokenProtocol(ValueError):
+class WebSocketProtocolError(ValueError):
     """A client broke the protocol, or uses a feature that is not supported."""
 
     def __init__(self, sentence: str, code: int = PROTOCOL_ERROR) -> None:
@@ -72,7 +72,7 @@ class Close:
     code: int
 
 
-Event: TypeAlias = Piece | Ping | Pong | Close
+WebSocketEvent: TypeAlias = Piece | Ping | Pong | Close
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class _Frame:
     left: int
 
 
-class FrameReader:
+class WebSocketFrameReader:
     """The reader of one connection."""
 
     def __init__(self) -> None:
@@ -95,24 +95,24 @@ class FrameReader:
         self._in_message = False
         self._closed = False
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[WebSocketEvent]:
         """Return the events in these bytes and those fed before."""
         self._unread += data
-        events: list[Event] = []
+        events: list[WebSocketEvent] = []
         while not self._closed and (event := self._next()) is not None:
             events.append(event)
         if self._closed:
             self._unread.clear()
         return events
 
-    def _next(self) -> Event | None:
+    def _next(self) -> WebSocketEvent | None:
         if self._frame is None:
             self._frame = self._header()
         if self._frame is None:
             return None
         return self._control(self._frame) if self._frame.opcode & _CONTROL else self._piece(self._frame)
 
-    def _piece(self, frame: _Frame) -> Event | None:
+    def _piece(self, frame: _Frame) -> WebSocketEvent | None:
         if frame.left and not self._unread:
             return None
         data = self._taken(frame, min(frame.left, len(self._unread)))
@@ -123,7 +123,7 @@ class FrameReader:
             self._frame, self._in_message = None, not frame.last
         return piece
 
-    def _control(self, frame: _Frame) -> Event | None:
+    def _control(self, frame: _Frame) -> WebSocketEvent | None:
         if len(self._unread) < frame.left:
             return None
         data = self._taken(frame, frame.left)
@@ -151,34 +151,34 @@ class FrameReader:
         first, second = self._unread[0], self._unread[1]
         opcode = self._opcode(first)
         if not second & _MASKED:
-            raise BrokenProtocol("a frame of a client must be masked")
+            raise WebSocketProtocolError("a frame of a client must be masked")
         short = second & _LENGTH
         if opcode & _CONTROL and (short > MOST_CONTROL_BYTES or not first & _FIN):
-            raise BrokenProtocol("a control frame has at most 125 bytes and is not fragmented")
+            raise WebSocketProtocolError("a control frame has at most 125 bytes and is not fragmented")
         more = {_SHORT_LENGTH: 2, _LONG_LENGTH: 8}.get(short, 0)
         size = _HEADER + more + _MASK
         if len(self._unread) < size:
             return None
         length = int.from_bytes(self._unread[_HEADER : _HEADER + more], "big") if more else short
         if length >> 63:
-            raise BrokenProtocol("no frame is so long")
+            raise WebSocketProtocolError("no frame is so long")
         mask = bytes(self._unread[size - _MASK : size])
         del self._unread[:size]
         return _Frame(opcode, bool(first & _FIN), opcode is not Opcode.CONTINUATION, mask, length)
 
     def _opcode(self, first: int) -> Opcode:
         if first & _RESERVED:
-            raise BrokenProtocol("no extension was agreed upon")
+            raise WebSocketProtocolError("no extension was agreed upon")
         try:
             opcode = Opcode(first & _OPCODE)
         except ValueError:
-            raise BrokenProtocol(f"there is no opcode {first & _OPCODE}") from None
+            raise WebSocketProtocolError(f"there is no opcode {first & _OPCODE}") from None
         if opcode is Opcode.TEXT:
-            raise BrokenProtocol("messages here are binary", UNSUPPORTED)
+            raise WebSocketProtocolError("messages here are binary", UNSUPPORTED)
         if opcode is Opcode.CONTINUATION and not self._in_message:
-            raise BrokenProtocol("there is no message to continue")
+            raise WebSocketProtocolError("there is no message to continue")
         if opcode is Opcode.BINARY and self._in_message:
-            raise BrokenProtocol("a message begins inside of another")
+            raise WebSocketProtocolError("a message begins inside of another")
         return opcode
 
 
@@ -191,7 +191,7 @@ def _unmasked(data: bytes, mask: bytes) -> bytes:
 
 def _close_code(data: bytes) -> int:
     if len(data) == 1:
-        raise BrokenProtocol("a close has a code of two bytes, or none")
+        raise WebSocketProtocolError("a close has a code of two bytes, or none")
     return int.from_bytes(data[:2], "big") if data else NO_CODE
 
 

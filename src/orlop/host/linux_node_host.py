@@ -22,7 +22,7 @@ from orlop.host.folders.room_reserve import NAME as NAME_OF_RESERVE
 from orlop.host.folders.room_reserve import RoomReserve
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, disk_usage
-from orlop.host.kernel.confined_paths import Mounts, Use, opened_below
+from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below
 from orlop.host.mounts import mount_table, mounts
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 
@@ -233,19 +233,19 @@ class LinuxKubeletDir:
 
     def names_in(self, folder: Names) -> frozenset[str] | None:
         try:
-            with opened_below(self._root, folder, Use.FOLDER_CONTENT, Mounts.CROSSED) as opened:
+            with opened_below(self._root, folder, DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as opened:
                 return frozenset(confined_paths.names_in(opened))
         except HostError as error:
             return _if_missing(error, None)
 
     def opened_target(self, target: Names) -> AbstractContextManager[int]:
-        return opened_below(self._root, target, Use.HANDLE, Mounts.CROSSED)
+        return opened_below(self._root, target, DescriptorUse.HANDLE, Mounts.CROSSED)
 
     def close(self) -> None:
         self._opened.close()
 
     def _parent_of(self, target: Names) -> AbstractContextManager[int]:
-        return opened_below(self._root, target[:-1], Use.FOLDER_HANDLE, Mounts.CROSSED)
+        return opened_below(self._root, target[:-1], DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
 
     def _use_newer_mount(self) -> None:
         """Switch to the mount of a kubelet that started after us: it binds its directory to itself, and hides ours."""

@@ -112,7 +112,7 @@ NO_OPTIONS: Final = DeleteOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _ApiCall:
     """A request, with what is needed to decide whether it may be retried."""
 
     verb: Verb
@@ -179,7 +179,7 @@ class KubeClient:
     async def get(self, kind: Kind, name: ObjectName, *, subresource: str = "", version: str = "") -> Object:
         query = (("resourceVersion", version),) if version else ()
         path = kind.object_path(name.namespace, name.name, subresource)
-        return await self._request(_Call(Verb.GET, path, query))
+        return await self._request(_ApiCall(Verb.GET, path, query))
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING, *, page: int = PAGE) -> ObjectList:
         """Return all selected objects at one resourceVersion."""
@@ -197,7 +197,7 @@ class KubeClient:
         proceed: list[tuple[str, str]] = []
         followed: set[str] = set()
         while True:
-            call = _Call(Verb.LIST, kind.collection_path(selection.namespace), (*query, *proceed))
+            call = _ApiCall(Verb.LIST, kind.collection_path(selection.namespace), (*query, *proceed))
             page_items, version, token = _page(await self._request(call), kind)
             items += page_items
             if not token:
@@ -212,14 +212,14 @@ class KubeClient:
     ) -> Object:
         where = namespace or (obj.get("metadata") or {}).get("namespace") if kind.namespaced else None
         query = (*self._manager, *_dry(dry_run))
-        return await self._request(_Call(Verb.CREATE, kind.collection_path(where), query, _with_kind(obj, kind)))
+        return await self._request(_ApiCall(Verb.CREATE, kind.collection_path(where), query, _with_kind(obj, kind)))
 
     async def create_subresource(
         self, kind: Kind, name: ObjectName, subresource: str, body: Mapping[str, Any]
     ) -> Object:
         """Create a subresource, such as a pod's binding or a service account's token."""
         path = kind.object_path(name.namespace, name.name, subresource)
-        return await self._request(_Call(Verb.CREATE, path, self._manager, body))
+        return await self._request(_ApiCall(Verb.CREATE, path, self._manager, body))
 
     async def replace(
         self, kind: Kind, obj: Mapping[str, Any], *, subresource: str = "", dry_run: bool = False
@@ -228,7 +228,7 @@ class KubeClient:
         metadata = obj.get("metadata") or {}
         path = kind.object_path(metadata.get("namespace"), metadata.get("name", ""), subresource)
         query = (*self._manager, *_dry(dry_run))
-        return await self._request(_Call(Verb.UPDATE, path, query, _with_kind(obj, kind)))
+        return await self._request(_ApiCall(Verb.UPDATE, path, query, _with_kind(obj, kind)))
 
     async def patch(
         self, kind: Kind, name: ObjectName, patch: Patch, *, subresource: str = "", dry_run: bool = False
@@ -236,18 +236,18 @@ class KubeClient:
         path = kind.object_path(name.namespace, name.name, subresource)
         body, content_type = _patch_body(patch)
         query = (*self._manager, *_dry(dry_run))
-        return await self._request(_Call(Verb.PATCH, path, query, body, content_type))
+        return await self._request(_ApiCall(Verb.PATCH, path, query, body, content_type))
 
     async def delete(self, kind: Kind, name: ObjectName, options: DeleteOptions = NO_OPTIONS) -> Object:
         """Delete an object; return it, or the server's `Status`."""
         path = kind.object_path(name.namespace, name.name)
-        return await self._request(_Call(Verb.DELETE, path, (), options.body()))
+        return await self._request(_ApiCall(Verb.DELETE, path, (), options.body()))
 
     async def delete_all(
         self, kind: Kind, selection: Selection = EVERYTHING, options: DeleteOptions = NO_OPTIONS
     ) -> Object:
         path = kind.collection_path(selection.namespace)
-        return await self._request(_Call(Verb.DELETE_COLLECTION, path, tuple(selection.query()), options.body()))
+        return await self._request(_ApiCall(Verb.DELETE_COLLECTION, path, tuple(selection.query()), options.body()))
 
     async def watch(
         self, kind: Kind, selection: Selection = EVERYTHING, *, after: str = "", seconds: int | None = None
@@ -256,7 +256,7 @@ class KubeClient:
         query = [*selection.query(), ("watch", "true"), ("allowWatchBookmarks", "true")]
         query += [("resourceVersion", after)] if after else []
         query += [("timeoutSeconds", str(seconds))] if seconds is not None else []
-        call = _Call(Verb.WATCH, kind.collection_path(selection.namespace), tuple(query))
+        call = _ApiCall(Verb.WATCH, kind.collection_path(selection.namespace), tuple(query))
         async with self._transport.open(call.request(self._name), self._timeout) as stream:
             if stream.status == UNAUTHORIZED:
                 # The caller starts another watch, which needs other credentials.
@@ -269,7 +269,7 @@ class KubeClient:
     async def close(self) -> None:
         await self._transport.close()
 
-    async def _request(self, call: _Call) -> Object:
+    async def _request(self, call: _ApiCall) -> Object:
         request = call.request(self._name)
         failures: list[ApiError] = []
         while True:
@@ -279,7 +279,7 @@ class KubeClient:
                 await self._wait_or_raise(call, error, failures)
                 failures.append(error)
 
-    async def _wait_or_raise(self, call: _Call, error: ApiError, failures: Sequence[ApiError]) -> None:
+    async def _wait_or_raise(self, call: _ApiCall, error: ApiError, failures: Sequence[ApiError]) -> None:
         match after_failure(call.verb, call.body, error, failures, self._attempts):
             case GiveUp():
                 raise error

@@ -42,7 +42,7 @@ DEFAULT_WORKDIR: Final = "/var/lib/orlop/ephemeral"
 LONGEST_NODE_ID: Final = 256
 LONGEST_CHECKS_SECONDS: Final = 0.8
 """Probes wait for one second by default."""
-Checks = Mapping[str, Callable[[], Awaitable[str | None]]]
+HealthChecks = Mapping[str, Callable[[], Awaitable[str | None]]]
 """By name: None when all is well, else the reason."""
 
 
@@ -250,7 +250,7 @@ class CsiServices:
 
 @asynccontextmanager
 async def serving_csi(
-    endpoint: Endpoint, settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, more: Checks
+    endpoint: Endpoint, settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, more: HealthChecks
 ) -> AsyncIterator[CsiServices]:
     """Serve inside this context. `more` are further checks of `/readyz`."""
     async with AsyncExitStack() as stack:
@@ -269,7 +269,7 @@ async def serving_csi(
 
 async def _node_services(
     settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, stack: AsyncExitStack
-) -> tuple[list[services.Node], Checks, Checks]:
+) -> tuple[list[services.Node], HealthChecks, HealthChecks]:
     """Return the services, the checks they cannot be served without, and further checks for admins."""
     if not ephemeral.workdir:
         return [], {}, {}
@@ -282,7 +282,7 @@ async def _node_services(
 
 
 def _interceptor(
-    settings: CsiSettings, runtime: Runtime, served: list[services.Node], checks: Checks
+    settings: CsiSettings, runtime: Runtime, served: list[services.Node], checks: HealthChecks
 ) -> CallInterceptor:
     serves = (ServiceType.VOLUME_ACCESSIBILITY_CONSTRAINTS,) if served else ()
     identity = IdentityService(
@@ -298,7 +298,7 @@ def _interceptor(
     )
 
 
-async def is_ready(checks: Checks, clock: Clock) -> bool:
+async def is_ready(checks: HealthChecks, clock: Clock) -> bool:
     """Return False in time where a check does not return: a disk may hang."""
     try:
         async with clock.timeout(LONGEST_CHECKS_SECONDS):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from orlop.csi.endpoint import TcpEndpoint
-from orlop.foundation.http_edge import HttpEdge, ListenAddress, Request, Response, Route
+from orlop.foundation.http_edge import EdgeRequest, EdgeResponse, HttpEdge, ListenAddress, Route
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.unix_socket import SocketUnusable
 
@@ -56,9 +56,9 @@ async def serving_http(
 
 
 def _healthz_route(healthz: Healthz) -> Route:
-    async def handle(_request: Request) -> Response:
+    async def handle(_request: EdgeRequest) -> EdgeResponse:
         status, text = await healthz()
-        return Response(body=text, status=status)
+        return EdgeResponse(body=text, status=status)
 
     return ("GET", "/healthz", handle)
 
@@ -94,22 +94,24 @@ class _Health:
     def routes(self) -> list[Route]:
         return [("GET", f"/{self._name}", self.handle_all), ("GET", f"/{self._name}/{{check}}", self.handle_one)]
 
-    async def handle_all(self, request: Request) -> Response:
+    async def handle_all(self, request: EdgeRequest) -> EdgeResponse:
         excluded = set(request.query.get("exclude", ()))
         reasons = await self._run_checks(name for name in self._checks if name not in excluded)
         failed = any(reason is not None for reason in reasons.values())
         if not failed and "verbose" not in request.query:
-            return Response(body="ok")
+            return EdgeResponse(body="ok")
         verdict = f"{self._name} check {'failed' if failed else 'passed'}"
         lines = [*self._lines(reasons), *self._wrong_exclusions(excluded), verdict, ""]
-        return Response(body="\n".join(lines), status=500 if failed else 200)
+        return EdgeResponse(body="\n".join(lines), status=500 if failed else 200)
 
-    async def handle_one(self, request: Request) -> Response:
+    async def handle_one(self, request: EdgeRequest) -> EdgeResponse:
         name = request.parameters["check"]
         if name not in self._checks:
-            return Response(body=f"There is no check {name}; there are: {', '.join(self._checks)}.\n", status=404)
+            return EdgeResponse(body=f"There is no check {name}; there are: {', '.join(self._checks)}.\n", status=404)
         reason = (await self._run_checks([name]))[name]
-        return Response(body="ok") if reason is None else Response(body=f"{name} failed: {reason}\n", status=500)
+        return (
+            EdgeResponse(body="ok") if reason is None else EdgeResponse(body=f"{name} failed: {reason}\n", status=500)
+        )
 
     def _lines(self, reasons: Mapping[str, str | None]) -> Iterator[str]:
         for name in self._checks:
@@ -156,8 +158,8 @@ async def _reason_of(check: Check) -> str | None:
 def metrics_route(render: Callable[[str], tuple[bytes, str]], path: str = "/metrics") -> Route:
     """Return the route for scrapes; `render` takes the Accept header and returns the body and its content type."""
 
-    async def scrape(request: Request) -> Response:
+    async def scrape(request: EdgeRequest) -> EdgeResponse:
         body, content_type = render(request.headers.get("Accept", ""))
-        return Response(body=body, content_type=content_type)
+        return EdgeResponse(body=body, content_type=content_type)
 
     return ("GET", path, scrape)

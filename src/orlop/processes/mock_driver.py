@@ -26,7 +26,7 @@ from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from orlop.testing.call_record import Call
+    from orlop.testing.call_record import RecordedCall
     from orlop.testing.driver_model import TargetPaths
 
 
@@ -117,7 +117,7 @@ class RecordFile:
     def __init__(self, path: Path | None) -> None:
         self._stream = path.open("a", encoding="utf-8") if path else None
 
-    def add(self, call: Call) -> None:
+    def add(self, call: RecordedCall) -> None:
         if self._stream is not None:
             self._stream.write(json.dumps(call.as_json(), ensure_ascii=False) + "\n")
             self._stream.flush()

@@ -1,8 +1,8 @@
 """Requests to a node about retained folders, and its responses. Pure.
 
-A conversation is one question and its answers, each a frame of JSON; of these `Rows`, `Files` and `Progress` may come
-several times, and one of the others ends it. A download is frames of bytes between. Paths and names of files are bytes,
-since they need be no text. Times are also sent as seconds from now, so that the client needs no clock.
+A connection carries one request and its responses, each a frame of JSON. `Rows`, `Files` and `Progress` may come
+several times; one `FinalResponse` ends the connection. A download sends frames of bytes before it. Paths and names are
+bytes, since they need not be text. Times are also sent as seconds from now, so that the client needs no clock.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, Literal
 import msgspec
 
 VERSION: Final = 1
-LONGEST_QUESTION: Final = 64 * 1024
-LONGEST_ANSWER: Final = 64 * 1024 * 1024
+LONGEST_REQUEST: Final = 64 * 1024
+LONGEST_RESPONSE: Final = 64 * 1024 * 1024
 """Five hundred folders whose tenants made their records as long as attributes can be: 64 KiB each."""
 LONGEST_PATH_SHOWN: Final = 4096
 MESSAGE: Final = ord("J")
@@ -23,11 +23,11 @@ BYTES: Final = ord("D")
 Why = Literal["not-found", "wrong-use", "refused"]
 
 
-class Unreadable(ValueError):
-    """A message that is no request or response of this version; the sentence says why."""
+class MalformedMessage(ValueError):
+    """A message is not a request or response of this version; the text says why."""
 
 
-# ---- questions -------------------------------------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------------------------------
 
 
 class ListFolders(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
@@ -44,48 +44,60 @@ class ListFiles(msgspec.Struct, frozen=True, tag_field="ask", tag="ls"):
 
 
 class ReadFile(msgspec.Struct, frozen=True, tag_field="ask", tag="cat"):
-    """Answered with a descriptor of the file; the folder is kept from being erased until the connection ends."""
+    """The response carries a descriptor of the file. The folder is not erased before the connection ends."""
 
     id: str
     path: bytes
 
 
-class Download(msgspec.Struct, frozen=True, tag_field="ask", tag="download"):
+class DownloadFolder(msgspec.Struct, frozen=True, tag_field="ask", tag="download"):
     id: str
     path: bytes = b""
 
 
-class Keep(msgspec.Struct, frozen=True, tag_field="ask", tag="keep"):
+class KeepFolder(msgspec.Struct, frozen=True, tag_field="ask", tag="keep"):
     id: str
     seconds: float
     dry_run: bool = False
 
 
-class Restore(msgspec.Struct, frozen=True, tag_field="ask", tag="restore"):
-    """Comes with a descriptor of the folder in which the restored one is to be made."""
+class RestoreFolder(msgspec.Struct, frozen=True, tag_field="ask", tag="restore"):
+    """The request carries a descriptor of the folder in which the copy is created."""
 
     id: str
     dry_run: bool = False
 
 
-class Erase(msgspec.Struct, frozen=True, tag_field="ask", tag="erase"):
+class EraseFolder(msgspec.Struct, frozen=True, tag_field="ask", tag="erase"):
     id: str
     dry_run: bool = False
 
 
-class AskUsage(msgspec.Struct, frozen=True, tag_field="ask", tag="usage"):
+class ShowUsage(msgspec.Struct, frozen=True, tag_field="ask", tag="usage"):
     pass
 
 
-Question = ListFolders | ShowFolder | ListFiles | ReadFile | Download | Keep | Restore | Erase | AskUsage
+AfterlifeRequest = (
+    ListFolders
+    | ShowFolder
+    | ListFiles
+    | ReadFile
+    | DownloadFolder
+    | KeepFolder
+    | RestoreFolder
+    | EraseFolder
+    | ShowUsage
+)
 
 
-class Asked(msgspec.Struct, frozen=True):
-    question: Question
+class RequestEnvelope(msgspec.Struct, frozen=True):
+    """A request with the version of its sender. The name `question` is on the wire and stays."""
+
+    question: AfterlifeRequest
     version: int = VERSION
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
+# ---- responses -------------------------------------------------------------------------------------------------------
 
 
 class FolderRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -126,7 +138,7 @@ class Rows(msgspec.Struct, frozen=True, tag_field="answer", tag="rows"):
     rows: tuple[FolderRow, ...]
 
 
-class Folder(msgspec.Struct, frozen=True, tag_field="answer", tag="folder"):
+class FolderResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="folder"):
     row: FolderRow
 
 
@@ -145,7 +157,7 @@ class Files(msgspec.Struct, frozen=True, tag_field="answer", tag="files"):
     files: tuple[FileRow, ...]
 
 
-class Opened(msgspec.Struct, frozen=True, tag_field="answer", tag="opened"):
+class FileOpened(msgspec.Struct, frozen=True, tag_field="answer", tag="opened"):
     size: int
 
 
@@ -160,7 +172,7 @@ class PathProblem(msgspec.Struct, frozen=True):
     sentence: str
 
 
-class Done(msgspec.Struct, frozen=True, tag_field="answer", tag="done"):
+class StreamEnd(msgspec.Struct, frozen=True, tag_field="answer", tag="done"):
     """The end of a list or a download, with what was left out of it; of many problems, the first ones."""
 
     # On the wire they have the names of the first version.
@@ -168,7 +180,7 @@ class Done(msgspec.Struct, frozen=True, tag_field="answer", tag="done"):
     problem_count: int = msgspec.field(default=0, name="remark_count")
 
 
-class Kept(msgspec.Struct, frozen=True, tag_field="answer", tag="kept"):
+class KeepResult(msgspec.Struct, frozen=True, tag_field="answer", tag="kept"):
     """The folder as it is (or would be) now; not changed where it is kept as long already."""
 
     row: FolderRow
@@ -206,7 +218,7 @@ class NextErase(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Usage(msgspec.Struct, frozen=True, tag_field="answer", tag="usage"):
+class UsageReport(msgspec.Struct, frozen=True, tag_field="answer", tag="usage"):
     namespaces: tuple[NamespaceUsage, ...]
     total_bytes: int
     free_bytes: int
@@ -219,46 +231,48 @@ class Usage(msgspec.Struct, frozen=True, tag_field="answer", tag="usage"):
     next_erase: NextErase | None = None
 
 
-class Refused(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
+class RefusalResponse(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
     why: Why
     sentence: str
 
 
-LastAnswer = Folder | Opened | Done | Kept | Restored | Erasing | Usage | Refused
-Answer = Rows | Files | Progress | LastAnswer
+FinalResponse = (
+    FolderResponse | FileOpened | StreamEnd | KeepResult | Restored | Erasing | UsageReport | RefusalResponse
+)
+AfterlifeResponse = Rows | Files | Progress | FinalResponse
 
 _encoder: Final = msgspec.json.Encoder()
-_questions: Final = msgspec.json.Decoder(Asked)
-_answers: Final[msgspec.json.Decoder[Answer]] = msgspec.json.Decoder(Answer)
+_requests: Final = msgspec.json.Decoder(RequestEnvelope)
+_responses: Final[msgspec.json.Decoder[AfterlifeResponse]] = msgspec.json.Decoder(AfterlifeResponse)
 
 
 class _Versioned(msgspec.Struct):
     version: int = 0
 
 
-def encode_question(question: Question) -> bytes:
-    return _encoder.encode(Asked(question))
+def encode_request(request: AfterlifeRequest) -> bytes:
+    return _encoder.encode(RequestEnvelope(request))
 
 
-def decode_question(data: bytes) -> Question:
+def decode_request(data: bytes) -> AfterlifeRequest:
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
         if version != VERSION:
-            raise Unreadable(
-                f"The question is of version {version}, and this node answers version {VERSION}. "
+            raise MalformedMessage(
+                f"The request is of version {version}, and this node answers version {VERSION}. "
                 "Use the orlop command of the version that the node runs."
             )
-        return _questions.decode(data).question
+        return _requests.decode(data).question
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Unreadable(f"The question cannot be understood: {error}.") from None
+        raise MalformedMessage(f"The request cannot be understood: {error}.") from None
 
 
-def encode_answer(answer: Answer) -> bytes:
-    return _encoder.encode(answer)
+def encode_response(response: AfterlifeResponse) -> bytes:
+    return _encoder.encode(response)
 
 
-def decode_answer(data: bytes) -> Answer:
+def decode_response(data: bytes) -> AfterlifeResponse:
     try:
-        return _answers.decode(data)
+        return _responses.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Unreadable(f"The node's answer cannot be understood: {error}.") from None
+        raise MalformedMessage(f"The node's response cannot be understood: {error}.") from None

@@ -48,7 +48,7 @@ class _StoredEntry(msgspec.Struct, frozen=True):
     """The order without what the page stores once."""
 
 
-class _Version(msgspec.Struct):
+class _Versioned(msgspec.Struct):
     version: int
 
 
@@ -82,7 +82,7 @@ def decode_page(annotation: str) -> tuple[JournalEntry, ...]:
         data = inflate.decompress(base64.b64decode(annotation, validate=True), LARGEST_DECODED)
         if not inflate.eof:
             raise UnreadablePage("the page is cut off, or larger than any that was written")
-        version = msgspec.json.decode(data, type=_Version).version
+        version = msgspec.json.decode(data, type=_Versioned).version
         if version > VERSION:
             raise UnreadablePage(f"the page was written in form {version}; this version of Orlop reads {VERSION}")
         page = msgspec.json.decode(data, type=_StoredPage)

@@ -25,7 +25,7 @@ VOLUME_FIELDS: Final = ("volume_id", "source_volume_id")
 
 
 @dataclass(slots=True)
-class Call:
+class RecordedCall:
     """`started` and `ended` are seconds of the clock's `elapsed()`; None: it has not ended."""
 
     method: str  # such as "CreateVolume"
@@ -68,31 +68,31 @@ class Call:
 class CallRecord:
     """All calls in the order in which they came."""
 
-    def __init__(self, clock: Clock, when_ended: Callable[[Call], object]) -> None:
-        self.calls: list[Call] = []
-        self._under_way: dict[int, Call] = {}
+    def __init__(self, clock: Clock, when_ended: Callable[[RecordedCall], object]) -> None:
+        self.calls: list[RecordedCall] = []
+        self._under_way: dict[int, RecordedCall] = {}
         self._clock = clock
         self._when_ended = when_ended
 
-    def begin(self, rpc: Rpc[Any, Any], request: Message) -> Call:
-        call = Call(rpc.name, request, self._clock.now(), self._clock.elapsed())
+    def begin(self, rpc: Rpc[Any, Any], request: Message) -> RecordedCall:
+        call = RecordedCall(rpc.name, request, self._clock.now(), self._clock.elapsed())
         if call_key_rules.changes_something(rpc) and call.volume is not None:
             self._mark_overlapping(call)
         self.calls.append(call)
         self._under_way[id(call)] = call
         return call
 
-    def end(self, call: Call, code: Code, message: str = "") -> None:
+    def end(self, call: RecordedCall, code: Code, message: str = "") -> None:
         call.ended = self._clock.elapsed()
         call.code = code
         call.message = message
         del self._under_way[id(call)]
         self._when_ended(call)
 
-    def under_way(self) -> list[Call]:
+    def under_way(self) -> list[RecordedCall]:
         return list(self._under_way.values())
 
-    def _mark_overlapping(self, call: Call) -> None:
+    def _mark_overlapping(self, call: RecordedCall) -> None:
         for other in self.under_way():
             if other.volume == call.volume and other.method in call_key_rules.KEY_FIELDS:
                 other.overlapping = call.overlapping = True

@@ -70,7 +70,7 @@ class ScriptedError:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptedStep:
     when: Mapping[str, Any] = field(default_factory=dict)
     times: int = 1
     delay: float = 0.0
@@ -91,7 +91,7 @@ class Step:
 class Script:
     facts: DriverFacts = field(default_factory=DriverFacts)
     volumes: Mapping[str, int] = field(default_factory=dict)
-    steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+    steps: Mapping[str, tuple[ScriptedStep, ...]] = field(default_factory=dict)
 
 
 def script_from_yaml(text: str) -> Script:
@@ -138,12 +138,12 @@ def _volume(value: Value) -> tuple[str, int]:
     return found["id"].text(), found["size"].size() if "size" in found else GIBIBYTE
 
 
-def _steps(value: Value) -> dict[str, tuple[Step, ...]]:
+def _steps(value: Value) -> dict[str, tuple[ScriptedStep, ...]]:
     found = value.fields(RPCS)
     return {name: tuple(_step(step, RPCS[name]) for step in steps.items()) for name, steps in found.items()}
 
 
-Reader = Callable[[Value], Any]
+ValueReader = Callable[[Value], Any]
 # What a key of the script becomes, and how it is read.
 DRIVER_FIELDS: Final = {
     "name": ("name", Value.text),
@@ -155,27 +155,30 @@ NODE_FIELDS: Final = {
     "maxVolumes": ("max_volumes", Value.whole_number),
     "topology": ("topology", Value.text_map),
 }
-FACT_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {
+FACT_FIELDS: Final[Mapping[str, tuple[str, ValueReader]]] = {
     "nodes": ("nodes", Value.texts),
     "capabilities": ("capabilities", _capabilities),
     "mutableParameters": ("mutable_parameters", Value.texts),
     "capacity": ("capacity", Value.size),
 }
-SCRIPT_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {"volumes": ("volumes", _volumes), "script": ("steps", _steps)}
+SCRIPT_FIELDS: Final[Mapping[str, tuple[str, ValueReader]]] = {
+    "volumes": ("volumes", _volumes),
+    "script": ("steps", _steps),
+}
 KEYS: Final = ("driver", "node", *FACT_FIELDS, *SCRIPT_FIELDS)
 
 
-def _read(value: Value | None, table: Mapping[str, tuple[str, Reader]]) -> dict[str, Any]:
+def _read(value: Value | None, table: Mapping[str, tuple[str, ValueReader]]) -> dict[str, Any]:
     return {} if value is None else _read_some(value.fields(table), table)
 
 
-def _read_some(found: Mapping[str, Value], table: Mapping[str, tuple[str, Reader]]) -> dict[str, Any]:
+def _read_some(found: Mapping[str, Value], table: Mapping[str, tuple[str, ValueReader]]) -> dict[str, Any]:
     return {name: read(found[key]) for key, (name, read) in table.items() if key in found}
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
-STEP_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {
+STEP_FIELDS: Final[Mapping[str, tuple[str, ValueReader]]] = {
     "times": ("times", Value.whole_number),
     "delay": ("delay", Value.seconds),
     "effect": ("effect", Value.boolean),
@@ -184,9 +187,9 @@ STEP_FIELDS: Final[Mapping[str, tuple[str, Reader]]] = {
 STEP_KEYS: Final = (*STEP_FIELDS, "when", "error", "answer")
 
 
-def _step(value: Value, rpc: Rpc[Any, Any]) -> Step:
+def _step(value: Value, rpc: Rpc[Any, Any]) -> ScriptedStep:
     found = value.fields(STEP_KEYS)
-    step = Step(
+    step = ScriptedStep(
         **_read_some(found, STEP_FIELDS),
         when=_when(found["when"], rpc) if "when" in found else {},
         answers=_answers(found["answer"], rpc) if "answer" in found else None,
@@ -259,4 +262,4 @@ def _is_part(part: Any, whole: Any) -> bool:
     return bool(part == whole)
 
 
-__all__ = ["FOR_EVER", "Script", "ScriptError", "ScriptedError", "Step", "read_script", "script_from_yaml"]
+__all__ = ["FOR_EVER", "Script", "ScriptError", "ScriptedError", "ScriptedStep", "read_script", "script_from_yaml"]

@@ -41,7 +41,7 @@ T = TypeVar("T")
 World = TypeVar("World")
 
 
-class Moment(Enum):
+class KillMoment(Enum):
     BEFORE = "before"
     AFTER = "after"
 
@@ -51,7 +51,7 @@ class KillAt:
     """The effects of a run are numbered from 1."""
 
     number: int
-    moment: Moment
+    moment: KillMoment
 
     def __post_init__(self) -> None:
         if self.number < 1:
@@ -64,8 +64,8 @@ class KillAt:
 def every_kill(count: int) -> Iterator[KillAt]:
     """Each way to die within so many effects."""
     for number in range(1, count + 1):
-        yield KillAt(number, Moment.BEFORE)
-        yield KillAt(number, Moment.AFTER)
+        yield KillAt(number, KillMoment.BEFORE)
+        yield KillAt(number, KillMoment.AFTER)
 
 
 class Killed(BaseException):
@@ -142,7 +142,7 @@ class KillPoints:
             self._refuse_the_dead()
             self.seen.append(name)
             number = len(self.seen)
-            self._die_at(KillAt(number, Moment.BEFORE))
+            self._die_at(KillAt(number, KillMoment.BEFORE))
             self._in_threads += in_thread
         return number
 
@@ -152,7 +152,7 @@ class KillPoints:
             self._lock.notify_all()
             # The dead learn no results either, not even of what was under way when they died.
             self._refuse_the_dead()
-            self._die_at(KillAt(number, Moment.AFTER))
+            self._die_at(KillAt(number, KillMoment.AFTER))
 
     def _refuse_the_dead(self) -> None:
         if self.dead:
@@ -222,7 +222,7 @@ class KillNotSurvived(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Explored:
+class KillReport:
     """What was tried: how many runs, and the effects of the one nobody disturbed."""
 
     runs: int
@@ -235,7 +235,7 @@ async def explore_kills(
     check: Callable[[World], Awaitable[None] | None],
     *,
     deaths: int = 1,
-) -> Explored:
+) -> KillReport:
     """Kills the run at each of its effects, restarts it with no kill, and checks the world; all of it anew each time.
 
     `deaths=2` also kills each restart at each of *its* effects, and so on. A blocking program is run with
@@ -260,13 +260,13 @@ class _Exploration(Generic[World]):
         self._runs = 0
         self._failures: list[str] = []
 
-    async def explore(self) -> Explored:
+    async def explore(self) -> KillReport:
         effects = await self._explore_after(())
         if not effects:
             self._failures.append("the run had no effect, so nothing was killed: does it use the points it is given?")
         if self._failures:
             raise KillNotSurvived(self._failures)
-        return Explored(self._runs, effects)
+        return KillReport(self._runs, effects)
 
     async def _explore_after(self, kills: tuple[KillAt, ...]) -> tuple[str, ...]:
         """The effects of the run after these kills; a world that is broken already is explored no further."""

@@ -26,9 +26,9 @@ from orlop.csi.interceptor import CallInterceptor, Methods
 from orlop.csi.proto import rpc as rpc_table
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import Log, silent_log
-from orlop.testing.call_record import Call, CallRecord
+from orlop.testing.call_record import CallRecord, RecordedCall
 from orlop.testing.driver_model import DriverModel, Storage, TargetPaths
-from orlop.testing.driver_script import FOR_EVER, Script, Step, read_script
+from orlop.testing.driver_script import FOR_EVER, Script, ScriptedStep, read_script
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from orlop.csi.rpc_type import Rpc
     from orlop.foundation.clock import Clock
 
-    Serve = Callable[[Any], Any]
+    ServeRpc = Callable[[Any], Any]
     Around = Callable[[Methods], Methods]
 
 
@@ -50,7 +50,7 @@ class ScriptedDriver:
         *,
         storage: Storage | None = None,
         targets: TargetPaths | None = None,
-        when_ended: Callable[[Call], object] = lambda _: None,
+        when_ended: Callable[[RecordedCall], object] = lambda _: None,
     ) -> None:
         self.model = DriverModel(script.facts, clock, storage, targets)
         for volume_id, size in script.volumes.items():
@@ -61,7 +61,7 @@ class ScriptedDriver:
         self._let_go = asyncio.Event()
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[RecordedCall]:
         """Every call so far, in the order in which they came."""
         return self._record.calls
 
@@ -69,10 +69,10 @@ class ScriptedDriver:
     def storage(self) -> Storage:
         return self.model.storage
 
-    def calls_of(self, method: str) -> list[Call]:
+    def calls_of(self, method: str) -> list[RecordedCall]:
         return [call for call in self.calls if call.method == method]
 
-    def calls_under_way(self) -> list[Call]:
+    def calls_under_way(self) -> list[RecordedCall]:
         return self._record.under_way()
 
     def methods(self) -> Methods:
@@ -92,7 +92,7 @@ class ScriptedDriver:
         call.refused = True
         self._record.end(call, error.code, error.message)
 
-    def _one_answer(self, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
+    def _one_answer(self, rpc: Rpc[Any, Any], serve: ServeRpc) -> ServeRpc:
         async def answer(request: Message) -> Message:
             call = self._begin(rpc, request)
             try:
@@ -105,7 +105,7 @@ class ScriptedDriver:
 
         return answer
 
-    def _many_answers(self, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
+    def _many_answers(self, rpc: Rpc[Any, Any], serve: ServeRpc) -> ServeRpc:
         async def answers(request: Message) -> AsyncIterator[Message]:
             call = self._begin(rpc, request)
             try:
@@ -118,26 +118,26 @@ class ScriptedDriver:
 
         return answers
 
-    def _begin(self, rpc: Rpc[Any, Any], request: Message) -> Call:
+    def _begin(self, rpc: Rpc[Any, Any], request: Message) -> RecordedCall:
         arrival = _ARRIVAL.get()
         if arrival is not None:
             arrival.reached_the_driver = True
         return self._record.begin(rpc, request)
 
-    def _failed(self, call: Call, error: BaseException) -> None:
+    def _failed(self, call: RecordedCall, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._record.end(call, Code.CANCELLED)
         else:
             failure = failure_of(error, call.method, "none")
             self._record.end(call, failure.code, failure.message)
 
-    def _next_step(self, rpc: Rpc[Any, Any], request: Message) -> Step:
+    def _next_step(self, rpc: Rpc[Any, Any], request: Message) -> ScriptedStep:
         for turns in self._steps.get(rpc.name, ()):
             if turns.take(request):
                 return turns.step
-        return Step()
+        return ScriptedStep()
 
-    async def _answer(self, step: Step, request: Message, serve: Serve) -> Message:
+    async def _answer(self, step: ScriptedStep, request: Message, serve: ServeRpc) -> Message:
         await self._wait(step)
         if step.is_as_the_model:
             return await serve(request)  # type: ignore[no-any-return]  # the table of methods leaves it open
@@ -147,7 +147,7 @@ class ScriptedDriver:
         answers = await self._told_instead(step)
         return answers[0]
 
-    async def _answers(self, step: Step, request: Message, serve: Serve) -> AsyncIterator[Message]:
+    async def _answers(self, step: ScriptedStep, request: Message, serve: ServeRpc) -> AsyncIterator[Message]:
         await self._wait(step)
         if step.is_as_the_model:
             async for response in serve(request):
@@ -157,11 +157,11 @@ class ScriptedDriver:
             yield response
         await self._told_instead(step)
 
-    async def _wait(self, step: Step) -> None:
+    async def _wait(self, step: ScriptedStep) -> None:
         if step.delay:
             await self._clock.sleep(step.delay)
 
-    async def _told_instead(self, step: Step) -> tuple[Message, ...]:
+    async def _told_instead(self, step: ScriptedStep) -> tuple[Message, ...]:
         if step.hang:
             await self._let_go.wait()
             raise Unavailable("the script made this call hang, and it was let go")
@@ -174,7 +174,7 @@ class ScriptedDriver:
 class _Turns:
     """A step, and how often it can still be taken."""
 
-    step: Step
+    step: ScriptedStep
     left: int
 
     def take(self, request: Message) -> bool:

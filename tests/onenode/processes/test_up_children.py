@@ -9,11 +9,11 @@ from onenode.processes.up_children import kept_running
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from support.waiting import eventually
 
 
-def surroundings(log: list[Entry]) -> Runtime:
+def surroundings(log: list[LogEntry]) -> Runtime:
     return Runtime(
         clock=SystemClock(), random=Random(1), log=collecting_log(log), metrics=Metrics("test", of_process=False)
     )
@@ -21,7 +21,7 @@ def surroundings(log: list[Entry]) -> Runtime:
 
 async def test_one_that_dies_is_started_again_and_what_it_said_is_passed_on():
     said: list[str] = []
-    log: list[Entry] = []
+    log: list[LogEntry] = []
     words = ["/bin/sh", "-c", "echo one; printf two; exit 3"]
     async with kept_running("the thing", words, said.append, surroundings(log)):
         await eventually(lambda: len(said) >= 4)
@@ -42,6 +42,6 @@ async def test_one_that_lives_is_asked_to_end_and_waited_for(tmp_path: Path):
 
 
 async def test_a_program_that_is_not_there_is_tried_again():
-    log: list[Entry] = []
+    log: list[LogEntry] = []
     async with kept_running("the thing", ["/no/such/program"], lambda _line: None, surroundings(log)):
         await eventually(lambda: sum(entry.message == "child ended, restarting" for entry in log) >= 2)

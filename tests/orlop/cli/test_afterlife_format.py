@@ -25,7 +25,7 @@ from orlop.cli.afterlife_format import (
     usage_text,
     usage_value,
 )
-from orlop.records.afterlife_report import FileRow, FolderRow, NamespaceUsage, NextErase, Usage
+from orlop.records.afterlife_report import FileRow, FolderRow, NamespaceUsage, NextErase, UsageReport
 
 HOSTILE = "\x1b[2J\u202eevil\nFAKE  shop  csi-1\r\x07\x9b31m"
 SIZES = [
@@ -80,7 +80,7 @@ def row(**facts: object) -> FolderRow:
 def test_a_hostile_pod_forges_no_line_in_any_form():
     names = {"pod": HOSTILE, "namespace": HOSTILE, "volume_name": HOSTILE}
     hostile = row(**names, pod_uid=HOSTILE, service_account=HOSTILE, mount_options=(HOSTILE,))
-    usage = Usage(
+    usage = UsageReport(
         (NamespaceUsage(HOSTILE, 1, 1, 0),), 10, 5, 10, 5, 0.1, "as set", 1.0, 60.0, NextErase(hostile, "age")
     )
     for text in (
@@ -159,7 +159,7 @@ def test_for_programs_a_name_that_is_no_text_is_also_there_exactly():
 
 
 def test_what_programs_get_is_json():
-    usage = Usage((), 10, 5, 0, 0, 0.1, "as set", 0.5, 60.0, NextErase(row(), "pressure"))
+    usage = UsageReport((), 10, 5, 0, 0, 0.1, "as set", 0.5, 60.0, NextErase(row(), "pressure"))
 
     assert json.loads(json.dumps(usage_value(usage)))["next"]["reason"] == "pressure"
     assert json.loads(json.dumps(folder_value(row())))["bytes"] is None

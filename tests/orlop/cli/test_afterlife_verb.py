@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orlop.driver.ephemeral.requests.admin_socket import Conversation, admin_socket
+from orlop.driver.ephemeral.requests.admin_socket import AdminClient, admin_socket
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
-from orlop.records.afterlife_report import Progress, Refused, Restored
+from orlop.records.afterlife_report import Progress, RefusalResponse, Restored
 from support.afterlife.afterlife_node import HOUR, ID, OTHER, AfterlifeNode
 from support.host.file_systems import MOUNTS
 from support.processes.orlop_process import ORLOP, run
@@ -266,7 +266,7 @@ async def test_an_archive_is_not_written_to_a_terminal(node: AfterlifeNode):
         assert await ended.exit_code() == 2
 
 
-async def with_handler(path: Path, handler: Callable[[Conversation], Awaitable[None]], words: list[str]) -> Terminal:
+async def with_handler(path: Path, handler: Callable[[AdminClient], Awaitable[None]], words: list[str]) -> Terminal:
     """The program on a terminal against a node that only plays one."""
     async with admin_socket(str(path), handler, clock=SystemClock(), log=silent_log()):
         terminal = Terminal(path, *words)
@@ -277,12 +277,12 @@ async def with_handler(path: Path, handler: Callable[[Conversation], Awaitable[N
 
 
 async def test_a_restore_shows_its_progress_and_an_interrupt_stops_it_and_tells_what_is_left(short_folder: Path):
-    async def restoring(conversation: Conversation) -> None:
+    async def restoring(client: AdminClient) -> None:
         stopped = asyncio.Event()
-        conversation.when_client_goes = stopped.set
-        await conversation.answer(Progress(7, 5 << 20, 10 << 20))
+        client.when_client_goes = stopped.set
+        await client.answer(Progress(7, 5 << 20, 10 << 20))
         await stopped.wait()
-        await conversation.answer(Restored(".orlop-unfinished-csi-1", entries=7, finished=False))
+        await client.answer(Restored(".orlop-unfinished-csi-1", entries=7, finished=False))
 
     terminal = await with_handler(short_folder / "s", restoring, ["restore", "csi-1", "--to", str(short_folder)])
 
@@ -292,9 +292,9 @@ async def test_a_restore_shows_its_progress_and_an_interrupt_stops_it_and_tells_
 
 
 async def test_a_refusal_in_the_middle_of_a_download_leaves_no_file(short_folder: Path):
-    async def breaking(conversation: Conversation) -> None:
-        await conversation.send_bytes(b"half an archive")
-        await conversation.answer(Refused("refused", "The disk \x1b[31mdoes not answer."))
+    async def breaking(client: AdminClient) -> None:
+        await client.send_bytes(b"half an archive")
+        await client.answer(RefusalResponse("refused", "The disk \x1b[31mdoes not answer."))
 
     async with admin_socket(str(short_folder / "s"), breaking, clock=SystemClock(), log=silent_log()):
         words = [

@@ -26,7 +26,7 @@ from orlop.csi.in_process_transport import InProcessConnection
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.transport import Shape
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.testing.driver_script import read_script
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from orlop.testing.virtual_clock import VirtualClock
@@ -87,7 +87,7 @@ class CallingWorker:
 class World:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
         self.drivers: list[ScriptedDriver] = []
         self.interceptors: list[ScriptedInterceptor] = []
         self.play({})

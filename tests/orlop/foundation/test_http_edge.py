@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.foundation.http_edge import (
+    EdgeRequest,
+    EdgeResponse,
     HttpEdge,
     ListenAddress,
-    Request,
-    Response,
     parse_listen_address,
 )
 from orlop.processes.http_wiring import health_routes, metrics_route
@@ -179,11 +179,11 @@ async def test_a_scrape_gets_what_render_gives_for_its_accept_header():
 
 
 async def test_a_handed_in_route_sees_the_whole_request_and_gives_the_whole_answer():
-    seen: list[Request] = []
+    seen: list[EdgeRequest] = []
 
-    async def restore(request: Request) -> Response:
+    async def restore(request: EdgeRequest) -> EdgeResponse:
         seen.append(request)
-        return Response(status=202, body=b"\x00\xff", content_type="application/x-tar", headers={"X-Folder": "f1"})
+        return EdgeResponse(status=202, body=b"\x00\xff", content_type="application/x-tar", headers={"X-Folder": "f1"})
 
     async with (
         served(("POST", "/folders/{id}/restore", restore)) as client,
@@ -203,8 +203,8 @@ async def test_an_answer_can_be_sent_in_pieces():
         for number in range(3):
             yield f"{number};".encode()
 
-    async def stream(_request: Request) -> Response:
-        return Response(body=pieces())
+    async def stream(_request: EdgeRequest) -> EdgeResponse:
+        return EdgeResponse(body=pieces())
 
     assert await ask([("GET", "/stream", stream)], "/stream") == (200, "0;1;2;")
 
@@ -216,8 +216,8 @@ async def test_a_stream_that_breaks_is_cut_off_and_told_to_the_process(caplog: p
         yield b"first"
         raise ValueError("password=hunter2")
 
-    async def stream(_request: Request) -> Response:
-        return Response(body=pieces())
+    async def stream(_request: EdgeRequest) -> EdgeResponse:
+        return EdgeResponse(body=pieces())
 
     def on_error(where: str, error: Exception) -> None:
         errors.append(f"{where}: {error}")
@@ -232,7 +232,7 @@ async def test_a_stream_that_breaks_is_cut_off_and_told_to_the_process(caplog: p
 async def test_what_a_handler_raises_is_told_to_the_process_and_not_to_the_client(caplog: pytest.LogCaptureFixture):
     errors: list[tuple[str, str]] = []
 
-    async def fail(_request: Request) -> Response:
+    async def fail(_request: EdgeRequest) -> EdgeResponse:
         raise ValueError("password=hunter2")
 
     def on_error(where: str, error: Exception) -> None:
@@ -257,9 +257,9 @@ async def test_no_request_is_logged_whether_good_or_malformed(caplog: pytest.Log
     assert "hunter2" not in caplog.text
 
 
-@pytest.mark.parametrize("answer", [None, Response(body="\ud800")])
+@pytest.mark.parametrize("answer", [None, EdgeResponse(body="\ud800")])
 async def test_an_answer_that_cannot_be_sent_is_told_to_the_process(answer: Any):
-    async def wrong(_: Request) -> Response:
+    async def wrong(_: EdgeRequest) -> EdgeResponse:
         return answer  # type: ignore[no-any-return]
 
     told: list[str] = []
@@ -350,10 +350,10 @@ def connects(address: str) -> bool:
 async def test_leaving_lets_a_request_under_way_finish_and_takes_no_new_one():
     started, may_finish = asyncio.Event(), asyncio.Event()
 
-    async def slow(_request: Request) -> Response:
+    async def slow(_request: EdgeRequest) -> EdgeResponse:
         started.set()
         await may_finish.wait()
-        return Response(body="finished")
+        return EdgeResponse(body="finished")
 
     edge = HttpEdge(HERE, [("GET", "/slow", slow)])
     await edge.__aenter__()
@@ -372,10 +372,10 @@ async def test_leaving_lets_a_request_under_way_finish_and_takes_no_new_one():
 async def test_leaving_does_not_wait_forever_for_a_request_that_hangs():
     started = asyncio.Event()
 
-    async def hang(_request: Request) -> Response:
+    async def hang(_request: EdgeRequest) -> EdgeResponse:
         started.set()
         await asyncio.Event().wait()
-        return Response()
+        return EdgeResponse()
 
     edge = HttpEdge(HERE, [("GET", "/hang", hang)], stop_seconds=0.01)
     await edge.__aenter__()

@@ -13,13 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.foundation import http_edge
-from orlop.foundation.http_edge import LARGEST_BODY, LONGEST_HEAD, HttpEdge, ListenAddress, Request, Response, Route
+from orlop.foundation.http_edge import (
+    LARGEST_BODY,
+    LONGEST_HEAD,
+    EdgeRequest,
+    EdgeResponse,
+    HttpEdge,
+    ListenAddress,
+    Route,
+)
 
 HERE = ListenAddress("127.0.0.1", 0)
 
 
-async def echo(request: Request) -> Response:
-    return Response(body=request.body or request.path)
+async def echo(request: EdgeRequest) -> EdgeResponse:
+    return EdgeResponse(body=request.body or request.path)
 
 
 ECHO: list[Route] = [("GET", "/echo", echo), ("POST", "/echo", echo), ("GET", "/of/{one}/and/{other}", echo)]
@@ -101,8 +109,8 @@ async def test_who_says_nothing_does_not_hold_up_the_end():
 
 
 async def test_a_line_break_in_a_header_of_the_answer_never_reaches_the_client():
-    async def split(_: Request) -> Response:
-        return Response(headers={"X-Folder": "a\r\nSet-Cookie: b"})
+    async def split(_: EdgeRequest) -> EdgeResponse:
+        return EdgeResponse(headers={"X-Folder": "a\r\nSet-Cookie: b"})
 
     told: list[str] = []
     edge = HttpEdge(HERE, [("GET", "/split", split)], on_error=lambda where, _: told.append(where))
@@ -114,11 +122,11 @@ async def test_a_line_break_in_a_header_of_the_answer_never_reaches_the_client()
 
 
 async def test_parts_of_a_path_are_given_by_their_names():
-    seen: list[Request] = []
+    seen: list[EdgeRequest] = []
 
-    async def look(request: Request) -> Response:
+    async def look(request: EdgeRequest) -> EdgeResponse:
         seen.append(request)
-        return Response()
+        return EdgeResponse()
 
     async with HttpEdge(HERE, [("GET", "/of/{one}/and/{other}", look)]) as edge:
         await said(edge, b"GET /of/a%20b/and/c?d=1 HTTP/1.1\r\n\r\n")

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlop.foundation.structured_log import (
-    Entry,
     Level,
     Log,
+    LogEntry,
     collecting_log,
     level_named,
     line_log,
@@ -103,14 +103,14 @@ def test_events_below_the_level_are_not_written():
 
 
 def test_bound_fields_are_in_every_event_and_the_parent_does_not_get_them():
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     parent = collecting_log(entries)
     child = parent.bind(node="n1").bind(volume="v1")
     child.info("a", volume="v2")
     parent.debug("b")
     assert entries == [
-        Entry(Level.INFO, "a", {"node": "n1", "volume": "v2"}),
-        Entry(Level.DEBUG, "b", {}),
+        LogEntry(Level.INFO, "a", {"node": "n1", "volume": "v2"}),
+        LogEntry(Level.DEBUG, "b", {}),
     ]
 
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.foundation.websocket_frames import (
-    BrokenProtocol,
     Close,
-    FrameReader,
     Opcode,
     Piece,
     Ping,
     Pong,
+    WebSocketFrameReader,
+    WebSocketProtocolError,
     accept_for,
     close_frame,
     header,
@@ -49,7 +49,7 @@ def test_messages_are_the_same_however_they_are_fragmented_and_cut(
             stream += frame(part, CONTINUATION if place else 2, fin=last, mask=bytes([place, 2, 3, 4]))
             stream += frame(pings, PING)
     places = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
-    reader = FrameReader()
+    reader = WebSocketFrameReader()
     events = [event for start, end in pairwise(places) for event in reader.feed(stream[start:end])]
 
     assert messages_of(events) == [b"".join(parts) for parts in messages]
@@ -59,12 +59,12 @@ def test_messages_are_the_same_however_they_are_fragmented_and_cut(
 
 @given(st.binary(max_size=200))
 def test_nonsense_is_an_event_or_a_broken_protocol(data: bytes):
-    with suppress(BrokenProtocol):
-        FrameReader().feed(data)
+    with suppress(WebSocketProtocolError):
+        WebSocketFrameReader().feed(data)
 
 
 def test_a_length_that_is_claimed_is_not_waited_for_nor_reserved():
-    reader = FrameReader()
+    reader = WebSocketFrameReader()
     events = reader.feed(frame(b"abc", claims=2**62))
 
     assert events == [Piece(b"abc", begins=True, ends=False)]
@@ -89,22 +89,22 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_breaks_the_protocol_is_told_with_its_code(what: str):
     data, code = BROKEN[what]
-    with pytest.raises(BrokenProtocol) as caught:
-        FrameReader().feed(data)
+    with pytest.raises(WebSocketProtocolError) as caught:
+        WebSocketFrameReader().feed(data)
 
     assert caught.value.code == code
 
 
 def test_nothing_is_heard_after_a_close():
-    reader = FrameReader()
+    reader = WebSocketFrameReader()
 
     assert reader.feed(frame(b"\x03\xe8bye", CLOSE) + frame(b"late")) == [Close(1000)]
     assert reader.feed(frame(b"later")) == []
-    assert FrameReader().feed(frame(b"", CLOSE)) == [Close(1005)]
+    assert WebSocketFrameReader().feed(frame(b"", CLOSE)) == [Close(1005)]
 
 
 def test_pongs_are_told():
-    assert FrameReader().feed(frame(b"p", PONG)) == [Pong(b"p")]
+    assert WebSocketFrameReader().feed(frame(b"p", PONG)) == [Pong(b"p")]
 
 
 @pytest.mark.parametrize(("length", "size"), [(0, 2), (125, 2), (126, 4), (65535, 4), (65536, 10)])

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from orlop.foundation.clock import SystemClock
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.host.threads import LONGEST_END_SECONDS, end_in_time, end_of, node_threads, threads_of
 from orlop.testing.virtual_clock import VirtualClock
 
@@ -54,7 +54,7 @@ async def test_a_function_runs_in_a_thread_of_its_pool_and_its_error_is_raised()
 
 async def test_the_host_is_closed_when_all_threads_of_a_node_have_ended():
     closed: list[str] = []
-    log: list[Entry] = []
+    log: list[LogEntry] = []
     async with node_threads(lambda: closed.append("host"), SystemClock(), collecting_log(log)) as threads:
         assert await threads.upkeep(lambda: closed) == []
         assert await threads.timed(lambda: 7) == 7

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orlop.foundation.structured_log import Entry, collecting_log, silent_log
+from orlop.foundation.structured_log import LogEntry, collecting_log, silent_log
 from orlop.kube.api_errors import ConnectionBroken, NotConnected
 from orlop.kube.client import KubeClient
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
@@ -362,7 +362,7 @@ async def test_a_lease_that_another_took_meanwhile_is_not_released():
 
 
 async def test_a_lease_that_is_lost_is_not_released():
-    server, entries = ModelServer(), list[Entry]()
+    server, entries = ModelServer(), list[LogEntry]()
     line = Line(server)
     with pytest.raises(LeadershipLost):
         async with election(line, "me", collecting_log(entries)).leading():
@@ -382,7 +382,7 @@ async def test_a_release_that_crosses_a_lost_renewal_still_frees_the_lease():
 
 
 async def test_a_lease_that_may_not_be_read_is_told_once_and_tried_on():
-    server, entries = ModelServer(), list[Entry]()
+    server, entries = ModelServer(), list[LogEntry]()
     server.refuse = lambda _: status(403, "Forbidden", "leases is forbidden")
 
     async def lead() -> None:

@@ -16,7 +16,7 @@ from orlop.foundation.clock import Clock
 from orlop.foundation.go_flags import UsageError, flag, parse_flags, text
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.api_errors import NotFound
 from orlop.kube.client import KubeClient
 from orlop.kube.http.http_messages import HttpRequest
@@ -95,7 +95,7 @@ def flags(*arguments: str) -> LabelerFlags:
 class World:
     on: TestServer
     clock: Clock
-    log: list[Entry] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
     wire: Wire = field(default_factory=Wire)
     drivers: list[tuple[ScriptedDriver, ScriptedInterceptor]] = field(default_factory=list)
     stop: asyncio.Event = field(default_factory=asyncio.Event)

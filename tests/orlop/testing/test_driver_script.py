@@ -13,7 +13,15 @@ from orlop.csi.error_codes import Code
 from orlop.csi.proto import csi_pb2
 from orlop.testing import driver_script
 from orlop.testing.driver_model import ALL_CAPABILITIES, GIBIBYTE
-from orlop.testing.driver_script import RPCS, Script, ScriptedError, ScriptError, Step, read_script, script_from_yaml
+from orlop.testing.driver_script import (
+    RPCS,
+    Script,
+    ScriptedError,
+    ScriptedStep,
+    ScriptError,
+    read_script,
+    script_from_yaml,
+)
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -32,7 +40,9 @@ def test_the_script_in_the_documentation_is_one():
     assert script.facts.capacity == 1024 * GIBIBYTE
     assert script.volumes == {"v1": GIBIBYTE}
     first, second, third, fourth, fifth = script.steps["ControllerPublishVolume"]
-    assert first == Step({"volumeId": "v1"}, times=2, effect=False, error=ScriptedError(Code.UNAVAILABLE, "not yet"))
+    assert first == ScriptedStep(
+        {"volumeId": "v1"}, times=2, effect=False, error=ScriptedError(Code.UNAVAILABLE, "not yet")
+    )
     assert (second.delay, second.is_as_the_model) == (5.0, True)
     assert third.answers == (csi_pb2.ControllerPublishVolumeResponse(publish_context={"device": "sda"}),)
     assert (fourth.hang, fourth.effect) == (True, False)

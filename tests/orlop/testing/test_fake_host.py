@@ -8,7 +8,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
-from orlop.testing.kill_points import KillAt, Killed, KillPoints, Moment
+from orlop.testing.kill_points import KillAt, Killed, KillMoment, KillPoints
 
 A = FolderPlace(FolderState.LIVE, "a")
 B = FolderPlace(FolderState.RETAINED, "b")
@@ -49,7 +49,7 @@ def test_every_change_is_an_effect_with_a_name():
 
 def test_a_process_killed_while_it_makes_a_folder_leaves_it_half_made():
     machine = FakeMachine()
-    host = FakeNodeHost(machine, KillPoints(KillAt(1, Moment.AFTER)))
+    host = FakeNodeHost(machine, KillPoints(KillAt(1, KillMoment.AFTER)))
 
     with pytest.raises(Killed):
         host.workdir.create(A, b"record", 0o777)
@@ -60,7 +60,7 @@ def test_a_process_killed_while_it_makes_a_folder_leaves_it_half_made():
 
 def test_the_dead_change_and_learn_nothing_more():
     machine = machine_with_a_folder()
-    host = FakeNodeHost(machine, KillPoints(KillAt(1, Moment.BEFORE)))
+    host = FakeNodeHost(machine, KillPoints(KillAt(1, KillMoment.BEFORE)))
     with pytest.raises(Killed):
         host.workdir.move(A, B)
 
@@ -90,7 +90,7 @@ def test_a_call_fails_as_often_as_it_was_told_to_and_changes_nothing():
 
 def test_a_call_can_fail_after_it_did_its_work():
     machine = machine_with_a_folder()
-    machine.faults.fail("move", errno.EIO, moment=Moment.AFTER)
+    machine.faults.fail("move", errno.EIO, moment=KillMoment.AFTER)
 
     with pytest.raises(HostError):
         FakeNodeHost(machine).workdir.move(A, B)

@@ -14,11 +14,11 @@ from orlop.csi.error_codes import DeadlineExceeded
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.testing import kill_points
 from orlop.testing.kill_points import (
-    Explored,
     KillAt,
+    KillMoment,
     KillNotSurvived,
     KillPoints,
-    Moment,
+    KillReport,
     explore_kills,
 )
 from orlop.testing.scripted_driver import ScriptedDriver, in_process_driver
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from orlop.csi.client import CsiClient
 
-AFTER_2 = KillAt(2, Moment.AFTER)
+AFTER_2 = KillAt(2, KillMoment.AFTER)
 
 
 def do(world: list[str], points: KillPoints, *names: str) -> None:
@@ -73,7 +73,7 @@ class Publishing:
 async def test_a_program_that_recovers_from_every_kill_passes():
     program = Publishing()
     explored = await explore_kills(program.build, program.run, program.check)
-    assert explored == Explored(runs=5, effects=("copy", "remove the draft"))
+    assert explored == KillReport(runs=5, effects=("copy", "remove the draft"))
     assert len({id(world) for world in program.worlds}) == 5
 
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from orlop.testing.kill_points import (
     KillAt,
     Killed,
+    KillMoment,
     KillPoints,
-    Moment,
     every_kill,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-AFTER_2 = KillAt(2, Moment.AFTER)
-BEFORE_2 = KillAt(2, Moment.BEFORE)
+AFTER_2 = KillAt(2, KillMoment.AFTER)
+BEFORE_2 = KillAt(2, KillMoment.BEFORE)
 
 
 def do(world: list[str], points: KillPoints, *names: str) -> None:
@@ -34,7 +34,7 @@ def do(world: list[str], points: KillPoints, *names: str) -> None:
         (None, ["a", "b", "c"], ["a", "b", "c"]),
         (BEFORE_2, ["a"], ["a", "b"]),
         (AFTER_2, ["a", "b"], ["a", "b"]),
-        (KillAt(4, Moment.BEFORE), ["a", "b", "c"], ["a", "b", "c"]),
+        (KillAt(4, KillMoment.BEFORE), ["a", "b", "c"], ["a", "b", "c"]),
     ],
 )
 def test_a_run_ends_before_or_after_the_effect_that_was_asked_for(
@@ -66,7 +66,7 @@ def test_no_except_exception_outlives_the_kill():
 
 
 def test_an_effect_that_fails_is_still_the_one_to_die_after():
-    points = KillPoints(KillAt(1, Moment.AFTER))
+    points = KillPoints(KillAt(1, KillMoment.AFTER))
     with pytest.raises(Killed), points.effect("fails"):
         raise OSError("disk full")
 
@@ -77,7 +77,7 @@ def test_an_effect_that_fails_with_no_kill_raises_its_own_error():
 
 
 async def test_who_had_an_effect_under_way_at_the_kill_never_learns_its_result():
-    points = KillPoints(KillAt(2, Moment.AFTER))
+    points = KillPoints(KillAt(2, KillMoment.AFTER))
     may_end = asyncio.Event()
     learnt: list[str] = []
 
@@ -99,14 +99,14 @@ async def test_who_had_an_effect_under_way_at_the_kill_never_learns_its_result()
 
 def test_an_effect_has_a_number_from_one_on():
     with pytest.raises(ValueError, match="the first effect has the number 1"):
-        KillAt(0, Moment.BEFORE)
+        KillAt(0, KillMoment.BEFORE)
 
 
 @given(st.integers(min_value=0, max_value=50))
 def test_every_kill_is_enumerated_once_in_order(count: int):
     kills = list(every_kill(count))
     assert len(kills) == len(set(kills)) == 2 * count
-    assert kills == sorted(kills, key=lambda kill: (kill.number, kill.moment is Moment.AFTER))
+    assert kills == sorted(kills, key=lambda kill: (kill.number, kill.moment is KillMoment.AFTER))
 
 
 class Disk:

@@ -19,8 +19,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState, Names
 from orlop.testing.fake_host import FakeMachine, FakeMount, FakeNodeHost
 from orlop.testing.fake_host.machine import BLOCK
-from orlop.testing.kill_points import KillAt, Killed, KillPoints
-from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.kill_points import KillAt, Killed, KillMoment, KillPoints
 from orlop.testing.virtual_clock import VirtualClock
 from support.afterlife.afterlife_judge import Judge
 from support.afterlife.afterlife_steps import (

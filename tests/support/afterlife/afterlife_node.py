@@ -23,7 +23,7 @@ from orlop.driver.ephemeral.requests.afterlife_requests import AfterlifeRequests
 from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.host.erase.erase_folder import erase_folder
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderPlace, FolderState
@@ -47,7 +47,7 @@ class AfterlifeNode:
     allowed_user: int = 0
     patience: float = LONGEST_READ_SECONDS
     clock: Clock = field(default_factory=SystemClock)
-    log: list[Entry] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.workdir = self.folder / "work"

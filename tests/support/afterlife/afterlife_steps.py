@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orlop.testing.kill_points import Moment
+from orlop.testing.kill_points import KillMoment
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Fail:
     function: str
     number: int = errno.EIO
     times: int = 1
-    moment: Moment = Moment.BEFORE
+    moment: KillMoment = KillMoment.BEFORE
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class KillSoon:
     """At so many effects from now; `at_start`: of the next process, from its very beginning."""
 
     effects: int
-    moment: Moment
+    moment: KillMoment
     at_start: bool = False
 
 

@@ -17,7 +17,7 @@ from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.driver.ephemeral.upkeep.orphan_watch import OrphanWatch
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.host.node_host import NodeHost
 from orlop.host.threads import Threads
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
@@ -69,7 +69,7 @@ class NodeProcess:
 
     def __init__(self, ground: Ground, points: KillPoints | None = None) -> None:
         self.points = points or KillPoints()
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
         self.metrics = Metrics("test", of_process=False)
         clock, threads, log = ground.clock, ground.threads, collecting_log(self.log)
         host: NodeHost = ground.host(FakeNodeHost(ground.machine, self.points))

@@ -17,7 +17,7 @@ from orlop.driver.ephemeral.node_service import EphemeralNodeService
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.processes.csi_wiring import EphemeralSettings
 from orlop.processes.ephemeral_wiring import EphemeralServices, serving_ephemeral
 from orlop.records.ephemeral_folder import FolderRecord, burial_of, decode_record
@@ -46,7 +46,7 @@ def made(folder: Path) -> Path:
 class KernelNode:
     workdir: Path
     kubelet: Path
-    log: list[Entry] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
     metrics: Metrics = field(default_factory=lambda: Metrics("test", of_process=False))
 
     def target(self, pod: str = UID, volume: str = "scratch") -> Path:

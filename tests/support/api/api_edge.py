@@ -20,7 +20,7 @@ from onenode.apiserver.edge.server_connection import Manners
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, Level, collecting_log
+from orlop.foundation.structured_log import Level, LogEntry, collecting_log
 from orlop.foundation.unix_socket import bind_root_only, claim_socket
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 
@@ -58,7 +58,7 @@ class Edge:
     socket_path: Path
     port: int
     client_tls: ssl.SSLContext
-    logged: list[Entry]
+    logged: list[LogEntry]
     metrics: Metrics
     openings: list[Opening]
 
@@ -73,7 +73,7 @@ class Edge:
 async def edge(folder: Path, door: Any, *, silence: float = 30.0, **settings: Any) -> AsyncIterator[Edge]:
     files = ensure_certificates(folder, SystemClock().now())
     tcp = socket.create_server(("127.0.0.1", 0))
-    logged: list[Entry] = []
+    logged: list[LogEntry] = []
     metrics = Metrics("test", of_process=False)
     with claim_socket(folder / "api.sock") as claim:
         unix = bind_root_only(claim)

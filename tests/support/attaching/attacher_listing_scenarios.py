@@ -19,7 +19,7 @@ from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attach_rules import NODE_ID_ANNOTATION, id_in_csi_node
 from orlop.sidecars.attacher.handler import AttacherSettings
-from orlop.testing.driver_model.storage import Use
+from orlop.testing.driver_model.storage import VolumeUse
 from orlop.testing.explorer import Act, Stage
 from support.attaching.attacher_scenarios import DRIVER, HANDLE, NODE, OURS, PV, SETTINGS, VA, Drama, Object, drama_of
 from support.attaching.attacher_worlds import PUBLISH, UNPUBLISH
@@ -39,7 +39,7 @@ class ListingDrama(Drama):
     slow: float = 0.0
     """Seconds from what the driver does until it answers that it published."""
     kept_by_others: bool = False
-    uses: dict[str, Use] = field(default_factory=dict)
+    uses: dict[str, VolumeUse] = field(default_factory=dict)
     """By the node's id: how the driver has published it last."""
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class ListingDrama(Drama):
         protected = patches.add_finalizer(self.stored(PERSISTENT_VOLUME, PV) or {}, OURS)
         assert protected is not None
         await self.client.patch(PERSISTENT_VOLUME, ObjectName(None, PV), protected)
-        self.uses["id-1"] = self._attached()["id-1"] = Use(csi_pb2.VolumeCapability())
+        self.uses["id-1"] = self._attached()["id-1"] = VolumeUse(csi_pb2.VolumeCapability())
         self.granted.add("id-1")
 
     # ---- what others do ------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class ListingDrama(Drama):
     async def _have_again(self) -> None:
         self._attached().update(self.uses)
 
-    def _attached(self) -> dict[str, Use]:
+    def _attached(self) -> dict[str, VolumeUse]:
         found = self.model.storage.volumes.get(HANDLE)
         assert found is not None
         return found.attached

@@ -26,7 +26,7 @@ from orlop.csi.rpc_type import Rpc
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
 from orlop.kube.cache.informers import Informers
@@ -65,7 +65,7 @@ class Drama:
     stage: Stage
     on: TestServer
     model: DriverModel
-    log: list[Entry] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
     process: Process | None = None
     settings: AttacherSettings = SETTINGS
     granted: set[str] = field(default_factory=set)

@@ -17,7 +17,7 @@ from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube import objects
 from orlop.kube.api_errors import NotFound
 from orlop.kube.cache.informer import Watched, without_managed_fields
@@ -90,7 +90,7 @@ class AttacherWorld:
     on: TestServer
     clock: Clock
     storage: Storage
-    log: list[Entry] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
     drivers: list[ScriptedDriver] = field(default_factory=list)
     interceptors: list[ScriptedInterceptor] = field(default_factory=list)
     user: User = ADMIN

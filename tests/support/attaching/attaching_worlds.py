@@ -16,7 +16,7 @@ from onenode.kubelet.node.node_status_rules import ATTACH_ANNOTATION
 from onenode.kubelet.volumes.volume_values import attachment_name, persistent_name
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.api_errors import ConnectionBroken, NotFound
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
@@ -84,7 +84,7 @@ class AttachingWorld:
         self.lost_writes = self.lost_answers = 0
         self.clock = on.clock
         self.client = on.client()
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
 
     @asynccontextmanager
     async def controller(self, points: KillPoints | None = None, way: Transport | None = None) -> AsyncIterator[None]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orlop.csi.transport import ClientTransport
-    from orlop.testing.call_record import Call
+    from orlop.testing.call_record import RecordedCall
     from orlop.testing.driver_model import ModelVolume, Storage
 
 
@@ -43,7 +43,7 @@ class Bench:
         return self.driver.storage
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[RecordedCall]:
         return self.driver.calls
 
     def volume(self, volume_id: str) -> ModelVolume:

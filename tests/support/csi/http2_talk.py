@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orlop.csi.error_codes import Code
-from orlop.csi.grpc.http2_connection import Event, Http2Connection
+from orlop.csi.grpc.http2_connection import Http2Connection, ServerEvent
 from orlop.csi.transport import Shape
 from support.csi.http2_bytes import GOAWAY, GREETING, HEADERS, RST, Answers, headers_frame, request_headers
 
@@ -23,11 +23,11 @@ class Talk:
         self.now = 0.0
         self.connection = Http2Connection(shape_of, self.now)
         self._answers = Answers()
-        self.events: list[Event] = []
+        self.events: list[ServerEvent] = []
         self.say(greeting)
         self.heard()
 
-    def say(self, *pieces: bytes) -> list[Event]:
+    def say(self, *pieces: bytes) -> list[ServerEvent]:
         new = [event for piece in pieces for event in self.connection.receive(piece, self.now)]
         self.events += new
         return new

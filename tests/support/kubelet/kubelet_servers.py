@@ -20,7 +20,7 @@ from orlop.foundation.clock import SystemClock
 from orlop.foundation.http_exchange import LONGEST_HEAD, AnswerHead, body_pieces, read_answer
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.objects import ObjectName
 from support.host.descriptors import folder_descriptor
 from support.kubelet.machine_pods import shell
@@ -58,7 +58,7 @@ class KubeletUnderTest:
     socket: Path
     containers: LinuxContainerRuntime
     pods: ShownPods
-    told: list[Entry]
+    told: list[LogEntry]
     endings: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self, script: str, name: str = "p", attempt: int = 0) -> ShownPod:
@@ -121,7 +121,7 @@ async def plain_summary(of_volumes: bool) -> Mapping[str, Any]:  # noqa: FBT001 
 @asynccontextmanager
 async def kubelet_under_test(folder: Path) -> AsyncIterator[KubeletUnderTest]:
     """All its containers end with it."""
-    told: list[Entry] = []
+    told: list[LogEntry] = []
     with folder_descriptor(folder) as opened:
         async with linux_container_runtime(opened) as containers:
             pods = ShownPods()

@@ -25,7 +25,7 @@ from orlop.csi.transport import ClientTransport, Shape
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import EventRecorder
@@ -146,7 +146,7 @@ class PluginWorld:
     folder: TellingFolder = field(default_factory=TellingFolder)
     elsewhere: TellingFolder = field(default_factory=TellingFolder)
     """Sockets that are in no registry: drivers' own."""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     connections: list[ClientTransport] = field(default_factory=list)
 
     # ---- plugins -----------------------------------------------------------------------------------------------------

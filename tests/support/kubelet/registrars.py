@@ -14,7 +14,7 @@ from typing import Any
 from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, Level, collecting_log, silent_log
+from orlop.foundation.structured_log import Level, LogEntry, collecting_log, silent_log
 from orlop.kube.client import KubeClient
 from orlop.sidecars.registrar.driver_registration import Registrar
 from orlop.sidecars.registrar.node_metadata_writer import NodeMetadataWriter
@@ -29,7 +29,7 @@ FOLDER = Path("/registration")
 HOST_SOCKET = "/var/lib/kubelet/plugins/mock/csi.sock"
 
 
-def runtime_of(clock: VirtualClock, entries: list[Entry], metrics: Metrics | None = None) -> Runtime:
+def runtime_of(clock: VirtualClock, entries: list[LogEntry], metrics: Metrics | None = None) -> Runtime:
     return Runtime(clock=clock, random=Random(1), log=collecting_log(entries), metrics=metrics or Metrics("test"))
 
 
@@ -65,7 +65,7 @@ class World:
     driver: Driver
     folder: VirtualFolder
     kubelet: Kubelet
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     metrics: Metrics = field(default_factory=lambda: Metrics("test"))
     kube: KubeClient | None = None
     running: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class World:
     async def pass_time(self, seconds: float = 10.0) -> None:
         await self.clock.sleep(seconds)
 
-    def said(self, message: str, least: Level = Level.INFO) -> list[Entry]:
+    def said(self, message: str, least: Level = Level.INFO) -> list[LogEntry]:
         return [entry for entry in self.entries if entry.message == message and entry.level >= least]
 
     def counted(self) -> str:

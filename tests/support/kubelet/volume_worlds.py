@@ -26,7 +26,7 @@ from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.api_errors import NotConnected
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
 from orlop.kube.events.event_bodies import Reporter
@@ -114,7 +114,7 @@ class World:
     targets: MachineTargets
     clock: Clock
     storage: Storage
-    log: list[Entry]
+    log: list[LogEntry]
     capabilities: Mapping[str, Any]
     driver: ScriptedDriver = field(init=False)
     interceptor: ScriptedInterceptor = field(init=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orlop.kube.client import KubeClient
-from orlop.kube.events.event_bodies import Reference
+from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
 
 
@@ -16,6 +16,6 @@ class NodeApi:
     events: EventRecorder
 
     @property
-    def node(self) -> Reference:
+    def node(self) -> ObjectReference:
         """The Node in events: kubelet gives the name for the uid, and `kubectl describe` asks for both."""
-        return Reference("v1", "Node", self.node_name, uid=self.node_name)
+        return ObjectReference("v1", "Node", self.node_name, uid=self.node_name)

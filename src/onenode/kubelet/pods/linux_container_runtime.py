@@ -30,7 +30,7 @@ from onenode.kubelet.pods.container_runtime import ContainerRefused, Streams, Wa
 from orlop.host.block.loop_devices import opened_holder
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import process_records
-from orlop.host.kernel.confined_paths import Mounts, Use, make_folder, names_in, opened_below, shown
+from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, make_folder, names_in, opened_below, shown
 from orlop.host.kernel.process_records import ProcessIdentity
 
 LOGS: Final = "logs"
@@ -52,7 +52,7 @@ async def linux_container_runtime(folder: int) -> AsyncIterator[LinuxContainerRu
 def _prepare(folder: int) -> None:
     for name in (LOGS, PROCESSES):
         make_folder(folder, name, _MODE)
-    with opened_below(folder, (PROCESSES,), Use.FOLDER_CONTENT, Mounts.CROSSED) as notes:
+    with opened_below(folder, (PROCESSES,), DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as notes:
         process_records.end_all_noted(notes)
 
 
@@ -107,7 +107,7 @@ class LinuxContainerRuntime:
 
     def _asked_for(self, wanted: WantedContainer) -> ContainerProcess:
         with ExitStack() as held:
-            logs = held.enter_context(opened_below(self._folder, (LOGS,), Use.FOLDER_HANDLE, Mounts.CROSSED))
+            logs = held.enter_context(opened_below(self._folder, (LOGS,), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED))
             log = held.enter_context(made_log_folder(logs, wanted.pod_uid, wanted.name))
             remove_older_logs(log, wanted.attempt)
             places = zip(wanted.request.root.volumes, wanted.volumes, strict=True)
@@ -124,17 +124,17 @@ class LinuxContainerRuntime:
 
     @contextmanager
     def _opened_itself(self, names: Sequence[str]) -> Iterator[int]:
-        with opened_below(self._folder, names, Use.HANDLE, Mounts.CROSSED) as volume:
+        with opened_below(self._folder, names, DescriptorUse.HANDLE, Mounts.CROSSED) as volume:
             if stat.S_ISLNK(os.fstat(volume).st_mode):  # such a descriptor may be that of a link itself
                 raise HostError(errno.ELOOP, f"The volume {'/'.join(names)} is a symbolic link; remove it.")
             yield volume
 
     def _pods_with_logs(self) -> frozenset[str]:
-        with opened_below(self._folder, (LOGS,), Use.FOLDER_CONTENT, Mounts.CROSSED) as logs:
+        with opened_below(self._folder, (LOGS,), DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as logs:
             return frozenset(names_in(logs))
 
     def _remove_logs(self, pod_uid: str) -> None:
-        with opened_below(self._folder, (LOGS,), Use.FOLDER_HANDLE, Mounts.CROSSED) as logs:
+        with opened_below(self._folder, (LOGS,), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED) as logs:
             remove_log_folders(logs, pod_uid)
 
     # ---- the launcher and the notes ------------------------------------------------------------------------------
@@ -177,13 +177,13 @@ class LinuxContainerRuntime:
     def _noted(self, process: int) -> ProcessIdentity | None:
         identity = process_records.identity_of_process(process)
         if identity is not None:
-            with opened_below(self._folder, (PROCESSES,), Use.FOLDER_HANDLE, Mounts.CROSSED) as notes:
+            with opened_below(self._folder, (PROCESSES,), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED) as notes:
                 process_records.note(notes, identity)
         return identity
 
     def _forget(self, identity: ProcessIdentity | None) -> None:
         if identity is not None:
-            with opened_below(self._folder, (PROCESSES,), Use.FOLDER_HANDLE, Mounts.CROSSED) as notes:
+            with opened_below(self._folder, (PROCESSES,), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED) as notes:
                 process_records.forget(notes, identity)
 
 

@@ -24,7 +24,7 @@ from onenode.kubelet.server.channel_rules import ChannelReader, Typed, TypedAll
 from orlop.foundation import websocket_frames as frames
 from orlop.foundation.clock import Clock
 from orlop.foundation.task_group import TaskGroup
-from orlop.foundation.websocket_frames import BrokenProtocol, Close, FrameReader, Opcode, Piece, Ping
+from orlop.foundation.websocket_frames import Close, Opcode, Piece, Ping, WebSocketFrameReader, WebSocketProtocolError
 
 ONE_READ: Final = 64 << 10
 MOST_TYPED_PIECES: Final = 4
@@ -126,11 +126,11 @@ class ExecStream:
                 raise _ClientLeft from None
 
     async def _hear_all(self) -> None:
-        incoming, messages = FrameReader(), ChannelReader(self._wanted.protocol)
+        incoming, messages = WebSocketFrameReader(), ChannelReader(self._wanted.protocol)
         while data := await self._reader.read(ONE_READ):
             try:
                 events = incoming.feed(data)
-            except BrokenProtocol as error:
+            except WebSocketProtocolError as error:
                 raise _ClientLeft(error.code, str(error)) from None
             for event in events:
                 match event:

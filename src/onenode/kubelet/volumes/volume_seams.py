@@ -13,7 +13,7 @@ from onenode.host.volume_host import VolumeHost
 from onenode.kubelet.volumes.volume_values import PodFacts, Seen
 from orlop.csi.client import CsiClient
 from orlop.kube.client import KubeClient
-from orlop.kube.events.event_bodies import Reference
+from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
 
 T = TypeVar("T")
@@ -47,5 +47,5 @@ class VolumeSeams:
     """Return the Node as a cache has it, where there is one."""
 
 
-def reference_to(pod: PodFacts) -> Reference:
-    return Reference("v1", "Pod", pod.name.name, pod.name.namespace or "", pod.uid)
+def reference_to(pod: PodFacts) -> ObjectReference:
+    return ObjectReference("v1", "Pod", pod.name.name, pod.name.namespace or "", pod.uid)

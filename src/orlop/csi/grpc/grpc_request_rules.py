@@ -29,7 +29,7 @@ class MalformedRequest(ValueError):
     """No request of HTTP/2 at all: the stream is reset."""
 
 
-class Request(NamedTuple):
+class GrpcRequest(NamedTuple):
     """`within` is how many seconds the caller waits; None: for ever."""
 
     path: str
@@ -37,28 +37,32 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedRequest:
     """`begins` is what the answer's headers begin with."""
 
     error: CsiError
     begins: bytes = ANSWER_BEGINS
 
 
-def read_request(fields: Fields) -> Request | Refusal:
+def read_request(fields: Fields) -> GrpcRequest | RefusedRequest:
     headers = _checked(fields)
     if headers[b":method"] != b"POST":
-        return Refusal(Internal("a call is a POST"), http_status(METHOD_NOT_ALLOWED))
+        return RefusedRequest(Internal("a call is a POST"), http_status(METHOD_NOT_ALLOWED))
     content_type = headers.get(b"content-type", b"")
     if content_type != b"application/grpc" and not _CONTENT_TYPE.fullmatch(content_type):
-        return Refusal(InvalidArgument("a call is of the type application/grpc"), http_status(UNSUPPORTED_MEDIA_TYPE))
+        return RefusedRequest(
+            InvalidArgument("a call is of the type application/grpc"), http_status(UNSUPPORTED_MEDIA_TYPE)
+        )
     if headers.get(b"grpc-encoding", b"identity") != b"identity":
-        return Refusal(
+        return RefusedRequest(
             Unimplemented("nothing is decompressed here: send it as it is"), ANSWER_BEGINS + ACCEPTED_ENCODING
         )
     try:
-        return Request(headers[b":path"][:LONGEST_PATH].decode(errors="replace"), _within(headers.get(b"grpc-timeout")))
+        return GrpcRequest(
+            headers[b":path"][:LONGEST_PATH].decode(errors="replace"), _within(headers.get(b"grpc-timeout"))
+        )
     except ValueError:
-        return Refusal(Internal("grpc-timeout is not valid: use up to eight digits and one of H, M, S, m, u, n"))
+        return RefusedRequest(Internal("grpc-timeout is not valid: use up to eight digits and one of H, M, S, m, u, n"))
 
 
 def _within(timeout: bytes | None) -> float | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from orlop.csi.error_codes import CsiError, Internal
-from orlop.csi.grpc.http2_connection import MOST_INCOMPLETE, Asked, Dropped, Http2Connection, Opened
+from orlop.csi.grpc.http2_connection import MOST_INCOMPLETE, CallDropped, CallOpened, Http2Connection, RequestReceived
 from orlop.csi.grpc.http2_limits import Budget
 from orlop.csi.transport import CallHandler, Shape
 from orlop.foundation.structured_log import Log
@@ -36,7 +36,7 @@ UNEXPECTED: Final = Internal("the driver failed while it handled the call; see i
 
 
 @dataclass(slots=True)
-class _Call:
+class _OpenCall:
     """One that was opened. `sent` is waited for by who has more answers."""
 
     timer: asyncio.TimerHandle | None
@@ -106,7 +106,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._http2 = Http2Connection(self._handler.shape_of, loop.time(), listener.budget)
         self._transport: asyncio.Transport
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _OpenCall] = {}
         self._patience: asyncio.TimerHandle | None = None
         self._write_due = False
         self._leaving = False
@@ -133,9 +133,9 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._listener.heard_of(self)
         for event in self._http2.receive(data, self._loop.time()):
-            if isinstance(event, Opened):
+            if isinstance(event, CallOpened):
                 self._open(event)
-            elif isinstance(event, Asked):
+            elif isinstance(event, RequestReceived):
                 self._ask(event)
             else:
                 self._drop(event)
@@ -158,7 +158,7 @@ class _Connection(asyncio.Protocol):
         if self._patience is not None:
             self._patience.cancel()
         for number in tuple(self._calls):
-            self._drop(Dropped(number))
+            self._drop(CallDropped(number))
         self._http2.end()
         self._listener.connections.pop(self, None)
         if not self.ended.done():
@@ -200,14 +200,14 @@ class _Connection(asyncio.Protocol):
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def _open(self, opened: Opened) -> None:
+    def _open(self, opened: CallOpened) -> None:
         timer = None
         if opened.within is not None and opened.within < LONGEST_TIMER:
             timer = self._loop.call_later(opened.within, self._expire, opened.stream)
         arriving = self._loop.call_later(REQUEST_SECONDS, self._expire, opened.stream)
-        self._calls[opened.stream] = _Call(timer, arriving)
+        self._calls[opened.stream] = _OpenCall(timer, arriving)
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, asked: RequestReceived) -> None:
         task = self._loop.create_task(self._serve(asked))
         call = self._calls[asked.stream]
         call.task = task
@@ -216,7 +216,7 @@ class _Connection(asyncio.Protocol):
         self._listener.tasks.add(task)
         task.add_done_callback(self._listener.tasks.discard)
 
-    def _drop(self, dropped: Dropped) -> None:
+    def _drop(self, dropped: CallDropped) -> None:
         call = self._calls.pop(dropped.stream, None)
         if call is None:
             return
@@ -228,10 +228,10 @@ class _Connection(asyncio.Protocol):
 
     def _expire(self, number: int) -> None:
         self._http2.expire(number)
-        self._drop(Dropped(number))
+        self._drop(CallDropped(number))
         self._write_soon()
 
-    async def _serve(self, asked: Asked) -> None:
+    async def _serve(self, asked: RequestReceived) -> None:
         """Serve the call and send its response and status."""
         error: CsiError | None = None
         try:
@@ -256,7 +256,7 @@ class _Connection(asyncio.Protocol):
         self._http2.finish(number, error)
         self._write_soon()
 
-    async def _send_answers(self, asked: Asked) -> None:
+    async def _send_answers(self, asked: RequestReceived) -> None:
         async with aclosing(self._handler.answers(asked.path, asked.message)) as answers:
             async for answer in answers:
                 self._http2.send(asked.stream, answer)

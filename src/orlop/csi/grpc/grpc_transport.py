@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
 from orlop.csi.error_codes import Cancelled, CsiError, DeadlineExceeded, Internal, Unavailable
-from orlop.csi.grpc.http2_client import Answered, Ended, Event, Http2Client
+from orlop.csi.grpc.http2_client import CallEnded, ClientEvent, Http2Client, ResponseReceived
 from orlop.foundation.tcp_keepalive import KEEPALIVE, TcpKeepalive
 
 GREETING_SECONDS: Final = 20.0
@@ -121,17 +121,17 @@ class _Link(asyncio.Protocol):
             self._probe_timer.cancel()
             self._probe_timer = None
 
-    def _act(self, events: list[Event]) -> None:
+    def _act(self, events: list[ClientEvent]) -> None:
         for event in events:
             waiting = self._calls.get(event.call)
             if waiting is None:
                 continue
             match event:
-                case Answered(_, message):
+                case ResponseReceived(_, message):
                     waiting.answers.append(message)
                     if waiting.wants_each:
                         waiting.wake()
-                case Ended(number, error):
+                case CallEnded(number, error):
                     del self._calls[number]
                     waiting.is_over, waiting.error = True, error
                     waiting.wake()

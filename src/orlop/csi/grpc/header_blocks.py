@@ -18,7 +18,7 @@ import hpack
 from hpack.huffman_table import decode_huffman
 
 from orlop.csi.error_codes import Code, CsiError
-from orlop.csi.grpc.http2_frames import LONGEST_BLOCK, BrokenProtocol, ErrorCode
+from orlop.csi.grpc.http2_frames import LONGEST_BLOCK, ErrorCode, Http2ProtocolError
 
 TABLE_BYTES: Final = 4096
 """Of either side's table, as long as nobody asks for another."""
@@ -52,7 +52,7 @@ class HeaderReader:
         except hpack.OversizedHeaderListError:
             raise _too_large() from None
         except hpack.HPACKError:  # which would quote them
-            raise BrokenProtocol("the headers cannot be read", ErrorCode.COMPRESSION_ERROR) from None
+            raise Http2ProtocolError("the headers cannot be read", ErrorCode.COMPRESSION_ERROR) from None
         return fields
 
     def _known(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
@@ -85,7 +85,7 @@ class HeaderReader:
 
     def _decoded(self, block: bytes, at: int) -> Fields:
         if at and block[at] & (_INDEXED | _LITERAL | _SIZE_UPDATE) == _SIZE_UPDATE:
-            raise BrokenProtocol("the size of the table changes within headers", ErrorCode.COMPRESSION_ERROR)
+            raise Http2ProtocolError("the size of the table changes within headers", ErrorCode.COMPRESSION_ERROR)
         return self._decoder.decode(block[at:], raw=True)  # type: ignore[return-value]  # raw: they are bytes
 
 
@@ -102,8 +102,8 @@ def _read_text(text: bytes) -> bytes:
     return decode_huffman(text[1:]) if text[0] & _HUFFMAN else text[1:]
 
 
-def _too_large() -> BrokenProtocol:
-    return BrokenProtocol("the headers are too large", ErrorCode.ENHANCE_YOUR_CALM)
+def _too_large() -> Http2ProtocolError:
+    return Http2ProtocolError("the headers are too large", ErrorCode.ENHANCE_YOUR_CALM)
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ from orlop.csi.grpc.http2_frames import (
     HEADERS,
     LARGEST_FRAME,
     LARGEST_WINDOW,
-    BrokenProtocol,
     ErrorCode,
-    FrameReader,
+    Http2FrameReader,
+    Http2ProtocolError,
     Setting,
 )
 from orlop.csi.grpc.http2_stream import FIRST_WINDOW, prefixed
@@ -49,19 +49,19 @@ _GREETING: Final = (
 )
 
 
-class Answered(NamedTuple):
+class ResponseReceived(NamedTuple):
     call: int
     message: bytes
 
 
-class Ended(NamedTuple):
+class CallEnded(NamedTuple):
     """None: well."""
 
     call: int
     error: CsiError | None
 
 
-Event: TypeAlias = Answered | Ended
+ClientEvent: TypeAlias = ResponseReceived | CallEnded
 
 
 class Http2Client:
@@ -70,7 +70,7 @@ class Http2Client:
         """The sentence, once the server broke the protocol: nothing is heard or said after it."""
         self.is_leaving = False
         """Whether the server takes no new call."""
-        self._reader = FrameReader(expects_preface=False)
+        self._reader = Http2FrameReader(expects_preface=False)
         self._headers_reader = header_blocks.HeaderReader()
         self._calls: dict[int, ClientCall] = {}
         """All of them, by number."""
@@ -81,7 +81,7 @@ class Http2Client:
         self._next_stream = 1
         self._most = LARGEST_WINDOW
         self._out: deque[bytes | memoryview] = deque([_GREETING])
-        self._events: list[Event] = []
+        self._events: list[ClientEvent] = []
         self._first_window = self._window = FIRST_WINDOW
         self._receive_window = CONNECTION_WINDOW
         self._largest_frame = LARGEST_FRAME
@@ -90,7 +90,7 @@ class Http2Client:
         self._on: Mapping[type, Callable[[Any], None]] = {
             http2_frames.Headers: self._on_headers,
             http2_frames.Data: self._on_data,
-            http2_frames.Settings: self._on_settings,
+            http2_frames.SettingsFrame: self._on_settings,
             http2_frames.WindowUpdate: self._on_window_update,
             http2_frames.Ping: self._on_ping,
             http2_frames.Reset: self._on_reset,
@@ -150,12 +150,12 @@ class Http2Client:
         self._paused = False
         self._send_in_turns()
 
-    def end(self, sentence: str) -> list[Event]:
+    def end(self, sentence: str) -> list[ClientEvent]:
         """The connection is gone: what was asked may have been done."""
         numbers = tuple(self._calls)
         for held in (self._calls, self._open_calls, self._waiting, self._taking_turns):
             held.clear()
-        return [Ended(number, Unavailable(sentence)) for number in numbers]
+        return [CallEnded(number, Unavailable(sentence)) for number in numbers]
 
     def _open(self, call: ClientCall) -> None:
         call.stream = self._next_stream
@@ -194,7 +194,7 @@ class Http2Client:
 
     # ---- what comes --------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes) -> list[ClientEvent]:
         self._events = []
         if self.why_over is not None:
             return []
@@ -202,7 +202,7 @@ class Http2Client:
             for event in self._reader.feed(data):
                 if (act := self._on.get(type(event))) is not None:
                     act(event)
-        except BrokenProtocol as broken:
+        except Http2ProtocolError as broken:
             self._out.append(http2_frames.go_away_frame(0, broken.code, str(broken)))
             self.why_over = str(broken)
         return self._events
@@ -232,7 +232,7 @@ class Http2Client:
     def _on_data(self, data: http2_frames.Data) -> None:
         self._receive_window -= data.size
         if self._receive_window < 0:
-            raise BrokenProtocol("more came than the connection's window allows", ErrorCode.FLOW_CONTROL_ERROR)
+            raise Http2ProtocolError("more came than the connection's window allows", ErrorCode.FLOW_CONTROL_ERROR)
         if self._receive_window < CONNECTION_WINDOW // 2:
             self._out.append(http2_frames.window_update_frame(0, CONNECTION_WINDOW - self._receive_window))
             self._receive_window = CONNECTION_WINDOW
@@ -243,12 +243,12 @@ class Http2Client:
     def _take(self, call: ClientCall, data: http2_frames.Data) -> None:
         call.receive_window -= data.size
         if call.receive_window < 0:
-            raise BrokenProtocol("more came than the call's window allows", ErrorCode.FLOW_CONTROL_ERROR)
+            raise Http2ProtocolError("more came than the call's window allows", ErrorCode.FLOW_CONTROL_ERROR)
         if not call.is_answered:
             self._break(call, Internal("the driver's response begins without headers"))
             return
         try:
-            self._events += [Answered(call.number, message) for message in call.messages(data.data)]
+            self._events += [ResponseReceived(call.number, message) for message in call.messages(data.data)]
         except CsiError as error:
             self._break(call, error)
             return
@@ -261,7 +261,7 @@ class Http2Client:
         """None where the call is over for us, which the server may not know yet."""
         call = self._open_calls.get(stream)
         if call is None and (stream >= self._next_stream or not stream % 2):
-            raise BrokenProtocol("there is no such call")
+            raise Http2ProtocolError("there is no such call")
         return call
 
     def _allow(self, call: ClientCall, size: int) -> None:
@@ -273,7 +273,7 @@ class Http2Client:
 
     # ---- the rest of the frames --------------------------------------------------------------------------------------
 
-    def _on_settings(self, settings: http2_frames.Settings) -> None:
+    def _on_settings(self, settings: http2_frames.SettingsFrame) -> None:
         values = settings.values
         self._must_give_up_table |= values.get(Setting.HEADER_TABLE_SIZE, LARGEST_WINDOW) < header_blocks.TABLE_BYTES
         self._largest_frame = values.get(Setting.MAX_FRAME_SIZE, self._largest_frame)
@@ -292,13 +292,13 @@ class Http2Client:
             return
         self._window += update.increment
         if self._window > LARGEST_WINDOW:
-            raise BrokenProtocol("the connection's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+            raise Http2ProtocolError("the connection's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
         self._send_in_turns()
 
     def _widen(self, call: ClientCall, increment: int) -> None:
         call.send_window += increment
         if call.send_window > LARGEST_WINDOW:
-            raise BrokenProtocol("a call's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+            raise Http2ProtocolError("a call's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
         self._send(call)
 
     def _on_ping(self, ping: http2_frames.Ping) -> None:
@@ -313,7 +313,7 @@ class Http2Client:
             self._wait_again(call)
             return
         self._forget(call)
-        self._events.append(Ended(call.number, grpc_answer_rules.reset_by(reset.code)))
+        self._events.append(CallEnded(call.number, grpc_answer_rules.reset_by(reset.code)))
 
     def _wait_again(self, call: ClientCall) -> None:
         """Until another has ended, if there is one."""
@@ -332,20 +332,22 @@ class Http2Client:
             self._waiting.pop(call.number, None)
         for call in unseen:
             self._forget(call)
-            self._events.append(Ended(call.number, Unavailable("the driver is shutting down and accepts no new calls")))
+            self._events.append(
+                CallEnded(call.number, Unavailable("the driver is shutting down and accepts no new calls"))
+            )
 
     # ---- the ends of calls -------------------------------------------------------------------------------------------
 
     def _end(self, call: ClientCall, error: CsiError | None) -> None:
         """By the server; what it does not want to read any more is not sent."""
-        self._events.append(Ended(call.number, error))
+        self._events.append(CallEnded(call.number, error))
         if call.to_send:
             self._reset(call, ErrorCode.CANCEL)
         else:
             self._forget(call)
 
     def _break(self, call: ClientCall, error: CsiError) -> None:
-        self._events.append(Ended(call.number, error))
+        self._events.append(CallEnded(call.number, error))
         self._reset(call, ErrorCode.CANCEL)
 
     def _reset(self, call: ClientCall, code: ErrorCode) -> None:

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from orlop.csi.error_codes import CsiError, DeadlineExceeded, ResourceExhausted, Unimplemented
 from orlop.csi.grpc import header_blocks, http2_frames
-from orlop.csi.grpc.grpc_request_rules import MalformedRequest, Request, read_request
-from orlop.csi.grpc.http2_frames import BrokenProtocol, ErrorCode, FrameReader, Setting
+from orlop.csi.grpc.grpc_request_rules import GrpcRequest, MalformedRequest, read_request
+from orlop.csi.grpc.http2_frames import ErrorCode, Http2FrameReader, Http2ProtocolError, Setting
 from orlop.csi.grpc.http2_limits import Allowance, Budget, Grants
 from orlop.csi.grpc.http2_sending import Sending
 from orlop.csi.grpc.http2_stream import FIRST_WINDOW, Stream
@@ -49,14 +49,14 @@ _GREETING: Final = http2_frames.settings_frame(
 # ---- what comes ------------------------------------------------------------------------------------------------------
 
 
-class Opened(NamedTuple):
+class CallOpened(NamedTuple):
     """A call has begun; its message may still be on its way. `within` seconds it must have its answer, if any."""
 
     stream: int
     within: float | None
 
 
-class Asked(NamedTuple):
+class RequestReceived(NamedTuple):
     """The call's message is here."""
 
     stream: int
@@ -65,13 +65,13 @@ class Asked(NamedTuple):
     message: bytes
 
 
-class Dropped(NamedTuple):
+class CallDropped(NamedTuple):
     """Nobody waits for the answer of an opened call any more."""
 
     stream: int
 
 
-Event: TypeAlias = Opened | Asked | Dropped
+ServerEvent: TypeAlias = CallOpened | RequestReceived | CallDropped
 
 
 class Http2Connection:
@@ -81,9 +81,9 @@ class Http2Connection:
         self.why_over: str | None = None
         """The sentence, once the client broke the protocol: nothing is heard or said after it."""
         self._shape_of = shape_of
-        self._reader = FrameReader()
+        self._reader = Http2FrameReader()
         self._headers_reader = header_blocks.HeaderReader()
-        self._events: list[Event] = []
+        self._events: list[ServerEvent] = []
         self._streams: dict[int, Stream] = {}
         self._last_stream = 0
         self._cut: dict[int, None] = {}
@@ -98,12 +98,12 @@ class Http2Connection:
         self._on: Mapping[type, Callable[[Any], None]] = {
             http2_frames.Headers: self._on_headers,
             http2_frames.Data: self._on_data,
-            http2_frames.Settings: self._on_settings,
+            http2_frames.SettingsFrame: self._on_settings,
             http2_frames.WindowUpdate: self._on_window_update,
             http2_frames.Ping: self._on_ping,
             http2_frames.Reset: self._on_reset,
             http2_frames.GoAway: self._on_nothing,
-            http2_frames.SettingsTaken: self._on_nothing,
+            http2_frames.SettingsAck: self._on_nothing,
             http2_frames.Ignored: self._on_nothing,
         }
 
@@ -111,14 +111,14 @@ class Http2Connection:
     def greeted(self) -> bool:
         return self._reader.greeted
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
+    def receive(self, data: bytes, now: float) -> list[ServerEvent]:
         self._events, self._now = [], now
         if self.why_over is not None:
             return []
         try:
             for event in self._reader.feed(data):
                 self._on[type(event)](event)
-        except BrokenProtocol as broken:
+        except Http2ProtocolError as broken:
             self._sending.add(http2_frames.go_away_frame(self._last_stream, broken.code, str(broken)))
             self.why_over = str(broken)
         return self._events
@@ -133,7 +133,7 @@ class Http2Connection:
         elif headers.stream <= self._last_stream:
             self._on_closed(headers.stream)
         elif not headers.stream % 2:
-            raise BrokenProtocol("streams of clients have odd numbers")
+            raise Http2ProtocolError("streams of clients have odd numbers")
         else:
             self._last_stream = headers.stream
             self._open(headers, fields)
@@ -149,19 +149,19 @@ class Http2Connection:
             self._resets.spend(self._now, "malformed calls")
             self._cut_off(headers, ErrorCode.PROTOCOL_ERROR)
             return
-        if isinstance(request, Request):
+        if isinstance(request, GrpcRequest):
             self._begin(headers, request)
         else:
             stream = self._new_stream(headers, "", Shape.UNARY)
             self._sending.end(stream, request.begins, header_blocks.failure(request.error))
 
-    def _begin(self, headers: http2_frames.Headers, request: Request) -> None:
+    def _begin(self, headers: http2_frames.Headers, request: GrpcRequest) -> None:
         shape = self._shape_of(request.path)
         stream = self._new_stream(headers, request.path, shape or Shape.UNARY)
         if shape is None:
             self._refuse(stream, Unimplemented(f"{request.path} is not served here"))
             return
-        self._events.append(Opened(headers.stream, request.within))
+        self._events.append(CallOpened(headers.stream, request.within))
         if headers.ends_stream:
             self._ask(stream)
 
@@ -189,7 +189,7 @@ class Http2Connection:
     def _on_data(self, data: http2_frames.Data) -> None:
         self._receive_window -= data.size
         if self._receive_window < 0:
-            raise BrokenProtocol("more came than the connection's window allows", ErrorCode.FLOW_CONTROL_ERROR)
+            raise Http2ProtocolError("more came than the connection's window allows", ErrorCode.FLOW_CONTROL_ERROR)
         # What is held is limited by the streams' windows: this one only saves us from answering each frame.
         if self._receive_window < CONNECTION_WINDOW // 2:
             self._sending.add(http2_frames.window_update_frame(0, CONNECTION_WINDOW - self._receive_window))
@@ -213,7 +213,7 @@ class Http2Connection:
             self._hold(stream, len(data.data))
             stream.take(data.data)
         except CsiError as refused:
-            self._events.append(Dropped(stream.number))
+            self._events.append(CallDropped(stream.number))
             self._refuse(stream, refused)
             return
         if data.ends_stream:
@@ -238,9 +238,9 @@ class Http2Connection:
         self._grants.give_back(stream)
         self._idle_frames.renew()
         try:
-            self._events.append(Asked(stream.number, stream.path, stream.shape, stream.message()))
+            self._events.append(RequestReceived(stream.number, stream.path, stream.shape, stream.message()))
         except CsiError as refused:
-            self._events.append(Dropped(stream.number))
+            self._events.append(CallDropped(stream.number))
             self._refuse(stream, refused)
 
     def _refuse(self, stream: Stream, error: CsiError) -> None:
@@ -255,9 +255,9 @@ class Http2Connection:
     def _on_closed(self, number: int) -> None:
         """Something came on a stream that is over: what was sent before our end of it arrived is passed over."""
         if number > self._last_stream:
-            raise BrokenProtocol("a stream begins with headers")
+            raise Http2ProtocolError("a stream begins with headers")
         if number not in self._cut:
-            raise BrokenProtocol("the stream is over", ErrorCode.STREAM_CLOSED)
+            raise Http2ProtocolError("the stream is over", ErrorCode.STREAM_CLOSED)
         self._idle_frames.spend(self._now, "frames of streams that are over")
 
     def _on_window_update(self, update: http2_frames.WindowUpdate) -> None:
@@ -278,15 +278,15 @@ class Http2Connection:
             self._must_have_been(reset.stream)
             return
         self._resets.spend(self._now, "resets")
-        self._events.append(Dropped(reset.stream))
+        self._events.append(CallDropped(reset.stream))
         self._forget(stream)
 
     def _must_have_been(self, number: int) -> None:
         """Updates and resets of a stream that is over are late, and mean nothing."""
         if number > self._last_stream or not number % 2:
-            raise BrokenProtocol("there is no such stream")
+            raise Http2ProtocolError("there is no such stream")
 
-    def _on_settings(self, settings: http2_frames.Settings) -> None:
+    def _on_settings(self, settings: http2_frames.SettingsFrame) -> None:
         self._idle_frames.spend(self._now, "settings")
         values = settings.values
         if Setting.HEADER_TABLE_SIZE in values:
@@ -302,7 +302,7 @@ class Http2Connection:
         if not ping.ack:
             self._sending.add(http2_frames.ping_answer(ping.data))
 
-    def _on_nothing(self, _event: http2_frames.Event) -> None:
+    def _on_nothing(self, _event: http2_frames.FrameEvent) -> None:
         self._idle_frames.spend(self._now, "frames that say nothing")
 
     # ---- the ends of streams -----------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Http2Connection:
     def _drop(self, stream: Stream, code: ErrorCode) -> None:
         """We end it, because of what the client did on it."""
         self._resets.spend(self._now, "streams that break the protocol")
-        self._events.append(Dropped(stream.number))
+        self._events.append(CallDropped(stream.number))
         self._reset(stream, code)
 
     def _reset(self, stream: Stream, code: ErrorCode) -> None:

@@ -2,8 +2,8 @@
 
 All input is untrusted. A frame is reported when it is complete; the longest allowed has 16 KiB, so that is the most
 that is buffered, and a length that is only announced reserves nothing. A block of headers is reported when it is
-complete too, and has its own limit. What breaks the protocol raises `BrokenProtocol` with the code to send to the peer,
-after the events before it; nothing can be read after it.
+complete too, and has its own limit. Bytes that break the protocol raise `Http2ProtocolError` with the code to send to
+the peer, after the events before them; nothing can be read after that.
 
 What streams there are, and what headers mean, is not known here.
 """
@@ -55,7 +55,7 @@ class Setting(IntEnum):
     MAX_HEADER_LIST_SIZE = 0x6
 
 
-class BrokenProtocol(ValueError):
+class Http2ProtocolError(ValueError):
     """What a peer sent ends its connection."""
 
     def __init__(self, sentence: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
@@ -81,11 +81,11 @@ class Data(NamedTuple):
     ends_stream: bool
 
 
-class Settings(NamedTuple):
+class SettingsFrame(NamedTuple):
     values: Mapping[int, int]
 
 
-class SettingsTaken(NamedTuple):
+class SettingsAck(NamedTuple):
     """Ours, by the peer."""
 
 
@@ -119,10 +119,10 @@ class Ignored(NamedTuple):
     kind: int
 
 
-Event: TypeAlias = Headers | Data | Settings | SettingsTaken | WindowUpdate | Ping | Reset | GoAway | Ignored
+FrameEvent: TypeAlias = Headers | Data | SettingsFrame | SettingsAck | WindowUpdate | Ping | Reset | GoAway | Ignored
 
 
-class FrameReader:
+class Http2FrameReader:
     """Of one connection, from its first byte on."""
 
     def __init__(self, *, expects_preface: bool = True) -> None:
@@ -137,7 +137,7 @@ class FrameReader:
         """Whether the peer has begun as HTTP/2 begins."""
         return self._settings_read
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def feed(self, data: bytes) -> Iterator[FrameEvent]:
         """What these bytes say, together with those before; to be read to its end."""
         unread = self._unread + data if self._unread else data
         at = 0 if self._preface_read else self._read_preface(unread)
@@ -155,21 +155,21 @@ class FrameReader:
 
     def _read_preface(self, unread: bytes) -> int:
         if not unread.startswith(PREFACE[: len(unread)]):
-            raise BrokenProtocol("this is no HTTP/2")
+            raise Http2ProtocolError("this is no HTTP/2")
         self._preface_read = len(unread) >= len(PREFACE)
         return len(PREFACE) if self._preface_read else 0
 
     def _checked_length(self, length: int, kind: int, flags: int) -> int:
         """Before the payload is waited for."""
         if not self._settings_read and (kind != SETTINGS or flags & ACK):
-            raise BrokenProtocol("settings come first")
+            raise Http2ProtocolError("settings come first")
         if length > LARGEST_FRAME:
-            raise BrokenProtocol(f"a frame has at most {LARGEST_FRAME} bytes", ErrorCode.FRAME_SIZE_ERROR)
+            raise Http2ProtocolError(f"a frame has at most {LARGEST_FRAME} bytes", ErrorCode.FRAME_SIZE_ERROR)
         if self._block is not None and kind != CONTINUATION:
-            raise BrokenProtocol("headers that are not complete are followed by nothing but the rest of them")
+            raise Http2ProtocolError("headers that are not complete are followed by nothing but the rest of them")
         return length
 
-    def _event(self, kind: int, flags: int, stream: int, payload: bytes) -> Event | None:
+    def _event(self, kind: int, flags: int, stream: int, payload: bytes) -> FrameEvent | None:
         if kind == DATA:
             return _data(flags, stream, payload)
         if kind == HEADERS:
@@ -181,13 +181,13 @@ class FrameReader:
         read = _OTHERS.get(kind)
         return Ignored(kind) if read is None else read(flags, stream, payload)
 
-    def _headers(self, flags: int, stream: int, payload: bytes) -> Event | None:
+    def _headers(self, flags: int, stream: int, payload: bytes) -> FrameEvent | None:
         _must_have_stream(stream, "headers")
         if flags & PADDED:
             payload = _without_padding(payload)
         if flags & WITH_PRIORITY:
             if len(payload) < _PRIORITY_BYTES:
-                raise BrokenProtocol("headers are too short for their priority", ErrorCode.FRAME_SIZE_ERROR)
+                raise Http2ProtocolError("headers are too short for their priority", ErrorCode.FRAME_SIZE_ERROR)
             payload = payload[_PRIORITY_BYTES:]
         ends_stream = bool(flags & END_STREAM)
         if flags & END_HEADERS:
@@ -195,9 +195,9 @@ class FrameReader:
         self._block = _Block(stream, payload, ends_stream)
         return None
 
-    def _continuation(self, flags: int, stream: int, payload: bytes) -> Event | None:
+    def _continuation(self, flags: int, stream: int, payload: bytes) -> FrameEvent | None:
         if self._block is None or self._block.stream != stream:
-            raise BrokenProtocol("there are no headers to continue")
+            raise Http2ProtocolError("there are no headers to continue")
         self._block.add(payload)
         if not flags & END_HEADERS:
             return None
@@ -218,10 +218,10 @@ class _Block:
         self._continuations += 1
         self.data += data
         if len(self.data) > LONGEST_BLOCK or self._continuations > MOST_CONTINUATIONS:
-            raise BrokenProtocol("the headers are too long", ErrorCode.ENHANCE_YOUR_CALM)
+            raise Http2ProtocolError("the headers are too long", ErrorCode.ENHANCE_YOUR_CALM)
 
 
-def _data(flags: int, stream: int, payload: bytes) -> Event:
+def _data(flags: int, stream: int, payload: bytes) -> FrameEvent:
     _must_have_stream(stream, "data")
     data = _without_padding(payload) if flags & PADDED else payload
     return Data(stream, data, len(payload), bool(flags & END_STREAM))
@@ -229,69 +229,69 @@ def _data(flags: int, stream: int, payload: bytes) -> Event:
 
 def _without_padding(payload: bytes) -> bytes:
     if not payload:
-        raise BrokenProtocol("the length of the padding is missing", ErrorCode.FRAME_SIZE_ERROR)
+        raise Http2ProtocolError("the length of the padding is missing", ErrorCode.FRAME_SIZE_ERROR)
     padding = payload[0]
     if padding >= len(payload):
-        raise BrokenProtocol("there is more padding than frame")
+        raise Http2ProtocolError("there is more padding than frame")
     return payload[1 : len(payload) - padding]
 
 
-def _settings(flags: int, stream: int, payload: bytes) -> Event:
+def _settings(flags: int, stream: int, payload: bytes) -> FrameEvent:
     _must_be_of_connection(stream, "settings")
     if flags & ACK:
         _must_have_size(payload, 0, "an acknowledgement of settings")
-        return SettingsTaken()
+        return SettingsAck()
     if len(payload) % _SETTING.size:
-        raise BrokenProtocol("settings have six bytes each", ErrorCode.FRAME_SIZE_ERROR)
+        raise Http2ProtocolError("settings have six bytes each", ErrorCode.FRAME_SIZE_ERROR)
     values = dict(_SETTING.iter_unpack(payload))
     if values.get(Setting.ENABLE_PUSH, 0) > 1:
-        raise BrokenProtocol("pushing is on or off")
+        raise Http2ProtocolError("pushing is on or off")
     if values.get(Setting.INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
-        raise BrokenProtocol("no window is so large", ErrorCode.FLOW_CONTROL_ERROR)
+        raise Http2ProtocolError("no window is so large", ErrorCode.FLOW_CONTROL_ERROR)
     if not LARGEST_FRAME <= values.get(Setting.MAX_FRAME_SIZE, LARGEST_FRAME) <= _LARGEST_FRAME_OF_ALL:
-        raise BrokenProtocol("frames cannot be of this size")
-    return Settings(values)
+        raise Http2ProtocolError("frames cannot be of this size")
+    return SettingsFrame(values)
 
 
-def _ping(flags: int, stream: int, payload: bytes) -> Event:
+def _ping(flags: int, stream: int, payload: bytes) -> FrameEvent:
     _must_be_of_connection(stream, "a ping")
     _must_have_size(payload, _PING_BYTES, "a ping")
     return Ping(payload, bool(flags & ACK))
 
 
-def _window_update(_flags: int, stream: int, payload: bytes) -> Event:
+def _window_update(_flags: int, stream: int, payload: bytes) -> FrameEvent:
     _must_have_size(payload, _NUMBER_BYTES, "a window update")
     increment = int.from_bytes(payload, "big") & _STREAM_BITS
     if not increment:
-        raise BrokenProtocol("a window that grows by nothing")
+        raise Http2ProtocolError("a window that grows by nothing")
     return WindowUpdate(stream, increment)
 
 
-def _reset(_flags: int, stream: int, payload: bytes) -> Event:
+def _reset(_flags: int, stream: int, payload: bytes) -> FrameEvent:
     _must_have_stream(stream, "a reset")
     _must_have_size(payload, _NUMBER_BYTES, "a reset")
     return Reset(stream, int.from_bytes(payload, "big"))
 
 
-def _go_away(_flags: int, stream: int, payload: bytes) -> Event:
+def _go_away(_flags: int, stream: int, payload: bytes) -> FrameEvent:
     _must_be_of_connection(stream, "a farewell")
     if len(payload) < _GOAWAY_BYTES:
-        raise BrokenProtocol("a farewell is too short", ErrorCode.FRAME_SIZE_ERROR)
+        raise Http2ProtocolError("a farewell is too short", ErrorCode.FRAME_SIZE_ERROR)
     last_stream, code = _TWO_NUMBERS.unpack_from(payload)
     return GoAway(code, last_stream & _STREAM_BITS)
 
 
-def _priority(_flags: int, stream: int, payload: bytes) -> Event:
+def _priority(_flags: int, stream: int, payload: bytes) -> FrameEvent:
     _must_have_stream(stream, "a priority")
     _must_have_size(payload, _PRIORITY_BYTES, "a priority")
     return Ignored(PRIORITY)
 
 
-def _push_promise(_flags: int, _stream: int, _payload: bytes) -> Event:
-    raise BrokenProtocol("nothing is to be pushed")
+def _push_promise(_flags: int, _stream: int, _payload: bytes) -> FrameEvent:
+    raise Http2ProtocolError("nothing is to be pushed")
 
 
-_OTHERS: Final[Mapping[int, Callable[[int, int, bytes], Event]]] = {
+_OTHERS: Final[Mapping[int, Callable[[int, int, bytes], FrameEvent]]] = {
     PRIORITY: _priority,
     RST_STREAM: _reset,
     SETTINGS: _settings,
@@ -304,17 +304,17 @@ _OTHERS: Final[Mapping[int, Callable[[int, int, bytes], Event]]] = {
 
 def _must_have_stream(stream: int, what: str) -> None:
     if not stream:
-        raise BrokenProtocol(f"{what} must belong to a stream")
+        raise Http2ProtocolError(f"{what} must belong to a stream")
 
 
 def _must_be_of_connection(stream: int, what: str) -> None:
     if stream:
-        raise BrokenProtocol(f"{what} cannot belong to a stream")
+        raise Http2ProtocolError(f"{what} cannot belong to a stream")
 
 
 def _must_have_size(payload: bytes, size: int, what: str) -> None:
     if len(payload) != size:
-        raise BrokenProtocol(f"{what} has {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
+        raise Http2ProtocolError(f"{what} has {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

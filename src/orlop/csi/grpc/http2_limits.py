@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from orlop.csi.grpc.http2_frames import BrokenProtocol, ErrorCode
+from orlop.csi.grpc.http2_frames import ErrorCode, Http2ProtocolError
 from orlop.csi.grpc.http2_stream import Stream
 
 
@@ -24,7 +24,7 @@ class Allowance:
     def spend(self, now: float, what: str) -> None:
         if not self._left:
             if now - self._since < self._seconds:
-                raise BrokenProtocol(f"too many {what}", ErrorCode.ENHANCE_YOUR_CALM)
+                raise Http2ProtocolError(f"too many {what}", ErrorCode.ENHANCE_YOUR_CALM)
             self._since, self._left = now, self._most
         self._left -= 1
 

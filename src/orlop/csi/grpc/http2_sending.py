@@ -17,8 +17,8 @@ from orlop.csi.grpc.http2_frames import (
     HEADERS,
     LARGEST_FRAME,
     LARGEST_WINDOW,
-    BrokenProtocol,
     ErrorCode,
+    Http2ProtocolError,
 )
 from orlop.csi.grpc.http2_stream import FIRST_WINDOW, Stream, prefixed
 
@@ -122,7 +122,7 @@ class Sending:
     def widen(self, increment: int) -> None:
         self._window += increment
         if self._window > LARGEST_WINDOW:
-            raise BrokenProtocol("the connection's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+            raise Http2ProtocolError("the connection's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
         self._send_in_turns()
 
     def widen_stream(self, stream: Stream, increment: int) -> bool:
@@ -139,7 +139,7 @@ class Sending:
         difference, self.first_window = size - self.first_window, size
         for stream in tuple(streams):
             if not self.widen_stream(stream, difference):
-                raise BrokenProtocol("a stream's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+                raise Http2ProtocolError("a stream's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
 
     def change_largest_frame(self, size: int) -> None:
         self._largest_frame = size

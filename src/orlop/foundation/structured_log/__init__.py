@@ -7,11 +7,11 @@ cannot forge a line and every line can be parsed.
 
 from orlop.foundation.structured_log.log import (
     Destination,
-    Entry,
     HeldLines,
     Level,
     LineStyle,
     Log,
+    LogEntry,
     TextStream,
     collecting_log,
     level_named,
@@ -24,11 +24,11 @@ from orlop.foundation.structured_log.secrets import HIDDEN, Secret, hide
 __all__ = [
     "HIDDEN",
     "Destination",
-    "Entry",
     "HeldLines",
     "Level",
     "LineStyle",
     "Log",
+    "LogEntry",
     "Secret",
     "TextStream",
     "collecting_log",

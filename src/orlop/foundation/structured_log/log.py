@@ -133,7 +133,7 @@ def lines_for(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """An event as it was logged, for tests."""
 
     level: Level
@@ -141,9 +141,9 @@ class Entry:
     fields: Mapping[str, object]
 
 
-def collecting_log(entries: list[Entry], level: Level = DEBUG) -> Log:
+def collecting_log(entries: list[LogEntry], level: Level = DEBUG) -> Log:
     """A log that adds every event to a list."""
-    return Log(lambda level, message, fields: entries.append(Entry(level, message, fields)), level)
+    return Log(lambda level, message, fields: entries.append(LogEntry(level, message, fields)), level)
 
 
 def silent_log() -> Log:
@@ -261,7 +261,7 @@ MOST_HELD: Final = 200
 UNCHANGING: Final = frozenset({str, int, float, bool, type(None)})
 """A value of another type may change before it is written, so it is rendered when it is logged."""
 
-Event = tuple[Level, str, Mapping[str, object], datetime]
+LogEvent = tuple[Level, str, Mapping[str, object], datetime]
 
 
 class HeldLines:
@@ -276,7 +276,7 @@ class HeldLines:
         self._lines = lines
         self._later = later
         self._thread = threading.get_ident()
-        self._held: list[str | Event] = []
+        self._held: list[str | LogEvent] = []
 
     def __call__(self, level: Level, message: str, fields: Mapping[str, object], /) -> None:
         held = self._held

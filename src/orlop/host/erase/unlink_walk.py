@@ -40,18 +40,18 @@ NOT_A_FOLDER: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
-class Outcome(Enum):
+class UnlinkOutcome(Enum):
     GONE = auto()
     STAYS = auto()
     AGAIN = auto()
 
 
-class Folder:
+class WalkFolder:
     """One that is to go. `parent` is open as long as it has unfinished subfolders."""
 
     __slots__ = ("descriptor", "name", "parent", "stuck", "sweep_again", "sweeps", "unfinished")
 
-    def __init__(self, parent: Folder | None, name: str, descriptor: int = CLOSED) -> None:
+    def __init__(self, parent: WalkFolder | None, name: str, descriptor: int = CLOSED) -> None:
         self.parent = parent
         self.name = name
         self.descriptor = descriptor
@@ -62,7 +62,7 @@ class Folder:
 
     def path(self) -> str:
         names: list[str] = []
-        folder: Folder | None = self
+        folder: WalkFolder | None = self
         while folder is not None and folder.parent is not None and folder.parent.parent is not None:
             names.append(folder.name)
             folder = folder.parent
@@ -74,7 +74,7 @@ class Folder:
 
 class UnlinkWalk:
     def __init__(self, trash: int, rest_name: str, stop: threading.Event, pause_seconds: Callable[[], float]) -> None:
-        self._top = Folder(None, "", trash)
+        self._top = WalkFolder(None, "", trash)
         self._root = self._top
         self._rest_name = rest_name
         self._rest = CLOSED
@@ -83,15 +83,15 @@ class UnlinkWalk:
         self._report = ErasureReport()
         self._obstacles = Obstacles()
         self._numbers = itertools.count()
-        self._open: set[Folder] = set()
-        self._waiting: list[Folder] = []
+        self._open: set[WalkFolder] = set()
+        self._waiting: list[WalkFolder] = []
         self._busy = 0
         self._failed = False
         self._changed = threading.Condition()
 
     def begin(self, name: str) -> None:
         """What `run` erases next."""
-        self._root = Folder(self._top, name)
+        self._root = WalkFolder(self._top, name)
         self._waiting.append(self._root)
 
     def run(self) -> None:
@@ -113,7 +113,7 @@ class UnlinkWalk:
 
     # ---- sharing the work --------------------------------------------------------------------------------------------
 
-    def _take(self) -> Folder | None:
+    def _take(self) -> WalkFolder | None:
         with self._changed:
             while self._busy and not self._waiting and not self._failed:
                 self._changed.wait()
@@ -127,16 +127,16 @@ class UnlinkWalk:
             self._busy -= 1
             self._changed.notify_all()
 
-    def _hand_out(self, folder: Folder, names: list[str]) -> None:
+    def _hand_out(self, folder: WalkFolder, names: list[str]) -> None:
         with self._changed:
             folder.unfinished = len(names)
-            self._waiting.extend(Folder(folder, name) for name in names)
+            self._waiting.extend(WalkFolder(folder, name) for name in names)
             self._changed.notify_all()
 
-    def _settle(self, folder: Folder, outcome: Outcome) -> Folder | None:
+    def _settle(self, folder: WalkFolder, outcome: UnlinkOutcome) -> WalkFolder | None:
         """The folder above, when this was the last thing to wait for in it."""
         parent = folder.parent
-        if outcome is Outcome.AGAIN:
+        if outcome is UnlinkOutcome.AGAIN:
             with self._changed:
                 self._waiting.append(folder)
             return None
@@ -144,15 +144,15 @@ class UnlinkWalk:
         if parent is None or parent is self._top:
             return None
         with self._changed:
-            parent.stuck |= outcome is Outcome.STAYS
+            parent.stuck |= outcome is UnlinkOutcome.STAYS
             parent.unfinished -= 1
             return None if parent.unfinished else parent
 
     # ---- one folder --------------------------------------------------------------------------------------------------
 
-    def _work_on(self, folder: Folder) -> None:
+    def _work_on(self, folder: WalkFolder) -> None:
         outcome = self._enter(folder)
-        if outcome is Outcome.AGAIN:
+        if outcome is UnlinkOutcome.AGAIN:
             subfolders = self._move_aside_if_many(folder, self._sweep(folder))
             if self._stop.is_set():
                 return
@@ -165,31 +165,31 @@ class UnlinkWalk:
         while above is not None and not self._stop.is_set():
             above = self._settle(above, self._remove(above))
 
-    def _enter(self, folder: Folder) -> Outcome:
+    def _enter(self, folder: WalkFolder) -> UnlinkOutcome:
         """AGAIN when it is open now and can be swept."""
         if folder.descriptor != CLOSED:
-            return Outcome.AGAIN
+            return UnlinkOutcome.AGAIN
         above = _parent(folder)
         try:
             descriptor = self._obstacles.overcome(
                 above.descriptor, folder.name, lambda: open_child_folder(above.descriptor, folder.name)
             )
         except FileNotFoundError:
-            return Outcome.GONE
+            return UnlinkOutcome.GONE
         except OSError as error:
             return self._not_entered(folder, error)
         folder.descriptor = descriptor
         self._open.add(folder)
-        return Outcome.AGAIN
+        return UnlinkOutcome.AGAIN
 
-    def _not_entered(self, folder: Folder, error: OSError) -> Outcome:
+    def _not_entered(self, folder: WalkFolder, error: OSError) -> UnlinkOutcome:
         if error.errno in NOT_A_FOLDER:
             self._unlink_all(_parent(folder), [os.fsencode(folder.name)])
-            return Outcome.GONE
+            return UnlinkOutcome.GONE
         self._report.note(folder.path(), _reason(error))
-        return Outcome.STAYS
+        return UnlinkOutcome.STAYS
 
-    def _sweep(self, folder: Folder) -> list[str]:
+    def _sweep(self, folder: WalkFolder) -> list[str]:
         """Unlinks what is no folder; the names of the others."""
         subfolders: list[str] = []
         steps = 0
@@ -209,7 +209,7 @@ class UnlinkWalk:
             self._report.note(folder.path(), _reason(error))
         return subfolders
 
-    def _unlink_all(self, folder: Folder, names: list[bytes]) -> list[str]:
+    def _unlink_all(self, folder: WalkFolder, names: list[bytes]) -> list[str]:
         """Those that turn out to be folders."""
         subfolders: list[str] = []
         unlink = partial(os.unlink, dir_fd=folder.descriptor)
@@ -228,7 +228,7 @@ class UnlinkWalk:
         self._report.count(done - refused)
         return subfolders
 
-    def _unlink_stubborn(self, folder: Folder, name: str, error: OSError) -> bool:
+    def _unlink_stubborn(self, folder: WalkFolder, name: str, error: OSError) -> bool:
         """Whether it went, after an attempt that ended with this error."""
         if error.errno in {errno.EISDIR, errno.ENOENT}:
             return False
@@ -242,30 +242,30 @@ class UnlinkWalk:
             return False
         return True
 
-    def _remove(self, folder: Folder) -> Outcome:
+    def _remove(self, folder: WalkFolder) -> UnlinkOutcome:
         # rmdir of a folder with something stuck in it would fail, and be reported as if somebody wrote into it.
         if folder.stuck:
-            return Outcome.STAYS
+            return UnlinkOutcome.STAYS
         if folder.sweep_again:
-            return Outcome.AGAIN
+            return UnlinkOutcome.AGAIN
         above = _parent(folder).descriptor
         try:
             self._obstacles.overcome(above, folder.name, lambda: os.rmdir(folder.name, dir_fd=above))
         except OSError as error:
             return self._not_removed(folder, error)
         self._report.count(1)
-        return Outcome.GONE
+        return UnlinkOutcome.GONE
 
-    def _not_removed(self, folder: Folder, error: OSError) -> Outcome:
+    def _not_removed(self, folder: WalkFolder, error: OSError) -> UnlinkOutcome:
         if error.errno in {errno.ENOENT, *NOT_A_FOLDER}:
-            return Outcome.GONE  # or elsewhere: the sweep of a folder above finds it there
+            return UnlinkOutcome.GONE  # or elsewhere: the sweep of a folder above finds it there
         if error.errno in NOT_EMPTY and folder.sweeps < MOST_SWEEPS:
             folder.sweeps += 1
             _shut_others_out(folder.descriptor)
-            return Outcome.AGAIN
+            return UnlinkOutcome.AGAIN
         reason = f"it is not empty after {MOST_SWEEPS} sweeps: something writes into it, or it is very large."
         self._report.note(folder.path(), reason if error.errno in NOT_EMPTY else _reason(error))
-        return Outcome.STAYS
+        return UnlinkOutcome.STAYS
 
     def _pause(self) -> None:
         if seconds := self._pause_seconds():
@@ -273,13 +273,13 @@ class UnlinkWalk:
 
     # ---- trees that are too deep -------------------------------------------------------------------------------------
 
-    def _move_aside_if_many(self, folder: Folder, subfolders: list[str]) -> list[str]:
+    def _move_aside_if_many(self, folder: WalkFolder, subfolders: list[str]) -> list[str]:
         """Those that stay where they are."""
         if len(self._open) < MOST_OPEN:
             return subfolders
         return [name for name in subfolders if self._stop.is_set() or not self._move_aside(folder, name)]
 
-    def _move_aside(self, folder: Folder, name: str) -> bool:
+    def _move_aside(self, folder: WalkFolder, name: str) -> bool:
         """False when that is impossible, as on a disk that is full; it is then entered where it is."""
         try:
             rest = self._open_rest()
@@ -311,7 +311,7 @@ class UnlinkWalk:
 
     # ---- descriptors -------------------------------------------------------------------------------------------------
 
-    def _close(self, folder: Folder) -> None:
+    def _close(self, folder: WalkFolder) -> None:
         if folder.descriptor != CLOSED:
             self._open.discard(folder)
             os.close(folder.descriptor)
@@ -329,7 +329,7 @@ class UnlinkWalk:
             os.close(self._rest)
 
 
-def _parent(folder: Folder) -> Folder:
+def _parent(folder: WalkFolder) -> WalkFolder:
     if folder.parent is None:
         raise ValueError("the trash itself is never erased")
     return folder.parent

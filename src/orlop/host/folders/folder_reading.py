@@ -26,7 +26,7 @@ MOST_NAMES_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class FolderEntry:
     """One entry. `kind` is the result of `kind_of`; `link` is the target of a symbolic link, which is not followed."""
 
     name: str
@@ -52,7 +52,7 @@ def place_below(folder: int, path: str) -> Iterator[int]:
         os.close(place)
 
 
-def list_folder(folder: int, path: str = "") -> Iterator[Listed]:
+def list_folder(folder: int, path: str = "") -> Iterator[FolderEntry]:
     """In the order of names; what the path leads to alone, if it is no folder."""
     with place_below(folder, path) as place:
         status = os.fstat(place)
@@ -119,7 +119,7 @@ def _why_not(name: str, error: OSError) -> str:
     return f"{error.strerror or error}."
 
 
-def _entries(folder: int) -> Iterator[Listed]:
+def _entries(folder: int) -> Iterator[FolderEntry]:
     last = b""
     while names := names_after(folder, last, MOST_NAMES_AT_ONCE):
         for name in names:
@@ -128,22 +128,22 @@ def _entries(folder: int) -> Iterator[Listed]:
         last = names[-1]
 
 
-def _looked_at(folder: int, name: str) -> Listed:
+def _looked_at(folder: int, name: str) -> FolderEntry:
     try:
         place = open_place(folder, name)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        return Listed(name, "a mount, which is not entered", 0, 0, 0, 0, 0)
+        return FolderEntry(name, "a mount, which is not entered", 0, 0, 0, 0, 0)
     try:
         return _listed(name, os.fstat(place), place)
     finally:
         os.close(place)
 
 
-def _listed(name: str, status: os.stat_result, place: int) -> Listed:
+def _listed(name: str, status: os.stat_result, place: int) -> FolderEntry:
     kind = stat.S_IFMT(status.st_mode)
     link = os.fsdecode(os.readlink(b"", dir_fd=place)) if kind == stat.S_IFLNK else None
     mode = stat.S_IMODE(status.st_mode)
     owner = (status.st_uid, status.st_gid)
-    return Listed(name, kind_of(kind), mode, *owner, status.st_size, status.st_mtime_ns, link)
+    return FolderEntry(name, kind_of(kind), mode, *owner, status.st_size, status.st_mtime_ns, link)

@@ -34,8 +34,8 @@ from typing import Final
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
 from orlop.host.kernel.confined_paths import (
+    DescriptorUse,
     Mounts,
-    Use,
     make_folder,
     names_in,
     open_below,
@@ -81,7 +81,7 @@ def open_shelf(workdir: int, name: str) -> int:
     mode is a change that comes after all of those, and is synchronised.
     """
     made = make_folder(workdir, name, _ROOT_ONLY)
-    shelf = open_below(workdir, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED)
+    shelf = open_below(workdir, (name,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED)
     try:
         synchronise_shelf(shelf, name)
         if made:
@@ -175,7 +175,7 @@ def remove_half_made(shelf: int, name: str) -> bool:
 
 def opened_folder(shelf: int, name: str) -> contextlib.AbstractContextManager[int]:
     """The folder itself, open for its attributes and its content; nothing that is mounted on it."""
-    return opened_below(shelf, (name,), Use.FOLDER_CONTENT, Mounts.REFUSED)
+    return opened_below(shelf, (name,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED)
 
 
 def _make_half(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[int], object] | None) -> None:
@@ -239,7 +239,7 @@ def _read_listed(shelf: int, name: str) -> bytes:
         os.close(folder)
 
 
-_FOLDER_FLAGS: Final = Use.FOLDER_CONTENT.value | os.O_NOFOLLOW
+_FOLDER_FLAGS: Final = DescriptorUse.FOLDER_CONTENT.value | os.O_NOFOLLOW
 _CONFINED: Final = (
     system_calls.BENEATH | system_calls.NO_SYMLINKS | system_calls.NO_MAGIC_LINKS | system_calls.NO_MOUNT_CROSSING
 )

@@ -23,7 +23,14 @@ from typing import Final
 
 from orlop.host.folders import folder_records
 from orlop.host.host_errors import HostError
-from orlop.host.kernel.confined_paths import Mounts, Use, is_folder, names_in, opened_below, remove_empty_folder
+from orlop.host.kernel.confined_paths import (
+    DescriptorUse,
+    Mounts,
+    is_folder,
+    names_in,
+    opened_below,
+    remove_empty_folder,
+)
 from orlop.host.mounts import mount_table
 from orlop.host.mounts.mount_table_rules import FolderInFileSystem, parse_mount_lines
 
@@ -116,7 +123,7 @@ class PeerFolders:
 
     def _list_pod(self, pod: str, volumes: list[PeerFolder], strangers: list[str]) -> None:
         try:
-            with opened_below(self._root, (pod,), Use.FOLDER_CONTENT, Mounts.REFUSED) as opened:
+            with opened_below(self._root, (pod,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as opened:
                 for name in names_in(opened):
                     if VOLUME_ID.fullmatch(name) and is_folder(opened, name):
                         volumes.append(PeerFolder(name, pod))
@@ -132,7 +139,7 @@ class PeerFolders:
 
     def take(self, folder: PeerFolder, record: bytes, to_shelf: int, name: str) -> None:
         """EEXIST: the name is taken on that shelf, and the folder is where it was."""
-        with opened_below(self._root, folder.names[:-1], Use.FOLDER_CONTENT, Mounts.REFUSED) as parent:
+        with opened_below(self._root, folder.names[:-1], DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as parent:
             # The record first: a folder on a shelf without one would be left alone for ever by the next process.
             folder_records.write_record(parent, folder.volume_id, record)
             folder_records.move(parent, folder.volume_id, to_shelf, name)

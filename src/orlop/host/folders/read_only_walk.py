@@ -157,7 +157,7 @@ class Meet:
     place: int
 
 
-Step = Enter | Leave | Meet
+WalkEvent = Enter | Leave | Meet
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class FolderWalk:
     def path_to(self, name: str) -> str:
         return "/".join([*(level.name for level in self._levels[1:]), name])
 
-    def steps(self) -> Generator[Step]:
+    def steps(self) -> Generator[WalkEvent]:
         with self._descent:
             while True:
                 name = self._next_name()
@@ -222,7 +222,7 @@ class FolderWalk:
         level.is_read_to_the_end = len(names) < MOST_NAMES_AT_ONCE
         level.waiting = names[::-1]
 
-    def _meet(self, name: str) -> Iterator[Step]:
+    def _meet(self, name: str) -> Iterator[WalkEvent]:
         try:
             place = open_place(self._descent.descriptor, name)
         except FileNotFoundError:

@@ -50,7 +50,7 @@ class Mounts(Enum):
     REFUSED = system_calls.NO_MOUNT_CROSSING
 
 
-class Use(Enum):
+class DescriptorUse(Enum):
     """What a descriptor is for."""
 
     HANDLE = os.O_PATH
@@ -78,7 +78,7 @@ def open_root(path: str) -> int:
         raise HostError.because(error, f"The folder {path} cannot be opened") from error
 
 
-def open_below(root: int, names: Sequence[str], use: Use, mounts: Mounts) -> int:
+def open_below(root: int, names: Sequence[str], use: DescriptorUse, mounts: Mounts) -> int:
     """Open what the names lead to; no names mean the root itself."""
     path = _path(names)
     try:
@@ -88,7 +88,7 @@ def open_below(root: int, names: Sequence[str], use: Use, mounts: Mounts) -> int
 
 
 @contextmanager
-def opened_below(root: int, names: Sequence[str], use: Use, mounts: Mounts) -> Iterator[int]:
+def opened_below(root: int, names: Sequence[str], use: DescriptorUse, mounts: Mounts) -> Iterator[int]:
     descriptor = open_below(root, names, use, mounts)
     try:
         yield descriptor
@@ -125,7 +125,9 @@ def remove_empty_folder(parent: int, name: str) -> bool:
 def is_folder(parent: int, name: str) -> bool:
     """Return whether a folder has this name; a link to a folder is none."""
     try:
-        descriptor = system_calls.openat2(parent, _single(name), Use.FOLDER_HANDLE.value | _NO_FOLLOW, _BENEATH)
+        descriptor = system_calls.openat2(
+            parent, _single(name), DescriptorUse.FOLDER_HANDLE.value | _NO_FOLLOW, _BENEATH
+        )
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
             return False
@@ -202,7 +204,7 @@ def refuse_unfit_name(name: str) -> None:
 
 def _step(folder: int, name: str) -> int:
     try:
-        return os.open(name, Use.FOLDER_HANDLE.value | _NO_FOLLOW, dir_fd=folder)
+        return os.open(name, DescriptorUse.FOLDER_HANDLE.value | _NO_FOLLOW, dir_fd=folder)
     except OSError as error:
         raise HostError.because(error, f"What {shown(folder)} lies in cannot be found out") from error
 

@@ -73,7 +73,7 @@ def measure_tree(parent: int, name: str, should_stop: Callable[[], bool] = _neve
 
 
 @dataclass(slots=True)
-class _Level:
+class _MeasuredFolder:
     """A folder on the way down: what is still to be entered, and what it must be when we come back up."""
 
     device: int
@@ -89,7 +89,7 @@ class _Walk:
         self.bytes = 0
         self.inodes = 0
         self._device = os.fstat(folder).st_dev
-        self._levels: list[_Level] = []
+        self._levels: list[_MeasuredFolder] = []
         self._counted: set[int] = set()
         """Inodes that have more than one name."""
 
@@ -138,7 +138,7 @@ class _Walk:
                     to_enter.append(entry.name)
                 else:
                     self._count_entry(entry)
-        self._levels.append(_Level(own.st_dev, own.st_ino, to_enter))
+        self._levels.append(_MeasuredFolder(own.st_dev, own.st_ino, to_enter))
 
     def _count_entry(self, entry: os.DirEntry[str]) -> None:
         try:

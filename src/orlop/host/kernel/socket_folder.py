@@ -45,7 +45,7 @@ class _Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
+class _InotifyEvent:
     watch: int
     changes: int
     name: str
@@ -93,7 +93,7 @@ class SocketFolder:
         except BlockingIOError:
             return b""
 
-    def _take_in(self, event: _Event) -> None:
+    def _take_in(self, event: _InotifyEvent) -> None:
         if event.changes & WATCH_OVERFLOWED:
             self._begin_anew()
         elif event.changes & WATCH_ENDED:
@@ -149,10 +149,10 @@ def _is_socket(folder: _Watched, name: str) -> bool:
     return stat.S_ISSOCK(os.stat(name, dir_fd=folder.descriptor).st_mode)
 
 
-def _parsed(records: bytes) -> Iterator[_Event]:
+def _parsed(records: bytes) -> Iterator[_InotifyEvent]:
     at = 0
     while at < len(records):
         watch, changes, _, length = _HEAD.unpack_from(records, at)
         begin = at + _HEAD.size
         at = begin + length
-        yield _Event(watch, changes, os.fsdecode(records[begin:at].rstrip(b"\0")))
+        yield _InotifyEvent(watch, changes, os.fsdecode(records[begin:at].rstrip(b"\0")))

@@ -81,8 +81,8 @@ STATVFS_BITS = {
 }
 STATVFS_NO_ATIME, STATVFS_RELATIVE_ATIME = 0x400, 0x1000
 
-Change = tuple[str, bool | AccessTimes]
-WORDS: dict[str, Change] = {
+OptionChange = tuple[str, bool | AccessTimes]
+WORDS: dict[str, OptionChange] = {
     "ro": ("read_only", True),
     "rw": ("read_only", False),
     "nosuid": ("no_suid", True),
@@ -119,6 +119,6 @@ def _access_times_found(statvfs_flags: int) -> AccessTimes:
     return AccessTimes.RELATIVE if statvfs_flags & STATVFS_RELATIVE_ATIME else AccessTimes.ALWAYS
 
 
-def _holds(options: MountOptions, change: Change) -> bool:
+def _holds(options: MountOptions, change: OptionChange) -> bool:
     name, value = change
     return bool(getattr(options, name) == value)

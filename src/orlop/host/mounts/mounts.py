@@ -18,7 +18,7 @@ from typing import Final
 
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
-from orlop.host.kernel.confined_paths import Mounts, Use, opened_below, path_by_descriptor, shown
+from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, path_by_descriptor, shown
 from orlop.host.mounts.mount_option_rules import MountOptions
 
 MOST_STACKED: Final = 1000
@@ -62,7 +62,7 @@ def mounted_at(parent: int, name: str) -> MountedAt | None:
     if not is_mount_point(parent, name):
         return None
     try:
-        with opened_below(parent, (name,), Use.HANDLE, Mounts.CROSSED) as root:
+        with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.CROSSED) as root:
             options, is_removed = MountOptions.found(os.statvfs(root).f_flag), os.fstat(root).st_nlink == 0
             return MountedAt(identity_of(root), options, is_removed)
     except HostError as error:

@@ -122,7 +122,7 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _PluginResponse:
     credentials: Credentials
     expires: datetime | None
 
@@ -135,7 +135,7 @@ class PluginCredentials:
         self._run = run
         self._environment = environment
         self._clock = clock
-        self._known: _Answer | None = None
+        self._known: _PluginResponse | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def current(self) -> Credentials:
@@ -148,10 +148,10 @@ class PluginCredentials:
         if self._known is not None and self._known.credentials == refused:
             self._known = None
 
-    def _has_expired(self, answer: _Answer) -> bool:
+    def _has_expired(self, answer: _PluginResponse) -> bool:
         return answer.expires is not None and self._clock.now() >= answer.expires
 
-    async def _ask(self) -> _Answer:
+    async def _ask(self) -> _PluginResponse:
         plugin = self._plugin
         environment = {**self._environment, **plugin.environment, "KUBERNETES_EXEC_INFO": plugin.request()}
         try:
@@ -180,7 +180,7 @@ class PluginCredentials:
         )
 
 
-def _read_answer(output: bytes, api_version: str) -> _Answer:
+def _read_answer(output: bytes, api_version: str) -> _PluginResponse:
     try:
         answer = json.loads(output)
     except (ValueError, RecursionError):
@@ -192,7 +192,7 @@ def _read_answer(output: bytes, api_version: str) -> _Answer:
     status = answer.get("status")
     if not isinstance(status, Mapping):
         raise WrongCredentials("wrote no status")
-    return _Answer(_credentials(status), _expiry(_text(status, "expirationTimestamp")))
+    return _PluginResponse(_credentials(status), _expiry(_text(status, "expirationTimestamp")))
 
 
 def _credentials(status: Mapping[str, Any]) -> Credentials:

@@ -20,7 +20,7 @@ WITHOUT_NAMESPACE: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ObjectReference:
     """The object an event is about."""
 
     api_version: str
@@ -45,12 +45,12 @@ class Reference:
 class Occurrence:
     """What happened to an object. The same again is a repetition, and only counted."""
 
-    regarding: Reference
+    regarding: ObjectReference
     warning: bool
     reason: str
     note: str
     action: str
-    related: Reference | None = None
+    related: ObjectReference | None = None
 
     @property
     def type(self) -> str:
@@ -79,7 +79,7 @@ class Repetitions:
 
 
 def make_occurrence(
-    regarding: Reference, *, warning: bool, reason: str, note: str, action: str, related: Reference | None
+    regarding: ObjectReference, *, warning: bool, reason: str, note: str, action: str, related: ObjectReference | None
 ) -> Occurrence:
     short_reason = shortened(reason, LONGEST_WORD) or "Unknown"
     short_action = shortened(action, LONGEST_WORD) or short_reason

@@ -26,7 +26,7 @@ BETWEEN_WRITES: Final = Backoff(initial=10.0, factor=2.0, cap=300.0, jitter=0.1)
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class BookEntry:
     """One occurrence with its repetitions. `event` is the name of its Event, which the server may have already."""
 
     occurrence: Occurrence
@@ -54,7 +54,7 @@ class EventBook:
     def __init__(self, random: Random, most_entries: int = MOST_ENTRIES) -> None:
         self._random = random
         self._most = most_entries
-        self._entries: OrderedDict[Occurrence, Entry] = OrderedDict()
+        self._entries: OrderedDict[Occurrence, BookEntry] = OrderedDict()
         self._notes: dict[Occurrence, list[str]] = {}
         self._due: DelayedNames[Occurrence] = DelayedNames()
 
@@ -76,12 +76,12 @@ class EventBook:
             return True
         if len(self._entries) >= self._most and not self._make_room():
             return False
-        self._entries[occurrence] = Entry(occurrence, wall, wall, 1, elapsed)
+        self._entries[occurrence] = BookEntry(occurrence, wall, wall, 1, elapsed)
         self._notes.setdefault(_without_note(occurrence), []).append(occurrence.note)
         self._due.add(occurrence, elapsed)
         return True
 
-    def take_due(self, elapsed: float) -> Iterator[Entry]:
+    def take_due(self, elapsed: float) -> Iterator[BookEntry]:
         for occurrence in self._due.take_due(elapsed):
             if occurrence in self._entries:
                 yield self._entries[occurrence]
@@ -89,18 +89,18 @@ class EventBook:
     def next_instant(self) -> float | None:
         return self._due.next_instant()
 
-    def written(self, entry: Entry, count: int, elapsed: float) -> None:
+    def written(self, entry: BookEntry, count: int, elapsed: float) -> None:
         """Record that `count` repetitions were written, or were dropped for good."""
         entry.written, entry.failures = count, 0
         entry.writes += 1
         if not entry.is_settled and entry.occurrence in self._entries:
             self._due.add(entry.occurrence, elapsed + BETWEEN_WRITES.delay(entry.writes, self._random))
 
-    def postpone(self, entry: Entry, instant: float) -> None:
+    def postpone(self, entry: BookEntry, instant: float) -> None:
         if entry.occurrence in self._entries:
             self._due.add(entry.occurrence, instant)
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: BookEntry) -> None:
         if self._entries.pop(entry.occurrence, None) is not None:
             base = _without_note(entry.occurrence)
             self._notes[base].remove(entry.occurrence.note)

@@ -24,7 +24,7 @@ from orlop.foundation.structured_log import Log
 from orlop.kube.api_errors import AlreadyExists, ApiError, Forbidden, NotFound, StatusError
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.events.event_bodies import (
-    Reference,
+    ObjectReference,
     Reporter,
     core_form,
     core_form_repeated,
@@ -33,7 +33,7 @@ from orlop.kube.events.event_bodies import (
     new_form,
     new_form_repeated,
 )
-from orlop.kube.events.event_book import Entry, EventBook
+from orlop.kube.events.event_book import BookEntry, EventBook
 from orlop.kube.kinds import CORE_EVENT, EVENT
 from orlop.kube.objects import ObjectName
 from orlop.kube.retry_rules import is_passing
@@ -73,23 +73,23 @@ class EventRecorder:
 
     def normal(
         self,
-        obj: Mapping[str, Any] | Reference,
+        obj: Mapping[str, Any] | ObjectReference,
         reason: str,
         note: str,
         *,
         action: str = "",
-        related: Mapping[str, Any] | Reference | None = None,
+        related: Mapping[str, Any] | ObjectReference | None = None,
     ) -> None:
         self._note(obj, related, warning=False, reason=reason, note=note, action=action)
 
     def warning(
         self,
-        obj: Mapping[str, Any] | Reference,
+        obj: Mapping[str, Any] | ObjectReference,
         reason: str,
         note: str,
         *,
         action: str = "",
-        related: Mapping[str, Any] | Reference | None = None,
+        related: Mapping[str, Any] | ObjectReference | None = None,
     ) -> None:
         self._note(obj, related, warning=True, reason=reason, note=note, action=action)
 
@@ -139,7 +139,7 @@ class EventRecorder:
         except TimeoutError:
             return
 
-    async def _write(self, entry: Entry) -> None:
+    async def _write(self, entry: BookEntry) -> None:
         # Before the request: repetitions that happen while it is in flight are not in it, and must be written later.
         count = entry.count
         try:
@@ -154,7 +154,7 @@ class EventRecorder:
             return
         self._book.written(entry, count, self._clock.elapsed())
 
-    async def _create(self, entry: Entry) -> None:
+    async def _create(self, entry: BookEntry) -> None:
         entry.event = entry.event or event_name(entry.occurrence, self._moment(entry.first))
         try:
             await (self._post_core(entry) if self._use_core else self._post_new(entry))
@@ -164,21 +164,21 @@ class EventRecorder:
             await self._fall_back(entry)
         entry.exists, entry.in_core = True, self._use_core
 
-    async def _fall_back(self, entry: Entry) -> None:
+    async def _fall_back(self, entry: BookEntry) -> None:
         """Write core/v1, and stay with it if that is permitted."""
         await self._post_core(entry)
         self._use_core = True
         self._log_once("events are written as core/v1: events.k8s.io/v1 is not permitted or not served")
 
-    async def _post_new(self, entry: Entry) -> None:
+    async def _post_new(self, entry: BookEntry) -> None:
         with suppress(AlreadyExists):  # The response to our first attempt was lost.
             await self._client.create(EVENT, new_form(entry.event, entry.occurrence, self._reporter, entry.seen))
 
-    async def _post_core(self, entry: Entry) -> None:
+    async def _post_core(self, entry: BookEntry) -> None:
         with suppress(AlreadyExists):
             await self._client.create(CORE_EVENT, core_form(entry.event, entry.occurrence, self._reporter, entry.seen))
 
-    async def _repeat(self, entry: Entry) -> None:
+    async def _repeat(self, entry: BookEntry) -> None:
         if not self._may_patch:
             return
         changes = core_form_repeated(entry.seen) if entry.in_core else new_form_repeated(entry.seen)
@@ -196,7 +196,7 @@ class EventRecorder:
 
     # ---- what goes wrong -----------------------------------------------------------------------------------------
 
-    def _failed(self, entry: Entry, count: int, error: ApiError) -> None:
+    def _failed(self, entry: BookEntry, count: int, error: ApiError) -> None:
         entry.failures += 1
         if is_passing(error) and entry.failures < MOST_ATTEMPTS:
             again = RETRY.delay(entry.failures, self._random)
@@ -235,8 +235,8 @@ class EventRecorder:
         return self._last_name
 
 
-def _reference(obj: Mapping[str, Any] | Reference) -> Reference:
-    return obj if isinstance(obj, Reference) else Reference.to(obj)
+def _reference(obj: Mapping[str, Any] | ObjectReference) -> ObjectReference:
+    return obj if isinstance(obj, ObjectReference) else ObjectReference.to(obj)
 
 
 def _is_about_the_namespace(error: StatusError) -> bool:

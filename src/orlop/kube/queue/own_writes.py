@@ -27,11 +27,11 @@ from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
 Fingerprint = TypeVar("Fingerprint", bound=Hashable)
-Json = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered(Generic[Fingerprint]):
+class LatestState(Generic[Fingerprint]):
     """The newest state of one object that the controller has read or written."""
 
     uid: str
@@ -46,16 +46,16 @@ class Remembered(Generic[Fingerprint]):
 class Observation(Generic[Fingerprint]):
     """What a change of the cache means for the controller."""
 
-    ended: Remembered[Fingerprint] | None = None
+    ended: LatestState[Fingerprint] | None = None
     """The remembered object, if the cache shows that it is gone or that another object has its name."""
     is_news: bool = False
     """The cached object must be reconciled."""
 
 
 class OwnWrites(Generic[Fingerprint]):
-    def __init__(self, fingerprint: Callable[[Json], Fingerprint]) -> None:
+    def __init__(self, fingerprint: Callable[[ApiObject], Fingerprint]) -> None:
         self._fingerprint = fingerprint
-        self._remembered: dict[ObjectName, Remembered[Fingerprint]] = {}
+        self._remembered: dict[ObjectName, LatestState[Fingerprint]] = {}
         self._working: set[ObjectName] = set()
         self._gone: dict[ObjectName, str] = {}
         """Uids of objects that our own write has ended, until the cache shows that too."""
@@ -64,15 +64,15 @@ class OwnWrites(Generic[Fingerprint]):
         """Return how many entries are held in memory."""
         return len(self._remembered) + len(self._working) + len(self._gone)
 
-    def get(self, name: ObjectName) -> Remembered[Fingerprint] | None:
+    def get(self, name: ObjectName) -> LatestState[Fingerprint] | None:
         return self._remembered.get(name)
 
-    def remember(self, name: ObjectName, obj: Json) -> None:
+    def remember(self, name: ObjectName, obj: ApiObject) -> None:
         """Remember the object as it was read, or as our write returned it. An older state changes nothing."""
         known = self._remembered.get(name)
         version = objects.resource_version(obj)
         if known is None or not known.is_newer_than(version):
-            self._remembered[name] = Remembered(objects.uid(obj), version, self._fingerprint(obj))
+            self._remembered[name] = LatestState(objects.uid(obj), version, self._fingerprint(obj))
 
     def remember_gone(self, name: ObjectName, uid: str) -> None:
         self._gone[name] = uid
@@ -85,17 +85,17 @@ class OwnWrites(Generic[Fingerprint]):
         finally:
             self._working.discard(name)
 
-    def is_stale(self, name: ObjectName, cached: Json) -> bool:
+    def is_stale(self, name: ObjectName, cached: ApiObject) -> bool:
         """Return whether the cached object is older than what the controller has seen or done."""
         known = self._remembered.get(name)
         is_older = known is not None and known.is_newer_than(objects.resource_version(cached))
         return is_older or self.is_gone(name, cached)
 
-    def is_gone(self, name: ObjectName, cached: Json) -> bool:
+    def is_gone(self, name: ObjectName, cached: ApiObject) -> bool:
         """Return whether our own write has ended this very object."""
         return self._gone.get(name) == objects.uid(cached)
 
-    def observe(self, name: ObjectName, cached: Json | None, cache_version: str) -> Observation[Fingerprint]:
+    def observe(self, name: ObjectName, cached: ApiObject | None, cache_version: str) -> Observation[Fingerprint]:
         """Return what is new in the cached object. None: a cache of this version has no object of this name."""
         if cached is None or not self.is_gone(name, cached):
             self._gone.pop(name, None)
@@ -109,7 +109,7 @@ class OwnWrites(Generic[Fingerprint]):
         is_news = cached is not None and name not in self._working and not self.is_gone(name, cached)
         return Observation(ended, is_news)
 
-    def _differs(self, known: Remembered[Fingerprint], cached: Json | None, cache_version: str) -> bool:
+    def _differs(self, known: LatestState[Fingerprint], cached: ApiObject | None, cache_version: str) -> bool:
         if cached is None:
             # The end of a former object of this name may arrive after we have written to its successor.
             return not known.is_newer_than(cache_version)

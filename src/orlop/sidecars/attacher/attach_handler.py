@@ -73,7 +73,7 @@ MOST_REFUSED: Final = 3
 LONGEST_MESSAGE: Final = 1024
 """Bytes that the API server accepts as the message of an error."""
 
-Json = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class _Subject:
     """The objects of one reconciliation as they are known, None for those that do not exist, and what was done."""
 
     name: ObjectName
-    attachment: Json | None
-    volume: Json | None
+    attachment: ApiObject | None
+    volume: ApiObject | None
     published: bool | None = None
     """What the driver lists, as in `AttachmentFacts`."""
     annotation: NodeAnnotation | None = None
@@ -117,7 +117,7 @@ class _Subject:
     """The driver is called once for each, however often the writes after the call are refused."""
 
     @property
-    def known(self) -> Json:
+    def known(self) -> ApiObject:
         if self.attachment is None:
             raise ValueError(f"{self.name} does not exist any more")
         return self.attachment
@@ -157,9 +157,9 @@ class AttachHandler:
     async def reconcile_attachment(
         self,
         name: ObjectName,
-        attachment: Json,
+        attachment: ApiObject,
         published: bool | None = None,  # noqa: FBT001 - a fact, not a switch
-    ) -> Json | None:
+    ) -> ApiObject | None:
         """Reconcile in one direction only: an object that is to be detached meanwhile is returned as it is."""
         volume_name = volume_name_of(attachment)
         volume = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
@@ -298,7 +298,7 @@ class AttachHandler:
         else:
             self._own_writes.remember(subject.name, subject.attachment)
 
-    async def _protect_volume(self, volume: str, patch: JsonPatch) -> Json:
+    async def _protect_volume(self, volume: str, patch: JsonPatch) -> ApiObject:
         self._may_act()
         try:
             return await self._kube.patch(PERSISTENT_VOLUME, ObjectName(None, volume), patch)
@@ -325,7 +325,7 @@ class AttachHandler:
         if subject.attachment is not None:
             subject.volume = await self._get(PERSISTENT_VOLUME, volume_name_of(subject.attachment))
 
-    async def _get(self, kind: Kind, name: str) -> Json | None:
+    async def _get(self, kind: Kind, name: str) -> ApiObject | None:
         if not name:
             return None
         try:

@@ -29,7 +29,7 @@ from orlop.sidecars.attacher.volume_source_rules import (
     volume_name_of,
 )
 
-Json = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 NODE_ID_ANNOTATION: Final = "csi.alpha.kubernetes.io/node-id"
 """On a VolumeAttachment, as upstream writes it: the driver's id of the node that the volume is attached to."""
@@ -41,8 +41,8 @@ MARKED_ANNOTATION: Final = "attacher.orlop.dev/marked-attached"
 
 @dataclass(frozen=True, slots=True)
 class AttachmentFacts:
-    attachment: Json
-    volume: Json | None
+    attachment: ApiObject
+    volume: ApiObject | None
     """The PersistentVolume that the attachment names, if it names one and that exists."""
     node_id: str | None
     """The driver's current id of the node; None if no object has it, or if not `needs_node_id`."""
@@ -127,30 +127,30 @@ def next_step(facts: AttachmentFacts) -> Step:
         return Refuse(str(error))
 
 
-def attacher_of(attachment: Json) -> str:
+def attacher_of(attachment: ApiObject) -> str:
     name = _part(attachment, "spec").get("attacher")
     return name if isinstance(name, str) else ""
 
 
-def node_name_of(attachment: Json) -> str:
+def node_name_of(attachment: ApiObject) -> str:
     name = _part(attachment, "spec").get("nodeName")
     return name if isinstance(name, str) else ""
 
 
-def is_attached(attachment: Json) -> bool:
+def is_attached(attachment: ApiObject) -> bool:
     return _part(attachment, "status").get("attached") is True
 
 
-def is_marked(attachment: Json) -> bool:
+def is_marked(attachment: ApiObject) -> bool:
     """Return whether `attached` was set by an attacher whose driver could not attach."""
     return MARKED_ANNOTATION in objects.annotations(attachment)
 
 
-def is_to_be_detached(attachment: Json) -> bool:
+def is_to_be_detached(attachment: ApiObject) -> bool:
     return objects.is_being_deleted(attachment)
 
 
-def needs_node_id(attachment: Json) -> bool:
+def needs_node_id(attachment: ApiObject) -> bool:
     """Return whether the next step depends on the driver's current id of the node: a recorded id is detached from."""
     return not is_to_be_detached(attachment) or recorded_node_id(attachment) is None
 
@@ -158,11 +158,11 @@ def needs_node_id(attachment: Json) -> bool:
 # ---- node ids --------------------------------------------------------------------------------------------------------
 
 
-def recorded_node_id(attachment: Json) -> str | None:
+def recorded_node_id(attachment: ApiObject) -> str | None:
     return objects.annotations(attachment).get(NODE_ID_ANNOTATION) or None
 
 
-def id_in_csi_node(csi_node: Json | None, driver: str) -> str | None:
+def id_in_csi_node(csi_node: ApiObject | None, driver: str) -> str | None:
     """Return the driver's id of the node; None if the CSINode does not have one, or is malformed."""
     spec = csi_node.get("spec") if csi_node is not None else None
     drivers = spec.get("drivers") if isinstance(spec, Mapping) else None
@@ -170,7 +170,7 @@ def id_in_csi_node(csi_node: Json | None, driver: str) -> str | None:
     return next((node_id for node_id in ids if isinstance(node_id, str) and node_id), None)
 
 
-def id_in_annotation(node: Json, driver: str) -> str | None:
+def id_in_annotation(node: ApiObject, driver: str) -> str | None:
     """Return the driver's id of the node from the annotation that older kubelets write; None as above."""
     try:
         ids = json.loads(objects.annotations(node).get(NODE_IDS_ANNOTATION) or "{}")
@@ -218,7 +218,7 @@ def _publish(facts: AttachmentFacts, source: VolumeSource, *, has_ours: bool) ->
     return Publish(source, recorded)
 
 
-def _protection(attachment: Json, finalizer: str, node_id: str) -> JsonPatch:
+def _protection(attachment: ApiObject, finalizer: str, node_id: str) -> JsonPatch:
     """Return one patch for all of it, which fails if somebody else has changed any part meanwhile."""
     parts = (
         patches.add_finalizer(attachment, finalizer),
@@ -261,23 +261,23 @@ def _source_to_detach(facts: AttachmentFacts) -> VolumeSource:
 # ---- status ----------------------------------------------------------------------------------------------------------
 
 
-def attached_patch(attachment: Json, metadata: Mapping[str, str]) -> JsonPatch:
+def attached_patch(attachment: ApiObject, metadata: Mapping[str, str]) -> JsonPatch:
     changes = {"attached": True, "attachmentMetadata": dict(metadata) or None, "attachError": None}
     return _status_patch(attachment, changes)
 
 
-def detached_patch(attachment: Json) -> JsonPatch:
+def detached_patch(attachment: ApiObject) -> JsonPatch:
     return _status_patch(attachment, {"attached": False, "attachmentMetadata": None, "detachError": None})
 
 
-def failed_patch(attachment: Json, message: str, code: int | None, time: str) -> JsonPatch:
+def failed_patch(attachment: ApiObject, message: str, code: int | None, time: str) -> JsonPatch:
     """Set the error of the current direction: `detachError` if the object is being deleted, else `attachError`."""
     field = "detachError" if objects.is_being_deleted(attachment) else "attachError"
     error = {"message": message, "time": time, **({"errorCode": code} if code is not None else {})}
     return _status_patch(attachment, {field: error})
 
 
-def _status_patch(attachment: Json, changes: Mapping[str, Any]) -> JsonPatch:
+def _status_patch(attachment: ApiObject, changes: Mapping[str, Any]) -> JsonPatch:
     """Set these fields of the status, None removes one; fields that somebody else has set stay.
 
     The patch fails if the object is another one or its status has changed: a write may arrive late, or be based on an
@@ -296,6 +296,6 @@ def _status_patch(attachment: Json, changes: Mapping[str, Any]) -> JsonPatch:
     return patch
 
 
-def _part(obj: Json, member: str) -> Json:
+def _part(obj: ApiObject, member: str) -> ApiObject:
     part = obj.get(member)
     return part if type(part) is dict or isinstance(part, Mapping) else {}

@@ -30,7 +30,7 @@ from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import ObjectName
-from orlop.kube.queue.own_writes import Remembered
+from orlop.kube.queue.own_writes import LatestState
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, WorkerPool
 from orlop.kube.queue.workqueue import FairShare, Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
@@ -51,8 +51,8 @@ from orlop.sidecars.attacher.handler import (
     AttacherCaches,
     AttacherSettings,
     AttachmentFingerprint,
+    AttachmentHandler,
     AttachmentWrites,
-    Handler,
     NotReconciled,
     attachment_writes,
     fingerprint_of,
@@ -77,7 +77,7 @@ class VolumeFingerprint:
 class AttachmentController:
     def __init__(  # noqa: PLR0913 - all of it by name
         self,
-        handler: Handler,
+        handler: AttachmentHandler,
         caches: AttacherCaches,
         settings: AttacherSettings,
         *,
@@ -160,7 +160,7 @@ class AttachmentController:
         if seen.is_news:
             self._enqueue(name)
 
-    def _forget(self, name: ObjectName, ended: Remembered[AttachmentFingerprint]) -> None:
+    def _forget(self, name: ObjectName, ended: LatestState[AttachmentFingerprint]) -> None:
         """Forget the drift and the failures of an object that is gone: they do not concern the next of its name."""
         self._drifted.pop(name, None)
         for pool in (ATTACH, DETACH):
@@ -320,7 +320,7 @@ def attachment_controller(  # noqa: PLR0913 - all of it by name
 ) -> AttachmentController:
     """Build a controller with the handler for a driver that can attach, or the trivial one."""
     own_writes = attachment_writes()
-    handler: Handler
+    handler: AttachmentHandler
     if trivial:
         runtime.log.info("driver has no attach capability; marking every VolumeAttachment attached")
         handler = TrivialHandler(caches, settings, runtime=runtime, kube=kube, own_writes=own_writes, may_act=may_act)

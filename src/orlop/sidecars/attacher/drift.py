@@ -37,7 +37,7 @@ out: there may be many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VolumeOnNode:
     handle: str
     node_id: str
 
@@ -130,7 +130,7 @@ class DriftDetection:
     def _has_finalizer(self, attachment: CachedObject) -> bool:
         return objects.has_finalizer(attachment, self._settings.finalizer)
 
-    def _place_of(self, attachment: CachedObject) -> Place | None:
+    def _place_of(self, attachment: CachedObject) -> VolumeOnNode | None:
         """Return where the attachment claims its volume; None if that cannot be compared."""
         node_id = recorded_node_id(attachment)
         if attacher_of(attachment) != self._settings.driver or node_id is None:
@@ -138,6 +138,6 @@ class DriftDetection:
         volume_name = volume_name_of(attachment)
         volume: Mapping[str, Any] | None = self._volumes.get(ObjectName(None, volume_name)) if volume_name else None
         try:
-            return Place(bare_source_of(attachment, volume, self._settings.driver).handle, node_id)
+            return VolumeOnNode(bare_source_of(attachment, volume, self._settings.driver).handle, node_id)
         except BadObject:
             return None

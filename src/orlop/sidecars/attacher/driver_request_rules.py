@@ -19,7 +19,7 @@ CAN_ATTACH_READ_ONLY: Final = "PUBLISH_READONLY"
 CAN_MULTI_WRITER: Final = "SINGLE_NODE_MULTI_WRITER"
 CAN_LIST_PUBLISHED: Final = frozenset({"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"})
 
-Mode = csi_pb2.VolumeCapability.AccessMode.Mode
+AccessMode = csi_pb2.VolumeCapability.AccessMode.Mode
 
 
 def publish_request(
@@ -56,9 +56,9 @@ def access_mode(names: tuple[str, ...], capabilities: frozenset[str]) -> Any:
     """Return the one CSI access mode for all modes of the volume: the widest. Raises `BadObject` as above."""
     modes = checked_access_modes(names)
     if MANY in modes:
-        return Mode.MULTI_NODE_MULTI_WRITER
+        return AccessMode.MULTI_NODE_MULTI_WRITER
     if READ_MANY in modes:
-        return Mode.MULTI_NODE_READER_ONLY
+        return AccessMode.MULTI_NODE_READER_ONLY
     if CAN_MULTI_WRITER in capabilities:
-        return Mode.SINGLE_NODE_SINGLE_WRITER if ONCE_POD in modes else Mode.SINGLE_NODE_MULTI_WRITER
-    return Mode.SINGLE_NODE_WRITER
+        return AccessMode.SINGLE_NODE_SINGLE_WRITER if ONCE_POD in modes else AccessMode.SINGLE_NODE_MULTI_WRITER
+    return AccessMode.SINGLE_NODE_WRITER

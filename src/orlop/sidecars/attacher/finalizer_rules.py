@@ -18,7 +18,7 @@ from orlop.kube.patches import JsonPatch
 from orlop.sidecars.attacher.attach_rules import attacher_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
-Json: TypeAlias = Mapping[str, Any]
+ApiObject: TypeAlias = Mapping[str, Any]
 
 
 def finalizer_of(driver: str) -> str:
@@ -26,7 +26,7 @@ def finalizer_of(driver: str) -> str:
     return f"external-attacher/{sanitized_driver_name(driver)}"
 
 
-def volume_release_patch(volume: Json, attachments: Iterable[Json], finalizer: str) -> JsonPatch | None:
+def volume_release_patch(volume: ApiObject, attachments: Iterable[ApiObject], finalizer: str) -> JsonPatch | None:
     """Return the patch that removes the finalizer; None if it must stay, or is not there.
 
     `attachments` are those that name the volume, or all.
@@ -41,7 +41,9 @@ def volume_release_patch(volume: Json, attachments: Iterable[Json], finalizer: s
     return patches.remove_finalizer(volume, finalizer)
 
 
-def needs_attacher(driver: str, csi_driver: Json | None, volumes: Iterable[Json], attachments: Iterable[Json]) -> bool:
+def needs_attacher(
+    driver: str, csi_driver: ApiObject | None, volumes: Iterable[ApiObject], attachments: Iterable[ApiObject]
+) -> bool:
     """Return whether an attacher must run beside the driver, from the objects alone.
 
     It must if a VolumeAttachment of the driver exists, or can be created: the driver has a PersistentVolume, and no
@@ -56,7 +58,7 @@ def needs_attacher(driver: str, csi_driver: Json | None, volumes: Iterable[Json]
     )
 
 
-def _driver_of(volume: Json) -> str:
+def _driver_of(volume: ApiObject) -> str:
     spec = volume.get("spec")
     source = spec.get("csi") if isinstance(spec, Mapping) else None
     return str(source.get("driver") or "") if isinstance(source, Mapping) else ""

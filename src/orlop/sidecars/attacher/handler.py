@@ -1,7 +1,7 @@
 """What a handler of VolumeAttachments is, and what both implementations are built with.
 
-`attachment_controller` watches and queues, and leaves the work to a `Handler`: `attach_handler` for a driver that can
-attach, `trivial_handler` for one that cannot.
+`attachment_controller` watches and queues, and leaves the work to an `AttachmentHandler`: `attach_handler` for a driver
+that can attach, `trivial_handler` for one that cannot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orlop.kube.queue.own_writes import OwnWrites
 from orlop.sidecars.attacher.attach_rules import is_attached, is_marked, recorded_node_id
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
-Json = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 ATTACH: Final = "csi-attacher-va"
 DETACH: Final = "csi-attacher-va-detach"
 VOLUMES: Final = "csi-attacher-pv"
@@ -63,15 +63,15 @@ class NotReconciled(Exception):
     """Reported on the object already; to be retried."""
 
 
-class Handler(Protocol):
+class AttachmentHandler(Protocol):
     """What is done to VolumeAttachments: chosen by the driver's capabilities."""
 
     async def reconcile_attachment(
         self,
         name: ObjectName,
-        attachment: Json,
+        attachment: ApiObject,
         published: bool | None = None,  # noqa: FBT001 - a fact, not a switch
-    ) -> Json | None:
+    ) -> ApiObject | None:
         """Return the object as the last write left it, None if it is gone. Raises `NotReconciled`.
 
         `published` is what the driver lists, if it was found to differ from the object.
@@ -98,7 +98,7 @@ class AttachmentFingerprint:
         return DETACH if self.is_being_deleted else ATTACH
 
 
-def fingerprint_of(attachment: Json) -> AttachmentFingerprint:
+def fingerprint_of(attachment: ApiObject) -> AttachmentFingerprint:
     return AttachmentFingerprint(
         objects.is_being_deleted(attachment),
         objects.finalizers(attachment),

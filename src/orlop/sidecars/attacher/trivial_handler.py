@@ -23,7 +23,7 @@ from orlop.sidecars.attacher.attach_rules import Nothing, attacher_of
 from orlop.sidecars.attacher.handler import AttacherCaches, AttacherSettings, AttachmentWrites, NotReconciled
 from orlop.sidecars.attacher.trivial_rules import AnnotateMarked, MarkAttached, ReleaseFinalizer, next_trivial_step
 
-Json = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 MOST_STEPS: Final = 4
 """One more than an object needs."""
 
@@ -65,14 +65,14 @@ class TrivialHandler:
     async def reconcile_attachment(
         self,
         name: ObjectName,
-        attachment: Json,
+        attachment: ApiObject,
         _published: bool | None = None,  # noqa: FBT001 - a fact, not a switch
-    ) -> Json | None:
+    ) -> ApiObject | None:
         if not self._has_counted:  # afterwards at each check for drift: counting reads the whole cache
             self._has_counted = True
             if kept := self._count_kept():
                 self._log.warning("driver cannot detach; attached volumes keep the finalizer", attachments=kept)
-        current: Json | None = attachment
+        current: ApiObject | None = attachment
         for _ in range(MOST_STEPS):
             if current is None:
                 return None
@@ -89,7 +89,7 @@ class TrivialHandler:
                     current = await self._patch(name, patch, "status")
         raise NotReconciled(f"{name} was not marked attached in {MOST_STEPS} steps: the API server drops our writes")
 
-    async def _patch(self, name: ObjectName, patch: JsonPatch, subresource: str = "") -> Json | None:
+    async def _patch(self, name: ObjectName, patch: JsonPatch, subresource: str = "") -> ApiObject | None:
         self._may_act()
         try:
             patched = await self._kube.patch(VOLUME_ATTACHMENT, name, patch, subresource=subresource)
@@ -103,7 +103,7 @@ class TrivialHandler:
         self._kept.set(kept)
         return kept
 
-    def _keeps_finalizer(self, attachment: Json) -> bool:
+    def _keeps_finalizer(self, attachment: ApiObject) -> bool:
         return (
             attacher_of(attachment) == self._settings.driver
             and objects.has_finalizer(attachment, self._settings.finalizer)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-Json: TypeAlias = Mapping[str, Any]
+ApiObject: TypeAlias = Mapping[str, Any]
 
 LARGEST_ATTRIBUTES: Final = 1 << 20
 """Bytes of all keys and values together: a driver accepts messages of 4 MiB."""
@@ -76,7 +76,7 @@ def volume_name_of(attachment: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSource:
+def source_of(attachment: ApiObject, volume: ApiObject | None, driver: str) -> VolumeSource:
     """Return all that attaching needs. `volume` is the PersistentVolume that the attachment names, if any."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
@@ -93,14 +93,14 @@ def source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSourc
     )
 
 
-def bare_source_of(attachment: Json, volume: Json | None, driver: str) -> VolumeSource:
+def bare_source_of(attachment: ApiObject, volume: ApiObject | None, driver: str) -> VolumeSource:
     """Return what detaching needs, handle and secret: other faults of the volume must not keep it attached."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
     return VolumeSource(volume_name_of(attachment), _handle(csi, where), secret=_secret(csi, where))
 
 
-def _spec_of(attachment: Json, volume: Json | None) -> tuple[Json, str]:
+def _spec_of(attachment: ApiObject, volume: ApiObject | None) -> tuple[ApiObject, str]:
     """Return the spec of a PersistentVolume, and the place where it was found, for errors."""
     name = volume_name_of(attachment)
     inline = _mapping(_mapping(attachment, "spec"), "source").get("inlineVolumeSpec")
@@ -119,7 +119,7 @@ def _spec_of(attachment: Json, volume: Json | None) -> tuple[Json, str]:
     return spec, where
 
 
-def _csi_of(spec: Json, where: str, driver: str) -> Json:
+def _csi_of(spec: ApiObject, where: str, driver: str) -> ApiObject:
     csi = spec.get("csi")
     if not isinstance(csi, Mapping):
         raise BadObject(f"{where} is not a volume of a CSI driver{_kind_of(spec)}")
@@ -128,7 +128,7 @@ def _csi_of(spec: Json, where: str, driver: str) -> Json:
     return csi
 
 
-def _handle(csi: Json, where: str) -> str:
+def _handle(csi: ApiObject, where: str) -> str:
     handle = csi.get("volumeHandle")
     if not isinstance(handle, str) or not handle:
         raise BadObject(f"{where} has no csi.volumeHandle, by which the driver identifies the volume")

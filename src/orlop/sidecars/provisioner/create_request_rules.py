@@ -21,17 +21,17 @@ LONGEST_ID: Final = 4096
 LARGEST_CONTEXT: Final = 256 << 10
 """Bytes of all keys and values: what Kubernetes allows for annotations."""
 
-_Mode = csi_pb2.VolumeCapability.AccessMode.Mode
+AccessMode = csi_pb2.VolumeCapability.AccessMode.Mode
 ACCESS_MODES: Final[Mapping[str, Any]] = {
-    "ReadWriteOnce": _Mode.SINGLE_NODE_WRITER,
-    "ReadWriteOncePod": _Mode.SINGLE_NODE_WRITER,
-    "ReadOnlyMany": _Mode.MULTI_NODE_READER_ONLY,
-    "ReadWriteMany": _Mode.MULTI_NODE_MULTI_WRITER,
+    "ReadWriteOnce": AccessMode.SINGLE_NODE_WRITER,
+    "ReadWriteOncePod": AccessMode.SINGLE_NODE_WRITER,
+    "ReadOnlyMany": AccessMode.MULTI_NODE_READER_ONLY,
+    "ReadWriteMany": AccessMode.MULTI_NODE_MULTI_WRITER,
 }
 PRECISE_ACCESS_MODES: Final[Mapping[str, Any]] = {
     **ACCESS_MODES,
-    "ReadWriteOnce": _Mode.SINGLE_NODE_MULTI_WRITER,
-    "ReadWriteOncePod": _Mode.SINGLE_NODE_SINGLE_WRITER,
+    "ReadWriteOnce": AccessMode.SINGLE_NODE_MULTI_WRITER,
+    "ReadWriteOncePod": AccessMode.SINGLE_NODE_SINGLE_WRITER,
 }
 """For drivers that tell one pod from several on one node."""
 

@@ -31,12 +31,12 @@ from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.sidecars.registrar import registration_rules as rules
-from orlop.sidecars.registrar.registration_rules import Known, NodeInfo, NodeInfoUnimplemented
+from orlop.sidecars.registrar.registration_rules import NodeInfo, NodeInfoUnimplemented, RegistrationState
 from orlop.sidecars.registrar.registration_socket import (
     NO_SOCKET,
-    Outcome,
     RegistrationFolder,
     RegistrationService,
+    RegistrationStatus,
     SocketHealth,
     socket_health,
 )
@@ -135,7 +135,7 @@ class Registrar:
     # ---- the driver --------------------------------------------------------------------------------------------------
 
     async def _follow_driver(self) -> None:
-        known = Known()
+        known = RegistrationState()
         async with AsyncExitStack() as socket:
             while True:
                 await self._driver.connected()
@@ -144,7 +144,7 @@ class Registrar:
                 known = rules.on_connection(known, self._driver.connections)
                 known = await self._take_step(known, socket)
 
-    async def _take_step(self, known: Known, socket: AsyncExitStack) -> Known:
+    async def _take_step(self, known: RegistrationState, socket: AsyncExitStack) -> RegistrationState:
         match rules.next_step(known):
             case rules.AskName():
                 return replace(known, name=await self._response("GetPluginInfo", self._get_name))
@@ -212,7 +212,7 @@ class Registrar:
             new_id=self._new_id,
         )
 
-    def _on_outcome(self, name: str, outcome: Outcome) -> None:
+    def _on_outcome(self, name: str, outcome: RegistrationStatus) -> None:
         if outcome.registered:
             self._registered = True
             self._is_registered.set(1, name)

@@ -40,7 +40,7 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RegistrationState:
     """The driver's answers on the current connection (None: not asked yet), and what was announced to kubelet."""
 
     connection: int = 0
@@ -85,7 +85,7 @@ class UpToDate:
 Step: TypeAlias = AskName | AskNode | Announce | Remember | UpToDate
 
 
-def next_step(known: Known) -> Step:
+def next_step(known: RegistrationState) -> Step:
     if known.name is None:
         return AskName()
     # Announce before asking for the node: kubelet calls NodeGetInfo itself, so a slow answer must not delay it twice.
@@ -102,7 +102,7 @@ def next_step(known: Known) -> Step:
             return _step_for_node(known, known.name, known.announced, node)
 
 
-def _step_for_node(known: Known, name: str, announced: Announced, node: NodeInfo) -> Step:
+def _step_for_node(known: RegistrationState, name: str, announced: Announced, node: NodeInfo) -> Step:
     if announced.node == node:
         return UpToDate()
     if announced.node is not None:
@@ -129,14 +129,14 @@ def _topology_text(node: NodeInfo) -> str:
 # ---- what is known after a step --------------------------------------------------------------------------------------
 
 
-def on_connection(known: Known, connection: int) -> Known:
+def on_connection(known: RegistrationState, connection: int) -> RegistrationState:
     """Drop the driver's answers if the connection is new: another driver may answer on it."""
     if connection == known.connection:
         return known
-    return Known(connection=connection, announced=known.announced)
+    return RegistrationState(connection=connection, announced=known.announced)
 
 
-def after_announcing(known: Known, name: str) -> Known:
+def after_announcing(known: RegistrationState, name: str) -> RegistrationState:
     """Return what is known after `Announce`, or after `Remember`, which concerns a socket of this connection."""
     node = known.node if isinstance(known.node, NodeInfo) else None
     return replace(known, announced=Announced(name, known.connection, node))

@@ -30,7 +30,7 @@ OK: Final = 200
 NOT_FOUND: Final = 404
 WRONG: Final = 500
 
-Serve: TypeAlias = Callable[[UnixEndpoint, CallInterceptor], AbstractAsyncContextManager[Any]]
+ServeSocket: TypeAlias = Callable[[UnixEndpoint, CallInterceptor], AbstractAsyncContextManager[Any]]
 Connect: TypeAlias = Callable[[UnixEndpoint], ClientTransport]
 
 
@@ -43,7 +43,7 @@ class RegistrationFolder:
 
     folder: Path
     driver_endpoint: str
-    serve: Serve
+    serve: ServeSocket
     connect: Connect
 
     def socket_path(self, driver_name: str) -> Path:
@@ -54,7 +54,7 @@ class RegistrationFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RegistrationStatus:
     """What kubelet reports with NotifyRegistrationStatus."""
 
     registered: bool
@@ -64,7 +64,7 @@ class Outcome:
 class RegistrationService(services.Registration):
     """Answer kubelet's calls for one driver; `on_outcome` is called with what kubelet reports."""
 
-    def __init__(self, driver_name: str, endpoint: str, on_outcome: Callable[[Outcome], None]) -> None:
+    def __init__(self, driver_name: str, endpoint: str, on_outcome: Callable[[RegistrationStatus], None]) -> None:
         self._driver_name = driver_name
         self._endpoint = endpoint
         self._on_outcome = on_outcome
@@ -80,7 +80,7 @@ class RegistrationService(services.Registration):
     async def NotifyRegistrationStatus(
         self, request: registration_pb2.RegistrationStatus
     ) -> registration_pb2.RegistrationStatusResponse:
-        self._on_outcome(Outcome(request.plugin_registered, request.error))
+        self._on_outcome(RegistrationStatus(request.plugin_registered, request.error))
         return registration_pb2.RegistrationStatusResponse()
 
 

@@ -7,14 +7,14 @@ from typing import Final
 from orlop.csi.error_codes import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 from orlop.csi.proto import csi_pb2, services
 from orlop.testing.driver_model import request_checks as checks
-from orlop.testing.driver_model.request_checks import Mode
+from orlop.testing.driver_model.request_checks import AccessMode
 from orlop.testing.driver_model.service import ModelService
-from orlop.testing.driver_model.storage import ModelVolume, Use
+from orlop.testing.driver_model.storage import ModelVolume, VolumeUse
 from orlop.testing.driver_model.volume_model import supports
 
 DEVICE_KEY: Final = "mock.orlop.dev/device"
 MANY_NODES: Final = frozenset(
-    {Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI_NODE_MULTI_WRITER}
+    {AccessMode.MULTI_NODE_READER_ONLY, AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER}
 )
 
 
@@ -27,7 +27,7 @@ class AttachmentsModel(ModelService, services.Controller):
         volume = self._volume(request.volume_id)
         if not self._node_exists(request.node_id):
             raise NotFound(f"there is no node {request.node_id}")
-        self._attach(volume, request.node_id, Use(request.volume_capability, request.readonly))
+        self._attach(volume, request.node_id, VolumeUse(request.volume_capability, request.readonly))
         return csi_pb2.ControllerPublishVolumeResponse(publish_context={DEVICE_KEY: f"/dev/{volume.id}"})
 
     async def ControllerUnpublishVolume(
@@ -50,7 +50,7 @@ class AttachmentsModel(ModelService, services.Controller):
     def _node_exists(self, node_id: str) -> bool:
         return self.facts.nodes is None or node_id in self.facts.nodes
 
-    def _attach(self, volume: ModelVolume, node_id: str, use: Use) -> None:
+    def _attach(self, volume: ModelVolume, node_id: str, use: VolumeUse) -> None:
         if not supports(volume, use.capability):
             raise InvalidArgument(f"the volume {volume.id} was made for another access type")
         before = volume.attached.get(node_id)
@@ -70,7 +70,7 @@ class AttachmentsModel(ModelService, services.Controller):
         volume.attached[node_id] = use
 
 
-def _may_share(one: Use, other: Use) -> bool:
+def _may_share(one: VolumeUse, other: VolumeUse) -> bool:
     return {one.capability.access_mode.mode, other.capability.access_mode.mode} <= MANY_NODES
 
 

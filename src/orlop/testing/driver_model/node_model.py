@@ -12,9 +12,9 @@ from orlop.csi.proto import csi_pb2, services
 from orlop.testing.driver_model import request_checks as checks
 from orlop.testing.driver_model.attachment_model import MANY_NODES
 from orlop.testing.driver_model.facts import GIBIBYTE, DriverFacts
-from orlop.testing.driver_model.request_checks import Mode
+from orlop.testing.driver_model.request_checks import AccessMode
 from orlop.testing.driver_model.service import ModelService
-from orlop.testing.driver_model.storage import BLOCK_BYTES, ModelVolume, Place, Storage, Use
+from orlop.testing.driver_model.storage import BLOCK_BYTES, ModelVolume, NodePath, Storage, VolumeUse
 from orlop.testing.driver_model.volume_model import health_of, supports
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EPHEMERAL_KEY: Final = "csi.storage.k8s.io/ephemeral"
 BYTES_PER_INODE: Final = 16 * 1024
-MANY_TARGETS: Final = MANY_NODES | {Mode.SINGLE_NODE_MULTI_WRITER}
+MANY_TARGETS: Final = MANY_NODES | {AccessMode.SINGLE_NODE_MULTI_WRITER}
 
 
 class TargetPaths(Protocol):
@@ -55,7 +55,7 @@ class NodeModel(ModelService, services.Node):
         checks.check_node_capability(request.volume_capability, self.facts)
         volume = self._volume(request.volume_id)
         self._check_usable(volume, request.volume_capability)
-        place, use = self._place(request.staging_target_path), Use(request.volume_capability)
+        place, use = self._place(request.staging_target_path), VolumeUse(request.volume_capability)
         if volume.staged.get(place, use) != use:
             raise AlreadyExists(f"the volume {volume.id} is staged at {place.path} with another capability")
         volume.staged[place] = use
@@ -83,7 +83,7 @@ class NodeModel(ModelService, services.Node):
             volume = self._volume(request.volume_id)
             self._check_usable(volume, request.volume_capability)
             self._check_staged(volume, request.staging_target_path)
-        self._publish(volume, self._place(request.target_path), Use(request.volume_capability, request.readonly))
+        self._publish(volume, self._place(request.target_path), VolumeUse(request.volume_capability, request.readonly))
         return csi_pb2.NodePublishVolumeResponse()
 
     async def NodeUnpublishVolume(
@@ -158,8 +158,8 @@ class NodeModel(ModelService, services.Node):
             node_id=self.facts.node_id, max_volumes_per_node=self.facts.max_volumes, accessible_topology=topology
         )
 
-    def _place(self, path: str) -> Place:
-        return Place(self.facts.node_id, path.rstrip("/") or "/")
+    def _place(self, path: str) -> NodePath:
+        return NodePath(self.facts.node_id, path.rstrip("/") or "/")
 
     def _volume_at(self, volume_id: str, path: str) -> ModelVolume:
         volume = self._volume(volume_id)
@@ -192,7 +192,7 @@ class NodeModel(ModelService, services.Node):
         if self._place(path) not in volume.staged:
             raise FailedPrecondition(f"the volume {volume.id} is not staged at {path}")
 
-    def _publish(self, volume: ModelVolume, place: Place, use: Use) -> None:
+    def _publish(self, volume: ModelVolume, place: NodePath, use: VolumeUse) -> None:
         before = volume.published.get(place)
         if before is not None and before != use:
             raise AlreadyExists(
@@ -208,7 +208,7 @@ class NodeModel(ModelService, services.Node):
             volume.write(len(volume.blocks))  # a workload that may write is taken to do so, for snapshots to differ
         volume.published[place] = use
 
-    def _unpublish(self, volume: ModelVolume, place: Place) -> None:
+    def _unpublish(self, volume: ModelVolume, place: NodePath) -> None:
         self._targets.remove(place.path)
         volume.published.pop(place, None)
         if volume.ephemeral and not volume.published:

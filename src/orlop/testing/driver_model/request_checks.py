@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LONGEST_NAME: Final = 128
 _BANNED_IN_NAMES: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-Mode = csi_pb2.VolumeCapability.AccessMode
-WORKLOAD_MODES: Final = frozenset({Mode.SINGLE_NODE_SINGLE_WRITER, Mode.SINGLE_NODE_MULTI_WRITER})
+AccessMode = csi_pb2.VolumeCapability.AccessMode
+WORKLOAD_MODES: Final = frozenset({AccessMode.SINGLE_NODE_SINGLE_WRITER, AccessMode.SINGLE_NODE_MULTI_WRITER})
 
 
 def demand_fields(request: Message, *names: str) -> None:
@@ -55,10 +55,12 @@ def check_capability(capability: csi_pb2.VolumeCapability, allowed: frozenset[st
     if capability.WhichOneof("access_type") is None:
         raise InvalidArgument("a volume capability has no access type: either block or mount is required")
     mode = capability.access_mode.mode
-    if mode == Mode.UNKNOWN:
+    if mode == AccessMode.UNKNOWN:
         raise InvalidArgument("a volume capability has no access mode: one is required")
     if mode in WORKLOAD_MODES and "SINGLE_NODE_MULTI_WRITER" not in allowed:
-        raise InvalidArgument(f"the access mode {Mode.Mode.Name(mode)} needs the capability SINGLE_NODE_MULTI_WRITER")
+        raise InvalidArgument(
+            f"the access mode {AccessMode.Mode.Name(mode)} needs the capability SINGLE_NODE_MULTI_WRITER"
+        )
 
 
 def check_capabilities(capabilities: Sequence[csi_pb2.VolumeCapability], allowed: frozenset[str]) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from orlop.csi.error_codes import Aborted, InvalidArgument, NotFound, Unimplemented
 from orlop.csi.proto import csi_pb2
 from orlop.testing.driver_model.facts import GIBIBYTE, AbilityGroup, DriverFacts
-from orlop.testing.driver_model.storage import Kept, ModelSnapshot, ModelVolume, Shelf, Storage
+from orlop.testing.driver_model.storage import ModelItem, ModelSnapshot, ModelVolume, Shelf, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orlop.foundation.clock import Clock
 
-Item = TypeVar("Item", bound=Kept)
+Item = TypeVar("Item", bound=ModelItem)
 LONGEST_TOKEN: Final = 18
 ListRequest = csi_pb2.ListVolumesRequest | csi_pb2.ListSnapshotsRequest | csi_pb2.ControllerListVolumeHealthRequest
 

@@ -17,7 +17,7 @@ from orlop.testing.driver_model.storage import (
     ModelSnapshot,
     ModelVolume,
     Storage,
-    Version,
+    WriteNumber,
 )
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _is_asked_for(snapshot: ModelSnapshot, request: csi_pb2.ListSnapshotsRequest
     return request.snapshot_id in {"", snapshot.id} and request.source_volume_id in {"", snapshot.source_volume_id}
 
 
-def _changed(base: Mapping[Block, Version], target: Mapping[Block, Version]) -> list[Block]:
+def _changed(base: Mapping[Block, WriteNumber], target: Mapping[Block, WriteNumber]) -> list[Block]:
     return sorted(block for block, version in target.items() if base.get(block) != version)
 
 

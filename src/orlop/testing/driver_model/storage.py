@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES: Final = 1 << 20
 Block = int
-Version = int
+WriteNumber = int
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class VolumeUse:
     """How somebody uses a volume: attached to a node, staged or published at a path."""
 
     capability: csi_pb2.VolumeCapability
@@ -29,7 +29,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePath:
     """A path on a node."""
 
     node_id: str
@@ -47,11 +47,11 @@ class ModelVolume:
     topology: tuple[Mapping[str, str], ...] = ()
     mutable_parameters: dict[str, str] = field(default_factory=dict)
     ephemeral: bool = False
-    attached: dict[str, Use] = field(default_factory=dict)
-    staged: dict[Place, Use] = field(default_factory=dict)
-    published: dict[Place, Use] = field(default_factory=dict)
+    attached: dict[str, VolumeUse] = field(default_factory=dict)
+    staged: dict[NodePath, VolumeUse] = field(default_factory=dict)
+    published: dict[NodePath, VolumeUse] = field(default_factory=dict)
     # Which blocks hold data, and which write was the last to change each: what snapshots of it are compared by.
-    blocks: dict[Block, Version] = field(default_factory=dict)
+    blocks: dict[Block, WriteNumber] = field(default_factory=dict)
     writes: int = 0
     health: list[csi_pb2.VolumeHealth.VolumeHealthEntry] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class ModelVolume:
         self.writes += 1
         self.blocks[block] = self.writes
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, place: NodePath) -> bool:
         return place in self.staged or place in self.published
 
     def nodes_using(self) -> list[str]:
@@ -75,7 +75,7 @@ class ModelSnapshot:
     source_volume_id: str
     size: int
     taken: datetime
-    blocks: Mapping[Block, Version]
+    blocks: Mapping[Block, WriteNumber]
     group_id: str = ""
 
 
@@ -88,7 +88,7 @@ class ModelGroupSnapshot:
     taken: datetime
 
 
-class Kept(Protocol):
+class ModelItem(Protocol):
     """What a shelf holds."""
 
     id: str
@@ -96,7 +96,7 @@ class Kept(Protocol):
     name: str
 
 
-Item = TypeVar("Item", bound=Kept)
+Item = TypeVar("Item", bound=ModelItem)
 
 
 class Shelf(Generic[Item]):

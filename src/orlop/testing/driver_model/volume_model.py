@@ -11,7 +11,7 @@ from orlop.csi.proto import csi_pb2, services
 from orlop.testing.driver_model import request_checks as checks
 from orlop.testing.driver_model.facts import GIBIBYTE
 from orlop.testing.driver_model.service import ModelService, page_of
-from orlop.testing.driver_model.storage import Block, ModelVolume, Version
+from orlop.testing.driver_model.storage import Block, ModelVolume, WriteNumber
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,7 +160,7 @@ class VolumesModel(ModelService, services.Controller):
             )
         )
 
-    def _content(self, request: csi_pb2.CreateVolumeRequest) -> tuple[int, Mapping[Block, Version]]:
+    def _content(self, request: csi_pb2.CreateVolumeRequest) -> tuple[int, Mapping[Block, WriteNumber]]:
         """How large the source is, and what is in it."""
         source = request.volume_content_source
         match source.WhichOneof("type"):

@@ -13,7 +13,7 @@ from orlop.testing.explorer.driver_seam import LifeConnection, explored_methods
 from orlop.testing.explorer.effects import Ways, carry_out
 from orlop.testing.explorer.histories import Bounds, DoesNotRepeatItself
 from orlop.testing.explorer.lives import EffectWithoutLease, EndedByItself, LeaseLost, Life, Process
-from orlop.testing.explorer.search import Broken, Explored, explore, explore_randomly, replay
+from orlop.testing.explorer.search import Broken, ExplorerReport, explore, explore_randomly, replay
 from orlop.testing.explorer.stage import Act, CannotBeEnded, EndedUnheard, NoRest, Stage
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "EffectWithoutLease",
     "EndedByItself",
     "EndedUnheard",
-    "Explored",
     "ExploredTransport",
+    "ExplorerReport",
     "LeaseLost",
     "Life",
     "LifeConnection",

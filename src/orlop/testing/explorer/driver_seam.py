@@ -53,10 +53,10 @@ class _Caller:
 
 
 _CALLER: Final[ContextVar[_Caller]] = ContextVar("_CALLER")
-Serve: TypeAlias = Callable[[Message], Awaitable[Message]]
+ServeRpc: TypeAlias = Callable[[Message], Awaitable[Message]]
 
 
-def _explored(process: Process, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
+def _explored(process: Process, rpc: Rpc[Any, Any], serve: ServeRpc) -> ServeRpc:
     async def answer(request: Message) -> Message:
         try:
             return await carry_out(

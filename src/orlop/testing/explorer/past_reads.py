@@ -27,7 +27,7 @@ ANY_VERSION: Final = ("resourceVersion", "0")
 OF_NO_PAST: Final = frozenset({"resourceVersion", "resourceVersionMatch", "limit"})
 """The first two are chosen here; with the version 0 a server gives all, whatever the limit."""
 
-Ask: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
+SendRequest: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 def may_be_of_the_past(request: HttpRequest, resource: str) -> bool:
@@ -35,7 +35,7 @@ def may_be_of_the_past(request: HttpRequest, resource: str) -> bool:
     return request.method == "GET" and ANY_VERSION in request.query and resource.count("/") <= 1
 
 
-async def past_answers(request: HttpRequest, resource: str, ask: Ask) -> list[HttpResponse]:
+async def past_answers(request: HttpRequest, resource: str, ask: SendRequest) -> list[HttpResponse]:
     """As it was before the last change, before the one before that, and so on: as many as there are choices."""
     about_one = "/" in resource
     listing = _listing_of_one(request) if about_one else request

@@ -60,7 +60,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Explored:
+class ExplorerReport:
     """What was played. `choices` are those of the undisturbed run."""
 
     histories: int
@@ -84,7 +84,7 @@ class Broken(AssertionError):
         super().__init__(_told(played, histories))
 
 
-def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> Explored:  # noqa: B008 - a value, and frozen
+def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> ExplorerReport:  # noqa: B008 - a value, and frozen
     with _without_old_garbage():
         search = _Search(scenario)
         undisturbed = search.play(following(()))
@@ -104,7 +104,7 @@ def explore_randomly(
     seed: int,
     histories: int,
     bounds: Bounds = Bounds(),  # noqa: B008 - a value, and frozen
-) -> Explored:
+) -> ExplorerReport:
     """The same seed, the same histories."""
     with _without_old_garbage():
         search = _Search(scenario)
@@ -174,12 +174,12 @@ class _Search:
                 raise DoesNotRepeatItself(f"{history_text(history)}: {_passage(was)} has become {_passage(now)}")
         return played
 
-    def explored(self, undisturbed: Played, bounds: Bounds) -> Explored:
+    def explored(self, undisturbed: Played, bounds: Bounds) -> ExplorerReport:
         """ValueError: a name in `only` that is misspelt would look like a controller that nothing breaks."""
         if unknown := sorted(bounds.only - self._offered):
             can = quoted(sorted(self._offered)) or "nothing"
             raise ValueError(f"`only` names what can never happen there: {quoted(unknown)}. What can: {can}")
-        return Explored(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
+        return ExplorerReport(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
 
     def _shortened(self, played: Played) -> Played:
         """Without the departures that it breaks without as well."""

@@ -11,21 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from orlop.host.host_errors import HostError
-from orlop.testing.kill_points import Moment
+from orlop.testing.kill_points import KillMoment
 
 
 class Faults:
     """By the name of the function that is to fail, such as `bind` or `write_record`."""
 
     def __init__(self) -> None:
-        self._due: defaultdict[tuple[str, Moment], deque[int]] = defaultdict(deque)
+        self._due: defaultdict[tuple[str, KillMoment], deque[int]] = defaultdict(deque)
         self._calls: Counter[str] = Counter()
 
-    def fail(self, function: str, number: int, *, times: int = 1, moment: Moment = Moment.BEFORE) -> None:
+    def fail(self, function: str, number: int, *, times: int = 1, moment: KillMoment = KillMoment.BEFORE) -> None:
         """AFTER: the world has changed and the caller learns of an error, as when making it durable failed."""
         self._due[function, moment].extend([number] * times)
 
-    def next(self, function: str, moment: Moment = Moment.BEFORE) -> int | None:
+    def next(self, function: str, moment: KillMoment = KillMoment.BEFORE) -> int | None:
         """With which error its next call fails; None: it does not."""
         due = self._due.get((function, moment))
         return due[0] if due else None
@@ -40,11 +40,11 @@ class Faults:
     @contextmanager
     def around(self, function: str) -> Iterator[None]:
         self._calls[function] += 1
-        self._raise_if_due(function, Moment.BEFORE)
+        self._raise_if_due(function, KillMoment.BEFORE)
         yield
-        self._raise_if_due(function, Moment.AFTER)
+        self._raise_if_due(function, KillMoment.AFTER)
 
-    def _raise_if_due(self, function: str, moment: Moment) -> None:
+    def _raise_if_due(self, function: str, moment: KillMoment) -> None:
         due = self._due[function, moment]
         if due:
             number = due.popleft()

@@ -16,7 +16,7 @@ from orlop.kube.client import MergePatch
 from orlop.kube.kinds import NODE as NODE_KIND
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, uid
-from orlop.testing.kill_points import Moment
+from orlop.testing.kill_points import KillMoment
 from support.kubelet.volume_worlds import DRIVER, NODE_NAME, World, volume_world
 
 POD = PodFacts("u1", ObjectName("ns1", "web-0"), fs_group=2000)
@@ -98,7 +98,7 @@ async def test_a_volume_is_given_to_its_pods_group_and_a_failure_of_that_is_trie
         await world.csi_driver(attachRequired=False, fsGroupPolicy="File")
         await world.bound_claim()
         pod = await world.claimed_pod(securityContext={"fsGroup": 2000})
-        world.machine.faults.fail("give_to_group", 5, moment=Moment.BEFORE)
+        world.machine.faults.fail("give_to_group", 5, moment=KillMoment.BEFORE)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
             (target,) = world.machine.group_of

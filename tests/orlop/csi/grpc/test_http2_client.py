@@ -21,8 +21,8 @@ from orlop.csi.error_codes import (
 )
 from orlop.csi.grpc.header_blocks import timeout_text
 from orlop.csi.grpc.http2_call import STREAM_WINDOW
-from orlop.csi.grpc.http2_client import CONNECTION_WINDOW, Answered, Ended, Http2Client
-from orlop.csi.grpc.http2_connection import Asked, Http2Connection
+from orlop.csi.grpc.http2_client import CONNECTION_WINDOW, CallEnded, Http2Client, ResponseReceived
+from orlop.csi.grpc.http2_connection import Http2Connection, RequestReceived
 from orlop.csi.transport import LARGEST_MESSAGE, Shape
 from support.csi.http2_bytes import (
     ACK,
@@ -74,7 +74,7 @@ def sent(client: Http2Client) -> list[tuple[int, int, int, object]]:
 
 def error_of_call(client: Http2Client, received: bytes) -> CsiError:
     """What the only call ends with."""
-    ends = [event for event in client.receive(received) if isinstance(event, Ended)]
+    ends = [event for event in client.receive(received) if isinstance(event, CallEnded)]
     assert len(ends) == 1
     assert ends[0].error is not None
     return ends[0].error
@@ -106,16 +106,16 @@ class Pair:
             for start in range(0, len(down), piece):
                 self._hear(down[start : start + piece])
 
-    def _serve(self, data: bytes) -> list[Asked]:
-        return [event for event in self.server.receive(data, 0.0) if isinstance(event, Asked)]
+    def _serve(self, data: bytes) -> list[RequestReceived]:
+        return [event for event in self.server.receive(data, 0.0) if isinstance(event, RequestReceived)]
 
     def _hear(self, data: bytes) -> None:
         for event in self.client.receive(data):
             match event:
-                case Answered(call, payload):
+                case ResponseReceived(call, payload):
                     self.answers.setdefault(call, []).append(payload)
                     self.client.taken(call, payload)
-                case Ended(call, error):
+                case CallEnded(call, error):
                     self.ended[call] = error
 
 
@@ -223,7 +223,7 @@ def test_calls_beyond_what_the_server_takes_at_a_time_wait_for_their_turn():
     client.cancel(calls[2])
     client.receive(answer(1, b""))
     assert [stream for kind, _, stream, _ in sent(client) if kind == HEADERS] == [5]
-    assert client.receive(answer(5, b"x")) == [Answered(calls[3], b"x"), Ended(calls[3], None)]
+    assert client.receive(answer(5, b"x")) == [ResponseReceived(calls[3], b"x"), CallEnded(calls[3], None)]
 
 
 def test_a_call_that_the_server_refused_to_begin_has_another_turn_when_one_has_ended():
@@ -232,9 +232,9 @@ def test_a_call_that_the_server_refused_to_begin_has_another_turn_when_one_has_e
     client.to_send()
     assert client.receive(reset(3, 7)) == []
     assert sent(client) == []
-    assert client.receive(answer(1, b"x")) == [Answered(first, b"x"), Ended(first, None)]
+    assert client.receive(answer(1, b"x")) == [ResponseReceived(first, b"x"), CallEnded(first, None)]
     assert [(stream, payload) for kind, _, stream, payload in sent(client) if kind == DATA] == [(5, message(b"2"))]
-    assert client.receive(answer(5, b"y")) == [Answered(second, b"y"), Ended(second, None)]
+    assert client.receive(answer(5, b"y")) == [ResponseReceived(second, b"y"), CallEnded(second, None)]
 
 
 def test_a_call_that_is_refused_again_and_again_is_unavailable():
@@ -242,7 +242,9 @@ def test_a_call_that_is_refused_again_and_again_is_unavailable():
     call = client.ask(PATH, b"", 5.0)
     events = [event for stream in range(1, 100, 2) for event in client.receive(reset(stream, 7))]
 
-    assert [(event.call, type(event.error)) for event in events if isinstance(event, Ended)] == [(call, Unavailable)]
+    assert [(event.call, type(event.error)) for event in events if isinstance(event, CallEnded)] == [
+        (call, Unavailable)
+    ]
 
 
 def test_a_call_that_is_cancelled_is_broken_off_and_what_still_comes_of_it_is_passed_over():
@@ -341,8 +343,8 @@ def test_headers_that_only_announce_others_are_passed_over():
     client.ask(PATH, b"", 5.0)
 
     assert client.receive(headers_frame(1, ((":status", "103"),)) + answer(1, b"x")) == [
-        Answered(1, b"x"),
-        Ended(1, None),
+        ResponseReceived(1, b"x"),
+        CallEnded(1, None),
     ]
 
 
@@ -353,7 +355,7 @@ def test_a_server_that_goes_answers_what_it_has_seen_and_nothing_else():
 
     assert [event.call for event in events] == [calls[2]]
     assert client.is_leaving
-    assert client.receive(answer(wire(calls[0]), b"x")) == [Answered(calls[0], b"x"), Ended(calls[0], None)]
+    assert client.receive(answer(wire(calls[0]), b"x")) == [ResponseReceived(calls[0], b"x"), CallEnded(calls[0], None)]
     assert not client.is_idle
 
 
@@ -373,7 +375,7 @@ def test_a_connection_that_is_gone_ends_all_calls_also_those_that_waited():
     calls = [client.ask(PATH, b"", 5.0) for _ in range(2)]
     ended = client.end("it broke")
 
-    assert [(event.call, type(event.error)) for event in ended if isinstance(event, Ended)] == [
+    assert [(event.call, type(event.error)) for event in ended if isinstance(event, CallEnded)] == [
         (call, Unavailable) for call in calls
     ]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orlop.csi.error_codes import Code, NotFound
 from orlop.csi.grpc.header_blocks import HeaderReader
-from orlop.csi.grpc.http2_connection import Asked, Http2Connection, Opened
-from orlop.csi.grpc.http2_frames import BrokenProtocol, ErrorCode
+from orlop.csi.grpc.http2_connection import CallOpened, Http2Connection, RequestReceived
+from orlop.csi.grpc.http2_frames import ErrorCode, Http2ProtocolError
 from orlop.csi.transport import LARGEST_MESSAGE, Shape
 from support.csi.http2_bytes import (
     CONTINUATION,
@@ -47,7 +47,7 @@ def test_a_call_comes_out_as_its_path_its_message_and_its_time():
     talk = Talk()
     events = talk.say(request(1, CALL, b"hello", grpc_timeout="1500m"))
 
-    assert events == [Opened(1, 1.5), Asked(1, CALL, Shape.UNARY, b"hello")]
+    assert events == [CallOpened(1, 1.5), RequestReceived(1, CALL, Shape.UNARY, b"hello")]
 
 
 def test_an_answer_goes_out_as_headers_a_message_and_trailers():
@@ -96,7 +96,7 @@ TIMEOUTS = {"1H": 3600, "2M": 120, "99999999S": 99999999, "5m": 0.005, "7u": 7e-
 @pytest.mark.parametrize("text", TIMEOUTS)
 def test_a_time_is_read_in_each_of_its_units(text: str):
     [opened, _] = Talk().say(request(1, CALL, grpc_timeout=text))
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, CallOpened)
     assert opened.within == pytest.approx(TIMEOUTS[text])
 
 
@@ -119,7 +119,7 @@ def test_calls_are_the_same_however_they_are_cut(messages: list[bytes], places: 
     connection = Http2Connection(shape_of, 0.0)
     events = [e for start, end in pairwise(bounds) for e in connection.receive(sent[start:end], 0.0)]
 
-    asked = [event for event in events if isinstance(event, Asked)]
+    asked = [event for event in events if isinstance(event, RequestReceived)]
     assert [(a.stream, a.message) for a in asked] == list(zip(numbers, messages, strict=False))
 
 
@@ -140,10 +140,10 @@ def test_whatever_comes_ends_in_events_or_in_one_farewell(pieces: list[bytes]):
     opened: set[int] = set()
     for piece in pieces:
         for event in talk.say(piece):
-            if isinstance(event, Opened):
+            if isinstance(event, CallOpened):
                 opened.add(event.stream)
             assert event.stream in opened
-            if isinstance(event, Asked):
+            if isinstance(event, RequestReceived):
                 talk.connection.send(event.stream, b"x" * 100)
                 talk.connection.finish(event.stream)
     farewells = [kind for kind, *_ in talk.heard() if kind == GOAWAY]
@@ -167,8 +167,8 @@ def test_headers_that_repeat_themselves_are_read_from_the_table():
         talk.say(frame(HEADERS, block, stream=number, flags=END_HEADERS))
         talk.say(data(number, message(b"x"), ends=True))
 
-    assert [e.within for e in talk.events if isinstance(e, Opened)] == list(range(1, 41, 2))
-    assert [e.stream for e in talk.events if isinstance(e, Asked)] == list(range(1, 41, 2))
+    assert [e.within for e in talk.events if isinstance(e, CallOpened)] == list(range(1, 41, 2))
+    assert [e.stream for e in talk.events if isinstance(e, RequestReceived)] == list(range(1, 41, 2))
 
 
 # ---- calls that are refused ------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ def test_a_call_that_is_refused_is_told_why_and_the_connection_goes_on(what: str
     assert told is code
     assert sentence in words
     assert talk.connection.is_idle
-    assert not [event for event in talk.events if isinstance(event, Asked)]
+    assert not [event for event in talk.events if isinstance(event, RequestReceived)]
     talk.say(request(3, CALL))
-    assert talk.events[-1] == Asked(3, CALL, Shape.UNARY, b"")
+    assert talk.events[-1] == RequestReceived(3, CALL, Shape.UNARY, b"")
 
 
 def test_who_compresses_is_told_what_is_taken():
@@ -368,7 +368,7 @@ def test_blocks_of_any_bytes_are_read_as_the_library_reads_them(blocks: list[byt
         try:
             expected = [tuple(field) for field in theirs.decode(block, raw=True)]
         except hpack.HPACKError:
-            with pytest.raises(BrokenProtocol):
+            with pytest.raises(Http2ProtocolError):
                 ours.read(block)
             return
         assert list(ours.read(block)) == expected

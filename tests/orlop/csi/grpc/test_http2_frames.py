@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from orlop.csi.grpc.http2_frames import (
     LONGEST_BLOCK,
-    BrokenProtocol,
     Data,
     ErrorCode,
-    Event,
-    FrameReader,
+    FrameEvent,
     GoAway,
     Headers,
+    Http2FrameReader,
+    Http2ProtocolError,
     Ignored,
     Ping,
     Reset,
-    Settings,
-    SettingsTaken,
+    SettingsAck,
+    SettingsFrame,
     WindowUpdate,
 )
 from support.csi.http2_bytes import (
@@ -50,18 +50,18 @@ from support.csi.http2_bytes import (
 )
 
 
-def read(*pieces: bytes) -> list[Event]:
-    reader = FrameReader()
+def read(*pieces: bytes) -> list[FrameEvent]:
+    reader = Http2FrameReader()
     return [event for piece in pieces for event in reader.feed(piece)]
 
 
-def read_until_broken(*pieces: bytes) -> list[Event | ErrorCode]:
-    reader = FrameReader()
-    events: list[Event | ErrorCode] = []
+def read_until_broken(*pieces: bytes) -> list[FrameEvent | ErrorCode]:
+    reader = Http2FrameReader()
+    events: list[FrameEvent | ErrorCode] = []
     try:
         for piece in pieces:
             events.extend(reader.feed(piece))
-    except BrokenProtocol as broken:
+    except Http2ProtocolError as broken:
         return [*events, broken.code]
     return events
 
@@ -89,14 +89,14 @@ def test_every_frame_is_told_as_it_is():
     )
 
     assert events == [
-        Settings({}),
+        SettingsFrame({}),
         Headers(1, b"block", False),
         Headers(3, b"block", True),
         Headers(5, b"onetwothree", True),
         Data(1, b"data", 4, False),
         Data(1, b"data", 8, True),
-        Settings({4: 1 << 20, 99: 7}),
-        SettingsTaken(),
+        SettingsFrame({4: 1 << 20, 99: 7}),
+        SettingsAck(),
         WindowUpdate(0, 5),
         WindowUpdate(1, 5),
         Ping(b"12345678", False),
@@ -125,7 +125,7 @@ def test_the_same_bytes_say_the_same_in_any_pieces(stream: bytes, cuts: set[int]
 
 @given(st.binary(max_size=300), st.sampled_from([b"", PREFACE, GREETING]))
 def test_nonsense_is_an_event_or_a_broken_protocol(nonsense: bytes, before: bytes):
-    with suppress(BrokenProtocol):
+    with suppress(Http2ProtocolError):
         read(before + nonsense)
 
 
@@ -198,8 +198,8 @@ def test_what_breaks_the_protocol_is_told_with_its_code(what: str):
 
 @given(st.integers(1, 16_384), st.binary(max_size=100))
 def test_no_more_is_held_than_has_come(claimed: int, arrived: bytes):
-    reader = FrameReader()
+    reader = Http2FrameReader()
     begun = frame(DATA, arrived[: claimed - 1], stream=1, claims=claimed)
-    assert list(reader.feed(GREETING + begun)) == [Settings({})]
+    assert list(reader.feed(GREETING + begun)) == [SettingsFrame({})]
 
     assert len(reader._unread) == len(begun)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from orlop.csi.error_codes import Code, NotFound
 from orlop.csi.grpc import http2_connection
-from orlop.csi.grpc.http2_connection import Asked, Dropped
+from orlop.csi.grpc.http2_connection import CallDropped, RequestReceived
 from orlop.csi.grpc.http2_frames import ErrorCode
 from orlop.csi.transport import LARGEST_MESSAGE
 from support.csi.http2_bytes import (
@@ -154,7 +154,7 @@ def test_a_reset_forgets_what_was_still_to_be_sent():
     talk.say(request(1, CALL))
     answer(talk, 1, 100_000)
     talk.heard()
-    assert talk.say(reset(1)) == [Dropped(1)]
+    assert talk.say(reset(1)) == [CallDropped(1)]
     talk.say(window(1 << 20), window(1 << 20, 1))
 
     assert talk.heard() == []
@@ -197,7 +197,7 @@ def test_a_large_message_is_allowed_exactly_what_it_said_it_has():
     talk.say(*rest)
 
     asked = talk.events[-1]
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, RequestReceived)
     assert asked.message == bytes(LARGEST_MESSAGE)
 
 
@@ -221,7 +221,7 @@ def test_many_large_messages_are_allowed_a_few_at_a_time_and_all_arrive():
             talk.say(*uploads.pop(number)[2:])
         allowed |= granted(talk)
 
-    assert sum(isinstance(event, Asked) for event in talk.events) == 20
+    assert sum(isinstance(event, RequestReceived) for event in talk.events) == 20
 
 
 def test_what_a_stream_was_allowed_is_free_again_when_it_is_reset():
@@ -296,7 +296,7 @@ def test_who_resets_streams_as_fast_as_he_makes_them_is_let_go():
         talk.say(request(number, CALL), reset(number))
 
     assert talk.code() == ("connection", ErrorCode.ENHANCE_YOUR_CALM)
-    assert sum(isinstance(event, Asked) for event in talk.events) == http2_connection.MOST_RESETS + 1
+    assert sum(isinstance(event, RequestReceived) for event in talk.events) == http2_connection.MOST_RESETS + 1
 
 
 def test_resets_now_and_then_are_nothing_to_mind():

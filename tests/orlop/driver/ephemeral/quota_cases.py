@@ -21,7 +21,7 @@ from orlop.driver.ephemeral.publish_request_rules import AdminLimits
 from orlop.driver.ephemeral.upkeep.quota_watch import QuotaWatch, why_limits_cannot_be_held
 from orlop.driver.ephemeral.upkeep.volume_health import VolumeHealth
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.host.folders.project_quota import ProjectLimits
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderState
@@ -45,7 +45,7 @@ class Node:
         self.room = room
         self.target = room.joinpath("kubelet", *names_of(UID))
         self.host = LinuxNodeHost(str(room / "work"), str(room / "kubelet"))
-        self.clock, self.log = VirtualClock(), list[Entry]()
+        self.clock, self.log = VirtualClock(), list[LogEntry]()
         book = read_index(self.host.workdir, Moment(0.0, 0.0))
         log = collecting_log(self.log)
         self.folders = Folders(self.host, book, threads=right_here, clock=self.clock, log=log)

@@ -10,7 +10,7 @@ from orlop.csi.error_codes import Internal, Unavailable
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.records.ephemeral_folder import Burial
 from orlop.testing.fake_host import FakeMachine
-from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.kill_points import KillMoment
 from support.afterlife.ephemeral_node import (
     ID,
     LIFESPAN,

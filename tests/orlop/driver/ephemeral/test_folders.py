@@ -21,8 +21,7 @@ from orlop.driver.ephemeral.afterlife.retention_rules import Moment
 from orlop.driver.ephemeral.folder_index import FolderIndex, read_index, start_index
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
-from orlop.testing.kill_points import KillPoints, explore_kills
-from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
 from support.afterlife.ephemeral_node import (
     ID,
     LIFESPAN,

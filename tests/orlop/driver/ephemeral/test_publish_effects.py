@@ -18,8 +18,7 @@ from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.records.ephemeral_folder import Owner, decode_record
 from orlop.testing.fake_host import FakeMachine
-from orlop.testing.kill_points import KillPoints
-from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.kill_points import KillMoment, KillPoints
 from support.afterlife.ephemeral_node import (
     ID,
     UID,

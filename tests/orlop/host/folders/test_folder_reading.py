@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from orlop.host.folders import folder_reading, read_only_walk
-from orlop.host.folders.folder_reading import Listed, list_folder, read_file
+from orlop.host.folders.folder_reading import FolderEntry, list_folder, read_file
 from orlop.host.folders.read_only_walk import Problems
 from orlop.host.folders.tar_stream import TarStream
 from orlop.host.host_errors import HostError
@@ -25,7 +25,7 @@ from support.host.trees import TREES, Entry, File, Folder, Special, plant, seen
 from support.random_tests import FEW
 
 
-def listed(folder: Path, path: str = "") -> list[Listed]:
+def listed(folder: Path, path: str = "") -> list[FolderEntry]:
     with folder_descriptor(folder) as descriptor:
         return list(list_folder(descriptor, path))
 

@@ -10,8 +10,8 @@ import pytest
 from conftest import SOAK
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import (
+    DescriptorUse,
     Mounts,
-    Use,
     is_folder,
     make_folder,
     names_in,
@@ -28,7 +28,7 @@ ENOUGH = 5_000 if SOAK else 100
 
 def reached(root: Path, *names: str, mounts: Mounts = Mounts.CROSSED) -> int:
     """The inode that the names lead to."""
-    with opened_root(str(root)) as opened, opened_below(opened, names, Use.FOLDER_HANDLE, mounts) as folder:
+    with opened_root(str(root)) as opened, opened_below(opened, names, DescriptorUse.FOLDER_HANDLE, mounts) as folder:
         return os.fstat(folder).st_ino
 
 
@@ -161,7 +161,7 @@ def test_whoever_swaps_a_folder_for_a_link_while_we_walk_leads_us_nowhere(tmp_pa
     with descriptor(root) as opened, swapped_again_and_again(root / "pods", root / "swap"):
         while len(outcomes) < 2 or min(outcomes.values()) < ENOUGH:
             try:
-                parent = open_below(opened, ("pods", "one"), Use.FOLDER_HANDLE, Mounts.CROSSED)
+                parent = open_below(opened, ("pods", "one"), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
             except HostError as error:
                 outcomes[error.errno] += 1
                 continue

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import SOAK
 from orlop.host.host_errors import HostError
-from orlop.host.kernel.confined_paths import Mounts, Use, open_below
+from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, open_below
 from orlop.host.mounts import mounts
 from orlop.host.mounts.mount_option_rules import AccessTimes, MountOptions
 from support.host.kernel_rooms import descriptor, mount_points_of, other_namespace, run, swapped_again_and_again
@@ -232,12 +232,12 @@ def test_a_target_swapped_for_a_link_while_we_mount_and_unmount_harms_nobody(sou
     with descriptor(room) as root, swapped_again_and_again(room / "pod", room / "swap"):
         while min(bound, refused) < ENOUGH:
             try:
-                parent = open_below(root, ("pod",), Use.FOLDER_HANDLE, Mounts.CROSSED)
+                parent = open_below(root, ("pod",), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
             except HostError:
                 refused += 1
                 continue
             with descriptor(source, os.O_PATH) as held:
-                target = open_below(parent, ("mount",), Use.FOLDER_HANDLE, Mounts.CROSSED)
+                target = open_below(parent, ("mount",), DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
                 mounts.bind(held, target, PLAIN)
                 os.close(target)
                 bound += mounts.unmount(parent, "mount")

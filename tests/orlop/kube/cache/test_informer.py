@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orlop.foundation.structured_log import Entry, collecting_log, silent_log
+from orlop.foundation.structured_log import LogEntry, collecting_log, silent_log
 from orlop.kube.api_errors import CacheBehind, NotConnected
 from orlop.kube.cache.informer import Informer, Watched, without_managed_fields
 from orlop.kube.cache.informers import Informers
@@ -97,7 +97,7 @@ async def test_a_listener_that_comes_late_is_told_of_all_there_is():
 
 
 async def test_a_listener_that_fails_keeps_the_news_from_nobody():
-    server, entries = ModelServer(), list[Entry]()
+    server, entries = ModelServer(), list[LogEntry]()
     informer = make(server, log=collecting_log(entries))
     informer.add_listener(lambda _: 1 / 0)
     async with running(informer) as told:
@@ -224,7 +224,7 @@ async def test_a_server_that_wants_to_be_left_alone_is():
 
 
 async def test_a_watch_that_is_forbidden_is_logged_once_and_tried_on():
-    server, entries = ModelServer(), list[Entry]()
+    server, entries = ModelServer(), list[LogEntry]()
     informer = make(server, log=collecting_log(entries))
     server.refuse = lambda asked: status(403, "Forbidden") if "watch=true" in asked.target else None
     async with running(informer):
@@ -292,7 +292,7 @@ async def test_what_nobody_reads_is_dropped_before_it_is_kept():
 
 
 async def test_an_object_that_cannot_be_transformed_is_kept_as_it_came():
-    server, entries = ModelServer(), list[Entry]()
+    server, entries = ModelServer(), list[LogEntry]()
     server.put(PV, "a")
     informer = make(server, Watched(PV, transform=lambda obj: obj["nonsense"]), collecting_log(entries))
     async with running(informer):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from onenode.apiserver.kinds import core_kind_rules
 from orlop.kube.events.event_bodies import (
+    ObjectReference,
     Occurrence,
-    Reference,
     Repetitions,
     Reporter,
     core_form,
@@ -22,12 +22,12 @@ from orlop.kube.events.event_bodies import (
 )
 
 FIRST = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
-CLAIM = Reference("v1", "PersistentVolumeClaim", "data", "ns", "u1")
+CLAIM = ObjectReference("v1", "PersistentVolumeClaim", "data", "ns", "u1")
 REPORTER = Reporter("orlop.dev/provisioner", "pod-1")
 
 
 def told(
-    regarding: Reference = CLAIM, *, note: str = "no room", reason: str = "Failed", action: str = ""
+    regarding: ObjectReference = CLAIM, *, note: str = "no room", reason: str = "Failed", action: str = ""
 ) -> Occurrence:
     return make_occurrence(regarding, warning=True, reason=reason, note=note, action=action, related=None)
 
@@ -70,7 +70,7 @@ def test_what_happened_more_than_once_is_a_series():
 
 
 def test_an_event_of_an_object_without_a_namespace_goes_into_default():
-    volume = told(Reference("v1", "PersistentVolume", "pv"))
+    volume = told(ObjectReference("v1", "PersistentVolume", "pv"))
 
     assert new_form("x", volume, REPORTER, seen())["metadata"]["namespace"] == "default"
     assert "namespace" not in new_form("x", volume, REPORTER, seen())["regarding"]
@@ -78,7 +78,7 @@ def test_an_event_of_an_object_without_a_namespace_goes_into_default():
 
 def test_a_name_holds_the_object_and_the_moment():
     assert event_name(told(), 0x18AB) == "data.18ab"
-    long = event_name(told(Reference("v1", "Pod", "x" * 253, "ns")), 2**62)
+    long = event_name(told(ObjectReference("v1", "Pod", "x" * 253, "ns")), 2**62)
     assert len(long) == 253
     assert long.endswith(".4000000000000000")
 
@@ -95,10 +95,10 @@ def test_what_is_cut_off_is_still_text_and_short_enough(text: str, longest: int)
 WORDS = st.text(max_size=200)
 
 
-@pytest.mark.parametrize("regarding", [CLAIM, Reference("v1", "PersistentVolume", "pv")])
+@pytest.mark.parametrize("regarding", [CLAIM, ObjectReference("v1", "PersistentVolume", "pv")])
 @given(note=st.text(max_size=2000), reason=WORDS, action=WORDS, instance=st.text(min_size=1), count=st.integers(1, 5))
 def test_kubernetes_takes_it_whatever_it_tells(
-    regarding: Reference, note: str, reason: str, action: str, instance: str, count: int
+    regarding: ObjectReference, note: str, reason: str, action: str, instance: str, count: int
 ):
     what = told(regarding, note=note, reason=reason, action=action)
     reporter = Reporter("orlop.dev/provisioner", instance)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.api_errors import ConnectionBroken, NotConnected
-from orlop.kube.events.event_bodies import Reference, Reporter, make_occurrence
+from orlop.kube.events.event_bodies import ObjectReference, Reporter, make_occurrence
 from orlop.kube.events.event_book import EventBook
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
@@ -34,7 +34,7 @@ class Setting:
     def __init__(self) -> None:
         self.server = ModelServer()
         self.metrics = Metrics("test", of_process=False)
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.recorder = EventRecorder(
             self.server.client(),
             Reporter("orlop.dev/test", "me"),
@@ -74,7 +74,7 @@ async def pass_time(seconds: float) -> None:
 async def test_what_happened_is_on_the_server_soon():
     async with recording() as setting:
         setting.recorder.warning(POD, "Failed", "no room", action="Provision")
-        setting.recorder.normal(POD, "Bound", "all is well", related=Reference("v1", "Node", "n"))
+        setting.recorder.normal(POD, "Bound", "all is well", related=ObjectReference("v1", "Node", "n"))
         await pass_time(0.1)
 
         first, second = setting.events()
@@ -306,7 +306,7 @@ def test_the_book_is_bounded_and_loses_nothing_it_took(steps: list[Any], most: i
     book, now, told, taken, lost = EventBook(Random(1), most), 0.0, 0, 0, 0
     for number, seconds, write in steps:
         now += seconds
-        about = Reference("v1", "Pod", f"p{number % 3}", "ns")
+        about = ObjectReference("v1", "Pod", f"p{number % 3}", "ns")
         what = make_occurrence(about, warning=True, reason="Failed", note=str(number), action="", related=None)
         if book.add(what, datetime.fromtimestamp(now, UTC), now):
             taken += 1

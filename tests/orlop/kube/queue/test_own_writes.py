@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
-from orlop.kube.queue.own_writes import Observation, OwnWrites, Remembered
+from orlop.kube.queue.own_writes import LatestState, Observation, OwnWrites
 
 NAME = ObjectName(None, "va1")
 
@@ -61,7 +61,7 @@ def test_an_older_state_does_not_replace_a_newer_one():
     own = own_writes()
     own.remember(NAME, obj(10, "ours"))
     own.remember(NAME, obj(9))
-    assert own.get(NAME) == Remembered("u1", "10", "ours")
+    assert own.get(NAME) == LatestState("u1", "10", "ours")
 
 
 def test_what_our_write_has_ended_is_stale_however_new_the_cache_says_it_is():
@@ -76,13 +76,13 @@ def test_what_our_write_has_ended_is_stale_however_new_the_cache_says_it_is():
 def test_another_object_of_the_same_name_ends_the_first_and_is_news_though_it_has_the_same_content():
     own = own_writes()
     own.remember(NAME, obj(1))
-    assert observe(own, obj(5, uid="u2")) == Observation(Remembered("u1", "1", "a"), is_news=True)
+    assert observe(own, obj(5, uid="u2")) == Observation(LatestState("u1", "1", "a"), is_news=True)
 
 
 def test_an_object_that_is_gone_is_reported_once():
     own = own_writes()
     own.remember(NAME, obj(1))
-    assert own.observe(NAME, None, "2") == Observation(Remembered("u1", "1", "a"))
+    assert own.observe(NAME, None, "2") == Observation(LatestState("u1", "1", "a"))
     assert own.observe(NAME, None, "2") == Observation()
     assert len(own) == 0
 
@@ -92,7 +92,7 @@ def test_the_late_end_of_a_former_object_is_not_the_end_of_its_successor():
     own.remember(NAME, obj(5, "ours", uid="u2"))
     assert own.observe(NAME, None, "3") == Observation()
     assert own.is_stale(NAME, obj(4, uid="u2"))
-    assert own.observe(NAME, None, "6").ended == Remembered("u2", "5", "ours")
+    assert own.observe(NAME, None, "6").ended == LatestState("u2", "5", "ours")
 
 
 def test_changes_during_the_work_are_reported_after_it():

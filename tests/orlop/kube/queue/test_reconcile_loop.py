@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orlop.foundation.structured_log import Entry, Level, collecting_log
+from orlop.foundation.structured_log import Level, LogEntry, collecting_log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube import api_errors
 from orlop.kube.queue.reconcile_loop import Done, Failed, ReconcileLoop, RetryAfter, StrayCancellation, WorkerPool
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.queue: Workqueue[str] = queue_of("work", "other")
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.turns: list[tuple[str, float]] = []
         self.loop: ReconcileLoop[str] | None = None
 

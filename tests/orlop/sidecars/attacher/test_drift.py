@@ -10,7 +10,7 @@ from orlop.kube.client import MergePatch
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.drift import Drift, next_drift
-from orlop.testing.driver_model.storage import Use
+from orlop.testing.driver_model.storage import VolumeUse
 from support.api.api_wires import failing, refusal
 from support.attaching.attacher_worlds import PUBLISH, AttacherWorld, attacher_world
 
@@ -86,7 +86,7 @@ async def test_what_the_driver_still_has_though_it_was_let_go_is_taken_back():
         await let_go_and_kept_by_others(world)
         still_there = world.storage.volumes.get("h1")
         assert still_there is not None
-        still_there.attached["id-1"] = Use(csi_pb2.VolumeCapability())
+        still_there.attached["id-1"] = VolumeUse(csi_pb2.VolumeCapability())
         async with world.attacher(reconcile=0.0):
             await world.clock.sleep(300)
         assert world.published() == ["id-1"], "only the driver's list tells of it"

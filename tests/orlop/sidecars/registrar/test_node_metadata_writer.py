@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orlop.foundation.structured_log import Entry, Level
+from orlop.foundation.structured_log import Level, LogEntry
 from orlop.kube.kinds import NODE
 from orlop.sidecars.registrar.node_metadata_rules import NODE_ID_ANNOTATION
 from orlop.sidecars.registrar.node_metadata_writer import NodeMetadataWriter
@@ -45,7 +45,7 @@ def node_ids(server: ModelServer) -> dict[str, str]:
 
 @asynccontextmanager
 async def writing(
-    server: ModelServer, *, annotate: bool = True, label: bool = True, entries: list[Entry] | None = None
+    server: ModelServer, *, annotate: bool = True, label: bool = True, entries: list[LogEntry] | None = None
 ) -> AsyncIterator[NodeMetadataWriter]:
     runtime = runtime_of(VirtualClock(), entries if entries is not None else [])
     writer = NodeMetadataWriter(server.client(), "node-1", runtime, annotate=annotate, label=label)
@@ -109,7 +109,7 @@ async def test_many_drivers_on_one_node_that_write_at_once_all_come_to_stand_the
 
 
 async def test_who_may_not_write_says_so_once_and_writes_as_soon_as_it_may():
-    server, entries = server_with_node(), list[Entry]()
+    server, entries = server_with_node(), list[LogEntry]()
     may = False
 
     def refuse(request: HttpRequest) -> HttpResponse | None:
@@ -129,7 +129,7 @@ async def test_who_may_not_write_says_so_once_and_writes_as_soon_as_it_may():
 
 
 async def test_a_server_that_is_away_or_breaks_off_is_asked_again():
-    server, entries = server_with_node(), list[Entry]()
+    server, entries = server_with_node(), list[LogEntry]()
     server.faults.extend([BROKEN, status(500, "InternalError"), *([BROKEN] * 30)])
     async with writing(server, entries=entries) as node:
         node.set_desired("a.example.com", NodeInfo("n1"))
@@ -139,7 +139,7 @@ async def test_a_server_that_is_away_or_breaks_off_is_asked_again():
 
 
 async def test_a_node_that_does_not_exist_yet_is_waited_for():
-    server, entries = ModelServer(), list[Entry]()
+    server, entries = ModelServer(), list[LogEntry]()
     async with writing(server, entries=entries) as node:
         node.set_desired("a.example.com", NodeInfo("n1"))
         await a_while(600)
@@ -163,7 +163,7 @@ async def test_news_does_not_wait_for_the_end_of_a_pause():
 
 
 async def test_a_collision_is_said_once_and_mended_when_the_label_is_gone():
-    server, entries = server_with_node(labels={"zone": "b"}), list[Entry]()
+    server, entries = server_with_node(labels={"zone": "b"}), list[LogEntry]()
     async with writing(server, entries=entries) as node:
         node.set_desired("a.example.com", NodeInfo("n1", (("zone", "a"),)))
         await a_while(3600)

@@ -11,9 +11,9 @@ from orlop.sidecars.registrar.registration_rules import (
     Announce,
     AskName,
     AskNode,
-    Known,
     NodeInfo,
     NodeInfoUnimplemented,
+    RegistrationState,
     Remember,
     UpToDate,
     after_announcing,
@@ -32,7 +32,7 @@ ANSWERS = FACTS | st.just(NodeInfoUnimplemented()) | st.none()
 
 
 def test_the_name_is_asked_first_then_announced_then_the_node_is_asked():
-    known = on_connection(Known(), 1)
+    known = on_connection(RegistrationState(), 1)
     assert next_step(known) == AskName()
 
     known = replace(known, name="a")
@@ -47,7 +47,7 @@ def test_the_name_is_asked_first_then_announced_then_the_node_is_asked():
 
 
 def test_a_driver_without_a_node_service_is_announced_all_the_same():
-    known = after_announcing(replace(on_connection(Known(), 1), name="a"), "a")
+    known = after_announcing(replace(on_connection(RegistrationState(), 1), name="a"), "a")
 
     assert next_step(replace(known, node=NodeInfoUnimplemented())) == UpToDate()
 
@@ -56,7 +56,7 @@ def test_a_driver_without_a_node_service_is_announced_all_the_same():
 def test_what_is_announced_in_the_end_is_what_the_driver_last_said_and_no_socket_is_made_in_vain(
     drivers: list[tuple[str, NodeInfo | NodeInfoUnimplemented | None]],
 ):
-    known, announcements, expected, before = Known(), 0, 0, None
+    known, announcements, expected, before = RegistrationState(), 0, 0, None
     for number, (name, node) in enumerate(drivers, start=1):
         known = on_connection(known, number)
         expected += 1 if before is None or before[0] != name or _unlike(before[1], node) else 0
@@ -79,7 +79,9 @@ def _still(before: tuple[str, NodeInfo | None] | None, name: str) -> NodeInfo | 
     return before[1] if before is not None and before[0] == name else None
 
 
-def _settle(known: Known, name: str, node: NodeInfo | NodeInfoUnimplemented | None) -> tuple[Known, int]:
+def _settle(
+    known: RegistrationState, name: str, node: NodeInfo | NodeInfoUnimplemented | None
+) -> tuple[RegistrationState, int]:
     """Takes the steps of one connection until there is none, or the driver does not answer."""
     made = 0
     for _ in range(10):

@@ -1,9 +1,9 @@
-"""The socket on which people ask a node about its folders: one question for each connection, answered by a handler.
+"""The admin socket of a node: one request per connection, answered by a handler.
 
-Order: the folder of the socket is made, for root alone → the path is claimed → connections are taken. Of each: who it
-is (root, or one sentence and the end) → its question, within seconds → the answers, each taken by the client within a
-minute → the end. A client that vanishes ends its own conversation and nothing else; what the handler holds for it, it
-gives up then. Leaving the block ends all of them.
+Order: create the socket's folder, for root alone → claim the path → accept connections. For each connection: check the
+peer (anyone but root gets one sentence and the end) → read the request, within seconds → send the responses, each of
+which the client must take within a minute → close. A client that disappears ends its own request and no other; the
+handler then releases what it holds for that request. Leaving the block ends all requests.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from orlop.foundation.task_group import TaskGroup
 from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_socket
 from orlop.records.afterlife_report import (
     BYTES,
-    LONGEST_QUESTION,
+    LONGEST_REQUEST,
     MESSAGE,
-    Answer,
-    Question,
-    Refused,
-    Unreadable,
+    AfterlifeRequest,
+    AfterlifeResponse,
+    MalformedMessage,
+    RefusalResponse,
     Why,
-    decode_question,
-    encode_answer,
+    decode_request,
+    encode_response,
 )
 
 ROOT: Final = 0
 ONLY_ROOT_ENTERS: Final = 0o700
 MOST_AT_ONCE: Final = 64
-QUESTION_SECONDS: Final = 10.0
+REQUEST_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 60.0
 AFTER_AN_ERROR_SECONDS: Final = 1.0
 LONGEST_SENTENCE: Final = 4000
@@ -50,7 +50,7 @@ class RequestRefused(Exception):
 
     @classmethod
     def gone(cls, volume_id: str) -> Self:
-        """The folder was retained when the request came, and is not now."""
+        """Return the refusal for a folder that was retained when the request came, and is not now."""
         return cls("not-found", f"The folder of {volume_id} is no longer retained: it was published again, or erased.")
 
 
@@ -60,21 +60,21 @@ def in_bounds(sentence: str) -> str:
     return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} … {sentence[-half:]}"
 
 
-class Conversation:
-    """One request and its connection. The descriptors that came with it are closed at its end."""
+class AdminClient:
+    """A connected client with its one request. The server closes the descriptors that came with the request."""
 
-    def __init__(self, question: Question, frame: Frame, peer: Peer, frames: AsyncFrames, clock: Clock) -> None:
-        self.question = question
+    def __init__(self, request: AfterlifeRequest, frame: Frame, peer: Peer, frames: AsyncFrames, clock: Clock) -> None:
+        self.request = request
         self.peer = peer
         self.descriptors = frame.descriptors
         self.when_client_goes: Callable[[], object] | None = None
-        """What is done then instead of cancelling the handler, which may want to say a last word."""
+        """Called when the client disconnects, instead of cancelling the handler, which may have a last response."""
         self._frames = frames
         self._clock = clock
 
-    async def answer(self, answer: Answer, descriptors: tuple[int, ...] = ()) -> None:
+    async def answer(self, answer: AfterlifeResponse, descriptors: tuple[int, ...] = ()) -> None:
         async with self._clock.timeout(ANSWER_SECONDS):
-            await self._frames.send(MESSAGE, encode_answer(answer), descriptors)
+            await self._frames.send(MESSAGE, encode_response(answer), descriptors)
 
     async def send_bytes(self, piece: bytes) -> None:
         async with self._clock.timeout(ANSWER_SECONDS):
@@ -82,31 +82,31 @@ class Conversation:
 
 
 class AdminRequestHandler(Protocol):
-    """Answers a question to its end. What it raises ends the conversation alone."""
+    """Answers one request completely. An exception ends this request alone."""
 
-    def __call__(self, conversation: Conversation, /) -> Awaitable[None]: ...
+    def __call__(self, client: AdminClient, /) -> Awaitable[None]: ...
 
 
 @asynccontextmanager
 async def admin_socket(
     path: str, handler: AdminRequestHandler, *, clock: Clock, log: Log, allowed_user: int = ROOT
 ) -> AsyncIterator[None]:
-    """Serves while it is entered; SocketInUse or SocketUnusable say what stands against it."""
+    """Serve requests until the block is left. Raises SocketInUse or SocketUnusable."""
     _make_folder(Path(path).parent)
     with claim_socket(Path(path)) as claim, bind_root_only(claim) as listener:
         listener.setblocking(False)
         async with TaskGroup() as tasks:
-            server = _Server(listener, handler, tasks, clock=clock, log=log, allowed_user=allowed_user)
+            server = _AdminServer(listener, handler, tasks, clock=clock, log=log, allowed_user=allowed_user)
             accepting = tasks.start(server.run(), name="admin socket")
             try:
                 yield
             finally:
                 accepting.cancel()
-                server.end_conversations()
+                server.close_connections()
 
 
 def _make_folder(folder: Path) -> None:
-    """With what is missing above it."""
+    """Create the folder and its missing parents, for root alone."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         for each in reversed(missing):
@@ -115,7 +115,7 @@ def _make_folder(folder: Path) -> None:
         raise SocketUnusable(f"The folder {folder} of the admin socket cannot be made: {error.strerror}.") from error
 
 
-class _Server:
+class _AdminServer:
     def __init__(
         self,
         listener: socket.socket,
@@ -132,7 +132,7 @@ class _Server:
         self._clock = clock
         self._log = log
         self._tasks = tasks
-        self._conversations: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -143,46 +143,46 @@ class _Server:
                 self._log.warning("admin socket: accept failed", error=error)
                 await self._clock.sleep(AFTER_AN_ERROR_SECONDS)
                 continue
-            task = self._tasks.start(self._serve(connection), name="admin conversation")
-            self._conversations.add(task)
-            task.add_done_callback(self._conversations.discard)
+            task = self._tasks.start(self._serve(connection), name="admin request")
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
 
-    def end_conversations(self) -> None:
-        for task in self._conversations:
+    def close_connections(self) -> None:
+        for task in self._connections:
             task.cancel()
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                await self._converse(AsyncFrames(connection), peer_of(connection))
+                await self._handle(AsyncFrames(connection), peer_of(connection))
             except (ConnectionEnded, ConnectionError, TimeoutError) as error:
                 self._log.debug("admin request ended early", error=error)
             except Exception as error:  # noqa: BLE001 - whatever one client brings about is not the others' concern
                 self._log.error("admin request failed", error=error)
 
-    async def _converse(self, frames: AsyncFrames, peer: Peer) -> None:
+    async def _handle(self, frames: AsyncFrames, peer: Peer) -> None:
         if refusal := self._objection_to(peer):
             await self._refuse(frames, refusal)
             return
-        async with self._clock.timeout(QUESTION_SECONDS):
-            frame = await frames.receive(LONGEST_QUESTION)
+        async with self._clock.timeout(REQUEST_SECONDS):
+            frame = await frames.receive(LONGEST_REQUEST)
         try:
-            conversation = Conversation(decode_question(frame.body), frame, peer, frames, self._clock)
-            await self._answered_or_gone(conversation, frames)
-        except Unreadable as error:
+            client = AdminClient(decode_request(frame.body), frame, peer, frames, self._clock)
+            await self._answered_or_gone(client, frames)
+        except MalformedMessage as error:
             await self._refuse(frames, str(error))
         finally:
             for descriptor in frame.descriptors:
                 os.close(descriptor)
 
-    async def _answered_or_gone(self, conversation: Conversation, frames: AsyncFrames) -> None:
+    async def _answered_or_gone(self, client: AdminClient, frames: AsyncFrames) -> None:
         async with TaskGroup() as tasks:
-            answering = tasks.start(_awaited(self._handler(conversation)), name="answer")
+            answering = tasks.start(_awaited(self._handler(client)), name="answer")
 
             async def watch() -> None:
                 await frames.until_it_ends()
-                if conversation.when_client_goes is not None:
-                    conversation.when_client_goes()
+                if client.when_client_goes is not None:
+                    client.when_client_goes()
                 else:
                     answering.cancel()
 
@@ -196,13 +196,13 @@ class _Server:
     def _objection_to(self, peer: Peer) -> str | None:
         if peer.user != self._allowed_user:
             return f"The user {peer.user} may not ask this node: only root may."
-        if len(self._conversations) > MOST_AT_ONCE:
-            return f"This node answers {MOST_AT_ONCE} questions at a time already. Ask again later."
+        if len(self._connections) > MOST_AT_ONCE:
+            return f"This node answers {MOST_AT_ONCE} requests at a time already. Ask again later."
         return None
 
     async def _refuse(self, frames: AsyncFrames, sentence: str) -> None:
         async with self._clock.timeout(ANSWER_SECONDS):
-            await frames.send(MESSAGE, encode_answer(Refused("refused", sentence)))
+            await frames.send(MESSAGE, encode_response(RefusalResponse("refused", sentence)))
 
 
 async def _awaited(awaitable: Awaitable[None]) -> None:

@@ -18,12 +18,12 @@ from typing import Final, Protocol, TypeVar
 
 from orlop.driver.ephemeral.folder_index import Retained, retained_place
 from orlop.driver.ephemeral.locked_folders import Folders
-from orlop.driver.ephemeral.requests.admin_socket import Conversation, RequestRefused
+from orlop.driver.ephemeral.requests.admin_socket import AdminClient, RequestRefused
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.folders.folder_copy import CopyProgress, FolderCopy
-from orlop.host.folders.folder_reading import Listed, list_folder, opened_file, place_below
+from orlop.host.folders.folder_reading import FolderEntry, list_folder, opened_file, place_below
 from orlop.host.folders.folder_restore import FolderRestore, restore_folder, unfinished_name
 from orlop.host.folders.read_only_walk import Problem
 from orlop.host.folders.tar_stream import TarStream
@@ -31,17 +31,17 @@ from orlop.host.node_host import FolderPlace
 from orlop.host.threads import ThreadedGenerator, Threads
 from orlop.records.afterlife_report import (
     LONGEST_PATH_SHOWN,
-    Done,
-    Download,
+    DownloadFolder,
+    FileOpened,
     FileRow,
     Files,
     ListFiles,
-    Opened,
     PathProblem,
     Progress,
     ReadFile,
-    Restore,
     Restored,
+    RestoreFolder,
+    StreamEnd,
 )
 
 T = TypeVar("T")
@@ -85,34 +85,34 @@ class AfterlifeReading:
         self._long_readers = 0
         self._restoring: set[tuple[int, int, str]] = set()
 
-    async def list_files(self, question: ListFiles, conversation: Conversation) -> None:
+    async def list_files(self, request: ListFiles, client: AdminClient) -> None:
         def batches(folder: int) -> Generator[tuple[FileRow, ...]]:
-            files = list_folder(folder, os.fsdecode(question.path))
+            files = list_folder(folder, os.fsdecode(request.path))
             while batch := tuple(_file_row(each) for each in islice(files, FILES_AT_ONCE)):
                 yield batch
 
-        async with self._opened(question.id, batches) as (_, steps):
+        async with self._opened(request.id, batches) as (_, steps):
             while batch := await steps.next():
-                await conversation.answer(Files(batch))
-        await conversation.answer(Done())
+                await client.answer(Files(batch))
+        await client.answer(StreamEnd())
 
-    async def read_file(self, question: ReadFile, conversation: Conversation) -> None:
+    async def read_file(self, request: ReadFile, client: AdminClient) -> None:
         """Hands the file over; who still reads it after an hour has it to the end, but no hold on the folder."""
-        path = os.fsdecode(question.path)
+        path = os.fsdecode(request.path)
 
         def file(folder: int) -> Generator[int]:
             with place_below(folder, path) as place, opened_file(place, path) as descriptor:
                 yield descriptor
 
-        async with self._opened(question.id, file) as (_, steps):
+        async with self._opened(request.id, file) as (_, steps):
             descriptor = await steps.next()
             assert descriptor is not None  # noqa: S101 - it yields one, or raises
             size = os.fstat(descriptor).st_size
-            await conversation.answer(Opened(size), (descriptor,))
+            await client.answer(FileOpened(size), (descriptor,))
             await self._clock.sleep(LONGEST_OPEN_FILE_SECONDS)
 
-    async def download(self, question: Download, conversation: Conversation) -> None:
-        path, problems = os.fsdecode(question.path), list[PathProblem]()
+    async def download(self, request: DownloadFolder, client: AdminClient) -> None:
+        path, problems = os.fsdecode(request.path), list[PathProblem]()
         count = 0
 
         def pieces(folder: int) -> Generator[bytes]:
@@ -122,29 +122,29 @@ class AfterlifeReading:
             problems.extend(_problem(each) for each in tar.problems.first)
             count = tar.problems.count
 
-        volume_id = self._meant(question.id)
+        volume_id = self._meant(request.id)
         with self._long_reading():
             async with self._opened(volume_id, pieces) as (retained, steps):
-                self._log.info("downloading", volume=volume_id, by_process=conversation.peer.process)
+                self._log.info("downloading", volume=volume_id, by_process=client.peer.process)
                 while piece := await steps.next():
-                    await conversation.send_bytes(piece)
+                    await client.send_bytes(piece)
                 if self._was_taken_back(retained):
                     problems.insert(0, PathProblem(b".", CHANGED_MEANWHILE))
                     count += 1
-        await conversation.answer(Done(tuple(problems), count))
+        await client.answer(StreamEnd(tuple(problems), count))
 
     # ---- restoring ---------------------------------------------------------------------------------------------------
 
-    async def restore(self, question: Restore, conversation: Conversation) -> None:
-        if len(conversation.descriptors) != 1:
+    async def restore(self, request: RestoreFolder, client: AdminClient) -> None:
+        if len(client.descriptors) != 1:
             raise RequestRefused("wrong-use", "A restore needs the folder to restore into, as one open descriptor.")
-        volume_id, target = self._meant(question.id), conversation.descriptors[0]
-        if question.dry_run:
+        volume_id, target = self._meant(request.id), client.descriptors[0]
+        if request.dry_run:
             await self._threads(lambda: self._refuse_what_cannot_be(target, volume_id))
-            await conversation.answer(Restored(volume_id))
+            await client.answer(Restored(volume_id))
             return
         with self._long_reading(), self._only_one_into(target, volume_id):
-            await self._restore(volume_id, target, conversation)
+            await self._restore(volume_id, target, client)
 
     def _refuse_what_cannot_be(self, target: int, volume_id: str) -> None:
         """Refuse a target in our own folders: the copy would be erased with it, or copied into itself without end."""
@@ -152,9 +152,9 @@ class AfterlifeReading:
         if self._access.holds(target):
             raise RequestRefused("refused", "The folder to restore into is one of this node's own. Name one outside.")
 
-    async def _restore(self, volume_id: str, target: int, conversation: Conversation) -> None:
+    async def _restore(self, volume_id: str, target: int, client: AdminClient) -> None:
         stop, latest, owned = threading.Event(), [CopyProgress(0, 0)], ExitStack()
-        conversation.when_client_goes = stop.set
+        client.when_client_goes = stop.set
         own_target = os.dup(target)
         owned.callback(os.close, own_target)
 
@@ -164,21 +164,21 @@ class AfterlifeReading:
             yield restore_folder(restore, stop, lambda progress: latest.__setitem__(0, progress))
 
         async with self._opened(volume_id, copying, owned) as (retained, steps):
-            self._log.info("restoring", volume=volume_id, by_process=conversation.peer.process)
+            self._log.info("restoring", volume=volume_id, by_process=client.peer.process)
             try:
-                copied = await self._telling_progress(steps, latest, retained.bytes_used, conversation)
+                copied = await self._telling_progress(steps, latest, retained.bytes_used, client)
             finally:
                 stop.set()
             taken_back = self._was_taken_back(retained)
         self._log.info("restored" if not copied.stopped else "not restored: stopped", volume=volume_id)
-        await conversation.answer(_restored(volume_id, copied, taken_back=taken_back))
+        await client.answer(_restored(volume_id, copied, taken_back=taken_back))
 
     async def _telling_progress(
         self,
         steps: ThreadedGenerator[FolderCopy | None],
         latest: list[CopyProgress],
         expected: int | None,
-        to: Conversation,
+        to: AdminClient,
     ) -> FolderCopy:
         async def report() -> None:
             reported = CopyProgress(-1, -1)
@@ -252,7 +252,7 @@ class AfterlifeReading:
         return now is None or now.burial.buried_at != retained.burial.buried_at
 
 
-def _file_row(listed: Listed) -> FileRow:
+def _file_row(listed: FolderEntry) -> FileRow:
     return FileRow(
         name=os.fsencode(listed.name),
         kind=listed.kind,

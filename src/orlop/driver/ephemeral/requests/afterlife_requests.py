@@ -18,7 +18,7 @@ from orlop.driver.ephemeral.afterlife.reaper import Reaper
 from orlop.driver.ephemeral.afterlife.retention_rules import DiskSpace, Moment, pressure_factor
 from orlop.driver.ephemeral.folder_index import Retained, retained_place
 from orlop.driver.ephemeral.locked_folders import Folders
-from orlop.driver.ephemeral.requests.admin_socket import Conversation, RequestRefused, in_bounds
+from orlop.driver.ephemeral.requests.admin_socket import AdminClient, RequestRefused, in_bounds
 from orlop.driver.ephemeral.requests.afterlife_reading import AfterlifeReading, FolderAccess
 from orlop.driver.ephemeral.requests.afterlife_report_rules import (
     FolderFacts,
@@ -40,24 +40,24 @@ from orlop.host.host_errors import HostError
 from orlop.host.node_host import Workdir
 from orlop.host.threads import Threads
 from orlop.records.afterlife_report import (
-    AskUsage,
-    Done,
-    Download,
-    Erase,
+    DownloadFolder,
+    EraseFolder,
     Erasing,
-    Folder,
+    FolderResponse,
     FolderRow,
-    Keep,
-    Kept,
+    KeepFolder,
+    KeepResult,
     ListFiles,
     ListFolders,
     NextErase,
     ReadFile,
-    Refused,
-    Restore,
+    RefusalResponse,
+    RestoreFolder,
     Rows,
     ShowFolder,
-    Usage,
+    ShowUsage,
+    StreamEnd,
+    UsageReport,
 )
 from orlop.records.ephemeral_folder import Burial
 
@@ -101,57 +101,57 @@ class AfterlifeRequests:
         self._log = log
         self._reading = AfterlifeReading(folders, access, self._meant, threads, clock, log)
 
-    async def __call__(self, conversation: Conversation) -> None:
+    async def __call__(self, client: AdminClient) -> None:
         try:
-            await self._answer(conversation)
+            await self._answer(client)
         except RequestRefused as refusal:
-            await conversation.answer(Refused(refusal.why, str(refusal)))
+            await client.answer(RefusalResponse(refusal.why, str(refusal)))
         except HostError as error:
             is_missing = error.errno == errno.ENOENT
-            await conversation.answer(Refused("not-found" if is_missing else "refused", in_bounds(str(error))))
+            await client.answer(RefusalResponse("not-found" if is_missing else "refused", in_bounds(str(error))))
         except (CsiError, KeyHeld) as error:
-            await conversation.answer(Refused("refused", _sentence(error)))
+            await client.answer(RefusalResponse("refused", _sentence(error)))
 
-    async def _answer(self, conversation: Conversation) -> None:
-        match conversation.question:
+    async def _answer(self, client: AdminClient) -> None:
+        match client.request:
             case ListFolders():
-                await self._list(conversation)
+                await self._list(client)
             case ShowFolder(id=wanted):
-                await conversation.answer(Folder(self._row(self._retained(wanted), await self._factor())))
-            case Keep() as keep:
-                conversation.when_client_goes = _carry_on
-                await conversation.answer(await self._keep(keep))
-            case Erase() as erase:
-                conversation.when_client_goes = _carry_on
-                await conversation.answer(await self._erase(erase, conversation))
-            case AskUsage():
-                await conversation.answer(await self._usage())
-            case ListFiles() as question:
-                await self._reading.list_files(question, conversation)
-            case ReadFile() as question:
-                await self._reading.read_file(question, conversation)
-            case Download() as question:
-                await self._reading.download(question, conversation)
-            case Restore() as question:
-                await self._reading.restore(question, conversation)
+                await client.answer(FolderResponse(self._row(self._retained(wanted), await self._factor())))
+            case KeepFolder() as keep:
+                client.when_client_goes = _carry_on
+                await client.answer(await self._keep(keep))
+            case EraseFolder() as erase:
+                client.when_client_goes = _carry_on
+                await client.answer(await self._erase(erase, client))
+            case ShowUsage():
+                await client.answer(await self._usage())
+            case ListFiles() as request:
+                await self._reading.list_files(request, client)
+            case ReadFile() as request:
+                await self._reading.read_file(request, client)
+            case DownloadFolder() as request:
+                await self._reading.download(request, client)
+            case RestoreFolder() as request:
+                await self._reading.restore(request, client)
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 
-    async def _list(self, conversation: Conversation) -> None:
+    async def _list(self, client: AdminClient) -> None:
         factor, everything = await self._factor(), list(self._book.retained.values())
         for start in range(0, len(everything), ROWS_AT_ONCE):
             page, now = everything[start : start + ROWS_AT_ONCE], self._now()
-            await conversation.answer(Rows(tuple(row_of(self._facts(retained, now), factor) for retained in page)))
+            await client.answer(Rows(tuple(row_of(self._facts(retained, now), factor) for retained in page)))
             await self._clock.sleep(0)  # pods are served between two pages, however fast the client takes them
-        await conversation.answer(Done())
+        await client.answer(StreamEnd())
 
-    async def _usage(self) -> Usage:
+    async def _usage(self) -> UsageReport:
         room = await self._timed_threads(self._workdir.room)
         space = DiskSpace(room.total_bytes, room.free_bytes, room.total_inodes, room.free_inodes)
         factor = pressure_factor(space, self._settings.headroom)
         folders = self._book.in_afterlife(self._now())
         first = next_to_go(folders, factor)
-        return Usage(
+        return UsageReport(
             namespaces=usage_by_namespace(folders),
             total_bytes=room.total_bytes,
             free_bytes=room.free_bytes,
@@ -166,7 +166,7 @@ class AfterlifeRequests:
 
     # ---- changing ----------------------------------------------------------------------------------------------------
 
-    async def _keep(self, keep: Keep) -> Kept:
+    async def _keep(self, keep: KeepFolder) -> KeepResult:
         retained, longest = self._retained(keep.id), self._settings.max_afterlifespan
         age = self._book.age(retained, self._now())
         match keep_decision(age, retained.burial.lifespan_seconds, keep.seconds, longest):
@@ -175,14 +175,14 @@ class AfterlifeRequests:
             case KeepFor(lifespan):
                 if keep.dry_run:
                     longer = Burial(retained.volume_id, retained.burial.buried_at, lifespan)
-                    return Kept(self._row(replace(retained, burial=longer), await self._factor()), changed=True)
+                    return KeepResult(self._row(replace(retained, burial=longer), await self._factor()), changed=True)
                 if not await self._folders.keep(retained.volume_id, lifespan):
                     raise RequestRefused.gone(retained.volume_id)
-                return Kept(self._row(self._retained(retained.volume_id), await self._factor()), changed=True)
+                return KeepResult(self._row(self._retained(retained.volume_id), await self._factor()), changed=True)
             case _:
-                return Kept(self._row(retained, await self._factor()), changed=False)
+                return KeepResult(self._row(retained, await self._factor()), changed=False)
 
-    async def _erase(self, erase: Erase, conversation: Conversation) -> Erasing:
+    async def _erase(self, erase: EraseFolder, client: AdminClient) -> Erasing:
         factor, mounted = await self._factor(), await self._timed_threads(self._workdir.mounted_folders)
         retained = self._retained(erase.id)
         if self._book.readers[retained.volume_id]:
@@ -194,7 +194,7 @@ class AfterlifeRequests:
             )
         row = self._row(retained, factor)
         if not erase.dry_run:
-            self._log.info("asked to erase", volume=retained.volume_id, by_process=conversation.peer.process)
+            self._log.info("asked to erase", volume=retained.volume_id, by_process=client.peer.process)
             await self._reaper.erase_as_asked(retained.volume_id)
         return Erasing(row)
 

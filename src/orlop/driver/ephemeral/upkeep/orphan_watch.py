@@ -42,14 +42,14 @@ class LiveFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OrphanVerdict:
     """Which folders to bury now, and since when (elapsed time) the others have been orphans."""
 
     bury: tuple[str, ...]
     orphans_since: Mapping[str, float]
 
 
-def judge(folders: Iterable[LiveFolder], before: Mapping[str, float], now: float, grace: float) -> Verdict:
+def judge(folders: Iterable[LiveFolder], before: Mapping[str, float], now: float, grace: float) -> OrphanVerdict:
     """Decide which folders to bury. `before` are the orphans of the last check; the grace of a new one begins now."""
     bury: list[str] = []
     since: dict[str, float] = {}
@@ -64,7 +64,7 @@ def judge(folders: Iterable[LiveFolder], before: Mapping[str, float], now: float
                 bury.append(folder.volume_id)
             else:
                 since[folder.volume_id] = began
-    return Verdict(tuple(sorted(bury)), since)
+    return OrphanVerdict(tuple(sorted(bury)), since)
 
 
 def folders_that_show_the_pod(record: FolderRecord) -> frozenset[tuple[str, ...]]:

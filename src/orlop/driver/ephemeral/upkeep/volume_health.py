@@ -20,8 +20,8 @@ from orlop.host.mounts.mounts import FileIdentity
 from orlop.host.node_host import NodeHost
 from orlop.records.ephemeral_folder import FolderRecord
 
-Kind = csi_pb2.VolumeHealthErrorType
-Entry = csi_pb2.VolumeHealth.VolumeHealthEntry
+HealthErrorType = csi_pb2.VolumeHealthErrorType
+HealthEntry = csi_pb2.VolumeHealth.VolumeHealthEntry
 
 
 class Target(Enum):
@@ -57,19 +57,19 @@ class VolumeFacts:
     left_quota: LeftQuota | None = None
 
 
-def troubles(facts: VolumeFacts) -> list[Entry]:
+def troubles(facts: VolumeFacts) -> list[HealthEntry]:
     """Return health entries, the worst first; empty: nothing is known to be wrong."""
     if facts.is_missing:
-        return [Entry(status=Kind.DATA_LOSS, reason="FolderMissing", message=MISSING)]
+        return [HealthEntry(status=HealthErrorType.DATA_LOSS, reason="FolderMissing", message=MISSING)]
     if facts.disk_trouble is not None:
-        return [Entry(status=Kind.INACCESSIBLE, reason="DiskFailing", message=facts.disk_trouble)]
+        return [HealthEntry(status=HealthErrorType.INACCESSIBLE, reason="DiskFailing", message=facts.disk_trouble)]
     return [*_at_targets(facts), *_degraded(facts)]
 
 
 MISSING = "The volume's folder is gone from the working directory. Delete the pod; another one gets a new folder."
 
 
-def _at_targets(facts: VolumeFacts) -> list[Entry]:
+def _at_targets(facts: VolumeFacts) -> list[HealthEntry]:
     sentences = {
         "NotMounted": (Target.NOTHING, "The volume is not mounted at {}. kubelet mounts it when it restarts the pod."),
         "OtherMount": (Target.SOMETHING_ELSE, "Something else is mounted at {}. Unmount it, or delete the pod."),
@@ -79,17 +79,21 @@ def _at_targets(facts: VolumeFacts) -> list[Entry]:
         paths = [path for path, target in facts.targets if target is seen]
         if paths:
             message = sentence.format(" and ".join(paths))
-            found.append(Entry(status=Kind.INACCESSIBLE, reason=reason, message=message))
+            found.append(HealthEntry(status=HealthErrorType.INACCESSIBLE, reason=reason, message=message))
     return found
 
 
-def _degraded(facts: VolumeFacts) -> list[Entry]:
+def _degraded(facts: VolumeFacts) -> list[HealthEntry]:
     seen = [
         ("DiskTakesNoChanges", facts.no_changes),
         ("QuotaNotEnforced", facts.no_quota),
         ("QuotaLeft", _left(facts.left_quota) if facts.left_quota is not None else None),
     ]
-    return [Entry(status=Kind.DEGRADED, reason=reason, message=text) for reason, text in seen if text is not None]
+    return [
+        HealthEntry(status=HealthErrorType.DEGRADED, reason=reason, message=text)
+        for reason, text in seen
+        if text is not None
+    ]
 
 
 def _left(left: LeftQuota) -> str:
@@ -107,7 +111,7 @@ class VolumeHealth:
         self._kubelet_dir = host.kubelet_dir
         self._escapes = escapes
 
-    def troubles(self, record: FolderRecord, targets: tuple[str, ...]) -> list[Entry]:
+    def troubles(self, record: FolderRecord, targets: tuple[str, ...]) -> list[HealthEntry]:
         try:
             return troubles(self._facts(record, targets))
         except HostError as error:
@@ -150,7 +154,7 @@ class VolumeHealth:
 
 # ---- usage -----------------------------------------------------------------------------------------------------------
 
-Usage = csi_pb2.VolumeUsage
+UsageEntry = csi_pb2.VolumeUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,8 @@ def volume_usage(of_bytes: Filling, of_inodes: Filling) -> list[csi_pb2.VolumeUs
     left. Without limits it may have all that the disk has. Where its own use is unknown, the disk's is reported.
     """
     return [
-        Usage(unit=Usage.Unit.BYTES, **_numbers(of_bytes)),
-        Usage(unit=Usage.Unit.INODES, **_numbers(of_inodes)),
+        UsageEntry(unit=UsageEntry.Unit.BYTES, **_numbers(of_bytes)),
+        UsageEntry(unit=UsageEntry.Unit.INODES, **_numbers(of_inodes)),
     ]
 
 

@@ -26,8 +26,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.records.ephemeral_folder import burial_of
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
-from orlop.testing.kill_points import KillPoints, explore_kills
-from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
 from orlop.testing.virtual_clock import VirtualClock
 from support.afterlife.ephemeral_node import (
     ID,

@@ -18,13 +18,12 @@ from orlop.driver.ephemeral.afterlife.trash_purge import MOST_PURGES_AT_ONCE, PU
 from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, Level, collecting_log
+from orlop.foundation.structured_log import Level, LogEntry, collecting_log
 from orlop.host.host_errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.host.threads import Threads
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
-from orlop.testing.kill_points import KillPoints, explore_kills
-from orlop.testing.kill_points import Moment as KillMoment
+from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
 from orlop.testing.virtual_clock import VirtualClock
 from support.afterlife.ephemeral_node import (
     ID,
@@ -47,7 +46,7 @@ class Node:
     folders: Folders
     purge: FakePurge
     clock: VirtualClock
-    log: list[Entry]
+    log: list[LogEntry]
     reaper: Reaper
     metrics: Metrics
 
@@ -66,7 +65,7 @@ class Node:
 async def running(
     machine: FakeMachine, points: KillPoints | None = None, threads: Threads = right_here
 ) -> AsyncIterator[Node]:
-    folders, clock, log = folders_on(machine, points), VirtualClock(), list[Entry]()
+    folders, clock, log = folders_on(machine, points), VirtualClock(), list[LogEntry]()
     folders._clock = clock
     purge = FakePurge(machine, points)
     metrics = Metrics("test", of_process=False)

@@ -10,7 +10,7 @@ import errno
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from orlop.testing.kill_points import Moment
+from orlop.testing.kill_points import KillMoment
 from orlop.testing.virtual_clock import run_virtual
 from support.afterlife.afterlife_history import TARGETS, VOLUMES, History
 from support.afterlife.afterlife_steps import (
@@ -44,7 +44,7 @@ AT_TARGETS = ("make_target", "remove_target", "mounted_at", "unmount", "names_in
 
 volumes = st.integers(0, len(VOLUMES) - 1)
 targets = st.integers(0, len(TARGETS) - 1)
-moments = st.sampled_from(Moment)
+moments = st.sampled_from(KillMoment)
 publishes = st.builds(Publish, volumes, targets)
 unpublishes = st.builds(Unpublish, volumes, targets)
 asked = publishes | unpublishes
@@ -99,10 +99,10 @@ def test_whatever_happens_nothing_is_lost_erased_early_or_left_over(history: lis
 
 def test_a_history_takes_the_same_course_every_time():
     history = [
-        Fail("bind", times=2, moment=Moment.AFTER),
+        Fail("bind", times=2, moment=KillMoment.AFTER),
         *(ComeAndGo(volume, (0, 1), 40) for volume in range(len(VOLUMES))),
         Together((Publish(0, 0), Unpublish(0, 1), Publish(3, 0), Publish(0, 1))),
-        KillSoon(4, Moment.AFTER),
+        KillSoon(4, KillMoment.AFTER),
         Fill(970),
         Pass(70.0),
     ]

@@ -16,28 +16,28 @@ import pytest
 from orlop.admin.afterlife import Afterlife
 from orlop.admin.node_socket import NodeRefused, NodeUnreachable
 from orlop.driver.ephemeral.requests import admin_socket as module
-from orlop.driver.ephemeral.requests.admin_socket import Conversation, admin_socket
+from orlop.driver.ephemeral.requests.admin_socket import AdminClient, admin_socket
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.message_socket import send_frame
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
 from orlop.host.threads import ThreadedGenerator
-from orlop.records.afterlife_report import MESSAGE, Done, ListFolders, Rows, encode_question
+from orlop.records.afterlife_report import MESSAGE, ListFolders, Rows, StreamEnd, encode_request
 from support.host.descriptors import opened
 from support.waiting import eventually
 
 
 @asynccontextmanager
-async def serving(path: Path, handler: Callable[[Conversation], Awaitable[None]]) -> AsyncIterator[list[Entry]]:
-    log: list[Entry] = []
+async def serving(path: Path, handler: Callable[[AdminClient], Awaitable[None]]) -> AsyncIterator[list[LogEntry]]:
+    log: list[LogEntry] = []
     async with admin_socket(
         str(path), handler, clock=SystemClock(), log=collecting_log(log), allowed_user=os.geteuid()
     ):
         yield log
 
 
-async def done(conversation: Conversation) -> None:
-    await conversation.answer(Done())
+async def done(client: AdminClient) -> None:
+    await client.answer(StreamEnd())
 
 
 def connected(path: Path) -> socket.socket:
@@ -48,7 +48,7 @@ def connected(path: Path) -> socket.socket:
 
 
 async def test_a_client_that_asks_nothing_is_let_go(short_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "QUESTION_SECONDS", 0.05)
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.05)
     path = short_folder / "s"
     async with serving(path, done):
         with connected(path) as connection:
@@ -59,24 +59,24 @@ async def test_a_client_that_takes_no_answers_is_let_go(short_folder: Path, monk
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.1)
     ended = asyncio.Event()
 
-    async def talk(conversation: Conversation) -> None:
+    async def talk(client: AdminClient) -> None:
         try:
             while True:
-                await conversation.send_bytes(bytes(1 << 20))
+                await client.send_bytes(bytes(1 << 20))
         finally:
             ended.set()
 
     path = short_folder / "s"
     async with serving(path, talk):
         with connected(path) as connection:
-            send_frame(connection, MESSAGE, encode_question(ListFolders()))
+            send_frame(connection, MESSAGE, encode_request(ListFolders()))
             await ended.wait()
 
 
 async def test_a_client_that_vanishes_ends_its_own_conversation_alone(short_folder: Path):
     began, ended = asyncio.Event(), asyncio.Event()
 
-    async def wait(conversation: Conversation) -> None:
+    async def wait(client: AdminClient) -> None:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -86,7 +86,7 @@ async def test_a_client_that_vanishes_ends_its_own_conversation_alone(short_fold
     path = short_folder / "s"
     async with serving(path, wait):
         with connected(path) as connection:
-            send_frame(connection, MESSAGE, encode_question(ListFolders()))
+            send_frame(connection, MESSAGE, encode_request(ListFolders()))
             await began.wait()
             assert not ended.is_set()
         await ended.wait()
@@ -95,14 +95,14 @@ async def test_a_client_that_vanishes_ends_its_own_conversation_alone(short_fold
 async def test_the_end_of_the_process_ends_all_conversations(short_folder: Path):
     began = asyncio.Event()
 
-    async def wait(conversation: Conversation) -> None:
+    async def wait(client: AdminClient) -> None:
         began.set()
         await asyncio.Event().wait()
 
     path = short_folder / "s"
     async with serving(path, wait):
         connection = connected(path)
-        send_frame(connection, MESSAGE, encode_question(ListFolders()))
+        send_frame(connection, MESSAGE, encode_request(ListFolders()))
         await began.wait()
     assert connection.recv(10) == b""
     connection.close()
@@ -110,23 +110,23 @@ async def test_the_end_of_the_process_ends_all_conversations(short_folder: Path)
 
 async def test_a_crowd_is_told_to_come_back_later(short_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MOST_AT_ONCE", 2)
-    path, begun = short_folder / "s", list[Conversation]()
+    path, begun = short_folder / "s", list[AdminClient]()
 
-    async def wait(conversation: Conversation) -> None:
-        begun.append(conversation)
+    async def wait(client: AdminClient) -> None:
+        begun.append(client)
         await asyncio.Event().wait()
 
     async with serving(path, wait):
         with connected(path) as one, connected(path) as two:
             for connection in (one, two):
-                send_frame(connection, MESSAGE, encode_question(ListFolders()))
+                send_frame(connection, MESSAGE, encode_request(ListFolders()))
             await eventually(lambda: len(begun) == 2)
             with pytest.raises(NodeRefused, match="Ask again later"):
                 await asyncio.to_thread(Afterlife(path).list_folders)
 
 
 async def test_a_handler_that_fails_ends_its_conversation_and_is_logged(short_folder: Path):
-    async def fail(conversation: Conversation) -> None:
+    async def fail(client: AdminClient) -> None:
         raise RuntimeError("the handler is wrong")
 
     path = short_folder / "s"
@@ -141,15 +141,15 @@ async def test_a_handler_that_fails_ends_its_conversation_and_is_logged(short_fo
 async def test_descriptors_that_were_handed_over_are_closed_with_the_conversation(short_folder: Path):
     seen: list[int] = []
 
-    async def look(conversation: Conversation) -> None:
-        seen.extend(os.fstat(each).st_ino for each in conversation.descriptors)
-        await conversation.answer(Rows(()))
-        await conversation.answer(Done())
+    async def look(client: AdminClient) -> None:
+        seen.extend(os.fstat(each).st_ino for each in client.descriptors)
+        await client.answer(Rows(()))
+        await client.answer(StreamEnd())
 
     path, before = short_folder / "s", len(opened())
     async with serving(path, look):
         with connected(path) as connection:
-            send_frame(connection, MESSAGE, encode_question(ListFolders()), [0, 0])
+            send_frame(connection, MESSAGE, encode_request(ListFolders()), [0, 0])
             await asyncio.to_thread(connection.recv, 100)
     assert seen == [os.fstat(0).st_ino] * 2
     assert len(opened()) == before

@@ -21,7 +21,7 @@ from orlop.admin.node_socket import NodeRefused, NodeUnreachable
 from orlop.driver.ephemeral.folder_index import Retained
 from orlop.foundation.message_socket import send_frame
 from orlop.host.host_errors import HostError
-from orlop.records.afterlife_report import MESSAGE, Done, Restored
+from orlop.records.afterlife_report import MESSAGE, Restored, StreamEnd
 from orlop.records.ephemeral_folder import Burial, Owner
 from support.afterlife.afterlife_node import DAY, HOUR, ID, OTHER, AfterlifeNode, asked
 from support.host.deep_trees import dig
@@ -150,7 +150,7 @@ async def test_nothing_but_a_plain_file_in_the_folder_is_ever_opened(node: After
         assert running.book.readers == {}
 
 
-def archived(running, path: bytes = b"") -> tuple[dict[str, bytes | None], Done]:
+def archived(running, path: bytes = b"") -> tuple[dict[str, bytes | None], StreamEnd]:
     pieces: list[bytes] = []
     done = running.afterlife.download(ID, path, pieces.append)
     with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as tar:

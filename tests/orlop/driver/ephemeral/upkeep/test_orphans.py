@@ -15,8 +15,8 @@ from orlop.csi.error_codes import Unavailable
 from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.driver.ephemeral.upkeep.orphan_watch import (
     LiveFolder,
+    OrphanVerdict,
     OrphanWatch,
-    Verdict,
     folders_that_show_the_pod,
     judge,
 )
@@ -45,15 +45,15 @@ def live(**facts: bool) -> LiveFolder:
 
 def test_an_orphan_is_buried_when_its_grace_is_over():
     first = judge([live()], {}, now=100.0, grace=GRACE)
-    assert first == Verdict((), {ID: 100.0})
+    assert first == OrphanVerdict((), {ID: 100.0})
     assert judge([live()], first.orphans_since, now=99.0 + GRACE, grace=GRACE) == first
-    assert judge([live()], first.orphans_since, now=100.0 + GRACE, grace=GRACE) == Verdict((ID,), {})
+    assert judge([live()], first.orphans_since, now=100.0 + GRACE, grace=GRACE) == OrphanVerdict((ID,), {})
 
 
 def test_an_orphan_that_was_found_again_begins_anew():
     first = judge([live()], {}, now=100.0, grace=GRACE)
     again = judge([live(pod_is_known=True)], first.orphans_since, now=200.0, grace=GRACE)
-    assert again == Verdict((), {})
+    assert again == OrphanVerdict((), {})
 
 
 def test_what_was_unpublished_waits_only_for_its_last_mount():

@@ -23,7 +23,7 @@ from orlop.driver.ephemeral.upkeep.quota_watch import (
     suspects,
 )
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.structured_log import Entry, Level, collecting_log
+from orlop.foundation.structured_log import Level, LogEntry, collecting_log
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeFolder, FakeMachine, FakeNodeHost
 from orlop.testing.virtual_clock import VirtualClock
@@ -92,7 +92,7 @@ class Node:
     folders: Folders
     watch: QuotaWatch
     clock: VirtualClock
-    log: list[Entry]
+    log: list[LogEntry]
     metrics: Metrics
 
     async def publish(self, volume_id: str = ID, **options: object) -> FakeFolder:
@@ -118,7 +118,7 @@ class Node:
 async def running(machine: FakeMachine | None = None) -> AsyncIterator[Node]:
     machine = machine or machine_with_pods()
     machine.why_no_quota = None
-    folders, clock, log, metrics = folders_on(machine), VirtualClock(), list[Entry](), Metrics("t", of_process=False)
+    folders, clock, log, metrics = folders_on(machine), VirtualClock(), list[LogEntry](), Metrics("t", of_process=False)
     folders._clock = clock
     host = FakeNodeHost(machine)
     tools = {"threads": right_here, "clock": clock, "log": collecting_log(log), "metrics": metrics}

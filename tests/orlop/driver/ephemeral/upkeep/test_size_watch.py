@@ -15,7 +15,7 @@ import pytest
 
 from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.driver.ephemeral.upkeep.size_watch import BEFORE_ANOTHER_TRY_SECONDS, SizeWatch
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.host.kernel.disk_usage import TreeUsage
 from orlop.host.kernel.idle_thread import idle_thread
 from orlop.host.node_host import FolderPlace, FolderState, Workdir
@@ -48,7 +48,7 @@ async def watching(
     *,
     workdir: Workdir | None = None,
     notes: Notes | None = None,
-    log: list[Entry] | None = None,
+    log: list[LogEntry] | None = None,
 ) -> AsyncIterator[None]:
     entries = log if log is not None else []
     host = FakeNodeHost(machine)
@@ -145,7 +145,7 @@ async def test_what_is_buried_again_is_measured_again(machine: FakeMachine):
 
 @pytest.mark.virtual_time
 async def test_measuring_stops_when_the_folder_is_published_or_erased(machine: FakeMachine):
-    folders, log = folders_on(machine), list[Entry]()
+    folders, log = folders_on(machine), list[LogEntry]()
     await bury(machine, folders)
     workdir = CountingWorkdir(machine, meanwhile=lambda: folders.book.was_discarded(ID))
     async with watching(machine, folders, workdir=workdir, log=log):  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ async def test_measuring_stops_when_the_folder_is_published_or_erased(machine: F
 
 @pytest.mark.virtual_time
 async def test_what_cannot_be_measured_is_tried_a_few_times_and_holds_up_no_other(machine: FakeMachine):
-    folders, log, workdir = folders_on(machine), list[Entry](), CountingWorkdir(machine)
+    folders, log, workdir = folders_on(machine), list[LogEntry](), CountingWorkdir(machine)
     await bury(machine, folders, "csi-bad")
     await bury(machine, folders, "csi-good")
     machine.faults.fail("measure", errno.ESTALE)

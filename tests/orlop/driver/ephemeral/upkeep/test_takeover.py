@@ -17,7 +17,7 @@ from orlop.driver.ephemeral.upkeep.takeover import PEER_DRIVER
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Entry, collecting_log
+from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.host.folders import folder_records, peer_folders
 from orlop.processes.csi_wiring import EphemeralSettings
 from orlop.processes.daemon import CannotGoOn
@@ -41,7 +41,7 @@ class Node:
         self.workdir.mkdir()
         self.kubelet.mkdir()
         (self.workdir / "deletedVolumes.db").write_bytes(b"a bbolt file")
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
 
     def folder(self, pod: str, volume: str) -> Path:
         return self._filled(self.workdir / pod / volume)
