@@ -20,6 +20,38 @@ SMALL_LINES = 75
 GENERATED = ("csi/proto", "apiserver/proto")
 # One thing at two layers: the process and the verb beside the operator's function, the client of each API.
 SAME_THING = {"afterlife", "client", "static", "drives", "volumes"}
+# A class or type alias that several modules define, because it names the same thing in each of them.
+SAME_CLASS = {
+    "AccessMode": "CSI's enum of access modes, which is too long to write out",
+    "AlreadyExists": "the status of that name, of a CSI call and of the Kubernetes API",
+    "ApiObject": "an object as the API server sent it, which nobody may change",
+    "Cause": "a cause in a Kubernetes Status, at the server and at the client",
+    "Check": "a health check: returns why it fails",
+    "Connect": "connects to a CSI socket",
+    "Details": "the details of a Kubernetes Status, at the server and at the client",
+    "Document": "a document that the API server publishes about itself",
+    "DoesNotRepeatItself": "a run that is not deterministic, found by either explorer",
+    "Names": "the components of a path below a root",
+    "NotFound": "the status of that name, of a CSI call and of the Kubernetes API",
+    "Object": "an object of the Kubernetes API",
+    "PathHandler": "answers a path of the API server that is no object's",
+    "Ping": "the frame of that name, of HTTP/2 and of WebSocket",
+    "Pod": "a Pod of the Kubernetes API",
+    "Read": "an object, or why it could not be read",
+    "RegistrationRefused": "kubelet refused to register a driver, seen from kubelet and from the registrar",
+    "Reviews": "the class, and the protocol that its user defines",
+    "Selection": "the objects of a kind that a request means, at the server and at the client",
+    "ServeRpc": "a method of a CSI service",
+    "Server": "the protocol of an API server that is called in this process",
+    "TypeRule": "validates the fields of one type",
+    "Wait": "the decision to do nothing, for some seconds or until something changes",
+    "WatchEvent": "an event of a watch, at the server and at the client",
+    "_Metadata": "the part of an object's metadata that its module reads",
+    "_MountSnapshot": "the snapshot of the mount table of a host, real or fake",
+    "_Versioned": "the version of a record, read before the rest of it",
+}
+# In a module of rules: the union of everything it may decide.
+UNIONS_OF_RULES = {"Decision", "Step"}
 # Roles and seams stay folders of their own, however small.
 SMALL_FOLDERS_WITH_A_REASON = {
     "orlop/records": "grows with drives and static volumes",
@@ -117,3 +149,45 @@ def test_a_module_s_name_is_the_name_of_one_thing():
 
     twice = {short: names for short, names in by_name.items() if len(names) > 1 and short not in SAME_THING}
     assert twice == {}
+
+
+def test_a_class_s_name_is_the_name_of_one_thing():
+    twice = {name: sorted(found) for name, found in classes().items() if name not in SAME_CLASS}
+    of_rules = {name for name in UNIONS_OF_RULES if all(module.endswith("_rules") for module in twice.get(name, ()))}
+
+    assert {name: found for name, found in twice.items() if name not in of_rules} == {}
+
+
+@pytest.mark.parametrize("name", sorted({*SAME_CLASS, *UNIONS_OF_RULES}))
+def test_a_class_s_name_is_excused_only_while_several_modules_have_it(name: str):
+    assert name in classes(), f"{name} is defined once: remove it from the list"
+
+
+@cache
+def classes() -> dict[str, list[str]]:
+    """By name: the modules that define a class or type alias of it, if several do; not if all mean a type variable."""
+    found: dict[str, dict[str, bool]] = defaultdict(dict)
+    for module, path in modules().items():
+        if not any(part in path.as_posix() for part in GENERATED):
+            for name, is_variable in _types_of(ast.parse(path.read_text()).body):
+                found[name][module] = is_variable
+    return {name: list(places) for name, places in found.items() if len(places) > 1 and not all(places.values())}
+
+
+def _types_of(statements: list[ast.stmt]) -> Iterator[tuple[str, bool]]:
+    """Yield each class and type alias, and whether it is a type variable, which has a meaning in its module only."""
+    for statement in statements:
+        match statement:
+            case ast.ClassDef(name=name):
+                yield name, False
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_type_name(name):
+                yield name, isinstance(value, ast.Call) and ast.unparse(value.func) == "TypeVar"
+            case ast.AnnAssign(target=ast.Name(id=name)) if _is_type_name(name):
+                yield name, False
+            case ast.If(body=body):
+                yield from _types_of(body)
+
+
+def _is_type_name(name: str) -> bool:
+    """CapWords; a constant is known by the name of its module too."""
+    return name.lstrip("_")[:1].isupper() and not name.isupper()

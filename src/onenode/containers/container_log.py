@@ -64,19 +64,19 @@ def _now() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class LogLines:
     """Lines for the log, and the beginning of a line whose end has not come."""
 
     lines: bytes
     rest: bytes
 
 
-def log_lines(output: bytes, stream: str, moment: str, longest: int) -> Written:
+def log_lines(output: bytes, stream: str, moment: str, longest: int) -> LogLines:
     """`output` begins with what was the rest of the output before it."""
     whole, _, rest = output.rpartition(b"\n")
     lines = _full_lines(output[: len(whole) + 1], stream, moment, longest) if len(rest) < len(output) else b""
     parts, rest = _without_whole_parts(rest, stream, moment, longest)
-    return Written(lines + parts, rest)
+    return LogLines(lines + parts, rest)
 
 
 def last_part(rest: bytes, stream: str, moment: str) -> bytes:

@@ -54,7 +54,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class StartFailed:
     """It never ran; why, as a sentence."""
 
     errno: int
@@ -62,11 +62,11 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Exited:
     code: int
 
 
-News = Born | Started | Refused | Ended
+News = Born | Started | StartFailed | Exited
 
 
 class ContainerProcess:
@@ -82,11 +82,11 @@ class ContainerProcess:
         return self._channel.fileno()
 
     def news(self) -> list[News]:
-        """What was told since the last time; blocks never. The last one is `Ended` or `Refused`, always."""
+        """What was told since the last time; blocks never. The last one is `Exited` or `StartFailed`, always."""
         found: list[News] = []
         while not self._over and (one := self._next()) is not None:
             found.append(one)
-            self._over = isinstance(one, Ended | Refused)
+            self._over = isinstance(one, Exited | StartFailed)
         return found
 
     def _next(self) -> News | None:
@@ -95,7 +95,7 @@ class ContainerProcess:
         except BlockingIOError:
             return None
         except OSError:
-            return Ended(LOST_CODE)
+            return Exited(LOST_CODE)
         if descriptors:
             self._handle = descriptors[0]
         return _read(words)
@@ -225,10 +225,10 @@ def _paper(words: bytes) -> int:
 
 def _read(words: bytes) -> News:
     if not words:
-        return Ended(LOST_CODE)
+        return Exited(LOST_CODE)
     told = json.loads(words)
     if "pid" in told:
         return Born(told["pid"])
     if "refused" in told:
-        return Refused(told["errno"], told["refused"])
-    return Ended(told["exit"]) if "exit" in told else Started()
+        return StartFailed(told["errno"], told["refused"])
+    return Exited(told["exit"]) if "exit" in told else Started()

@@ -50,7 +50,7 @@ _NONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Mode:
+class _Abi:
     """One way to call the kernel: how the filter is told of it, and its numbers."""
 
     architecture: int
@@ -58,8 +58,8 @@ class _Mode:
     has_x32: bool = False
 
 
-def _mode(architecture: int, *numbers: int, has_x32: bool = False) -> _Mode:
-    return _Mode(architecture, dict(zip(_NAMES, numbers, strict=True)), has_x32)
+def _mode(architecture: int, *numbers: int, has_x32: bool = False) -> _Abi:
+    return _Abi(architecture, dict(zip(_NAMES, numbers, strict=True)), has_x32)
 
 
 _X86_64: Final = _mode(
@@ -96,7 +96,7 @@ def filter_program(machine: str) -> bytes | None:
     return None if modes is None else b"".join(_program(modes))
 
 
-def _program(modes: tuple[_Mode, ...]) -> Iterator[bytes]:
+def _program(modes: tuple[_Abi, ...]) -> Iterator[bytes]:
     """A way to call that has no section of its own comes to the end, where all is refused."""
     for mode in modes:
         section = list(_section(mode))
@@ -106,7 +106,7 @@ def _program(modes: tuple[_Mode, ...]) -> Iterator[bytes]:
     yield _answer(errno.EPERM)
 
 
-def _section(mode: _Mode) -> Iterator[bytes]:
+def _section(mode: _Abi) -> Iterator[bytes]:
     yield _load(_NUMBER)
     if mode.has_x32:
         yield from _if(_JUMP_IF_AT_LEAST, _X32_BIT, _answer(errno.ENOSYS))
@@ -119,7 +119,7 @@ def _section(mode: _Mode) -> Iterator[bytes]:
     yield _INSTRUCTION.pack(_RETURN, 0, 0, _ALLOW)
 
 
-def _always_refused(mode: _Mode) -> dict[str, int]:
+def _always_refused(mode: _Abi) -> dict[str, int]:
     numbers = {**mode.numbers, **_SAME_EVERYWHERE}
     return {name: number for name, number in numbers.items() if name not in _FLAGGED and number != _NONE}
 

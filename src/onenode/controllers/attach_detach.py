@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onenode.controllers import attach_detach_rules as rules
-from onenode.controllers.attach_detach_rules import AttachmentFacts, Place
+from onenode.controllers.attach_detach_rules import AttachDetachFacts, NodeFacts
 from onenode.controllers.attachable_volumes_rules import needs_attaching
 from onenode.controllers.attached_listing import BACKOFF, AttachedListing
 from onenode.controllers.known_attachments import AttachmentMemory, KnownAttachments, is_of_unknown_volume, volume_of
@@ -61,7 +61,7 @@ def volume_keys(attachment: CachedObject) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
+class AttachDetachCaches:
     nodes: Informer
     pods: Informer
     claims: Informer
@@ -82,7 +82,7 @@ async def attach_detach(
     async with AsyncExitStack() as stack, TaskGroup() as tasks:
         watched = [Watched(kind, transform=without_managed_fields) for kind in kinds]
         found = [await stack.enter_async_context(informers.using(one)) for one in watched]
-        controller = AttachDetach(client, Caches(*found), runtime, events, queue_metrics)
+        controller = AttachDetach(client, AttachDetachCaches(*found), runtime, events, queue_metrics)
         task = tasks.start(controller.run(), name="attach/detach controller")
         try:
             yield
@@ -96,7 +96,7 @@ class AttachDetach:
     def __init__(
         self,
         client: KubeClient,
-        caches: Caches,
+        caches: AttachDetachCaches,
         runtime: Runtime,
         events: EventRecorder,
         queue_metrics: WorkqueueMetrics,
@@ -106,7 +106,7 @@ class AttachDetach:
         self._clock = runtime.clock
         self._log = runtime.log
         self._events = events
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, NodeFacts] = {}
         self._drivers_seen: dict[ObjectName, bool] = {}
         self._memory = AttachmentMemory()
         self._users = VolumeUsers(Lookups(caches.claims.get, caches.volumes.get, caches.csi_drivers.get))
@@ -185,7 +185,7 @@ class AttachDetach:
         self._look_at_all(self._known.look_at(name, self._caches.attachments.get(name)))
 
     def _node_changed(self, name: ObjectName) -> None:
-        before, node = self._places.get(name.name, Place()), name.name
+        before, node = self._places.get(name.name, NodeFacts()), name.name
         place = self._places[node] = rules.place_of(self._caches.nodes.get(name), before)
         concerned = (place.in_use or frozenset()) ^ (before.in_use or frozenset()) | place.listed ^ before.listed
         if _standing(place) != _standing(before):
@@ -195,12 +195,12 @@ class AttachDetach:
             self._listing.look_at(node)
 
     def _told_by(self, node: str) -> Iterable[UniqueName]:
-        place = self._places.get(node, Place())
+        place = self._places.get(node, NodeFacts())
         return place.listed | (place.in_use or frozenset())
 
     # ---- what is so ----------------------------------------------------------------------------------------------
 
-    def _facts(self, volume: UniqueName) -> dict[str, AttachmentFacts]:
+    def _facts(self, volume: UniqueName) -> dict[str, AttachDetachFacts]:
         users, attachments = self._users.nodes_of(volume), self._known.of(volume)
         found = {}
         for node in sorted({*users, *attachments}):
@@ -209,14 +209,14 @@ class AttachDetach:
         return found
 
     def _facts_on(
-        self, volume: UniqueName, node: str, users: tuple[rules.User, ...], attachment: CachedObject | None
-    ) -> AttachmentFacts:
-        place = self._places.get(node, Place())
+        self, volume: UniqueName, node: str, users: tuple[rules.UsingPod, ...], attachment: CachedObject | None
+    ) -> AttachDetachFacts:
+        place = self._places.get(node, NodeFacts())
         remembered, now = self._memory.of(volume, node), self._clock.elapsed()
-        is_needed = AttachmentFacts(node, place, attachment, users).is_needed
+        is_needed = AttachDetachFacts(node, place, attachment, users).is_needed
         is_awaited = attachment is not None and not rules.is_attached(attachment)
         is_detaching = attachment is not None and is_being_deleted(attachment)
-        return AttachmentFacts(
+        return AttachDetachFacts(
             node,
             place,
             attachment,
@@ -229,7 +229,7 @@ class AttachDetach:
             volume=volume,
         )
 
-    def _note_listing(self, volume: UniqueName, one: AttachmentFacts) -> None:
+    def _note_listing(self, volume: UniqueName, one: AttachDetachFacts) -> None:
         is_attached = rules.is_to_be_listed(one) and not is_of_unknown_volume(volume)
         self._listing.note(one.node, volume, is_attached=is_attached)
 
@@ -282,7 +282,7 @@ class AttachDetach:
                 return retry_after
         return None
 
-    async def _attach(self, volume: UniqueName, one: AttachmentFacts, body: dict[str, Any]) -> None:
+    async def _attach(self, volume: UniqueName, one: AttachDetachFacts, body: dict[str, Any]) -> None:
         name = ObjectName(None, body["metadata"]["name"])
         try:
             try:
@@ -296,7 +296,7 @@ class AttachDetach:
             raise
         await self._caches.attachments.reached(resource_version(made))
 
-    async def _detach(self, volume: UniqueName, one: AttachmentFacts, which: str) -> float | None:
+    async def _detach(self, volume: UniqueName, one: AttachDetachFacts, which: str) -> float | None:
         remembered = self._memory.of(volume, one.node)
         if remembered.taken == which:
             return None  # the cache will tell
@@ -324,13 +324,13 @@ class AttachDetach:
 
     # ---- what is told --------------------------------------------------------------------------------------------
 
-    def _tell_attached(self, volume: UniqueName, one: AttachmentFacts) -> None:
+    def _tell_attached(self, volume: UniqueName, one: AttachDetachFacts) -> None:
         if volume in one.place.listed or one.attachment is None:
             return  # as it was before we came, or for pods that came later
         for pod in self._to_be_told(volume, one, f"attached by {uid(one.attachment)}"):
             self._events.normal(pod, rules.ATTACHED_REASON, rules.attached_text(self._name_of(volume)))
 
-    def _tell_not_attached(self, volume: UniqueName, one: AttachmentFacts, why: str, occasion: str) -> None:
+    def _tell_not_attached(self, volume: UniqueName, one: AttachDetachFacts, why: str, occasion: str) -> None:
         """Not of an attachment that ends because we want it to: a pod that comes in between waits for it."""
         remembered = self._memory.of(volume, one.node)
         if why == rules.BEING_DELETED and occasion == remembered.taken:
@@ -338,14 +338,14 @@ class AttachDetach:
         for pod in self._to_be_told(volume, one, f"{occasion}: {why}"):
             self._events.warning(pod, rules.NOT_ATTACHED_REASON, rules.not_attached_text(self._name_of(volume), why))
 
-    def _tell_taken(self, volume: UniqueName, one: AttachmentFacts, by: tuple[rules.User, ...]) -> None:
+    def _tell_taken(self, volume: UniqueName, one: AttachDetachFacts, by: tuple[rules.UsingPod, ...]) -> None:
         others = [rules.PodName(user.namespace, user.name) for user in by]
         for pod in self._to_be_told(volume, one, "taken"):
             self._events.warning(
                 pod, rules.NOT_ATTACHED_REASON, rules.taken_text(self._name_of(volume), pod.namespace, others)
             )
 
-    def _to_be_told(self, volume: UniqueName, one: AttachmentFacts, what: str) -> list[ObjectReference]:
+    def _to_be_told(self, volume: UniqueName, one: AttachDetachFacts, what: str) -> list[ObjectReference]:
         remembered = self._memory.of(volume, one.node)
         return [
             ObjectReference("v1", "Pod", user.name, user.namespace, user.uid)
@@ -353,7 +353,7 @@ class AttachDetach:
             if remembered.is_news(user.uid, what)
         ]
 
-    def _log_not_detached(self, volume: UniqueName, one: AttachmentFacts, why: str, occasion: str) -> None:
+    def _log_not_detached(self, volume: UniqueName, one: AttachDetachFacts, why: str, occasion: str) -> None:
         """Log each failure once. Kubernetes records no event for a failed detach."""
         remembered = self._memory.of(volume, one.node)
         if remembered.detach_failure != (occasion, why):
@@ -365,5 +365,5 @@ class AttachDetach:
         return known.volume if known is not None else volume
 
 
-def _standing(place: Place) -> tuple[bool, ...]:
+def _standing(place: NodeFacts) -> tuple[bool, ...]:
     return place.is_there, place.is_managed, place.is_ready, place.is_out_of_service, place.in_use is None

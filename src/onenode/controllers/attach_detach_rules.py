@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from onenode.controllers.attachable_volumes_rules import Attachable, Seen
+from onenode.controllers.attachable_volumes_rules import ApiObject, Attachable
 from onenode.kubelet.node.node_status_rules import ATTACH_ANNOTATION
 from onenode.kubelet.volumes.volume_values import UniqueName, attachment_name, driver_and_handle
 from orlop.kube import objects
@@ -36,7 +36,7 @@ LONGEST_DETACH_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeFacts:
     """What a Node says; of one that is gone, what it last said is in use."""
 
     is_there: bool = False
@@ -52,12 +52,12 @@ class Place:
         return self.in_use is None or volume in self.in_use
 
 
-def place_of(node: Seen | None, before: Place) -> Place:
+def place_of(node: ApiObject | None, before: NodeFacts) -> NodeFacts:
     if node is None:
-        return Place(in_use=before.in_use)
+        return NodeFacts(in_use=before.in_use)
     status = node.get("status") or {}
     taints = (node.get("spec") or {}).get("taints") or ()
-    return Place(
+    return NodeFacts(
         is_there=True,
         is_managed=ATTACH_ANNOTATION in objects.annotations(node),
         is_ready=objects.is_condition_true(node, "Ready"),
@@ -71,7 +71,7 @@ def is_of_a_csi_driver(name: UniqueName) -> bool:
     return driver_and_handle(name) is not None
 
 
-def listing_patch(node: Seen, wanted: Iterable[UniqueName]) -> JsonPatch | None:
+def listing_patch(node: ApiObject, wanted: Iterable[UniqueName]) -> JsonPatch | None:
     """Lists these volumes of CSI drivers as attached, and no others; what else is listed stays.
 
     Fails when somebody changed the list meanwhile. None: all is told already.
@@ -93,7 +93,7 @@ def listing_patch(node: Seen, wanted: Iterable[UniqueName]) -> JsonPatch | None:
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class UsingPod:
     """A pod that needs the volume."""
 
     namespace: str
@@ -102,11 +102,11 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class AttachmentFacts:
+class AttachDetachFacts:
     node: str
-    place: Place
-    attachment: Seen | None = None
-    users: tuple[User, ...] = ()
+    place: NodeFacts
+    attachment: ApiObject | None = None
+    users: tuple[UsingPod, ...] = ()
     is_in_use: bool = False
     """Kubelet may have it mounted."""
     is_listed: bool = False
@@ -144,7 +144,7 @@ class Attach:
 class Taken:
     """Another node has it."""
 
-    by: tuple[User, ...]
+    by: tuple[UsingPod, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,28 +178,28 @@ class NotDetached:
 Step: TypeAlias = Wait | Attach | Taken | Attached | NotAttached | Detach | NotDetached
 
 
-def next_step(one: AttachmentFacts, volume: Attachable | None, others: Sequence[AttachmentFacts]) -> Step:
+def next_step(one: AttachDetachFacts, volume: Attachable | None, others: Sequence[AttachDetachFacts]) -> Step:
     """`others` are the same volume on other nodes; `volume` is None where nobody knows more than its name."""
     if one.is_needed and volume is not None:
         return _attach(one, volume, others)
     return _detach(one)
 
 
-def is_to_be_listed(one: AttachmentFacts) -> bool:
+def is_to_be_listed(one: AttachDetachFacts) -> bool:
     """Whether kubelet may rely on it: it is attached, and stays so."""
     if one.attachment is None or not is_attached(one.attachment) or objects.is_being_deleted(one.attachment):
         return False
     return one.is_needed or not _may_be_taken(one)
 
 
-def is_attached(attachment: Seen) -> bool:
+def is_attached(attachment: ApiObject) -> bool:
     return _status(attachment).get("attached") is True
 
 
 # ---- attach ----------------------------------------------------------------------------------------------------------
 
 
-def _attach(one: AttachmentFacts, volume: Attachable, others: Sequence[AttachmentFacts]) -> Step:
+def _attach(one: AttachDetachFacts, volume: Attachable, others: Sequence[AttachDetachFacts]) -> Step:
     found = one.attachment
     if found is None:
         return _begin(one, volume, others)
@@ -216,7 +216,7 @@ def _attach(one: AttachmentFacts, volume: Attachable, others: Sequence[Attachmen
     return Wait(LONGEST_ATTACH_SECONDS - into_this)
 
 
-def _begin(one: AttachmentFacts, volume: Attachable, others: Sequence[AttachmentFacts]) -> Step:
+def _begin(one: AttachDetachFacts, volume: Attachable, others: Sequence[AttachDetachFacts]) -> Step:
     if volume.is_exclusive:
         holders = [other for other in others if _has_it(other)]
         if holders:
@@ -232,11 +232,11 @@ def _begin(one: AttachmentFacts, volume: Attachable, others: Sequence[Attachment
     return Attach({"metadata": {"name": attachment_name(volume.handle, volume.driver, one.node)}, "spec": spec})
 
 
-def _has_it(other: AttachmentFacts) -> bool:
+def _has_it(other: AttachDetachFacts) -> bool:
     return other.attachment is not None and is_attached(other.attachment)
 
 
-def _seconds_to_wait_for(other: AttachmentFacts) -> float | None:
+def _seconds_to_wait_for(other: AttachDetachFacts) -> float | None:
     """While it is being attached there, or taken from there, which a change will end; None: not at all."""
     if other.attachment is None:
         return None
@@ -251,7 +251,7 @@ def _seconds_to_wait_for(other: AttachmentFacts) -> float | None:
 # ---- detach ----------------------------------------------------------------------------------------------------------
 
 
-def _detach(one: AttachmentFacts) -> Step:
+def _detach(one: AttachDetachFacts) -> Step:
     found = one.attachment
     if found is None:
         return Wait()
@@ -265,7 +265,7 @@ def _detach(one: AttachmentFacts) -> Step:
     return Detach(objects.uid(found))
 
 
-def _end_of_detach(one: AttachmentFacts, found: Seen) -> Step:
+def _end_of_detach(one: AttachDetachFacts, found: ApiObject) -> Step:
     """Return what a detach under way has come to: only an object that is gone ends it well.
 
     `attached: false` is no end, as in Kubernetes (verifyDetachmentStatus): while the object exists its attacher has not
@@ -282,13 +282,13 @@ def _end_of_detach(one: AttachmentFacts, found: Seen) -> Step:
     return NotDetached(detach_timed_out(driver, handle), f"round {rounds:g}", left)
 
 
-def _may_be_taken(one: AttachmentFacts) -> bool:
+def _may_be_taken(one: AttachDetachFacts) -> bool:
     if not one.is_in_use or one.place.is_out_of_service:
         return True
     return one.seconds_unneeded >= LONGEST_UNMOUNT_SECONDS and not one.place.is_ready
 
 
-def _status(attachment: Seen) -> Mapping[str, Any]:
+def _status(attachment: ApiObject) -> Mapping[str, Any]:
     return attachment.get("status") or {}
 
 

@@ -19,7 +19,7 @@ from onenode.kubelet.volumes.volume_values import UniqueName, persistent_name
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
-Seen: TypeAlias = Mapping[str, Any]
+ApiObject: TypeAlias = Mapping[str, Any]
 """An object as it was read."""
 
 FINAL_PHASES: Final = ("Succeeded", "Failed")
@@ -48,25 +48,25 @@ class ClaimUse:
     is_ephemeral: bool
 
 
-def node_of(pod: Seen) -> str:
+def node_of(pod: ApiObject) -> str:
     """Where it needs volumes; empty where it needs none, or none any more."""
     node = str(_part(pod, "spec").get("nodeName") or "")
     return "" if is_done_with_volumes(pod) else node
 
 
-def is_done_with_volumes(pod: Seen) -> bool:
+def is_done_with_volumes(pod: ApiObject) -> bool:
     status = _part(pod, "status")
     if status.get("phase") in FINAL_PHASES:
         return True
     return objects.is_being_deleted(pod) and not any(map(_runs, status.get("containerStatuses") or ()))
 
 
-def _runs(container: Seen) -> bool:
+def _runs(container: ApiObject) -> bool:
     state = container.get("state") or {}
     return state.get("terminated") is None and state.get("waiting") is None
 
 
-def claims_used(pod: Seen) -> Iterator[ClaimUse]:
+def claims_used(pod: ApiObject) -> Iterator[ClaimUse]:
     for volume in _part(pod, "spec").get("volumes") or ():
         name, source = str(volume.get("name") or ""), volume.get("persistentVolumeClaim")
         if source is not None:
@@ -77,14 +77,16 @@ def claims_used(pod: Seen) -> Iterator[ClaimUse]:
             yield ClaimUse(name, ObjectName(objects.namespace(pod), f"{objects.name(pod)}-{name}"), is_ephemeral=True)
 
 
-def volume_of_claim(claim: Seen | None) -> str:
+def volume_of_claim(claim: ApiObject | None) -> str:
     """The name of the PersistentVolume that it is bound to; empty while it is not."""
     if claim is None or _part(claim, "status").get("phase") != "Bound":
         return ""
     return str(_part(claim, "spec").get("volumeName") or "")
 
 
-def attachable_by(pod: Seen, use: ClaimUse, claim: Seen | None, volume: Seen | None) -> Attachable | None:
+def attachable_by(
+    pod: ApiObject, use: ClaimUse, claim: ApiObject | None, volume: ApiObject | None
+) -> Attachable | None:
     """None where it is not known (yet): one of the objects is missing, or they do not belong together."""
     if claim is None or volume is None or volume_of_claim(claim) != objects.name(volume):
         return None
@@ -95,7 +97,7 @@ def attachable_by(pod: Seen, use: ClaimUse, claim: Seen | None, volume: Seen | N
     return attachable(volume)
 
 
-def attachable(volume: Seen) -> Attachable | None:
+def attachable(volume: ApiObject) -> Attachable | None:
     """None: it is no volume of a CSI driver."""
     spec = _part(volume, "spec")
     source = spec.get("csi") or {}
@@ -107,10 +109,10 @@ def attachable(volume: Seen) -> Attachable | None:
     return Attachable(persistent_name(driver, handle), objects.name(volume), driver, handle, is_exclusive)
 
 
-def needs_attaching(csi_driver: Seen | None) -> bool:
+def needs_attaching(csi_driver: ApiObject | None) -> bool:
     return driver_facts(csi_driver).attach_required
 
 
-def _part(obj: Seen, member: str) -> Seen:
+def _part(obj: ApiObject, member: str) -> ApiObject:
     part = obj.get(member)
     return part if isinstance(part, Mapping) else {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from onenode.controllers.attachable_volumes_rules import Attachable, Seen, attachable
+from onenode.controllers.attachable_volumes_rules import ApiObject, Attachable, attachable
 from onenode.kubelet.volumes.volume_values import UniqueName, attachment_name, driver_and_handle
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
@@ -25,11 +25,11 @@ def is_of_unknown_volume(name: UniqueName) -> bool:
     return OUR_NAMES.fullmatch(name) is not None
 
 
-def node_of(attachment: Seen) -> str:
+def node_of(attachment: ApiObject) -> str:
     return str((attachment.get("spec") or {}).get("nodeName") or "")
 
 
-def volume_of(attachment: Seen) -> str:
+def volume_of(attachment: ApiObject) -> str:
     """The name of its PersistentVolume; empty where it names none."""
     source = (attachment.get("spec") or {}).get("source") or {}
     return str(source.get("persistentVolumeName") or "")
@@ -39,7 +39,7 @@ class KnownAttachments:
     """`told` are the names of volumes that a Node has in its status."""
 
     def __init__(
-        self, volume: Callable[[ObjectName], Seen | None], told: Callable[[str], Iterable[UniqueName]]
+        self, volume: Callable[[ObjectName], ApiObject | None], told: Callable[[str], Iterable[UniqueName]]
     ) -> None:
         self._volume = volume
         self._told = told
@@ -47,7 +47,7 @@ class KnownAttachments:
         self._of: dict[UniqueName, dict[str, ObjectName]] = {}
         self._on: dict[str, set[UniqueName]] = {}
 
-    def look_at(self, name: ObjectName, attachment: Seen | None) -> frozenset[UniqueName]:
+    def look_at(self, name: ObjectName, attachment: ApiObject | None) -> frozenset[UniqueName]:
         """Gives the volumes that it is of, and was of."""
         before = self._places.get(name.name)
         now = None if attachment is None else self._place(attachment, before)
@@ -70,7 +70,7 @@ class KnownAttachments:
 
     # ---- one attachment ------------------------------------------------------------------------------------------
 
-    def _place(self, attachment: Seen, before: tuple[UniqueName, str] | None) -> tuple[UniqueName, str] | None:
+    def _place(self, attachment: ApiObject, before: tuple[UniqueName, str] | None) -> tuple[UniqueName, str] | None:
         name, node, named = objects.name(attachment), node_of(attachment), volume_of(attachment)
         if not named:
             return None
@@ -121,7 +121,7 @@ def _name_for(volume: Attachable, node: str) -> str:
 
 
 @dataclass(slots=True)
-class Remembered:
+class AttachmentHistory:
     unneeded_since: float | None = None
     awaited_since: float | None = None
     detaching_since: float | None = None
@@ -162,10 +162,10 @@ class Remembered:
 
 class AttachmentMemory:
     def __init__(self) -> None:
-        self._all: dict[UniqueName, dict[str, Remembered]] = {}
+        self._all: dict[UniqueName, dict[str, AttachmentHistory]] = {}
 
-    def of(self, volume: UniqueName, node: str) -> Remembered:
-        return self._all.setdefault(volume, {}).setdefault(node, Remembered())
+    def of(self, volume: UniqueName, node: str) -> AttachmentHistory:
+        return self._all.setdefault(volume, {}).setdefault(node, AttachmentHistory())
 
     def nodes_of(self, volume: UniqueName) -> frozenset[str]:
         return frozenset(self._all.get(volume, ()))

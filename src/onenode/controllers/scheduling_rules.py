@@ -33,7 +33,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Lt": Operator.LESS,
 }
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 Objections = Mapping[str, tuple[str, ...]]
 
 
@@ -55,14 +55,14 @@ class Unschedulable:
 Decision = NotOurs | Bind | Unschedulable
 
 
-def waits_for_a_node(pod: Seen) -> bool:
+def waits_for_a_node(pod: ApiObject) -> bool:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     is_ours = not spec.get("nodeName") and (spec.get("schedulerName") or SCHEDULER) == SCHEDULER
     is_to_run = not objects.is_being_deleted(pod) and status.get("phase") not in FINAL_PHASES
     return is_ours and is_to_run and not spec.get("schedulingGates")
 
 
-def decide(pod: Seen, nodes: Iterable[Seen], objections: Objections | None = None) -> Decision:
+def decide(pod: ApiObject, nodes: Iterable[ApiObject], objections: Objections | None = None) -> Decision:
     """Of several nodes the first by name, so that a second look says the same."""
     if not waits_for_a_node(pod):
         return NotOurs()
@@ -77,7 +77,7 @@ def decide(pod: Seen, nodes: Iterable[Seen], objections: Objections | None = Non
     return Unschedulable(_message(count, against))
 
 
-def why_not_on(pod: Seen, node: Seen) -> tuple[str, ...]:
+def why_not_on(pod: ApiObject, node: ApiObject) -> tuple[str, ...]:
     """The first reason alone, as kube-scheduler asks one thing after the other."""
     spec, of_node = pod.get("spec") or {}, node.get("spec") or {}
     tolerations = spec.get("tolerations") or ()
@@ -107,11 +107,11 @@ def _message(count: int, against: Counter[str]) -> str:
 # ---- taints ----------------------------------------------------------------------------------------------------------
 
 
-def _tolerates(tolerations: Sequence[Seen], taint: Seen) -> bool:
+def _tolerates(tolerations: Sequence[ApiObject], taint: ApiObject) -> bool:
     return any(_is_tolerated_by(one, taint) for one in tolerations)
 
 
-def _is_tolerated_by(toleration: Seen, taint: Seen) -> bool:
+def _is_tolerated_by(toleration: ApiObject, taint: ApiObject) -> bool:
     if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
         return False
     if toleration.get("key") and toleration["key"] != taint.get("key"):
@@ -124,7 +124,7 @@ def _is_tolerated_by(toleration: Seen, taint: Seen) -> bool:
 # ---- what the pod chooses --------------------------------------------------------------------------------------------
 
 
-def _is_chosen(spec: Seen, node: Seen) -> bool:
+def _is_chosen(spec: ApiObject, node: ApiObject) -> bool:
     labels = objects.labels(node)
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
@@ -135,7 +135,7 @@ def _is_chosen(spec: Seen, node: Seen) -> bool:
     return any(_fits(term, node) for term in required.get("nodeSelectorTerms") or ())
 
 
-def _fits(term: Seen, node: Seen) -> bool:
+def _fits(term: ApiObject, node: ApiObject) -> bool:
     """A term that asks for nothing fits no node."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     named = {"metadata.name": objects.name(node)}
@@ -143,7 +143,7 @@ def _fits(term: Seen, node: Seen) -> bool:
     return bool(asked) and all(_holds(one, values) for one, values in asked)
 
 
-def _holds(expression: Seen, values: Mapping[str, str]) -> bool:
+def _holds(expression: ApiObject, values: Mapping[str, str]) -> bool:
     try:
         operator = OPERATORS[expression.get("operator", "")]
         return Requirement(expression.get("key", ""), operator, tuple(expression.get("values") or ())).matches(values)

@@ -21,7 +21,7 @@ from onenode.controllers import storage_protection_rules as rules
 from onenode.controllers.storage_protection_rules import (
     CLAIM_FINALIZER,
     VOLUME_FINALIZER,
-    Seen,
+    ApiObject,
     claims_named_by,
     is_claim_used,
 )
@@ -51,27 +51,27 @@ from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _PodsListed:
     """`version` is the server's when it answered, which it counts for all kinds together."""
 
     namespace: str | None = None
     version: str = "0"
-    users: dict[ObjectName, list[Seen]] = field(default_factory=dict)
+    users: dict[ObjectName, list[ApiObject]] = field(default_factory=dict)
 
-    def is_about(self, claim: Seen) -> bool:
+    def is_about(self, claim: ApiObject) -> bool:
         is_new_enough = version_order(self.version) >= version_order(resource_version(claim))
         return is_new_enough and self.namespace == name_of(claim).namespace
 
-    def uses(self, claim: Seen) -> bool:
+    def uses(self, claim: ApiObject) -> bool:
         return is_claim_used(claim, self.users.get(name_of(claim), ()))
 
 
 class LivePods:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._last = _Answer()
+        self._last = _PodsListed()
 
-    async def use(self, claim: Seen) -> bool:
+    async def use(self, claim: ApiObject) -> bool:
         """Whether one uses this claim, which must have been read while it was being deleted."""
         if self._last.is_about(claim) and not self._last.uses(claim):
             return False
@@ -80,15 +80,15 @@ class LivePods:
 
     def forget(self) -> None:
         """Nobody is waiting who could share the last answer."""
-        self._last = _Answer()
+        self._last = _PodsListed()
 
-    async def _ask(self, namespace: str | None) -> _Answer:
+    async def _ask(self, namespace: str | None) -> _PodsListed:
         pods = await self._client.list(POD, Selection(namespace))
-        users: dict[ObjectName, list[Seen]] = {}
+        users: dict[ObjectName, list[ApiObject]] = {}
         for pod in pods.items:
             for claim in claims_named_by(pod):
                 users.setdefault(claim, []).append(pod)
-        return _Answer(namespace, pods.version, users)
+        return _PodsListed(namespace, pods.version, users)
 
 
 CLAIMS: Final = "pvcprotection"
@@ -106,7 +106,7 @@ def claim_keys(pod: CachedObject) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
+class ProtectionCaches:
     claims: Informer
     volumes: Informer
     pods: Informer
@@ -126,7 +126,9 @@ async def storage_protection(
         informers.using(pods) as all_pods,
         TaskGroup() as tasks,
     ):
-        protection = StorageProtection(client, Caches(all_claims, all_volumes, all_pods), runtime, queue_metrics)
+        protection = StorageProtection(
+            client, ProtectionCaches(all_claims, all_volumes, all_pods), runtime, queue_metrics
+        )
         task = tasks.start(protection.run(), name="storage protection")
         try:
             yield
@@ -135,7 +137,9 @@ async def storage_protection(
 
 
 class StorageProtection:
-    def __init__(self, client: KubeClient, caches: Caches, runtime: Runtime, queue_metrics: WorkqueueMetrics) -> None:
+    def __init__(
+        self, client: KubeClient, caches: ProtectionCaches, runtime: Runtime, queue_metrics: WorkqueueMetrics
+    ) -> None:
         self._client = client
         self._caches = caches
         self._live_pods = LivePods(client)

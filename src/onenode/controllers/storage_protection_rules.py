@@ -17,7 +17,7 @@ from orlop.kube import objects, patches
 from orlop.kube.objects import ObjectName
 from orlop.kube.patches import NOT_THERE, JsonPatch
 
-Seen: TypeAlias = Mapping[str, Any]
+ApiObject: TypeAlias = Mapping[str, Any]
 """An object as it was read."""
 
 CLAIM_FINALIZER: Final = "kubernetes.io/pvc-protection"
@@ -28,16 +28,16 @@ BOUND: Final = "Bound"
 # ---- claims and volumes alike ----------------------------------------------------------------------------------------
 
 
-def lacks_protection(obj: Seen, finalizer: str) -> bool:
+def lacks_protection(obj: ApiObject, finalizer: str) -> bool:
     return not objects.is_being_deleted(obj) and not objects.has_finalizer(obj, finalizer)
 
 
-def waits_for_release(obj: Seen, finalizer: str) -> bool:
+def waits_for_release(obj: ApiObject, finalizer: str) -> bool:
     """It goes as soon as nobody uses it, as far as this finalizer is concerned."""
     return objects.is_being_deleted(obj) and objects.has_finalizer(obj, finalizer)
 
 
-def protecting_patch(obj: Seen, finalizer: str) -> JsonPatch | None:
+def protecting_patch(obj: ApiObject, finalizer: str) -> JsonPatch | None:
     """Fails when it is being deleted meanwhile: nothing may be put on it then."""
     patch = patches.add_finalizer(obj, finalizer)
     return patch.test("metadata", "deletionTimestamp", value=NOT_THERE) if patch is not None else None
@@ -46,11 +46,11 @@ def protecting_patch(obj: Seen, finalizer: str) -> JsonPatch | None:
 # ---- claims ----------------------------------------------------------------------------------------------------------
 
 
-def is_claim_used(claim: Seen, pods: Iterable[Seen]) -> bool:
+def is_claim_used(claim: ApiObject, pods: Iterable[ApiObject]) -> bool:
     return any(uses_claim(pod, claim) for pod in pods)
 
 
-def uses_claim(pod: Seen, claim: Seen) -> bool:
+def uses_claim(pod: ApiObject, claim: ApiObject) -> bool:
     if not _spec(pod).get("nodeName") or objects.namespace(pod) != objects.namespace(claim):
         return False
     name = objects.name(claim)
@@ -59,51 +59,51 @@ def uses_claim(pod: Seen, claim: Seen) -> bool:
     return name in _ephemeral_claims(pod) and _is_controlled_by(claim, pod) and not _is_shut_down(pod)
 
 
-def claims_named_by(pod: Seen) -> list[ObjectName]:
+def claims_named_by(pod: ApiObject) -> list[ObjectName]:
     """The claims that the pod may be using, each once."""
     names = (*_claims_by_name(pod), *_ephemeral_claims(pod))
     return [ObjectName(objects.namespace(pod), name) for name in dict.fromkeys(names)]
 
 
-def claim_releasing_patch(claim: Seen) -> JsonPatch | None:
+def claim_releasing_patch(claim: ApiObject) -> JsonPatch | None:
     """The finalizers and the uid are guard enough: what is being deleted stays so."""
     return patches.remove_finalizer(claim, CLAIM_FINALIZER)
 
 
-def _claims_by_name(pod: Seen) -> Iterator[str]:
+def _claims_by_name(pod: ApiObject) -> Iterator[str]:
     for volume in _spec(pod).get("volumes") or ():
         if source := volume.get("persistentVolumeClaim"):
             yield str(source.get("claimName", ""))
 
 
-def _ephemeral_claims(pod: Seen) -> Iterator[str]:
+def _ephemeral_claims(pod: ApiObject) -> Iterator[str]:
     for volume in _spec(pod).get("volumes") or ():
         if volume.get("ephemeral") is not None:
             yield f"{objects.name(pod)}-{volume.get('name', '')}"
 
 
-def _is_controlled_by(claim: Seen, pod: Seen) -> bool:
+def _is_controlled_by(claim: ApiObject, pod: ApiObject) -> bool:
     owner = objects.controller_of(claim)
     return owner is not None and owner.get("uid") == objects.uid(pod)
 
 
-def _is_shut_down(pod: Seen) -> bool:
+def _is_shut_down(pod: ApiObject) -> bool:
     """Kubelet is done with it, or somebody deleted it by force."""
     return objects.is_being_deleted(pod) and objects.metadata(pod).get("deletionGracePeriodSeconds") == 0
 
 
-def _spec(pod: Seen) -> Mapping[str, Any]:
+def _spec(pod: ApiObject) -> Mapping[str, Any]:
     return pod.get("spec") or {}
 
 
 # ---- volumes ---------------------------------------------------------------------------------------------------------
 
 
-def is_volume_used(volume: Seen) -> bool:
+def is_volume_used(volume: ApiObject) -> bool:
     return (volume.get("status") or {}).get("phase") == BOUND
 
 
-def volume_releasing_patch(volume: Seen) -> JsonPatch | None:
+def volume_releasing_patch(volume: ApiObject) -> JsonPatch | None:
     """Guarded by the version: it may have been bound since it was read."""
     removal = patches.remove_finalizer(volume, VOLUME_FINALIZER)
     if removal is None:

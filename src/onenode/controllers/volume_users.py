@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from onenode.controllers import attachable_volumes_rules as rules
-from onenode.controllers.attach_detach_rules import User
-from onenode.controllers.attachable_volumes_rules import Attachable, ClaimUse, Seen
+from onenode.controllers.attach_detach_rules import UsingPod
+from onenode.controllers.attachable_volumes_rules import ApiObject, Attachable, ClaimUse
 from onenode.kubelet.volumes.volume_values import UniqueName
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
-Find = Callable[[ObjectName], Seen | None]
+Find = Callable[[ObjectName], ApiObject | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Lookups:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    user: User
+    user: UsingPod
     node: str
     volumes: Mapping[str, Attachable] = field(default_factory=dict)
     """By what the pod calls them."""
@@ -46,7 +46,7 @@ class VolumeUsers:
         self._users: dict[UniqueName, dict[ObjectName, _Needs]] = {}
         self._pods_on: dict[str, set[ObjectName]] = {}
 
-    def look_at(self, name: ObjectName, pod: Seen | None) -> frozenset[UniqueName]:
+    def look_at(self, name: ObjectName, pod: ApiObject | None) -> frozenset[UniqueName]:
         """Gives the volumes for which something has changed."""
         before = self._needs.get(name)
         now = None if pod is None else self._needs_of(pod, before)
@@ -59,9 +59,9 @@ class VolumeUsers:
             concerned |= self._put_in(name, now)
         return concerned
 
-    def nodes_of(self, volume: UniqueName) -> dict[str, tuple[User, ...]]:
+    def nodes_of(self, volume: UniqueName) -> dict[str, tuple[UsingPod, ...]]:
         """The pods that need it, by their nodes."""
-        found: dict[str, tuple[User, ...]] = {}
+        found: dict[str, tuple[UsingPod, ...]] = {}
         for needs in self._users.get(volume, {}).values():
             found[needs.node] = (*found.get(needs.node, ()), needs.user)
         return found
@@ -81,11 +81,11 @@ class VolumeUsers:
 
     # ---- one pod -------------------------------------------------------------------------------------------------
 
-    def _needs_of(self, pod: Seen, before: _Needs | None) -> _Needs | None:
+    def _needs_of(self, pod: ApiObject, before: _Needs | None) -> _Needs | None:
         node = rules.node_of(pod)
         if not node:
             return None
-        user = User(objects.namespace(pod) or "", objects.name(pod), objects.uid(pod))
+        user = UsingPod(objects.namespace(pod) or "", objects.name(pod), objects.uid(pod))
         known = before.volumes if before is not None and before.user == user else {}
         volumes = {}
         for use in rules.claims_used(pod):
@@ -94,7 +94,7 @@ class VolumeUsers:
                 volumes[use.volume] = found
         return _Needs(user, node, volumes) if volumes else None
 
-    def _resolved(self, pod: Seen, use: ClaimUse) -> Attachable | None:
+    def _resolved(self, pod: ApiObject, use: ClaimUse) -> Attachable | None:
         claim = self._find.claim(use.claim)
         volume = self._find.volume(ObjectName(None, rules.volume_of_claim(claim)))
         return rules.attachable_by(pod, use, claim, volume)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from onenode.host import host_paths, payload_folder
-from onenode.host.payload_files import FileKind, FolderAccess, HostPath, Names, Payload
+from onenode.host.payload_files import FileKind, FolderPermissions, HostPath, Names, Payload
 from onenode.host.volume_host import PlainVolumeHost
 from orlop.host.erase.erase_folder import REST_PREFIX, erase_folder
 from orlop.host.host_errors import HostError
@@ -35,13 +35,13 @@ class LinuxPlainVolumeHost:
     def __init__(self, path: str) -> None:
         self._root = confined_paths.open_root(path)
 
-    def make_on_disk(self, volume: Names, access: FolderAccess) -> None:
+    def make_on_disk(self, volume: Names, access: FolderPermissions) -> None:
         self._make_parents(volume)
         with self._parent_of(volume) as parent:
             if not confined_paths.is_folder(parent, volume[-1]):
                 _make_finished(parent, volume[-1], access)
 
-    def make_in_memory(self, volume: Names, access: FolderAccess, most_bytes: int) -> None:
+    def make_in_memory(self, volume: Names, access: FolderPermissions, most_bytes: int) -> None:
         self._make_parents(volume)
         with self._parent_of(volume) as parent:
             confined_paths.make_folder(parent, volume[-1], PARENT_MODE)
@@ -123,7 +123,7 @@ def _volume_of(entry: str) -> str:
     return entry
 
 
-def _make_finished(parent: int, name: str, access: FolderAccess) -> None:
+def _make_finished(parent: int, name: str, access: FolderPermissions) -> None:
     unfinished = f"{UNFINISHED}{name}"
     confined_paths.make_folder(parent, unfinished, 0o700)
     with opened_below(parent, (unfinished,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as made:
@@ -136,7 +136,7 @@ def _make_finished(parent: int, name: str, access: FolderAccess) -> None:
         raise HostError.because(error, f"The volume {name} cannot be made") from error
 
 
-def _mount_memory(parent: int, name: str, access: FolderAccess, most_bytes: int) -> None:
+def _mount_memory(parent: int, name: str, access: FolderPermissions, most_bytes: int) -> None:
     options: dict[str, str | None] = {"size": str(most_bytes), "mode": f"{access.mode:04o}"}
     if access.group is not None:
         options["gid"] = str(access.group)

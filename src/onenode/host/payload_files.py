@@ -27,7 +27,7 @@ Payload: TypeAlias = Mapping[Names, PayloadFile]
 
 
 @dataclass(frozen=True, slots=True)
-class FolderAccess:
+class FolderPermissions:
     """Of a volume's top. `group`: whom it is given to; None: it stays root's."""
 
     mode: int

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from onenode.host.payload_files import FileKind, FolderAccess, HostPath, Names, Payload
+from onenode.host.payload_files import FileKind, FolderPermissions, HostPath, Names, Payload
 from onenode.host.volume_ownership import OwnershipReport
 
 
@@ -98,10 +98,10 @@ class VolumeHost(Protocol):
 
 
 class PlainVolumeHost(Protocol):
-    def make_on_disk(self, volume: Names, access: FolderAccess) -> None:
+    def make_on_disk(self, volume: Names, access: FolderPermissions) -> None:
         """With its parents. It has its access from the first moment; one that is there is left as it is."""
 
-    def make_in_memory(self, volume: Names, access: FolderAccess, most_bytes: int) -> None:
+    def make_in_memory(self, volume: Names, access: FolderPermissions, most_bytes: int) -> None:
         """The same, on a file system of its own that is never on a disk; one that is mounted there is left."""
 
     def write_payload(self, volume: Names, payload: Payload, stamp: str, group: int | None) -> bool:

@@ -36,7 +36,7 @@ from onenode.apiserver.edge.http_listener import (
     server_tls,
 )
 from onenode.apiserver.edge.in_process_client import InProcessTransport
-from onenode.apiserver.edge.server_paths import Checks, ServerPaths, version_document
+from onenode.apiserver.edge.server_paths import EndpointChecks, ServerPaths, version_document
 from onenode.apiserver.edge.state_folder import (
     SOCKET,
     UnusableFolder,
@@ -45,7 +45,7 @@ from onenode.apiserver.edge.state_folder import (
     make_folder,
     write_kubeconfig,
 )
-from onenode.apiserver.requests.request_handler import ApiServer, Served
+from onenode.apiserver.requests.request_handler import ApiServer, ServerOptions
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.store.durable_store import durable_store
 from onenode.apiserver.store.store import ObjectStore
@@ -201,9 +201,9 @@ def _door(
     )
     version = version_document(VERSION, f"{platform.system().lower()}/{platform.machine()}")
     openapi = OpenApi(schemas, BUILT_IN, VERSION)
-    checks = Checks({"ping": lambda: None}, {"storage": store.why_not_writable})
+    checks = EndpointChecks({"ping": lambda: None}, {"storage": store.why_not_writable})
     paths = ServerPaths(openapi, version, checks, runtime.metrics.render, runtime.clock.now)
-    served = Served(extra_paths=paths.handlers(), reviews=reviews, address=str(address), kubelets=kubelets)
+    served = ServerOptions(extra_paths=paths.handlers(), reviews=reviews, address=str(address), kubelets=kubelets)
     server = ApiServer(store, schemas, runtime, served)
     return server, FrontDoor(server, authenticator, paths, server.policy.decide)
 

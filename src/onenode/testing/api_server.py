@@ -18,7 +18,7 @@ from typing import Any
 
 from onenode.apiserver.access.access_rules import ADMIN, User
 from onenode.apiserver.edge.in_process_client import InProcessTransport
-from onenode.apiserver.requests.request_handler import ApiServer, Served
+from onenode.apiserver.requests.request_handler import ApiServer, ServerOptions
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.store.store import ObjectStore, memory_store
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, Limits
@@ -49,7 +49,7 @@ class RunningServer:
 async def api_server(
     clock: Clock, *, log: Log | None = None, limits: Limits = DEFAULT_LIMITS, seed: int = 1, **options: Any
 ) -> AsyncIterator[RunningServer]:
-    """`options` are those of `Served`, such as the kinds that are served; the same seed gives the same uids."""
+    """`options` are those of `ServerOptions`, such as the kinds that are served; the same seed gives the same uids."""
     async with memory_store(limits) as store, api_server_on(store, clock, log=log, seed=seed, **options) as server:
         yield server
 
@@ -62,7 +62,7 @@ async def api_server_on(
     used = log or silent_log()
     random, metrics = Random(seed), Metrics("test", of_process=False)  # noqa: S311 - no secret
     runtime = Runtime(clock=clock, random=random, log=used, metrics=metrics)
-    server = ApiServer(store, schemas(), runtime, Served(**options))
+    server = ApiServer(store, schemas(), runtime, ServerOptions(**options))
     async with server.running():
         yield RunningServer(server, store, clock, used)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onenode.host.payload_files import FileKind, FolderAccess, Payload
+from onenode.host.payload_files import FileKind, FolderPermissions, Payload
 from orlop.host.node_host import Names
 from orlop.testing.fake_host import FakeMachine
 
@@ -14,7 +14,7 @@ class FakeKubeletMachine(FakeMachine):
         super().__init__()
         self.payloads: dict[Names, Payload] = {}
         """Files that kubelet wrote into a volume, by the volume's folder."""
-        self.access_of: dict[Names, FolderAccess] = {}
+        self.access_of: dict[Names, FolderPermissions] = {}
         """Mode and owner of volumes that kubelet makes itself."""
         self.memory_sizes: dict[Names, int] = {}
         """Limits of volumes in memory."""

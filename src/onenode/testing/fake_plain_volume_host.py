@@ -7,7 +7,7 @@ import posixpath
 import threading
 from collections.abc import Sequence
 
-from onenode.host.payload_files import FileKind, FolderAccess, HostPath, Names, Payload
+from onenode.host.payload_files import FileKind, FolderPermissions, HostPath, Names, Payload
 from onenode.host.volume_host import PlainVolumeHost
 from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
 from orlop.testing.fake_host.acts import Acts, refuse
@@ -21,7 +21,7 @@ class FakePlainVolumeHost:
         self._machine = machine
         self._acts = Acts(machine, points or KillPoints())
 
-    def make_on_disk(self, volume: Names, access: FolderAccess) -> None:
+    def make_on_disk(self, volume: Names, access: FolderPermissions) -> None:
         self._make_folders(volume[:-1])
         self._refuse_file(volume)
         if volume not in self._machine.kubelet_folders:
@@ -29,7 +29,7 @@ class FakePlainVolumeHost:
                 self._machine.kubelet_folders.add(volume)
                 self._machine.access_of[volume] = access
 
-    def make_in_memory(self, volume: Names, access: FolderAccess, most_bytes: int) -> None:
+    def make_in_memory(self, volume: Names, access: FolderPermissions, most_bytes: int) -> None:
         self._make_folders(volume)
         if not self._machine.mounts.get(volume):
             with self._acts.change("make_in_memory", f"mount memory at {_shown(volume)}"):

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onenode.host.linux_plain_volume_host import LinuxPlainVolumeHost
-from onenode.host.payload_files import FileKind, FolderAccess, HostPath, Names, PayloadFile
+from onenode.host.payload_files import FileKind, FolderPermissions, HostPath, Names, PayloadFile
 from onenode.host.volume_host import PlainVolumeHost
 from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
 from onenode.testing.fake_plain_volume_host import FakePlainVolumeHost
 from orlop.host.host_errors import HostError
 from support.host.kernel_rooms import mount_room, run
 
-OPEN = FolderAccess(0o777)
+OPEN = FolderPermissions(0o777)
 VOLUME = ("pods", "u1", "volumes", "kubernetes.io~empty-dir", "v")
 STAMP = "2026_01_31_10_00_00"
 GO_ON = threading.Event()
@@ -253,7 +253,7 @@ def test_a_payload_has_kubernetes_layout_and_its_modes(kubelet: Path):
 
 def test_a_group_may_read_a_payload_and_nothing_else_changes(kubelet: Path):
     with LinuxPlainVolumeHost(str(kubelet)) as host:
-        host.make_in_memory(VOLUME, FolderAccess(0o3777, 2000), 1 << 20)
+        host.make_in_memory(VOLUME, FolderPermissions(0o3777, 2000), 1 << 20)
         host.write_payload(VOLUME, {("sub", "key"): file("y", 0o600)}, STAMP, 2000)
         top = kubelet.joinpath(*VOLUME)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from onenode.apiserver.store.journal import Batch, Kept, NoJournal
+from onenode.apiserver.store.journal import Batch, JournalState, NoJournal
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, ChangeKind, Key, Stored
 from support.api.api_servers import TestServer, api_server_on
@@ -22,7 +22,7 @@ class RecordingJournal:
     """Takes its time for every commit, and remembers what a disk would hold after each."""
 
     turns: int = 3
-    states: list[Kept] = field(default_factory=list)
+    states: list[JournalState] = field(default_factory=list)
     objects: dict[Key, Stored] = field(default_factory=dict)
 
     def commit(self, batch: Batch) -> asyncio.Future[None]:
@@ -40,7 +40,7 @@ class RecordingJournal:
             else:
                 self.objects[change.key] = change.after
         revision = batch.changes[-1].revision if batch.changes else self.states[-1].revision
-        self.states.append(Kept(revision, revision, dict(self.objects)))
+        self.states.append(JournalState(revision, revision, dict(self.objects)))
         done.set_result(None)
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ async def release(server: TestServer) -> None:
 
 async def test_whenever_the_server_is_killed_the_namespace_ends_in_its_next_life():
     journal = RecordingJournal()
-    store = ObjectStore(journal, Kept(), DEFAULT_LIMITS)
+    store = ObjectStore(journal, JournalState(), DEFAULT_LIMITS)
     async with api_server_on(store) as server:
         await end_a_namespace(server)
     await store.close()
@@ -96,7 +96,7 @@ async def test_whenever_the_server_is_killed_the_namespace_ends_in_its_next_life
         await store.close()
 
 
-def namespace_in(kept: Kept) -> Stored | None:
+def namespace_in(kept: JournalState) -> Stored | None:
     return kept.objects.get(Key("namespaces", "", "n"))
 
 
@@ -108,7 +108,7 @@ def all_objects(store: ObjectStore) -> list[Stored]:
 @pytest.mark.parametrize("before", [0, 1, 5, 20])
 async def test_nothing_outlives_its_namespace_however_long_a_commit_takes(turns: int, before: int):
     """Creates that are decided before the end are seen by whoever empties the namespace; all others are refused."""
-    store = ObjectStore(RecordingJournal(turns), Kept(), DEFAULT_LIMITS)
+    store = ObjectStore(RecordingJournal(turns), JournalState(), DEFAULT_LIMITS)
     async with api_server_on(store) as server:
         await server.ask("POST", NAMESPACES, {"metadata": {"name": "n"}})
         asked = []
@@ -129,7 +129,7 @@ async def test_nothing_outlives_its_namespace_however_long_a_commit_takes(turns:
 @pytest.mark.parametrize("turns", [0, 1, 3, 10])
 @pytest.mark.parametrize("before", [0, 2, 4, 7, 15, 30])
 async def test_nothing_of_a_new_namespace_goes_with_the_old_one_whenever_that_is_forced_away(turns: int, before: int):
-    store = ObjectStore(RecordingJournal(turns), Kept(), DEFAULT_LIMITS)
+    store = ObjectStore(RecordingJournal(turns), JournalState(), DEFAULT_LIMITS)
     maps = f"{NAMESPACES}/n/configmaps"
     async with api_server_on(store) as server:
         old = (await server.ask("POST", NAMESPACES, {"metadata": {"name": "n"}})).body
@@ -169,7 +169,7 @@ async def test_a_namespace_whose_end_could_not_be_written_is_open_again():
             return done
 
     journal = Failing()
-    store = ObjectStore(journal, Kept(), DEFAULT_LIMITS)
+    store = ObjectStore(journal, JournalState(), DEFAULT_LIMITS)
     async with api_server_on(store) as server:
         await server.ask("POST", NAMESPACES, {"metadata": {"name": "n"}})
         journal.failing = True

@@ -13,28 +13,28 @@ from onenode.controllers import attach_detach_rules as rules
 from onenode.controllers import attachable_volumes_rules as volumes
 from onenode.controllers.attach_detach_rules import (
     Attach,
+    AttachDetachFacts,
     Attached,
-    AttachmentFacts,
     Detach,
+    NodeFacts,
     NotAttached,
     NotDetached,
-    Place,
     Taken,
-    User,
+    UsingPod,
     Wait,
     is_to_be_listed,
     next_step,
 )
 from onenode.controllers.attachable_volumes_rules import Attachable
-from onenode.controllers.known_attachments import Remembered
+from onenode.controllers.known_attachments import AttachmentHistory
 from onenode.kubelet.volumes.volume_values import driver_and_handle, persistent_name
 from orlop.kube.patch_application import apply_json_patch
 
 NAME = "kubernetes.io/csi/d.example^h1"
 ONE = Attachable(NAME, "pv1", "d.example", "h1", is_exclusive=True)
 MANY = replace(ONE, is_exclusive=False)
-WELL = Place(is_there=True, is_managed=True, is_ready=True, in_use=frozenset())
-POD = User("default", "p", "u1")
+WELL = NodeFacts(is_there=True, is_managed=True, is_ready=True, in_use=frozenset())
+POD = UsingPod("default", "p", "u1")
 Object = dict[str, Any]
 
 
@@ -44,9 +44,9 @@ def made(*, deleted: bool = False, **status: Any) -> Object:
 
 
 def facts(
-    attachment: Object | None = None, *, needed: bool = True, place: Place = WELL, **rest: Any
-) -> AttachmentFacts:
-    return AttachmentFacts("n1", place, attachment, (POD,) if needed else (), **rest)
+    attachment: Object | None = None, *, needed: bool = True, place: NodeFacts = WELL, **rest: Any
+) -> AttachDetachFacts:
+    return AttachDetachFacts("n1", place, attachment, (POD,) if needed else (), **rest)
 
 
 FRESH, ATTACHED, GOING = made(), made(attached=True), made(deleted=True, attached=True)
@@ -97,10 +97,10 @@ STEPS = [
     ),
     ("nobody needs it, and it is not there", facts(needed=False), ONE, (), Wait),
     ("its node is unmanaged: nothing is attached", facts(place=replace(WELL, is_managed=False)), ONE, (), Wait),
-    ("its node is gone: nothing is attached", facts(place=Place()), ONE, (), Wait),
+    ("its node is gone: nothing is attached", facts(place=NodeFacts()), ONE, (), Wait),
     (
         "its node is gone, and its pod is not: it stays",
-        facts(ATTACHED, place=Place(), is_in_use=True),
+        facts(ATTACHED, place=NodeFacts(), is_in_use=True),
         ONE,
         (),
         Attached,
@@ -112,7 +112,7 @@ STEPS = [
     ("one", "volume", "others", "expected"), [row[1:] for row in STEPS], ids=[row[0] for row in STEPS]
 )
 def test_a_volume_on_a_node(
-    one: AttachmentFacts, volume: Attachable, others: tuple[AttachmentFacts, ...], expected: type
+    one: AttachDetachFacts, volume: Attachable, others: tuple[AttachDetachFacts, ...], expected: type
 ):
     assert isinstance(next_step(one, volume, others), expected)
 
@@ -128,11 +128,11 @@ SICK = replace(WELL, is_ready=False)
         (replace(IN_USE, place=SICK, seconds_unneeded=360.0), Detach("va-uid")),
         (replace(IN_USE, seconds_unneeded=360.0), Wait(None)),
         (replace(IN_USE, place=replace(WELL, is_out_of_service=True)), Detach("va-uid")),
-        (replace(IN_USE, place=Place(), seconds_unneeded=360.0), Detach("va-uid")),
+        (replace(IN_USE, place=NodeFacts(), seconds_unneeded=360.0), Detach("va-uid")),
     ],
     ids=["sick for long", "sick for too long", "ready", "out of service", "gone for too long"],
 )
-def test_a_volume_in_use_is_waited_for_as_long_as_its_node_deserves(one: AttachmentFacts, expected: object):
+def test_a_volume_in_use_is_waited_for_as_long_as_its_node_deserves(one: AttachDetachFacts, expected: object):
     assert next_step(one, ONE, ()) == expected
 
 
@@ -156,7 +156,7 @@ def test_a_detach_ends_with_the_object_and_fails_with_an_error_or_after_two_minu
 
 
 def test_the_time_of_a_detach_is_counted_anew_for_the_next_attachment():
-    remembered = Remembered()
+    remembered = AttachmentHistory()
 
     assert remembered.seconds_detaching(10.0, is_detaching=True) == 0.0
     assert remembered.seconds_detaching(130.0, is_detaching=True) == 120.0
@@ -169,10 +169,10 @@ def test_the_time_of_a_detach_is_counted_anew_for_the_next_attachment():
 STATUSES = st.sampled_from([{}, {"attached": True}, {"attached": False}, {"attachError": {"message": "m"}}])
 ATTACHMENTS = st.none() | st.builds(lambda deleted, status: made(deleted=deleted, **status), st.booleans(), STATUSES)
 PLACES = st.builds(
-    Place, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([None, frozenset(), {NAME}])
+    NodeFacts, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([None, frozenset(), {NAME}])
 )
 FACTS = st.builds(
-    AttachmentFacts,
+    AttachDetachFacts,
     st.sampled_from(["n1", "n2", "n3"]),
     PLACES,
     ATTACHMENTS,
@@ -187,7 +187,9 @@ OTHERS = st.lists(FACTS, max_size=3).map(tuple)
 
 
 @given(FACTS, OTHERS)
-def test_a_volume_that_is_listed_or_needed_is_never_detached(one: AttachmentFacts, others: tuple[AttachmentFacts, ...]):
+def test_a_volume_that_is_listed_or_needed_is_never_detached(
+    one: AttachDetachFacts, others: tuple[AttachDetachFacts, ...]
+):
     if isinstance(next_step(one, ONE, others), Detach):
         assert not one.is_listed
         assert not one.is_needed
@@ -196,7 +198,7 @@ def test_a_volume_that_is_listed_or_needed_is_never_detached(one: AttachmentFact
 
 @given(FACTS, OTHERS)
 def test_a_volume_that_kubelet_uses_is_only_detached_from_a_node_that_is_given_up(
-    one: AttachmentFacts, others: tuple[AttachmentFacts, ...]
+    one: AttachDetachFacts, others: tuple[AttachDetachFacts, ...]
 ):
     if isinstance(next_step(one, ONE, others), Detach) and one.is_in_use:
         assert one.place.is_out_of_service or (one.seconds_unneeded >= 360 and not one.place.is_ready)
@@ -204,14 +206,14 @@ def test_a_volume_that_kubelet_uses_is_only_detached_from_a_node_that_is_given_u
 
 @given(FACTS, OTHERS)
 def test_an_exclusive_volume_is_attached_nowhere_else_while_a_node_has_it(
-    one: AttachmentFacts, others: tuple[AttachmentFacts, ...]
+    one: AttachDetachFacts, others: tuple[AttachDetachFacts, ...]
 ):
     if isinstance(next_step(one, ONE, others), Attach):
         assert not [other for other in others if other.attachment and rules.is_attached(other.attachment)]
 
 
 @given(FACTS)
-def test_only_what_is_attached_and_stays_is_listed(one: AttachmentFacts):
+def test_only_what_is_attached_and_stays_is_listed(one: AttachDetachFacts):
     if is_to_be_listed(one):
         assert one.attachment is not None
         assert one.attachment["status"]["attached"] is True
@@ -220,7 +222,7 @@ def test_only_what_is_attached_and_stays_is_listed(one: AttachmentFacts):
 
 @given(FACTS, OTHERS)
 def test_time_alone_is_only_waited_for_when_it_will_change_something(
-    one: AttachmentFacts, others: tuple[AttachmentFacts, ...]
+    one: AttachDetachFacts, others: tuple[AttachDetachFacts, ...]
 ):
     step = next_step(one, ONE, others)
     failed = step.retry_after if isinstance(step, NotAttached | NotDetached) else None
@@ -254,11 +256,11 @@ def test_a_patched_node_lists_what_is_wanted_and_what_is_not_ours_and_needs_no_s
 
 
 def test_a_node_that_is_gone_is_remembered_by_what_it_used():
-    place = rules.place_of({"status": {"volumesInUse": [NAME], "volumesAttached": [{"name": NAME}]}}, Place())
+    place = rules.place_of({"status": {"volumesInUse": [NAME], "volumesAttached": [{"name": NAME}]}}, NodeFacts())
     gone = rules.place_of(None, place)
     assert (place.uses(NAME), place.uses("other"), place.listed) == (True, False, frozenset({NAME}))
     assert (gone.is_there, gone.uses(NAME), gone.uses("other"), gone.listed) == (False, True, False, frozenset())
-    assert rules.place_of(None, Place()).uses(NAME), "of a node that nobody has seen nobody knows"
+    assert rules.place_of(None, NodeFacts()).uses(NAME), "of a node that nobody has seen nobody knows"
 
 
 @given(st.text(st.characters(codec="ascii", exclude_characters="^"), min_size=1), st.text(min_size=1))

@@ -18,9 +18,9 @@ from onenode.apiserver.access.reviews import Reviews
 from onenode.apiserver.access.signed_tokens import TokenSigner, ensure_signer
 from onenode.apiserver.answers.openapi import OpenApi
 from onenode.apiserver.edge.in_process_client import InProcessTransport
-from onenode.apiserver.edge.server_paths import Checks, ServerPaths, version_document
+from onenode.apiserver.edge.server_paths import EndpointChecks, ServerPaths, version_document
 from onenode.apiserver.requests.request_handler import ApiServer
-from onenode.apiserver.requests.request_handler import Served as ServerServes
+from onenode.apiserver.requests.request_handler import ServerOptions as ServerServes
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.store.store import ObjectStore, memory_store
 from onenode.apiserver.store.versions import DEFAULT_LIMITS
@@ -130,7 +130,7 @@ class InProcess:
         )
         metrics = Metrics("test", of_process=False)
         openapi = OpenApi(self.schemas, BUILT_IN, VERSION)
-        checks = Checks({"ping": lambda: None}, {"storage": store.why_not_writable})
+        checks = EndpointChecks({"ping": lambda: None}, {"storage": store.why_not_writable})
         paths = ServerPaths(openapi, version_document(VERSION, "linux/test"), checks, metrics.render, clock.now)
         runtime = Runtime(clock=clock, random=random, log=silent_log(), metrics=metrics)
         server = ApiServer(store, self.schemas, runtime, ServerServes(extra_paths=paths.handlers(), reviews=reviews))

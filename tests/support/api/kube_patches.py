@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from onenode.apiserver.schema.schemas import Definition, Field, ListOf, MapOf, Reference, Scalar, Schemas, Type
+from onenode.apiserver.schema.schemas import Definition, Field, ListType, MapType, ReferenceType, Scalar, Schemas, Type
 
 NAMES = ("a", "b", "c", "d")
 SCALARS: dict[str, tuple[Any, ...]] = {
@@ -51,7 +51,7 @@ class PatchMaker:
 
     def _chosen(self, definition: Definition) -> list[Field]:
         fields = [field for field in definition.fields.values() if field.name not in LEFT_OUT]
-        telling = [field for field in fields if isinstance(field.type, ListOf)]
+        telling = [field for field in fields if isinstance(field.type, ListType)]
         several = self.random.sample(fields, min(len(fields), self.random.randint(0, 3)))
         lists = self.random.sample(telling, min(len(telling), self.random.randint(0, 2)))
         return list({field.name: field for field in [*several, *lists]}.values())
@@ -63,12 +63,12 @@ class PatchMaker:
         match type_:
             case Scalar(name):
                 return self.random.choice(SCALARS[name])
-            case Reference(name):
+            case ReferenceType(name):
                 return {} if depth > DEEPEST else self._object(self.schemas.definition(name), depth + 1)
-            case MapOf(inner):
+            case MapType(inner):
                 names = self.random.sample(NAMES, self.random.randint(0, 3))
                 return {name: self._value(inner, None, depth + 1) for name in names}
-            case ListOf(inner):
+            case ListType(inner):
                 return self._list(inner, field, depth)
         return None
 
@@ -116,9 +116,9 @@ class PatchMaker:
 
     def _patch_value(self, field: Field, depth: int, *, directives: bool) -> Any:
         inside = self.schemas.inside(field.type)
-        if isinstance(field.type, Reference) and inside is not None and depth < DEEPEST:
+        if isinstance(field.type, ReferenceType) and inside is not None and depth < DEEPEST:
             return self._patch(inside, depth + 1, directives=directives)
-        if isinstance(field.type, ListOf) and inside is not None and field.merge_key is not None and depth < DEEPEST:
+        if isinstance(field.type, ListType) and inside is not None and field.merge_key is not None and depth < DEEPEST:
             keys = self._keys(field.type.item, field)
             return [{**self._patch(inside, depth + 2, directives=directives), field.merge_key: key} for key in keys]
         return self._value(field.type, field, depth)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from onenode.apiserver.store.durable_store import durable_store
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.versions import Decision, Put, Stored
+from onenode.apiserver.store.versions import Put, Stored, WriteDecision
 from support.api.object_stores import encoded, history_of, pod, value_of
 
 STANDARD_OUTPUT = 1
 
 
-def one_more(newest: Stored | None, revision: int) -> Decision:
+def one_more(newest: Stored | None, revision: int) -> WriteDecision:
     return Put(encoded(revision, value_of(newest) + 1 if newest else 1))
 
 

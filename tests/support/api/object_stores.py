@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from onenode.apiserver.store.durable_store import durable_store
-from onenode.apiserver.store.journal import Batch, Kept
+from onenode.apiserver.store.journal import Batch, JournalState
 from onenode.apiserver.store.store import ObjectStore, memory_store
 from onenode.apiserver.store.versions import (
     DEFAULT_LIMITS,
-    Bounds,
     Change,
-    Decision,
     Key,
     Limits,
     Put,
+    SizeLimits,
     Stored,
     Unchanged,
+    WriteDecision,
 )
 from onenode.apiserver.store.watches import Watch
 
@@ -51,11 +51,11 @@ def made(value: object) -> Callable[[int], bytes]:
     return lambda revision: encoded(revision, value)
 
 
-def changed(value: object) -> Callable[[Stored, int], Decision]:
+def changed(value: object) -> Callable[[Stored, int], WriteDecision]:
     return lambda _current, revision: Put(encoded(revision, value))
 
 
-def unchanged(_current: Stored, _revision: int) -> Decision:
+def unchanged(_current: Stored, _revision: int) -> WriteDecision:
     return Unchanged()
 
 
@@ -91,11 +91,11 @@ def durable_opener(folder: Path) -> OpenStore:
 
 
 def history_of(count: int, size: int = 1 << 30) -> Limits:
-    return Limits(history=Bounds(count, size))
+    return Limits(history=SizeLimits(count, size))
 
 
 def unread_of(count: int, size: int = 1 << 30) -> Limits:
-    return Limits(unread=Bounds(count, size))
+    return Limits(unread=SizeLimits(count, size))
 
 
 async def turns(count: int = 5) -> None:
@@ -150,7 +150,7 @@ class HeldJournal:
 
 def held_store(limits: Limits = DEFAULT_LIMITS) -> tuple[ObjectStore, HeldJournal]:
     journal = HeldJournal()
-    return ObjectStore(journal, Kept(), limits), journal
+    return ObjectStore(journal, JournalState(), limits), journal
 
 
 @contextmanager

@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from onenode.apiserver.store.database import Connect, connect
+from onenode.apiserver.store.database import ConnectDatabase, connect
 
 Tap = Callable[[str, Callable[[], Any]], Any]
 """Gets the statement and what carries it out."""
 
 
-def tapped(tap: Tap) -> Connect:
+def tapped(tap: Tap) -> ConnectDatabase:
     def connect_tapped(address: str) -> Any:
         return TappedConnection(connect(address), tap)
 

@@ -15,7 +15,7 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
-from onenode.apiserver.store.journal import Kept, NoJournal
+from onenode.apiserver.store.journal import JournalState, NoJournal
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, Stored
 from onenode.apiserver.verbs.stored_objects import KindInStore
@@ -229,7 +229,7 @@ class Drama:
         assert CANARY not in told
 
 
-_PREPARED: list[Kept] = []
+_PREPARED: list[JournalState] = []
 """What every run finds, made once: it takes as long as a run does."""
 FOUND = ("namespaces", "clusterroles", "clusterrolebindings", "persistentvolumes", "csinodes", "secrets")
 
@@ -258,7 +258,7 @@ async def aclosing_store(store: ObjectStore) -> AsyncIterator[None]:
         await store.close()
 
 
-async def _prepared(clock: Clock) -> Kept:
+async def _prepared(clock: Clock) -> JournalState:
     """A volume with a secret, and a node."""
     async with api_server(clock) as on:
         client = on.client()
@@ -269,7 +269,7 @@ async def _prepared(clock: Clock) -> Kept:
         await client.create(CSI_NODE, csi_node(NODE, {"name": DRIVER, "nodeID": "id-1"}))
         kinds = [kind for kind in BUILT_IN if kind.plural in FOUND]
         found = [stored for kind in kinds for stored in on.store.list(kind.resource).items]
-        return Kept(on.store.revision, on.store.revision, {stored.key: stored for stored in found})
+        return JournalState(on.store.revision, on.store.revision, {stored.key: stored for stored in found})
 
 
 # ---- the scenarios ---------------------------------------------------------------------------------------------------

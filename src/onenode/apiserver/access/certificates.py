@@ -31,7 +31,7 @@ BACKDATED: Final = timedelta(hours=1)
 SERVER_NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 SERVER_ADDRESSES: Final = ("127.0.0.1", "::1")
 
-Key = ec.EllipticCurvePrivateKey
+PrivateKey = ec.EllipticCurvePrivateKey
 
 
 class UnusableCertificate(Exception):
@@ -50,7 +50,7 @@ class ServerCertificates:
 @dataclass(frozen=True, slots=True)
 class _Signed:
     certificate: x509.Certificate
-    key: Key
+    key: PrivateKey
 
 
 def ensure_certificates(folder: Path, now: datetime) -> ServerCertificates:
@@ -99,7 +99,7 @@ def _make_server(ca: _Signed, now: datetime) -> _Signed:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Key, now: datetime, life: timedelta
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

@@ -15,7 +15,7 @@ import msgspec
 
 from onenode.apiserver.answers.status_answers import bad_request
 from onenode.apiserver.answers.table_rules import column_definitions, table_shape
-from onenode.apiserver.requests.media_types import META_GROUP, AnswerForm, Shape
+from onenode.apiserver.requests.media_types import META_GROUP, AnswerForm, ObjectForm
 from onenode.apiserver.store.versions import Stored
 from onenode.apiserver.verbs.stored_objects import KindInStore, metadata_json
 from onenode.go_text import quoted
@@ -69,11 +69,11 @@ class Form(Protocol):
 def form_of(wanted: AnswerForm, include: str, now: Callable[[], datetime]) -> Form:
     """`include` is what the rows of a table are asked to hold: None, Metadata or Object."""
     match wanted.shape:
-        case Shape.OBJECT:
+        case ObjectForm.OBJECT:
             return PLAIN
-        case Shape.METADATA:
+        case ObjectForm.METADATA:
             return MetadataOnly(wanted.version)
-        case Shape.TABLE:
+        case ObjectForm.TABLE:
             if include not in INCLUDED:
                 raise bad_request(f"Unable to convert to Table as requested: includeObject: {_not_included(include)}")
             return Tables(wanted.version, include or "Metadata", now)
@@ -175,15 +175,15 @@ class Tables:
                 return row + b',"object":' + MetadataOnly(self.version).one(kind, stored) + b"}"
 
 
-class _Version(msgspec.Struct):
+class _ResourceVersion(msgspec.Struct):
     resourceVersion: str = ""  # noqa: N815 - the wire's own name
 
 
-class _Versioned(msgspec.Struct):
-    metadata: _Version
+class _VersionedObject(msgspec.Struct):
+    metadata: _ResourceVersion
 
 
-_VERSIONED: Final = msgspec.json.Decoder(_Versioned)
+_VERSIONED: Final = msgspec.json.Decoder(_VersionedObject)
 
 
 def _version(stored: Stored) -> str:

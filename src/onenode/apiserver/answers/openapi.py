@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onenode.apiserver.schema.schemas import Definition, Field, ListOf, MapOf, Reference, Scalar, Schemas, Type
+from onenode.apiserver.schema.schemas import Definition, Field, ListType, MapType, ReferenceType, Scalar, Schemas, Type
 from orlop.kube.kinds import Kind
 
 Document = dict[str, Any]
@@ -67,7 +67,7 @@ SHARED: Final[Mapping[str, Document]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class EncodedDocument:
     """A document as it is sent, and the hash of that."""
 
     body: bytes
@@ -79,7 +79,7 @@ class OpenApi:
         self._schemas = schemas
         self._kinds = kinds
         self._version = version
-        self._written: dict[str, Written] = {}
+        self._written: dict[str, EncodedDocument] = {}
 
     def index(self) -> Document:
         """Of `/openapi/v3`."""
@@ -87,14 +87,14 @@ class OpenApi:
         urls = {name: f"/openapi/v3/{name}?hash={self._document(name).hash}" for name in names}
         return {"paths": {name: {"serverRelativeURL": url} for name, url in urls.items()}}
 
-    def document(self, name: str) -> Written | None:
+    def document(self, name: str) -> EncodedDocument | None:
         """Of `/openapi/v3/NAME`, such as `api/v1` or `apis/storage.k8s.io/v1`."""
         return self._document(name) if any(_group_name(kind) == name for kind in self._kinds) else None
 
-    def _document(self, name: str) -> Written:
+    def _document(self, name: str) -> EncodedDocument:
         if name not in self._written:
             body = msgspec.json.encode(self._made([kind for kind in self._kinds if _group_name(kind) == name]))
-            self._written[name] = Written(body, hashlib.sha256(body).hexdigest().upper())
+            self._written[name] = EncodedDocument(body, hashlib.sha256(body).hexdigest().upper())
         return self._written[name]
 
     def _made(self, kinds: Sequence[Kind]) -> Document:
@@ -170,11 +170,11 @@ def _type(type_: Type) -> Document:
     match type_:
         case Scalar(name):
             return SCALARS[name]
-        case ListOf(item):
+        case ListType(item):
             return {"type": "array", "items": _type(item)}
-        case MapOf(value):
+        case MapType(value):
             return {"type": "object", "additionalProperties": _type(value)}
-        case Reference(name):
+        case ReferenceType(name):
             return {"allOf": [{"$ref": COMPONENTS + _full_name(name)}]}
 
 

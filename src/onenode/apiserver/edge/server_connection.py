@@ -104,11 +104,11 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         self._made_on = cast("asyncio.Transport", transport)
 
-    def take_over(self) -> Upgraded:
+    def take_over(self) -> UpgradedConnection:
         """From now on its bytes are another protocol's."""
         if self.transport is None:
             raise ConnectionResetError("the client is gone")
-        upgraded = Upgraded(self, self.transport)
+        upgraded = UpgradedConnection(self, self.transport)
         self.set_parser(cast("Any", upgraded))
         return upgraded
 
@@ -137,7 +137,7 @@ class Connection(web.RequestHandler):
         return response
 
 
-class Upgraded:
+class UpgradedConnection:
     """The client's bytes behind an answer 101, and the way back. To aiohttp it is a parser of payloads."""
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
@@ -161,7 +161,7 @@ class Upgraded:
         await self._connection.drained()
 
 
-class RequestRefused(Exception):
+class BodyRefused(Exception):
     """The body of a request will not be read, or not to its end."""
 
     def __init__(self, answer: HttpResponse) -> None:
@@ -205,7 +205,7 @@ class RequestLoop:
                 return user
             request = replace(head, body=await self._body(incoming)) if incoming.body_exists else head
             return await self._door.answer(request, user)
-        except RequestRefused as refusal:
+        except BodyRefused as refusal:
             return refusal.answer
         except Exception as error:  # noqa: BLE001 - the edge of the process: told to the log, not to the client
             self._log.exception("request failed", error, method=head.method, path=head.path)
@@ -213,9 +213,9 @@ class RequestLoop:
 
     async def _body(self, incoming: web.BaseRequest) -> bytes:
         if "Content-Encoding" in incoming.headers:
-            raise RequestRefused(edge_answers.ENCODED)
+            raise BodyRefused(edge_answers.ENCODED)
         if (incoming.content_length or 0) > self._manners.largest_body:
-            raise RequestRefused(edge_answers.TOO_LARGE)
+            raise BodyRefused(edge_answers.TOO_LARGE)
         if incoming.headers.get("Expect", "").lower() == "100-continue":
             await incoming.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             incoming.writer.output_size = 0
@@ -228,14 +228,14 @@ class RequestLoop:
                     body += piece
                     self._refuse_large(body)
         except TimeoutError:
-            raise RequestRefused(edge_answers.TOO_SLOW) from None
+            raise BodyRefused(edge_answers.TOO_SLOW) from None
         except (web.RequestPayloadError, ConnectionError):  # the client went in the middle of it
-            raise RequestRefused(edge_answers.malformed("its body cannot be read")) from None
+            raise BodyRefused(edge_answers.malformed("its body cannot be read")) from None
         return bytes(body)
 
     def _refuse_large(self, body: bytearray) -> None:
         if len(body) > self._manners.largest_body:
-            raise RequestRefused(edge_answers.TOO_LARGE)
+            raise BodyRefused(edge_answers.TOO_LARGE)
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 

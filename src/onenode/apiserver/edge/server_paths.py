@@ -13,7 +13,7 @@ from email.utils import format_datetime
 from typing import Any, Final
 
 from onenode.apiserver.access.access_rules import User
-from onenode.apiserver.answers.openapi import OpenApi, Written
+from onenode.apiserver.answers.openapi import EncodedDocument, OpenApi
 from onenode.apiserver.answers.status_answers import JSON_HEADERS, PAGE_NOT_FOUND, method_not_allowed
 from onenode.apiserver.edge.edge_answers import json_answer, text_answer
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
@@ -27,13 +27,13 @@ EMPTY_OLD_OPENAPI: Final = {"swagger": "2.0", "info": {"title": "Kubernetes", "v
 METRICS: Final = "/metrics"
 YEAR: Final = timedelta(days=365)
 
-Handler = Callable[[HttpRequest, User], Awaitable[HttpResponse]]
+PathHandler = Callable[[HttpRequest, User], Awaitable[HttpResponse]]
 Check = Callable[[], str | None]
 """None when all is well, else the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
+class EndpointChecks:
     """What must be well; `of_readiness` for `/readyz` alone, because whoever is started anew is not cured of it."""
 
     always: Mapping[str, Check]
@@ -43,7 +43,7 @@ class Checks:
         return {**self.always, **self.of_readiness} if endpoint == "readyz" else self.always
 
 
-def _reading(answer: Callable[[HttpRequest], HttpResponse]) -> Handler:
+def _reading(answer: Callable[[HttpRequest], HttpResponse]) -> PathHandler:
     async def handle(request: HttpRequest, _user: User) -> HttpResponse:
         if request.method not in READ_METHODS:
             raise method_not_allowed()
@@ -71,7 +71,7 @@ class ServerPaths:
         self,
         openapi: OpenApi,
         version: Mapping[str, Any],
-        checks: Checks,
+        checks: EndpointChecks,
         render_metrics: Callable[[str], tuple[bytes, str]],
         now: Callable[[], datetime],
     ) -> None:
@@ -92,7 +92,7 @@ class ServerPaths:
             return None if rest else json_answer(self._version)
         return self._health(first, rest, request)
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def handlers(self) -> Mapping[str, PathHandler]:
         """By path, for whom a rule allows the path; a path with a slash at its end stands for all below it."""
         open_paths = dict.fromkeys((*OPEN, *(f"{path}/" for path in OPEN)), self._open)
         return {
@@ -140,7 +140,7 @@ class ServerPaths:
             return HttpResponse(301, {"location": f"{OPENAPI}/{name}?hash={written.hash}"})
         return self._written(written, request, immutable=bool(asked))
 
-    def _written(self, written: Written, request: HttpRequest, *, immutable: bool) -> HttpResponse:
+    def _written(self, written: EncodedDocument, request: HttpRequest, *, immutable: bool) -> HttpResponse:
         tag = f'"{written.hash}"'
         headers = {**JSON_HEADERS, "etag": tag, "vary": "Accept"}
         if immutable:

@@ -31,7 +31,7 @@ from onenode.apiserver.schema.field_errors import Cause, required
 from onenode.apiserver.schema.field_rules import is_empty, label_selector, node_selector
 from onenode.apiserver.schema.metadata_rules import KEPT_BY_STATUS
 from onenode.apiserver.schema.name_rules import NameCheck
-from onenode.apiserver.schema.schemas import Definition, ListOf, MapOf, Reference, Scalar, Schemas, Type
+from onenode.apiserver.schema.schemas import Definition, ListType, MapType, ReferenceType, Scalar, Schemas, Type
 
 Object = Mapping[str, Any]
 
@@ -268,12 +268,12 @@ def _is_number(type_: Type) -> bool:
 
 def _inside(schemas: Schemas, type_: Type, value: Any, path: str) -> list[Cause]:
     match type_:
-        case Reference(name):
+        case ReferenceType(name):
             return part_causes(schemas, schemas.definition(name), value, path)
-        case ListOf(Reference(name)):
+        case ListType(ReferenceType(name)):
             inner = schemas.definition(name)
             parts = (part_causes(schemas, inner, item, f"{path}[{place}]") for place, item in enumerate(value))
-        case MapOf(Reference(name)):
+        case MapType(ReferenceType(name)):
             inner = schemas.definition(name)
             parts = (part_causes(schemas, inner, item, f"{path}[{key}]") for key, item in value.items())
         case _:

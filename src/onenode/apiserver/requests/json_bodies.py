@@ -28,7 +28,7 @@ class NotJson(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class JsonBody:
     """`duplicates` are paths such as `data.a` or `spec.containers[0].name`, in the order of the objects' ends.
 
     They are shortened to LONGEST_PATH characters.
@@ -38,11 +38,11 @@ class Body:
     duplicates: tuple[str, ...] = ()
 
 
-def read_body(text: bytes) -> Body:
+def read_body(text: bytes) -> JsonBody:
     twice: list[tuple[dict[str, Any], str]] = []
     value = _parsed(_decoded(text), twice)
     _check_depth(text, value)
-    return Body(value, tuple(_paths(value, twice)) if twice else ())
+    return JsonBody(value, tuple(_paths(value, twice)) if twice else ())
 
 
 def _decoded(text: bytes) -> str:

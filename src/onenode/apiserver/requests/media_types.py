@@ -25,7 +25,7 @@ ANYTHING: Final = "*/*"
 META_GROUP: Final = "meta.k8s.io"
 
 
-class Shape(Enum):
+class ObjectForm(Enum):
     OBJECT = ""
     TABLE = "Table"
     METADATA = "PartialObjectMetadata"
@@ -35,15 +35,15 @@ class Shape(Enum):
 class AnswerForm:
     """`version` is the one of meta.k8s.io in which tables and metadata are written."""
 
-    shape: Shape = Shape.OBJECT
+    shape: ObjectForm = ObjectForm.OBJECT
     version: str = "v1"
 
 
 PLAIN: Final = AnswerForm()
 SHAPES: Final = {
-    "Table": Shape.TABLE,
-    "PartialObjectMetadata": Shape.METADATA,
-    "PartialObjectMetadataList": Shape.METADATA,
+    "Table": ObjectForm.TABLE,
+    "PartialObjectMetadata": ObjectForm.METADATA,
+    "PartialObjectMetadataList": ObjectForm.METADATA,
 }
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from onenode.apiserver.proto.message_table import KINDS
-from onenode.apiserver.requests.protobuf_messages import Json, Message, ValueField, message
-from onenode.apiserver.requests.protobuf_wire import Body, MalformedBody, read_text
+from onenode.apiserver.requests.protobuf_messages import JsonObject, Message, ValueField, message
+from onenode.apiserver.requests.protobuf_wire import MalformedBody, ProtobufBody, read_text
 
 __all__ = ["MEDIA_TYPE", "MalformedBody", "UnsupportedKind", "decode_body"]
 
@@ -34,17 +34,17 @@ class UnsupportedKind(ValueError):
         self.kind = kind
 
 
-def decode_body(data: bytes, *, default_api_version: str = "", default_kind: str = "") -> Json:
+def decode_body(data: bytes, *, default_api_version: str = "", default_kind: str = "") -> JsonObject:
     """The object in `data`. The defaults name its type where the envelope does not; they do not go into the object."""
-    body = Body(data)
+    body = ProtobufBody(data)
     envelope = _open(body)
-    sent: Json = envelope.get("typeMeta", {})
+    sent: JsonObject = envelope.get("typeMeta", {})
     name = _message_name(sent.get("apiVersion", default_api_version), sent.get("kind", default_kind))
     start, stop = envelope.get("raw", (0, 0))
     return message(name).read(body, start, stop, dict(sent))
 
 
-def _open(body: Body) -> Json:
+def _open(body: ProtobufBody) -> JsonObject:
     if not body.data.startswith(PREFIX):
         raise MalformedBody(f"the body does not begin with the bytes 6b 38 73 00: it is not {MEDIA_TYPE}")
     if len(body.data) == len(PREFIX):
@@ -61,11 +61,11 @@ def _message_name(api_version: str, kind: str) -> str:
     return name
 
 
-def _place(_body: Body, start: int, stop: int) -> tuple[int, int]:
+def _place(_body: ProtobufBody, start: int, stop: int) -> tuple[int, int]:
     return start, stop
 
 
-def _type_meta(body: Body, start: int, stop: int) -> Json:
+def _type_meta(body: ProtobufBody, start: int, stop: int) -> JsonObject:
     return _TYPE_META.read(body, start, stop, {})
 
 

@@ -27,8 +27,8 @@ from onenode.apiserver.requests.protobuf_wire import (
     MORE_FOLLOWS,
     NUMBER,
     STRETCH,
-    Body,
     MalformedBody,
+    ProtobufBody,
     read_number,
     read_stretch,
     read_text,
@@ -123,8 +123,8 @@ FORMS: Final[Mapping[str, Callable[[_Members], Any]]] = {
 }
 
 
-Json = dict[str, Any]
-Element = Callable[[Body, int, int], Any]
+JsonObject = dict[str, Any]
+Element = Callable[[ProtobufBody, int, int], Any]
 """Reads one value from a stretch of a body; of an empty stretch, the value's empty form."""
 
 
@@ -135,9 +135,9 @@ class Message:
     name: str
     stretches: Mapping[int, StretchField]
     numbers: Mapping[int, NumericField]
-    always: tuple[Field, ...] = ()
+    always: tuple[MessageField, ...] = ()
 
-    def read(self, body: Body, position: int, end: int, into: Json) -> Json:
+    def read(self, body: ProtobufBody, position: int, end: int, into: JsonObject) -> JsonObject:
         data, stretches = body.data, self.stretches
         while position < end:
             body.count_field()
@@ -155,7 +155,7 @@ class Message:
             always.complete(body, into)
         return into
 
-    def _read_other(self, tag: int, data: bytes, position: int, end: int, into: Json) -> int:
+    def _read_other(self, tag: int, data: bytes, position: int, end: int, into: JsonObject) -> int:
         numeric = self.numbers.get(tag)
         if numeric is None:
             self._refuse_if_known(tag >> 3, tag & 7, position)
@@ -179,14 +179,14 @@ class ValueField:
     element: Element
     kept_when_empty: bool
 
-    def read(self, body: Body, start: int, stop: int, into: Json) -> None:
+    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
         value = self.element(body, start, stop)
         if value is None or (value == "" and not self.kept_when_empty):
             into.pop(self.name, None)
         else:
             into[self.name] = value
 
-    def complete(self, body: Body, into: Json) -> None:
+    def complete(self, body: ProtobufBody, into: JsonObject) -> None:
         if self.name not in into:
             into[self.name] = self.element(body, 0, 0)
 
@@ -197,12 +197,12 @@ class ObjectField:
     message: str
     kept_when_empty: bool
 
-    def read(self, body: Body, start: int, stop: int, into: Json) -> None:
+    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
         members = message(self.message).read(body, start, stop, into.get(self.name, {}))
         if members or self.kept_when_empty:
             into[self.name] = members
 
-    def complete(self, body: Body, into: Json) -> None:
+    def complete(self, body: ProtobufBody, into: JsonObject) -> None:
         if self.name not in into:
             into[self.name] = message(self.message).read(body, 0, 0, {})
 
@@ -213,10 +213,10 @@ class InlineField:
 
     message: str
 
-    def read(self, body: Body, start: int, stop: int, into: Json) -> None:
+    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
         message(self.message).read(body, start, stop, into)
 
-    def complete(self, body: Body, into: Json) -> None:
+    def complete(self, body: ProtobufBody, into: JsonObject) -> None:
         message(self.message).read(body, 0, 0, into)
 
 
@@ -225,10 +225,10 @@ class ListField:
     name: str
     element: Element
 
-    def read(self, body: Body, start: int, stop: int, into: Json) -> None:
+    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
         into.setdefault(self.name, []).append(self.element(body, start, stop))
 
-    def complete(self, _body: Body, into: Json) -> None:
+    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
         into.setdefault(self.name, [])
 
 
@@ -237,11 +237,11 @@ class MapField:
     name: str
     entry: Message
 
-    def read(self, body: Body, start: int, stop: int, into: Json) -> None:
+    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
         entry = self.entry.read(body, start, stop, {})
         into.setdefault(self.name, {})[entry["key"]] = entry["value"]
 
-    def complete(self, _body: Body, into: Json) -> None:
+    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
         into.setdefault(self.name, {})
 
 
@@ -251,14 +251,14 @@ class NumberField:
     meaning: Callable[[int], int]
     kept_when_zero: bool
 
-    def take(self, number: int, into: Json) -> None:
+    def take(self, number: int, into: JsonObject) -> None:
         value = self.meaning(number)
         if value or self.kept_when_zero:
             into[self.name] = value
         else:
             into.pop(self.name, None)
 
-    def complete(self, _body: Body, into: Json) -> None:
+    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
         if self.name not in into:
             into[self.name] = self.meaning(0)
 
@@ -270,25 +270,25 @@ class NumberListField:
     name: str
     meaning: Callable[[int], int]
 
-    def take(self, number: int, into: Json) -> None:
+    def take(self, number: int, into: JsonObject) -> None:
         into.setdefault(self.name, []).append(self.meaning(number))
 
-    def read(self, body: Body, start: int, stop: int, into: Json) -> None:
+    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
         while start < stop:
             body.count_field()
             number, start = read_number(body.data, start, stop)
             self.take(number, into)
 
-    def complete(self, _body: Body, into: Json) -> None:
+    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
         into.setdefault(self.name, [])
 
 
 StretchField = ValueField | ObjectField | InlineField | ListField | MapField | NumberListField
 NumericField = NumberField | NumberListField
-Field = StretchField | NumberField
+MessageField = StretchField | NumberField
 
 
-def _base64(body: Body, start: int, stop: int) -> str:
+def _base64(body: ProtobufBody, start: int, stop: int) -> str:
     return b64encode(body.data[start:stop]).decode()
 
 
@@ -306,7 +306,7 @@ def message(name: str) -> Message:
     """The message that the table has under this name."""
     stretches: dict[int, StretchField] = {}
     numbers: dict[int, NumericField] = {}
-    always: list[Field] = []
+    always: list[MessageField] = []
     for match in _FIELD.finditer(MESSAGES[name]):
         number, mark, field = int(match["number"]), match["mark"], _field(match["name"], match["mark"], match["type"])
         if not isinstance(field, NumberField):
@@ -318,7 +318,7 @@ def message(name: str) -> Message:
     return Message(name, stretches, numbers, tuple(always))
 
 
-def _field(name: str, mark: str, kind: str) -> Field:
+def _field(name: str, mark: str, kind: str) -> MessageField:
     is_kept = mark in {"*", "!"}
     match mark.removeprefix("!"):
         case "[]":

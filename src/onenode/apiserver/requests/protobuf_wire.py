@@ -27,7 +27,7 @@ class MalformedBody(ValueError):
 
 
 @dataclass(slots=True)
-class Body:
+class ProtobufBody:
     """The bytes of one request, and how many fields may still be read from them."""
 
     data: bytes
@@ -82,7 +82,7 @@ def skip(wire_type: int, data: bytes, position: int, end: int) -> int:
     return position + length
 
 
-def read_text(body: Body, start: int, stop: int) -> str:
+def read_text(body: ProtobufBody, start: int, stop: int) -> str:
     try:
         return str(body.data[start:stop], "utf-8")
     except UnicodeDecodeError as error:

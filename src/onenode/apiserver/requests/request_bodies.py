@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onenode.apiserver.answers.status_answers import bad_request, invalid_patch, unsupported_media_type
-from onenode.apiserver.requests.json_bodies import Body, NotJson, read_body
+from onenode.apiserver.requests.json_bodies import JsonBody, NotJson, read_body
 from onenode.apiserver.requests.media_types import BODIES, PROTOBUF, body_type
 from onenode.apiserver.requests.protobuf_bodies import MalformedBody, UnsupportedKind, decode_body
 from onenode.apiserver.requests.request_options import WriteOptions
@@ -90,9 +90,9 @@ def _shortly(value: Any) -> str:
     return str(name.get("name", "")) if isinstance(name, dict) else ""
 
 
-def _read(request: HttpRequest, api_version: str, kind: str) -> Body:
+def _read(request: HttpRequest, api_version: str, kind: str) -> JsonBody:
     if body_type(request.headers.get("content-type", "")) == PROTOBUF:
-        return Body(_read_protobuf(request.body, api_version, kind))
+        return JsonBody(_read_protobuf(request.body, api_version, kind))
     try:
         return read_body(request.body)
     except NotJson as error:

@@ -57,7 +57,7 @@ ON_COLLECTIONS: Final = frozenset({"list", "watch", "deletecollection"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServerOptions:
     """What a server serves.
 
     `extra_paths` are paths that lead to no object; one that ends with a slash stands for all paths below it.
@@ -72,8 +72,10 @@ class Served:
 
 
 class ApiServer:
-    def __init__(self, store: ObjectStore, schemas: Schemas, runtime: Runtime, served: Served | None = None) -> None:
-        served = served or Served()
+    def __init__(
+        self, store: ObjectStore, schemas: Schemas, runtime: Runtime, served: ServerOptions | None = None
+    ) -> None:
+        served = served or ServerOptions()
         self.kinds = tuple(served.kinds)
         self.policy = AccessPolicy(store)
         self._store = store

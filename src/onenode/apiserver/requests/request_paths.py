@@ -113,7 +113,7 @@ def verb_of(method: str, path: ResourcePath, *, watch: bool) -> str | None:
 
 
 PROXY: Final = "proxy"
-Served = Mapping[tuple[str, str, str], KindInStore]
+ServedKinds = Mapping[tuple[str, str, str], KindInStore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class ResourceRequest:
         return next((value for key, value in self.http.query if key == name), "")
 
 
-def resource_request(served: Served, http: HttpRequest, path: ResourcePath, verb: str | None) -> ResourceRequest:
+def resource_request(served: ServedKinds, http: HttpRequest, path: ResourcePath, verb: str | None) -> ResourceRequest:
     kind = served.get((path.group, path.version, path.resource))
     if kind is None or (path.rest and path.subresource != PROXY) or not _has_place(kind, path):
         raise no_such_resource()

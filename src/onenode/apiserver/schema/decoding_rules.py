@@ -23,7 +23,7 @@ from onenode.apiserver.schema.scalar_rules import (
     json_name,
     read_resource_quantity,
 )
-from onenode.apiserver.schema.schemas import Definition, ListOf, MapOf, Reference, Scalar, Schemas, Type
+from onenode.apiserver.schema.schemas import Definition, ListType, MapType, ReferenceType, Scalar, Schemas, Type
 from onenode.go_text import quoted
 
 MOST_STRICT_ERRORS: Final = 100
@@ -104,7 +104,7 @@ class _Decoder:
 
     def _object(self, value: Any, definition: Definition) -> Object:
         if not isinstance(value, dict):
-            raise Mismatch(json_name(value), _go_type(Reference(definition.name)))
+            raise Mismatch(json_name(value), _go_type(ReferenceType(definition.name)))
         made: Object = {}
         outer = self._struct
         for key, inner in value.items():
@@ -118,7 +118,7 @@ class _Decoder:
             self._struct = definition.go_name
             read = self._value(inner, field.type)
             self._path.pop()
-            if read is not None and (read or field.required or not isinstance(field.type, ListOf | MapOf)):
+            if read is not None and (read or field.required or not isinstance(field.type, ListType | MapType)):
                 made[key] = read
         self._struct = outer
         complete = self._completions.get(definition.name)
@@ -132,11 +132,11 @@ class _Decoder:
         match type_:
             case Scalar(name):
                 return READERS[name](value)
-            case Reference(name):
+            case ReferenceType(name):
                 return self._object(value, self._schemas.definition(name))
-            case ListOf(item):
+            case ListType(item):
                 return self._list(value, item)
-            case MapOf(inner):
+            case MapType(inner):
                 return self._map(value, inner)
 
     def _list(self, value: Any, item: Type) -> list[Any]:
@@ -169,7 +169,7 @@ class _Decoder:
             return self._value(value, type_)
         if isinstance(type_, Scalar):
             return ZEROES[type_.name]
-        return [] if isinstance(type_, ListOf) else self._value({}, type_)
+        return [] if isinstance(type_, ListType) else self._value({}, type_)
 
 
 def _path_text(path: list[str | int | _Key]) -> str:
@@ -185,12 +185,12 @@ def _path_text(path: list[str | int | _Key]) -> str:
 
 def _go_type(type_: Type) -> str:
     match type_:
-        case Reference(name):
+        case ReferenceType(name):
             package, _, type_name = name.rpartition(".")
             return f"{package.rpartition('.')[2]}.{type_name}"
-        case ListOf(item):
+        case ListType(item):
             return f"[]{_go_type(item)}"
-        case MapOf(inner):
+        case MapType(inner):
             return f"map[string]{_go_type(inner)}"
         case Scalar(name):
             return go_name(name)

@@ -29,23 +29,23 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf:
+class ListType:
     item: Type
 
 
 @dataclass(frozen=True, slots=True)
-class MapOf:
+class MapType:
     value: Type
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceType:
     """An object with the fields of a definition."""
 
     definition: str
 
 
-Type = Scalar | ListOf | MapOf | Reference
+Type = Scalar | ListType | MapType | ReferenceType
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,9 @@ class Schemas:
     def inside(self, type_: Type) -> Definition | None:
         """The definition of an object, or of the items of a list or map; None where there are no fields."""
         match type_:
-            case Reference(name):
+            case ReferenceType(name):
                 return self.definition(name)
-            case ListOf(inner) | MapOf(inner):
+            case ListType(inner) | MapType(inner):
                 return self.inside(inner)
             case _:
                 return None
@@ -191,7 +191,7 @@ def _field(name: str, read: str | dict[str, Any], *, required: bool) -> Field:
 
 def _type(text: str) -> Type:
     if text.startswith(ITEM):
-        return ListOf(_type(text.removeprefix(ITEM)))
+        return ListType(_type(text.removeprefix(ITEM)))
     if text.startswith(VALUE):
-        return MapOf(_type(text.removeprefix(VALUE)))
-    return Reference(text[1:]) if text.startswith("@") else Scalar(text)
+        return MapType(_type(text.removeprefix(VALUE)))
+    return ReferenceType(text[1:]) if text.startswith("@") else Scalar(text)

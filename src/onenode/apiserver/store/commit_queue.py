@@ -20,7 +20,7 @@ from onenode.apiserver.store.store_errors import WriteFailed
 from onenode.apiserver.store.versions import Change, Key
 
 
-class Write:
+class PendingWrite:
     """A change on its way."""
 
     __slots__ = ("_waiting", "change")
@@ -62,20 +62,20 @@ class CommitQueue:
         self._prepare = prepare
         self._publish = publish
         self._writes_per_commit = writes_per_commit
-        self._newest: dict[Key, Write] = {}
-        self._queued: deque[Write] = deque()
+        self._newest: dict[Key, PendingWrite] = {}
+        self._queued: deque[PendingWrite] = deque()
         self._busy = False
         self._flush_asked_for = False
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.failure: BaseException | None = None
         """Why the last commit failed, until one succeeds."""
 
-    def newest(self, key: Key) -> Write | None:
+    def newest(self, key: Key) -> PendingWrite | None:
         """The last write of this key that is not durable yet."""
         return self._newest.get(key)
 
-    def add(self, change: Change) -> Write:
-        write = Write(change)
+    def add(self, change: Change) -> PendingWrite:
+        write = PendingWrite(change)
         self._newest[change.key] = write
         self._queued.append(write)
         self._start_soon()
@@ -115,7 +115,7 @@ class CommitQueue:
         else:
             commit.add_done_callback(functools.partial(self._ended, writes, batch))
 
-    def _ended(self, writes: Sequence[Write], batch: Batch, commit: asyncio.Future[None]) -> None:
+    def _ended(self, writes: Sequence[PendingWrite], batch: Batch, commit: asyncio.Future[None]) -> None:
         error = asyncio.CancelledError("the commit was called off") if commit.cancelled() else commit.exception()
         if error is None:
             self._succeed(writes, batch)
@@ -124,7 +124,7 @@ class CommitQueue:
         # Behind those who were just told: what they write next is in the same batch.
         asyncio.get_running_loop().call_soon(self._start)
 
-    def _succeed(self, writes: Sequence[Write], batch: Batch) -> None:
+    def _succeed(self, writes: Sequence[PendingWrite], batch: Batch) -> None:
         self.failure = None
         for write in writes:
             if self._newest[write.change.key] is write:
@@ -134,7 +134,7 @@ class CommitQueue:
             write.succeed()
         self._publish(batch)
 
-    def _fail(self, writes: Sequence[Write], reason: BaseException) -> None:
+    def _fail(self, writes: Sequence[PendingWrite], reason: BaseException) -> None:
         self.failure = reason
         failed_keys = {write.change.key for write in writes}
         built_upon = [write for write in self._queued if write.change.key in failed_keys]

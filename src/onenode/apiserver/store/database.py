@@ -25,11 +25,11 @@ from typing import Final, TypeAlias
 from onenode.apiserver.store import database_files as files
 from onenode.apiserver.store import history_log_rules
 from onenode.apiserver.store.database_files import Mark, MarkFile, Tally
-from onenode.apiserver.store.journal import Batch, Kept
+from onenode.apiserver.store.journal import Batch, JournalState
 from onenode.apiserver.store.store_errors import StoreUnusable
 from onenode.apiserver.store.versions import FIRST_REVISION, Change, ChangeKind, Key, Stored
 
-Connect: TypeAlias = Callable[[str], sqlite3.Connection]
+ConnectDatabase: TypeAlias = Callable[[str], sqlite3.Connection]
 Row: TypeAlias = tuple[int, str, str, str, int, bytes, int]
 
 # Made without a write-ahead log, which could be left behind by a disk that fills while it is closed.
@@ -127,12 +127,14 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedDatabase:
     database: Database
-    kept: Kept
+    kept: JournalState
 
 
-def open_database(folder: Path, connect: Connect = connect, first_revision: int = FIRST_REVISION) -> Opened:
+def open_database(
+    folder: Path, connect: ConnectDatabase = connect, first_revision: int = FIRST_REVISION
+) -> OpenedDatabase:
     """`first_revision` is where a new database begins."""
     lock = files.FolderLock(folder)
     try:
@@ -142,7 +144,7 @@ def open_database(folder: Path, connect: Connect = connect, first_revision: int 
         raise
 
 
-def _open_locked(lock: files.FolderLock, path: Path, connect: Connect, first_revision: int) -> Opened:
+def _open_locked(lock: files.FolderLock, path: Path, connect: ConnectDatabase, first_revision: int) -> OpenedDatabase:
     try:
         mark_file = MarkFile(path)
         if not files.is_there(path):
@@ -153,14 +155,14 @@ def _open_locked(lock: files.FolderLock, path: Path, connect: Connect, first_rev
         _refuse_damaged_log(path, mark)
         kept = _read(path, connect, mark)
         files.restrict(path)
-        return Opened(Database(lock, _open_for_writing(path, connect), mark_file, kept.revision), kept)
+        return OpenedDatabase(Database(lock, _open_for_writing(path, connect), mark_file, kept.revision), kept)
     except (OSError, sqlite3.OperationalError) as error:
         raise StoreUnusable(f"The database {path} cannot be opened: {_reason(error)} and start again.") from error
     except sqlite3.Error as error:
         raise _damaged(path, str(error)) from error
 
 
-def _make(path: Path, connect: Connect, first_revision: int) -> None:
+def _make(path: Path, connect: ConnectDatabase, first_revision: int) -> None:
     new = path.with_name(path.name + ".new")
     try:
         files.make_empty(new)
@@ -187,7 +189,7 @@ def _refuse_damaged_log(path: Path, mark: Mark | None) -> None:
         raise _damaged(path, f"in its log {log}, writes that were acknowledged cannot be read")
 
 
-def _refuse_loss(path: Path, kept: Kept, tally: Tally, mark: Mark) -> None:
+def _refuse_loss(path: Path, kept: JournalState, tally: Tally, mark: Mark) -> None:
     if kept.revision < mark.revision:
         raise _lost(path, f"it ends at revision {kept.revision}, but {mark.revision} had been acknowledged")
     if kept.revision == mark.revision and mark.closed_with not in {None, tally}:
@@ -206,7 +208,7 @@ def _tally(connection: sqlite3.Connection) -> Tally:
     return Tally(rows, total)
 
 
-def _read(path: Path, connect: Connect, mark: Mark | None = None) -> Kept:
+def _read(path: Path, connect: ConnectDatabase, mark: Mark | None = None) -> JournalState:
     try:
         with contextlib.closing(connect(_address(path, "ro"))) as connection:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -223,7 +225,7 @@ def _read(path: Path, connect: Connect, mark: Mark | None = None) -> Kept:
         path.with_name(path.name + "-shm").unlink(missing_ok=True)  # of this connection; nobody else has one
 
 
-def _open_for_writing(path: Path, connect: Connect) -> sqlite3.Connection:
+def _open_for_writing(path: Path, connect: ConnectDatabase) -> sqlite3.Connection:
     connection = connect(_address(path, "rw"))
     try:
         connection.executescript(SETTINGS)
@@ -270,7 +272,7 @@ def _checked(rows: Iterable[Row], path: Path) -> Iterator[tuple[ChangeKind, Stor
         yield ChangeKind(kind), Stored(key, revision, json)
 
 
-def _replayed(versions: Iterable[tuple[ChangeKind, Stored]], revision: int, oldest: int, path: Path) -> Kept:
+def _replayed(versions: Iterable[tuple[ChangeKind, Stored]], revision: int, oldest: int, path: Path) -> JournalState:
     objects: dict[Key, Stored] = {}
     changes: list[Change] = []
     if oldest > revision:
@@ -283,7 +285,7 @@ def _replayed(versions: Iterable[tuple[ChangeKind, Stored]], revision: int, olde
             objects[after.key] = after
         if not _fits(kind, before, after.revision, revision, oldest):
             raise _damaged(path, f"revision {after.revision} does not follow from those before it")
-    return Kept(revision, oldest, objects, changes)
+    return JournalState(revision, oldest, objects, changes)
 
 
 def _fits(kind: ChangeKind, before: Stored | None, revision: int, newest: int, oldest: int) -> bool:

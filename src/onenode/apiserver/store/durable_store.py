@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from onenode.apiserver.store.database import Connect, Database, connect, is_full, open_database
-from onenode.apiserver.store.journal import Batch, Kept
+from onenode.apiserver.store.database import ConnectDatabase, Database, connect, is_full, open_database
+from onenode.apiserver.store.journal import Batch, JournalState
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, FIRST_REVISION, Limits
 from orlop.host.folders.room_reserve import RoomReserve
@@ -29,7 +29,7 @@ ROOM_BYTES: Final = 4 << 20
 
 
 class DatabaseJournal:
-    def __init__(self, folder: Path, connect: Connect = connect, first_revision: int = FIRST_REVISION) -> None:
+    def __init__(self, folder: Path, connect: ConnectDatabase = connect, first_revision: int = FIRST_REVISION) -> None:
         self._folder = folder
         self._first_revision = first_revision
         self._connect = connect
@@ -39,7 +39,7 @@ class DatabaseJournal:
         self._reserve: RoomReserve | None = None
         self._root = -1
 
-    async def open(self) -> Kept:
+    async def open(self) -> JournalState:
         """Close it also when this failed."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
 
@@ -51,7 +51,7 @@ class DatabaseJournal:
         self._thread.shutdown(wait=False)  # the thread does what it was given, then ends, whoever still waits
         await closing
 
-    def _open(self) -> Kept:
+    def _open(self) -> JournalState:
         opened = open_database(self._folder, self._connect, self._first_revision)
         self._database = opened.database
         self._root = self._held.enter_context(opened_root(str(self._folder)))
@@ -89,7 +89,7 @@ async def durable_store(
     folder: Path,
     limits: Limits = DEFAULT_LIMITS,
     *,
-    connect: Connect = connect,
+    connect: ConnectDatabase = connect,
     first_revision: int = FIRST_REVISION,
 ) -> AsyncIterator[ObjectStore]:
     """What was acknowledged survives the process and a power loss; raises `StoreUnusable` with the reason.

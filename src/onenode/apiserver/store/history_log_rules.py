@@ -27,7 +27,7 @@ Sums = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _WalFrame:
     page: int
     commits: bool
     sums: Sums
@@ -52,7 +52,7 @@ def is_damaged_inside(log: bytes) -> bool:
     header = _header(log)
     if header is None:
         return False
-    before: _Frame | None = None
+    before: _WalFrame | None = None
     sums, sound = header.sums, True
     for frame in _frames(log, header):
         goes_on = bool(frame.checked) and frame.sums == _summed(frame.checked, sums, header.order)
@@ -63,7 +63,7 @@ def is_damaged_inside(log: bytes) -> bool:
     return False
 
 
-def _repeats(frame: _Frame, before: _Frame) -> bool:
+def _repeats(frame: _WalFrame, before: _WalFrame) -> bool:
     """Where sectors are large, SQLite fills them with the last frame of the same transaction."""
     return frame.commits and frame.page == before.page
 
@@ -81,14 +81,14 @@ def _header(log: bytes) -> _Header | None:
     return _Header(order, page_size, (salts_and_sums[0], salts_and_sums[1]), sums)
 
 
-def _frames(log: bytes, header: _Header) -> Iterator[_Frame]:
+def _frames(log: bytes, header: _Header) -> Iterator[_WalFrame]:
     """Those of this life of the log: a new one begins with other salts, in the same file."""
     size = FRAME.size + header.page_size
     for at in range(HEADER.size, len(log) - size + 1, size):
         page, pages_after_commit, salt1, salt2, sum1, sum2 = FRAME.unpack_from(log, at)
         salted = (salt1, salt2) == header.salts
         content = log[at : at + 8] + log[at + FRAME.size : at + size] if salted else b""
-        yield _Frame(page, salted and pages_after_commit > 0, (sum1, sum2), content)
+        yield _WalFrame(page, salted and pages_after_commit > 0, (sum1, sum2), content)
 
 
 def _summed(content: bytes, sums: Sums, order: str) -> Sums:

@@ -26,7 +26,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class JournalState:
     """What a journal still knew of the life before this one."""
 
     revision: int = FIRST_REVISION

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
-from onenode.apiserver.store.store_errors import Expired, NotReached
-from onenode.apiserver.store.versions import Bounds, Change, ChangeKind, Key, Stored
+from onenode.apiserver.store.store_errors import FutureRevision, RevisionExpired
+from onenode.apiserver.store.versions import Change, ChangeKind, Key, SizeLimits, Stored
 
 # Sorts behind every name, and in front of the namespace that follows.
 BEHIND_NAMESPACE = "\0"
@@ -75,7 +75,7 @@ OVERHEAD_BYTES = 400
 class WatchHistory:
     """Every change behind `oldest` is here."""
 
-    def __init__(self, bounds: Bounds, oldest: int, revision: int) -> None:
+    def __init__(self, bounds: SizeLimits, oldest: int, revision: int) -> None:
         self.oldest = oldest
         self.revision = revision
         self.garbage: list[int] = []
@@ -111,9 +111,9 @@ class WatchHistory:
 
     def _refuse_unkept(self, revision: int) -> None:
         if revision < self.oldest:
-            raise Expired(revision, self.oldest)
+            raise RevisionExpired(revision, self.oldest)
         if revision > self.revision:
-            raise NotReached(revision, self.revision)
+            raise FutureRevision(revision, self.revision)
 
     def _drop_oldest(self) -> None:
         change = self._changes.popleft()

@@ -19,14 +19,13 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from onenode.apiserver.store.commit_queue import CommitQueue
-from onenode.apiserver.store.journal import Batch, Journal, Kept, NoJournal
+from onenode.apiserver.store.journal import Batch, Journal, JournalState, NoJournal
 from onenode.apiserver.store.object_history import ObjectTable, WatchHistory
 from onenode.apiserver.store.store_errors import NoSuchObject, ObjectExists, RevisionConflict, StoreClosed
 from onenode.apiserver.store.versions import (
     DEFAULT_LIMITS,
     Change,
     ChangeKind,
-    Decision,
     Key,
     Limits,
     Page,
@@ -34,12 +33,13 @@ from onenode.apiserver.store.versions import (
     Remove,
     Stored,
     Unchanged,
+    WriteDecision,
 )
 from onenode.apiserver.store.watches import Arrivals, Watch, Watches
 
 
 class ObjectStore:
-    def __init__(self, journal: Journal, kept: Kept, limits: Limits) -> None:
+    def __init__(self, journal: Journal, kept: JournalState, limits: Limits) -> None:
         self._journal = journal
         self._table = ObjectTable()
         self._history = WatchHistory(limits.history, kept.oldest, kept.revision)
@@ -101,7 +101,7 @@ class ObjectStore:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     async def create(self, key: Key, make: Callable[[int], bytes]) -> Stored:
-        def decide(newest: Stored | None, revision: int) -> Decision:
+        def decide(newest: Stored | None, revision: int) -> WriteDecision:
             if newest is not None:
                 raise ObjectExists(key)
             return Put(make(revision))
@@ -109,9 +109,9 @@ class ObjectStore:
         return await self.write(key, decide)
 
     async def update(
-        self, key: Key, expected_revision: int | None, change: Callable[[Stored, int], Decision]
+        self, key: Key, expected_revision: int | None, change: Callable[[Stored, int], WriteDecision]
     ) -> Stored:
-        def decide(newest: Stored | None, revision: int) -> Decision:
+        def decide(newest: Stored | None, revision: int) -> WriteDecision:
             return change(_expected(key, newest, expected_revision), revision)
 
         return await self.write(key, decide)
@@ -119,12 +119,12 @@ class ObjectStore:
     async def delete(
         self, key: Key, expected_revision: int | None, make_tombstone: Callable[[Stored, int], bytes]
     ) -> Stored:
-        def decide(newest: Stored | None, revision: int) -> Decision:
+        def decide(newest: Stored | None, revision: int) -> WriteDecision:
             return Remove(make_tombstone(_expected(key, newest, expected_revision), revision))
 
         return await self.write(key, decide)
 
-    async def write(self, key: Key, decide: Callable[[Stored | None, int], Decision]) -> Stored:
+    async def write(self, key: Key, decide: Callable[[Stored | None, int], WriteDecision]) -> Stored:
         """`decide` is called once, with the newest version and the revision of a write; what it raises is raised.
 
         Returns the version that was written, the tombstone of a deletion, or what was left unchanged.
@@ -212,7 +212,7 @@ def _expected(key: Key, newest: Stored | None, revision: int | None) -> Stored:
 
 
 def _change(
-    key: Key, newest: Stored | None, revision: int, decide: Callable[[Stored | None, int], Decision]
+    key: Key, newest: Stored | None, revision: int, decide: Callable[[Stored | None, int], WriteDecision]
 ) -> Change | None:
     match decide(newest, revision):
         case Put(json):
@@ -231,7 +231,7 @@ def _change(
 @contextlib.asynccontextmanager
 async def memory_store(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[ObjectStore]:
     """Everything ends with it; `durable_store.durable_store` is the one that lasts."""
-    store = ObjectStore(NoJournal(), Kept(), limits)
+    store = ObjectStore(NoJournal(), JournalState(), limits)
     try:
         yield store
     finally:

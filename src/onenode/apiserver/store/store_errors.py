@@ -42,14 +42,14 @@ class RevisionConflict(StoreError):
         self.newest = newest
 
 
-class Expired(StoreError):
+class RevisionExpired(StoreError):
     def __init__(self, asked: int, oldest: int) -> None:
         super().__init__(f"revision {asked} is no longer kept, the oldest is {oldest}: list anew and go on from there")
         self.asked = asked
         self.oldest = oldest
 
 
-class NotReached(StoreError):
+class FutureRevision(StoreError):
     def __init__(self, asked: int, current: int) -> None:
         super().__init__(f"revision {asked} does not exist yet, the newest is {current}: wait for it first")
         self.asked = asked

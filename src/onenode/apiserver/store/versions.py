@@ -94,7 +94,7 @@ class Unchanged:
     """No write: the revision stays, and nobody who watches hears of it."""
 
 
-Decision: TypeAlias = Put | Remove | Unchanged
+WriteDecision: TypeAlias = Put | Remove | Unchanged
 
 
 # ---- what a reader gets ----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class SizeLimits:
     """At most so many, and at most so many bytes together."""
 
     count: int
@@ -126,9 +126,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    history: Bounds = Bounds(count=10_000, bytes=16 << 20)
+    history: SizeLimits = SizeLimits(count=10_000, bytes=16 << 20)
     """Changes kept for watches and for later pages of lists, in memory and on disk."""
-    unread: Bounds = Bounds(count=1_000, bytes=16 << 20)
+    unread: SizeLimits = SizeLimits(count=1_000, bytes=16 << 20)
     """What may lie unread before one watch; those already kept when it began do not count."""
     writes_per_commit: int = 1_000
 

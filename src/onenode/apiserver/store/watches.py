@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Self
 
 from onenode.apiserver.store.store_errors import StoreClosed, TooSlow
-from onenode.apiserver.store.versions import Bounds, Change
+from onenode.apiserver.store.versions import Change, SizeLimits
 
 
 class Watches:
-    def __init__(self, unread: Bounds, revision: Callable[[], int]) -> None:
+    def __init__(self, unread: SizeLimits, revision: Callable[[], int]) -> None:
         self._unread = unread
         self._revision = revision
         self._by_resource: dict[str, dict[Watch, None]] = {}  # sets that keep their order
@@ -59,7 +59,7 @@ class Watch:
     """The changes of one kind of object, in order, for one reader: `with store.watch(…) as watch: async for …`."""
 
     def __init__(
-        self, watches: Watches, resource: str, namespace: str | None, bounds: Bounds, revision: Callable[[], int]
+        self, watches: Watches, resource: str, namespace: str | None, bounds: SizeLimits, revision: Callable[[], int]
     ) -> None:
         self.resource = resource
         self.namespace = namespace

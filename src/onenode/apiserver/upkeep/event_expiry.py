@@ -13,7 +13,7 @@ import msgspec
 
 from onenode.apiserver.requests.request_options import DeletionOptions
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.store_errors import Expired, StoreClosed, TooSlow
+from onenode.apiserver.store.store_errors import RevisionExpired, StoreClosed, TooSlow
 from onenode.apiserver.store.versions import Stored
 from onenode.apiserver.verbs.deleting import Deleter
 from onenode.apiserver.verbs.stored_objects import KindInStore
@@ -32,13 +32,13 @@ class _Series(msgspec.Struct):
     lastObservedTime: datetime | None = None  # noqa: N815
 
 
-class _Event(msgspec.Struct):
+class _StoredEvent(msgspec.Struct):
     metadata: _Metadata
     lastTimestamp: datetime | None = None  # noqa: N815
     series: _Series | None = None
 
 
-_DECODER: Final = msgspec.json.Decoder(_Event)
+_DECODER: Final = msgspec.json.Decoder(_StoredEvent)
 
 
 def last_seen(event: Stored, now: datetime) -> datetime:
@@ -82,5 +82,5 @@ class EventExpiry:
         try:
             with self._store.watch(self._events.resource, after=revision) as watch:
                 return await watch.news() is not None
-        except (TooSlow, Expired):
+        except (TooSlow, RevisionExpired):
             return True

@@ -20,11 +20,11 @@ from onenode.apiserver.requests.request_options import DeletionOptions
 from onenode.apiserver.schema.creation_rules import NAMESPACE_FINALIZER
 from onenode.apiserver.schema.validation_rules import FINALIZE
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.store_errors import Expired, StoreClosed, TooSlow
+from onenode.apiserver.store.store_errors import RevisionExpired, StoreClosed, TooSlow
 from onenode.apiserver.store.versions import ChangeKind, Key, Page, Stored, fresh
 from onenode.apiserver.verbs.deleting import Deleter
 from onenode.apiserver.verbs.stored_objects import KindInStore
-from onenode.apiserver.verbs.updating import Place, Updater
+from onenode.apiserver.verbs.updating import Updater, WriteTarget
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -95,7 +95,7 @@ class NamespaceDeletion:
                         self._give_up(_uid(change.after))
                     else:
                         self._consider(change.after, group)
-        except (TooSlow, Expired):
+        except (TooSlow, RevisionExpired):
             return True
         except StoreClosed:
             pass
@@ -137,7 +137,7 @@ class NamespaceDeletion:
         while remaining := await self._emptied(ending):
             await self._any_change(*remaining, ending.name)
         if _is_ours_to_end(fresh(ending.namespace())):
-            place = Place(self._namespaces, ending.key, FINALIZE)
+            place = WriteTarget(self._namespaces, ending.key, FINALIZE)
             await self._updater.change(place, lambda newest: _released(newest, ending.uid), dry_run=False)
 
     async def _emptied(self, ending: _Ending) -> tuple[KindInStore, Page] | None:
@@ -157,7 +157,7 @@ class NamespaceDeletion:
             with self._store.watch(kind.resource, name, after=seen.revision) as watch:
                 if await anext(watch, None) is None:
                     raise StoreClosed
-        except (TooSlow, Expired):
+        except (TooSlow, RevisionExpired):
             return
 
 

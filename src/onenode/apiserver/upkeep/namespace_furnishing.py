@@ -19,7 +19,7 @@ import msgspec
 from onenode.apiserver.access.access_rules import ADMIN, User
 from onenode.apiserver.edge.http_upgrade import ServerAnswer
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.store_errors import Expired, StoreClosed, TooSlow
+from onenode.apiserver.store.store_errors import RevisionExpired, StoreClosed, TooSlow
 from onenode.apiserver.store.versions import Change, ChangeKind, Key, fresh
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
@@ -82,7 +82,7 @@ class NamespaceFurnishing:
                     async for change in watch:
                         await self._look(change)
                     return
-            except (TooSlow, Expired):
+            except (TooSlow, RevisionExpired):
                 continue
             except StoreClosed:
                 return

@@ -25,7 +25,7 @@ from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.schema.validation_rules import prepare_create
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import JSON, Key, Put, Stored
-from onenode.apiserver.verbs.guarded_writes import Verdict, carry_out
+from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
 from onenode.apiserver.verbs.namespace_gate import NamespaceGate
 from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.foundation.runtime import Runtime
@@ -77,12 +77,12 @@ class Creator:
         made = self._made(kind, namespace, given)
         key = kind.key(namespace, made["metadata"]["name"])
 
-        def decide(newest: Stored | None, revision: int) -> Verdict:
+        def decide(newest: Stored | None, revision: int) -> GuardedDecision:
             if kind.kind.namespaced:
                 self._gate.refuse_new_content(kind.kind, namespace, key.name)
             if newest is not None:
                 raise _NameTaken(key.name)
-            return Verdict(Put(kind.encoded(made, revision)))
+            return GuardedDecision(Put(kind.encoded(made, revision)))
 
         return await carry_out(self._store, key, decide, dry_run=dry_run)
 

@@ -21,8 +21,8 @@ from onenode.apiserver.answers.status_answers import (
 from onenode.apiserver.requests.request_options import DeletionOptions
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import Key, Put, Remove, Stored, Unchanged
-from onenode.apiserver.verbs.deletion_rules import ANSWERED_WITH_OBJECT, Erase, deletion
-from onenode.apiserver.verbs.guarded_writes import Verdict, carry_out
+from onenode.apiserver.verbs.deletion_rules import ANSWERED_WITH_OBJECT, RemoveObject, deletion
+from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
 from onenode.apiserver.verbs.namespace_gate import NEVER_DELETED, NamespaceGate
 from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.foundation.runtime import Runtime
@@ -61,7 +61,7 @@ class Deleter:
             raise forbidden(NAMESPACE, key.name, "this namespace may not be deleted")
         gone: list[Object] = []
 
-        def decide(newest: Stored | None, revision: int) -> Verdict:
+        def decide(newest: Stored | None, revision: int) -> GuardedDecision:
             still_meant()
             if newest is None:
                 raise not_found(kind.kind, key.name)
@@ -77,15 +77,15 @@ class Deleter:
 
     def _verdict(
         self, kind: KindInStore, old: Object, options: DeletionOptions, revision: int, gone: list[Object]
-    ) -> Verdict:
+    ) -> GuardedDecision:
         decided = deletion(old, options, self._runtime.clock.now())
         encoded = kind.encoded(decided.object, revision)
         if kind.kind is NAMESPACE and not options.dry_run:
             self._gate.close(old["metadata"]["name"])
-        if isinstance(decided, Erase):
+        if isinstance(decided, RemoveObject):
             gone.append(decided.object)
-            return Verdict(Remove(encoded))
-        return Verdict(Unchanged()) if decided.object == old else Verdict(Put(encoded))
+            return GuardedDecision(Remove(encoded))
+        return GuardedDecision(Unchanged()) if decided.object == old else GuardedDecision(Put(encoded))
 
     async def delete_all(
         self,

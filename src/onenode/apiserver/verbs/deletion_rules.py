@@ -30,20 +30,20 @@ ANSWERED_WITH_OBJECT: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepObject:
     """It stays, as it is or changed to this."""
 
     object: Object
 
 
 @dataclass(frozen=True, slots=True)
-class Erase:
+class RemoveObject:
     """It goes now; this is how it is seen last."""
 
     object: Object
 
 
-def deletion(old: Object, options: DeletionOptions, now: datetime) -> Keep | Erase:
+def deletion(old: Object, options: DeletionOptions, now: datetime) -> KeepObject | RemoveObject:
     if old["kind"] == "Namespace":
         return _of_namespace(old, options, now)
     if old["kind"] == "Pod":
@@ -61,30 +61,30 @@ def is_over(made: Mapping[str, Any]) -> bool:
     return not metadata.get("deletionGracePeriodSeconds")
 
 
-def _ungraceful(old: Object, options: DeletionOptions, now: datetime) -> Keep | Erase:
+def _ungraceful(old: Object, options: DeletionOptions, now: datetime) -> KeepObject | RemoveObject:
     metadata = _with_collectors_finalizers(old["metadata"], options.propagation)
     if not metadata.get("finalizers"):
-        return Erase(old)
-    return Keep({**old, "metadata": _marked(metadata, now, 0)})
+        return RemoveObject(old)
+    return KeepObject({**old, "metadata": _marked(metadata, now, 0)})
 
 
-def _of_namespace(old: Object, options: DeletionOptions, now: datetime) -> Keep | Erase:
+def _of_namespace(old: Object, options: DeletionOptions, now: datetime) -> KeepObject | RemoveObject:
     if not old["metadata"].get("deletionTimestamp"):
         metadata = _with_collectors_finalizers(old["metadata"], options.propagation)
         marked = {**metadata, "deletionTimestamp": time_text(now)}
         made = {**old, "metadata": marked, "status": {**old.get("status", {}), "phase": "Terminating"}}
-        return Erase(made) if not made.get("spec", {}).get("finalizers") and is_over(made) else Keep(made)
-    return Keep(old) if old.get("spec", {}).get("finalizers") else _ungraceful(old, options, now)
+        return RemoveObject(made) if not made.get("spec", {}).get("finalizers") and is_over(made) else KeepObject(made)
+    return KeepObject(old) if old.get("spec", {}).get("finalizers") else _ungraceful(old, options, now)
 
 
-def _of_pod(old: Object, options: DeletionOptions, now: datetime) -> Keep | Erase:
+def _of_pod(old: Object, options: DeletionOptions, now: datetime) -> KeepObject | RemoveObject:
     metadata = old["metadata"]
     if metadata.get("deletionTimestamp"):
         return _once_more(old, options, now)
     grace = _grace(old, options.grace_seconds)
     marked = _marked(_with_collectors_finalizers(metadata, options.propagation), now, grace)
     made = {**old, "metadata": marked}
-    return Keep(made) if grace or marked.get("finalizers") else Erase(made)
+    return KeepObject(made) if grace or marked.get("finalizers") else RemoveObject(made)
 
 
 def _grace(pod: Object, asked: int | None) -> int:
@@ -96,7 +96,7 @@ def _grace(pod: Object, asked: int | None) -> int:
     return 1 if given < 0 else int(given)
 
 
-def _once_more(old: Object, options: DeletionOptions, now: datetime) -> Keep | Erase:
+def _once_more(old: Object, options: DeletionOptions, now: datetime) -> KeepObject | RemoveObject:
     """The time a pod is given can only be made shorter."""
     metadata = old["metadata"]
     before = metadata.get("deletionGracePeriodSeconds") or 0
@@ -104,12 +104,12 @@ def _once_more(old: Object, options: DeletionOptions, now: datetime) -> Keep | E
         return _ungraceful(old, options, now)
     asked = options.grace_seconds
     if asked is None or asked >= before:
-        return Keep(old)
+        return KeepObject(old)
     shorter = 1 if asked < 0 else asked
     moment = read_time(metadata["deletionTimestamp"]) - timedelta(seconds=before - shorter)
     marked = {**metadata, "deletionTimestamp": time_text(moment), "deletionGracePeriodSeconds": shorter}
     made = {**old, "metadata": marked}
-    return Keep(made) if shorter or marked.get("finalizers") else Erase(made)
+    return KeepObject(made) if shorter or marked.get("finalizers") else RemoveObject(made)
 
 
 def _marked(metadata: Object, now: datetime, grace: int) -> Object:

@@ -10,27 +10,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.versions import Decision, Key, Put, Remove, Stored, Unchanged
+from onenode.apiserver.store.versions import Key, Put, Remove, Stored, Unchanged, WriteDecision
 from onenode.apiserver.verbs.stored_objects import NO_REVISION
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GuardedDecision:
     """`shown` is what the client gets to see where that is not what is written."""
 
-    decision: Decision
+    decision: WriteDecision
     shown: bytes | None = None
 
 
-Decide = Callable[[Stored | None, int], Verdict]
+Decide = Callable[[Stored | None, int], GuardedDecision]
 
 
 async def carry_out(store: ObjectStore, key: Key, decide: Decide, *, dry_run: bool = False) -> Stored:
     if dry_run:
         return _tried(key, store.get(key), decide)
-    verdict: Verdict | None = None
+    verdict: GuardedDecision | None = None
 
-    def decide_once(newest: Stored | None, revision: int) -> Decision:
+    def decide_once(newest: Stored | None, revision: int) -> WriteDecision:
         nonlocal verdict
         verdict = decide(newest, revision)
         return verdict.decision

@@ -1,7 +1,7 @@
 """One question to a kubelet over its socket: the head of the answer, and its body in pieces or the connection itself.
 
 Every question has a connection of its own, which ends with the answer. Whoever got one must close it. A kubelet that is
-not there, or does not begin to answer in time, raises `NotReached`.
+not there, or does not begin to answer in time, raises `KubeletUnreachable`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_TOLD_OF_AN_ERROR: Final = 64 << 10
 FULL_SECONDS: Final = 0.02
 
 
-class NotReached(Exception):
+class KubeletUnreachable(Exception):
     """The end of a sentence that begins with the kubelet."""
 
 
@@ -87,11 +87,11 @@ async def ask_kubelet(socket: str, request: RequestHead, clock: Clock) -> Kubele
             reader, writer = await _connected(socket, clock)
             return await _asked(request, reader, writer)
     except TimeoutError:
-        raise NotReached(f"does not answer within {ANSWER_SECONDS:g} seconds") from None
+        raise KubeletUnreachable(f"does not answer within {ANSWER_SECONDS:g} seconds") from None
     except NotHttp as error:
-        raise NotReached(f"gives no proper answer: {error}") from None
+        raise KubeletUnreachable(f"gives no proper answer: {error}") from None
     except OSError as error:
-        raise NotReached(f"cannot be connected to: {(error.strerror or str(error)).lower()}") from None
+        raise KubeletUnreachable(f"cannot be connected to: {(error.strerror or str(error)).lower()}") from None
 
 
 async def _connected(socket: str, clock: Clock) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -18,9 +18,9 @@ from onenode.apiserver.answers.status_answers import about, denied, method_not_a
 from onenode.apiserver.edge.http_upgrade import HttpUpgrade, ServerAnswer
 from onenode.apiserver.requests.request_paths import PROXY, ResourceRequest
 from onenode.apiserver.verbs import kubelet_rules as rules
-from onenode.apiserver.verbs.kubelet_connection import KubeletAnswer, NotReached, ask_kubelet
+from onenode.apiserver.verbs.kubelet_connection import KubeletAnswer, KubeletUnreachable, ask_kubelet
 from onenode.apiserver.verbs.kubelet_rules import KubeletTarget
-from onenode.apiserver.verbs.reading import Reader
+from onenode.apiserver.verbs.reading import ObjectReader
 from orlop.foundation.clock import Clock
 from orlop.foundation.http_exchange import RequestHead
 from orlop.kube.http.http_messages import HttpResponse, HttpStream
@@ -41,7 +41,7 @@ def NO_KUBELETS(_node: str) -> str | None:  # noqa: N802 - a constant that happe
 
 
 class KubeletStreams:
-    def __init__(self, reader: Reader, policy: AccessPolicy, sockets: KubeletSockets, clock: Clock) -> None:
+    def __init__(self, reader: ObjectReader, policy: AccessPolicy, sockets: KubeletSockets, clock: Clock) -> None:
         self._reader = reader
         self._policy = policy
         self._sockets = sockets
@@ -109,5 +109,5 @@ class KubeletStreams:
         head = RequestHead(method, target.target, {"host": "kubelet", **(headers or {})})
         try:
             return await ask_kubelet(socket, head, self._clock)
-        except NotReached as error:
+        except KubeletUnreachable as error:
             raise rules.not_reached(target.node, str(error)) from None

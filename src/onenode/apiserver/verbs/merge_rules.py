@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from onenode.apiserver.schema.json_values import copied
-from onenode.apiserver.schema.schemas import Definition, Field, ListOf, Reference, Schemas
+from onenode.apiserver.schema.schemas import Definition, Field, ListType, ReferenceType, Schemas
 from onenode.apiserver.verbs.order_rules import KeyedItems, identity, in_order
 from onenode.go_text import go_type
 
@@ -106,7 +106,7 @@ class _Merge:
         if field is not None and "replace" in field.patch_strategies:
             return patch
         inside = field.type if field is not None else None
-        definition = self._schemas.definition(inside.definition) if isinstance(inside, Reference) else None
+        definition = self._schemas.definition(inside.definition) if isinstance(inside, ReferenceType) else None
         return self.objects(original, patch, definition)
 
     def lists(self, original: list[Any], patch: list[Any], field: Field | None) -> list[Any]:
@@ -298,14 +298,14 @@ def _field_of(definition: Definition | None, name: str) -> Field | None:
 
 def _list_field(definition: Definition | None, name: str) -> Field:
     field = _field_of(definition, name)
-    if field is None or not isinstance(field.type, ListOf):
+    if field is None or not isinstance(field.type, ListType):
         raise MergeRefused(_BAD_ORDER, BAD_REQUEST)
     return field
 
 
 def _go_kind(field: Field) -> str:
-    inside = field.type.item if isinstance(field.type, ListOf) else field.type
-    return "struct" if isinstance(inside, Reference) else "string"
+    inside = field.type.item if isinstance(field.type, ListType) else field.type
+    return "struct" if isinstance(inside, ReferenceType) else "string"
 
 
 def _are_objects(*lists: Iterable[Any]) -> bool:

@@ -23,7 +23,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
+class PatchBody:
     """`media_type` says how it is applied; `duplicates` are names that its text gave twice."""
 
     media_type: str
@@ -31,7 +31,7 @@ class Patch:
     duplicates: tuple[str, ...] = ()
 
 
-def read_patch(request: HttpRequest) -> Patch:
+def read_patch(request: HttpRequest) -> PatchBody:
     media_type = patch_type(request.headers.get("content-type", ""))
     try:
         body = read_body(request.body)
@@ -40,10 +40,10 @@ def read_patch(request: HttpRequest) -> Patch:
     wanted = list if media_type == JSON_PATCH else dict
     if not isinstance(body.value, wanted):
         raise bad_request(f"invalid JSON patch: {media_type} is {'a list' if wanted is list else 'an object'}")
-    return Patch(media_type, body.value, body.duplicates)
+    return PatchBody(media_type, body.value, body.duplicates)
 
 
-def patched(schemas: Schemas, old: Object, patch: Patch) -> Any:
+def patched(schemas: Schemas, old: Object, patch: PatchBody) -> Any:
     """What the patch makes of the object, which may be none of its kind any more."""
     try:
         if patch.media_type == JSON_PATCH:

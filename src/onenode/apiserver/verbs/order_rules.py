@@ -16,7 +16,7 @@ from typing import Any
 from onenode.go_text import as_json, go_type
 
 # An item with its identity, which is found out once.
-Known = tuple[Hashable, Any]
+IdentifiedItem = tuple[Hashable, Any]
 
 
 def identity(value: Any) -> Hashable:
@@ -83,13 +83,13 @@ def _places(items: Sequence[Any], key: str | None) -> dict[Hashable, int]:
     return places
 
 
-def _sorted(items: Sequence[Known], places: Mapping[Hashable, int]) -> list[Known]:
+def _sorted(items: Sequence[IdentifiedItem], places: Mapping[Hashable, int]) -> list[IdentifiedItem]:
     """As Kubernetes' insertion sort leaves them, which moves an item of no known place before whatever it has sorted.
 
     So such an item ends right before what was then the lowest, those that came later before those that came earlier.
     """
     lowest = math.inf
-    keyed: list[tuple[tuple[float, int, int], Known]] = []
+    keyed: list[tuple[tuple[float, int, int], IdentifiedItem]] = []
     for number, item in enumerate(items):
         place = places.get(item[0])
         if place is None:
@@ -100,9 +100,11 @@ def _sorted(items: Sequence[Known], places: Mapping[Hashable, int]) -> list[Know
     return [item for _, item in sorted(keyed, key=lambda each: each[0])]
 
 
-def _interleaved(theirs: Sequence[Known], ours: Sequence[Known], places: Mapping[Hashable, int]) -> list[Any]:
+def _interleaved(
+    theirs: Sequence[IdentifiedItem], ours: Sequence[IdentifiedItem], places: Mapping[Hashable, int]
+) -> list[Any]:
     """An item of theirs goes before the first of ours that stood behind it; what has no such place goes to the end."""
-    result: list[Known] = []
+    result: list[IdentifiedItem] = []
     left, right = 0, 0
     while left < len(theirs) and right < len(ours):
         stood, other = places.get(theirs[left][0]), places.get(ours[right][0])

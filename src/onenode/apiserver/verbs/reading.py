@@ -21,7 +21,7 @@ from onenode.apiserver.requests.request_options import (
     write_token,
 )
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.store_errors import Expired
+from onenode.apiserver.store.store_errors import RevisionExpired
 from onenode.apiserver.store.versions import Key, Page, Stored
 from onenode.apiserver.verbs.selection import Selection
 from onenode.apiserver.verbs.stored_objects import KindInStore
@@ -30,7 +30,7 @@ from orlop.foundation.clock import Clock
 LONGEST_WAIT_SECONDS: Final = 3.0
 
 
-class Reader:
+class ObjectReader:
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
@@ -65,7 +65,7 @@ class Reader:
         at = None if token.revision == NEWEST else min(token.revision, self._store.revision)
         try:
             return self._page(selection, options.limit, at=at, after=after)
-        except Expired:
+        except RevisionExpired:
             raise token_expired(write_token(ContinueToken(NEWEST, token.namespace, token.name))) from None
 
     def _page(
@@ -88,7 +88,7 @@ class Reader:
     def _kept(self, selection: Selection, at: int | None, after: Key | None, limit: int | None) -> Page:
         try:
             return self._store.list(selection.kind.resource, selection.namespace, after=after, limit=limit, at=at)
-        except Expired:
+        except RevisionExpired:
             if after is not None:
                 raise
             raise list_expired() from None

@@ -30,10 +30,10 @@ from onenode.apiserver.verbs.deleting import Deleter
 from onenode.apiserver.verbs.kubelet_streams import NO_KUBELETS, KubeletSockets, KubeletStreams
 from onenode.apiserver.verbs.namespace_gate import NamespaceGate
 from onenode.apiserver.verbs.object_patches import read_patch
-from onenode.apiserver.verbs.reading import Reader
+from onenode.apiserver.verbs.reading import ObjectReader
 from onenode.apiserver.verbs.selection import Selection
 from onenode.apiserver.verbs.subresources import SCALE, Reviews, Subresources
-from onenode.apiserver.verbs.updating import Place, Updater, Written
+from onenode.apiserver.verbs.updating import Updater, WriteResult, WriteTarget
 from onenode.apiserver.verbs.watch_stream import WatchRequest, WatchStreams
 from orlop.foundation.runtime import Runtime
 from orlop.kube.http.http_messages import HttpResponse, HttpStream
@@ -61,7 +61,7 @@ class ResourceVerbs:
         self._runtime = runtime
         self._policy = policy
         gate = NamespaceGate(store)
-        self.reader = Reader(store, runtime.clock)
+        self.reader = ObjectReader(store, runtime.clock)
         self.creator = Creator(store, schemas, runtime, gate)
         self.updater = Updater(store, schemas, runtime, self.creator)
         self.deleter = Deleter(store, runtime, gate)
@@ -117,7 +117,7 @@ class ResourceVerbs:
             return _json(CREATED, await self._parts.review(request, kind, user))
         given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
         stored = await self.creator.create(request.kind, request.namespace, given.object, dry_run=options.dry_run)
-        return _shown(form, request, Written(stored, created=True, warnings=given.warnings))
+        return _shown(form, request, WriteResult(stored, created=True, warnings=given.warnings))
 
     async def _update(self, request: ResourceRequest, user: User) -> HttpResponse:
         form, options = self._form(request), read_write_options(request.http.query, "UpdateOptions")
@@ -174,15 +174,15 @@ def _part(request: ResourceRequest) -> str:
     return name
 
 
-def _place(request: ResourceRequest) -> Place:
-    return Place(request.kind, request.key, _part(request))
+def _place(request: ResourceRequest) -> WriteTarget:
+    return WriteTarget(request.kind, request.key, _part(request))
 
 
 def _json(code: int, document: Object) -> HttpResponse:
     return HttpResponse(code, JSON_HEADERS, msgspec.json.encode(document) + b"\n")
 
 
-def _shown(form: Form, request: ResourceRequest, written: Written) -> HttpResponse:
+def _shown(form: Form, request: ResourceRequest, written: WriteResult) -> HttpResponse:
     headers = JSON_HEADERS
     if written.warnings:
         headers = {**JSON_HEADERS, "warning": warning_header(written.warnings)}

@@ -20,17 +20,17 @@ from orlop.kube.selectors import FieldSelector, LabelSelector, field_text
 
 
 Object = Mapping[str, Any]
-Reader = Callable[[Object], str]
+FieldReader = Callable[[Object], str]
 
 BY_KEY: Final = frozenset({"metadata.name", "metadata.namespace"})
 _ABOUT: Final = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
 
-def _at(path: str) -> Reader:
+def _at(path: str) -> FieldReader:
     return lambda obj: field_text(obj, path)
 
 
-def _flag(path: str) -> Reader:
+def _flag(path: str) -> FieldReader:
     """A flag that is not set is false."""
     return lambda obj: field_text(obj, path) or "false"
 
@@ -44,11 +44,11 @@ def _pod_addresses(pod: Object) -> str:
     return ",".join(str(one.get("ip", "")) for one in addresses)
 
 
-def _plain(*paths: str) -> dict[str, Reader]:
+def _plain(*paths: str) -> dict[str, FieldReader]:
     return {path: _at(path) for path in paths}
 
 
-FIELDS: Final[Mapping[str, Mapping[str, Reader]]] = {
+FIELDS: Final[Mapping[str, Mapping[str, FieldReader]]] = {
     "pods": {
         **_plain("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
         **_plain("status.phase", "status.podIP", "status.nominatedNodeName"),

@@ -29,10 +29,10 @@ from onenode.apiserver.schema.validation_rules import prepare_create
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import Put, Stored
 from onenode.apiserver.verbs.deleting import Deleter
-from onenode.apiserver.verbs.guarded_writes import Verdict, carry_out
+from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
 from onenode.apiserver.verbs.object_patches import patched, read_patch
-from onenode.apiserver.verbs.reading import Reader
-from onenode.apiserver.verbs.updating import Place, Updater
+from onenode.apiserver.verbs.reading import ObjectReader
+from onenode.apiserver.verbs.updating import Updater, WriteTarget
 from orlop.foundation.runtime import Runtime
 from orlop.kube.kinds import Kind, Subresource
 
@@ -74,7 +74,7 @@ class Subresources:
         self._updater = updater
         self._deleter = deleter
         self._reviews = reviews
-        self._reader = Reader(store, runtime.clock)
+        self._reader = ObjectReader(store, runtime.clock)
 
     # ---- what is made by asking --------------------------------------------------------------------------------------
 
@@ -99,11 +99,11 @@ class Subresources:
         binding = self._given(request, BINDING, options).object
         _check_name(binding.get("metadata", {}).get("name", ""), request.name)
 
-        def decide(newest: Stored | None, revision: int) -> Verdict:
+        def decide(newest: Stored | None, revision: int) -> GuardedDecision:
             if newest is None:
                 raise not_found(request.kind.kind, request.name)
             pod = bound(request.kind.object(newest), binding, self._runtime.clock.now())
-            return Verdict(Put(request.kind.encoded(pod, revision)))
+            return GuardedDecision(Put(request.kind.encoded(pod, revision)))
 
         await carry_out(self._store, request.key, decide, dry_run=options.dry_run)
         return success(code=CREATED)
@@ -138,7 +138,7 @@ class Subresources:
         options = read_write_options(request.http.query, "UpdateOptions")
         scale = _json_body(request)
         _check_name(scale_name(scale), request.name)
-        place = Place(request.kind, request.key)
+        place = WriteTarget(request.kind, request.key)
         stored = await self._updater.change(place, lambda old: scaled(old, scale), dry_run=options.dry_run)
         return scale_of(request.kind.object(stored))
 
@@ -149,7 +149,7 @@ class Subresources:
         def make(old: Object) -> Object:
             return scaled(old, patched(self._schemas, scale_of(old), patch))
 
-        stored = await self._updater.change(Place(request.kind, request.key), make, dry_run=options.dry_run)
+        stored = await self._updater.change(WriteTarget(request.kind, request.key), make, dry_run=options.dry_run)
         return scale_of(request.kind.object(stored))
 
 

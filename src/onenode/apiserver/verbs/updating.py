@@ -31,8 +31,8 @@ from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import JSON, Key, Put, Remove, Stored, Unchanged
 from onenode.apiserver.verbs.creating import Creator, check_namespace
 from onenode.apiserver.verbs.deletion_rules import is_over
-from onenode.apiserver.verbs.guarded_writes import Verdict, carry_out
-from onenode.apiserver.verbs.object_patches import Patch, patched
+from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
+from onenode.apiserver.verbs.object_patches import PatchBody, patched
 from onenode.apiserver.verbs.stored_objects import NO_REVISION, KindInStore
 from orlop.foundation.runtime import Runtime
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
@@ -45,7 +45,7 @@ MISSING_VERSION: Final = (missing_version(),)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WriteTarget:
     """The object that is meant, and the part of it."""
 
     kind: KindInStore
@@ -54,7 +54,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     stored: Stored
     created: bool = False
     warnings: tuple[str, ...] = ()
@@ -68,8 +68,8 @@ class Updater:
         self._creator = creator
 
     async def replace(
-        self, place: Place, given: DecodedBody, *, dry_run: bool, allow_create: Callable[[], None]
-    ) -> Written:
+        self, place: WriteTarget, given: DecodedBody, *, dry_run: bool, allow_create: Callable[[], None]
+    ) -> WriteResult:
         """`allow_create` raises when the client may not make the object it meant to replace."""
         made = _named_as_asked(check_namespace(given.object, place.key.namespace), place.key.name)
         kind = place.kind.kind
@@ -78,11 +78,11 @@ class Updater:
             allow_create()
             unversioned = _without_version(made)
             stored = await self._creator.create(place.kind, place.key.namespace, unversioned, dry_run=dry_run)
-            return Written(stored, created=True, warnings=given.warnings)
+            return WriteResult(stored, created=True, warnings=given.warnings)
         stored = await self.change(place, lambda old: _checked_uid(place, old, made), dry_run=dry_run)
-        return Written(stored, warnings=given.warnings)
+        return WriteResult(stored, warnings=given.warnings)
 
-    async def patch(self, place: Place, patch: Patch, options: WriteOptions) -> Written:
+    async def patch(self, place: WriteTarget, patch: PatchBody, options: WriteOptions) -> WriteResult:
         warnings: list[str] = []
         kind = place.kind.kind
 
@@ -93,26 +93,26 @@ class Updater:
             return _named_as_asked(check_namespace(given.object, place.key.namespace), place.key.name)
 
         stored = await self.change(place, make, dry_run=options.dry_run)
-        return Written(stored, warnings=tuple(warnings))
+        return WriteResult(stored, warnings=tuple(warnings))
 
-    async def change(self, place: Place, make: Callable[[Object], Object], *, dry_run: bool) -> Stored:
+    async def change(self, place: WriteTarget, make: Callable[[Object], Object], *, dry_run: bool) -> Stored:
         """`make` gets the newest object, of its own to change, and gives the one that a client wants."""
 
-        def decide(newest: Stored | None, revision: int) -> Verdict:
+        def decide(newest: Stored | None, revision: int) -> GuardedDecision:
             if newest is None:
                 raise not_found(place.kind.kind, place.key.name)
             old = place.kind.object(newest)
             made = self._judged(place, old, _versioned(place, newest, make(place.kind.object(newest))))
             if made == old:
-                return Verdict(Unchanged())
+                return GuardedDecision(Unchanged())
             encoded = place.kind.encoded(made, revision)
             if is_over(made):
-                return Verdict(Remove(place.kind.encoded(old, revision)), shown=encoded)
-            return Verdict(Put(encoded))
+                return GuardedDecision(Remove(place.kind.encoded(old, revision)), shown=encoded)
+            return GuardedDecision(Put(encoded))
 
         return await carry_out(self._store, place.key, decide, dry_run=dry_run)
 
-    def _judged(self, place: Place, old: Object, given: Object) -> Object:
+    def _judged(self, place: WriteTarget, old: Object, given: Object) -> Object:
         kind, name = place.kind.kind, place.key.name
         prepared = prepare_update(
             self._schemas, old, given, now=time_text(self._runtime.clock.now()), subresource=place.subresource
@@ -143,7 +143,7 @@ def _named_as_asked(given: Object, name: str) -> Object:
     return given
 
 
-def _checked_uid(place: Place, old: Object, given: Object) -> Object:
+def _checked_uid(place: WriteTarget, old: Object, given: Object) -> Object:
     wanted, found = given.get("metadata", {}).get("uid"), old["metadata"].get("uid")
     if wanted and wanted != found:
         key = "/".join(filter(None, ("/registry", place.kind.kind.plural, place.key.namespace, place.key.name)))
@@ -153,7 +153,7 @@ def _checked_uid(place: Place, old: Object, given: Object) -> Object:
     return given
 
 
-def _versioned(place: Place, newest: Stored, given: Object) -> Object:
+def _versioned(place: WriteTarget, newest: Stored, given: Object) -> Object:
     """The client's object, if it was made from the newest version or from none in particular."""
     version = given.get("metadata", {}).get("resourceVersion", "")
     if version in UNVERSIONED:

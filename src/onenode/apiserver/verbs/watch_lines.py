@@ -26,23 +26,23 @@ MOST_BYTES_REMEMBERED: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class WatchEvent:
     type: str
     stored: Stored
 
 
-def event_of(change: Change, selection: Selection, decoded: DecodedObjects) -> Event | None:
+def event_of(change: Change, selection: Selection, decoded: DecodedObjects) -> WatchEvent | None:
     """None where the change is no concern of the selection."""
     if selection.takes_everything:
-        return Event(TYPES[change.kind], change.after)
+        return WatchEvent(TYPES[change.kind], change.after)
     before = change.before is not None and selection.takes(change.before, decoded)
     if change.kind is ChangeKind.DELETED:
-        return Event(DELETED, change.after) if before else None
+        return WatchEvent(DELETED, change.after) if before else None
     after = selection.takes(change.after, decoded)
     if after:
-        return Event(MODIFIED if before else ADDED, change.after)
+        return WatchEvent(MODIFIED if before else ADDED, change.after)
     if before and change.before is not None:
-        return Event(DELETED, _as_last_seen(selection.kind, change.before, change.revision))
+        return WatchEvent(DELETED, _as_last_seen(selection.kind, change.before, change.revision))
     return None
 
 
@@ -71,7 +71,7 @@ class WatchLines:
         self._bytes = 0
         self._lines: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
 
-    def of(self, kind: KindInStore, form: Form, event: Event, *, first: bool) -> bytes:
+    def of(self, kind: KindInStore, form: Form, event: WatchEvent, *, first: bool) -> bytes:
         if not form.name or event.stored.revision == NO_REVISION:
             return line(event.type, form.in_event(kind, event.stored, first=first))
         known = (event.stored.revision, event.type, kind.kind.group, form.name)

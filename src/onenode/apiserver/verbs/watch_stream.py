@@ -18,12 +18,12 @@ from onenode.apiserver.answers.answer_forms import Form
 from onenode.apiserver.answers.status_answers import Refusal, watch_expired
 from onenode.apiserver.requests.request_options import ListOptions, read_version
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.store_errors import Expired, StoreClosed, TooSlow
+from onenode.apiserver.store.store_errors import RevisionExpired, StoreClosed, TooSlow
 from onenode.apiserver.store.versions import Change, DecodedObjects, Stored
 from onenode.apiserver.store.watches import Watch
-from onenode.apiserver.verbs.reading import Reader
+from onenode.apiserver.verbs.reading import ObjectReader
 from onenode.apiserver.verbs.selection import Selection
-from onenode.apiserver.verbs.watch_lines import ADDED, Event, WatchLines, bookmark_line, error_line, event_of
+from onenode.apiserver.verbs.watch_lines import ADDED, WatchEvent, WatchLines, bookmark_line, error_line, event_of
 from orlop.foundation.clock import Clock, Deadline
 from orlop.foundation.runtime import Runtime
 
@@ -91,7 +91,7 @@ class OpenWatch:
 class WatchStreams:
     """`decoded` and the lines are shared by all watches, so that each change is looked into and encoded once."""
 
-    def __init__(self, store: ObjectStore, runtime: Runtime, reader: Reader) -> None:
+    def __init__(self, store: ObjectStore, runtime: Runtime, reader: ObjectReader) -> None:
         self._store = store
         self._runtime = runtime
         self._reader = reader
@@ -133,7 +133,7 @@ class WatchStreams:
             selection = request.selection
             watch = self._store.watch(selection.kind.resource, selection.namespace, after=revision)
             return _Beginning(watch, state, revision)
-        except Expired as expired:
+        except RevisionExpired as expired:
             return error_line(watch_expired(expired.asked, expired.oldest))
         except Refusal as refusal:
             return error_line(refusal)
@@ -199,7 +199,7 @@ class _Teller:
             return
         for start in range(0, len(items), EVENTS_PER_PIECE):
             some = items[start : start + EVENTS_PER_PIECE]
-            yield b"".join(self._line(Event(ADDED, stored)) for stored in some)
+            yield b"".join(self._line(WatchEvent(ADDED, stored)) for stored in some)
         if self._request.options.bookmarks:
             yield bookmark_line(self._kind, self._request.form, revision, initial_end=True)
 
@@ -213,6 +213,6 @@ class _Teller:
     def bookmark(self, revision: int) -> bytes:
         return bookmark_line(self._kind, self._request.form, revision)
 
-    def _line(self, event: Event) -> bytes:
+    def _line(self, event: WatchEvent) -> bytes:
         first, self._first = self._first, False
         return self._lines.of(self._kind, self._request.form, event, first=first)

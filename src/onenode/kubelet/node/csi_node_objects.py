@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from onenode.kubelet.node import csi_node_rules as rules
-from onenode.kubelet.node.csi_node_rules import CannotStand, NodeFacts
+from onenode.kubelet.node.csi_node_rules import CannotStand, DriverNodeInfo
 from onenode.kubelet.node.node_api import NodeApi
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
@@ -29,7 +29,7 @@ BETWEEN_TRIES: Final = Backoff(initial=0.01, factor=5.0, cap=0.25, jitter=0.1)
 BEGINNING: Final = Backoff(initial=0.03, factor=8.0, cap=30.0, jitter=0.1)
 NOT_BEGUN: Final = "CSINode is not yet initialized"
 
-Change = Callable[[Mapping[str, Any]], Object | None]
+ObjectUpdate = Callable[[Mapping[str, Any]], Object | None]
 
 
 class CsiNodeObjects:
@@ -59,7 +59,7 @@ class CsiNodeObjects:
                 self._not_ready = f"Failed to initialize CSINode: {error.message}"
                 await self._clock.sleep(BEGINNING.delay(failures, self._random))
 
-    async def install(self, driver: str, facts: NodeFacts) -> None:
+    async def install(self, driver: str, facts: DriverNodeInfo) -> None:
         """`CannotStand` where it could not be written."""
         async with self._one_at_a_time:
             await self._insist(
@@ -85,7 +85,7 @@ class CsiNodeObjects:
 
     async def set_allocatable(self, driver: str, max_volumes: int) -> None:
         """`CannotStand` where it could not be written."""
-        change: Change = lambda seen: rules.with_allocatable(seen, driver, max_volumes)  # noqa: E731 - as in install
+        change: ObjectUpdate = lambda seen: rules.with_allocatable(seen, driver, max_volumes)  # noqa: E731 - as in install
         async with self._one_at_a_time:
             await self._insist("error updating CSINode allocatable", lambda: self._change_csi_node(change))
 
@@ -109,7 +109,7 @@ class CsiNodeObjects:
         if patch is not None:
             await self._kube.patch(NODE, self._name, patch, subresource="status")
 
-    async def _change_csi_node(self, change: Change) -> None:
+    async def _change_csi_node(self, change: ObjectUpdate) -> None:
         node = await self._kube.get(NODE, self._name)
         seen = await self._csi_node(node)
         if seen is None:

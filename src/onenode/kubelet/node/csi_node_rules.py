@@ -24,11 +24,11 @@ MIGRATED_PLUGINS: Final = ",".join(
 )
 MOST_VOLUMES: Final = 2**31 - 1
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class DriverNodeInfo:
     """What a driver says of its node; `topology` is sorted by key, and no number of volumes means any."""
 
     node_id: str
@@ -43,7 +43,7 @@ class CannotStand(Exception):
 # ---- the Node --------------------------------------------------------------------------------------------------------
 
 
-def node_patch(node: Seen, driver: str, facts: NodeFacts) -> JsonPatch | None:
+def node_patch(node: ApiObject, driver: str, facts: DriverNodeInfo) -> JsonPatch | None:
     """None where everything stands there. Tests what it changes, so that it meets nothing but what was seen."""
     if not facts.node_id:
         raise CannotStand("error adding CSI driver node info: driverNodeID must not be empty")
@@ -55,12 +55,12 @@ def node_patch(node: Seen, driver: str, facts: NodeFacts) -> JsonPatch | None:
     return _patch(node, {**node_ids(node), driver: facts.node_id}, missing)
 
 
-def node_patch_without(node: Seen, driver: str) -> JsonPatch | None:
+def node_patch_without(node: ApiObject, driver: str) -> JsonPatch | None:
     left = {name: node_id for name, node_id in node_ids(node).items() if name != driver}
     return _patch(node, left, {})
 
 
-def node_ids(node: Seen) -> dict[str, str]:
+def node_ids(node: ApiObject) -> dict[str, str]:
     text = objects.annotations(node).get(NODE_ID_ANNOTATION)
     if not text:
         return {}
@@ -80,12 +80,12 @@ def _collision(key: str, said: str, there: str) -> str:
     return f"detected topology value collision: driver reported {key}:{said} but existing label is {key}:{there}"
 
 
-def _patch(node: Seen, ids: Mapping[str, str], labels: Mapping[str, str]) -> JsonPatch | None:
+def _patch(node: ApiObject, ids: Mapping[str, str], labels: Mapping[str, str]) -> JsonPatch | None:
     changes = (*_annotating(node, ids).operations, *_labelling(node, labels).operations)
     return JsonPatch((*patches.guarded_by_uid(node).operations, *changes)) if changes else None
 
 
-def _annotating(node: Seen, ids: Mapping[str, str]) -> JsonPatch:
+def _annotating(node: ApiObject, ids: Mapping[str, str]) -> JsonPatch:
     if dict(ids) == node_ids(node):
         return JsonPatch()
     present = objects.annotations(node).get(NODE_ID_ANNOTATION)
@@ -95,11 +95,11 @@ def _annotating(node: Seen, ids: Mapping[str, str]) -> JsonPatch:
     return _entries(node, "annotations", {NODE_ID_ANNOTATION: json.dumps(ids, sort_keys=True, separators=(",", ":"))})
 
 
-def _labelling(node: Seen, labels: Mapping[str, str]) -> JsonPatch:
+def _labelling(node: ApiObject, labels: Mapping[str, str]) -> JsonPatch:
     return _entries(node, "labels", labels) if labels else JsonPatch()
 
 
-def _entries(node: Seen, field: str, entries: Mapping[str, str]) -> JsonPatch:
+def _entries(node: ApiObject, field: str, entries: Mapping[str, str]) -> JsonPatch:
     present = objects.metadata(node).get(field)
     if present is None:
         missing = JsonPatch().test("metadata", field, value=NOT_THERE)
@@ -114,7 +114,7 @@ def _entries(node: Seen, field: str, entries: Mapping[str, str]) -> JsonPatch:
 # ---- the CSINode -----------------------------------------------------------------------------------------------------
 
 
-def new_csi_node(node: Seen) -> Object:
+def new_csi_node(node: ApiObject) -> Object:
     owner = {"apiVersion": "v1", "kind": "Node", "name": objects.name(node), "uid": objects.uid(node)}
     metadata = {
         "name": objects.name(node),
@@ -124,13 +124,13 @@ def new_csi_node(node: Seen) -> Object:
     return {"metadata": metadata, "spec": {"drivers": []}}
 
 
-def is_of_another_node(csi_node: Seen, node: Seen) -> bool:
+def is_of_another_node(csi_node: ApiObject, node: ApiObject) -> bool:
     """Of one that had the name before: the node was deleted and made anew."""
     owners = [owner for owner in objects.owner_references(csi_node) if owner.get("kind") == "Node"]
     return any(owner.get("uid") != objects.uid(node) for owner in owners)
 
 
-def with_migrated_plugins(csi_node: Seen) -> Object | None:
+def with_migrated_plugins(csi_node: ApiObject) -> Object | None:
     """None where there is nothing to write."""
     if objects.annotations(csi_node).get(MIGRATED_ANNOTATION) == MIGRATED_PLUGINS:
         return None
@@ -138,7 +138,7 @@ def with_migrated_plugins(csi_node: Seen) -> Object | None:
     return {**csi_node, "metadata": {**objects.metadata(csi_node), "annotations": annotations}}
 
 
-def with_driver(csi_node: Seen, driver: str, facts: NodeFacts) -> Object | None:
+def with_driver(csi_node: ApiObject, driver: str, facts: DriverNodeInfo) -> Object | None:
     """None where it says so already; a changed entry moves to the end."""
     entry = _entry(driver, facts)
     if entry in map(_plain, _drivers(csi_node)):
@@ -146,19 +146,19 @@ def with_driver(csi_node: Seen, driver: str, facts: NodeFacts) -> Object | None:
     return _with_drivers(csi_node, [*_others(csi_node, driver), entry])
 
 
-def without_driver(csi_node: Seen, driver: str) -> Object | None:
+def without_driver(csi_node: ApiObject, driver: str) -> Object | None:
     others = _others(csi_node, driver)
     return None if len(others) == len(_drivers(csi_node)) else _with_drivers(csi_node, others)
 
 
-def with_allocatable(csi_node: Seen, driver: str, max_volumes: int) -> Object | None:
+def with_allocatable(csi_node: ApiObject, driver: str, max_volumes: int) -> Object | None:
     """Changes the limit of an entry that is there, in its place."""
     limit = _allocatable(max_volumes)
     changed = [{**_without_limit(one), **limit} if one.get("name") == driver else one for one in _drivers(csi_node)]
     return None if changed == _drivers(csi_node) else _with_drivers(csi_node, changed)
 
 
-def _entry(driver: str, facts: NodeFacts) -> Object:
+def _entry(driver: str, facts: DriverNodeInfo) -> Object:
     keys = {"topologyKeys": sorted(key for key, _ in facts.topology)} if facts.topology else {}
     return {"name": driver, "nodeID": facts.node_id, **keys, **_allocatable(facts.max_volumes)}
 
@@ -167,22 +167,22 @@ def _allocatable(max_volumes: int) -> Object:
     return {"allocatable": {"count": min(max_volumes, MOST_VOLUMES)}} if max_volumes > 0 else {}
 
 
-def _plain(entry: Seen) -> Object:
+def _plain(entry: ApiObject) -> Object:
     """Without what says nothing: servers write an empty list, or null, where there are no keys."""
     return {field: value for field, value in entry.items() if value not in (None, [], {})}
 
 
-def _without_limit(entry: Seen) -> Object:
+def _without_limit(entry: ApiObject) -> Object:
     return {field: value for field, value in entry.items() if field != "allocatable"}
 
 
-def _drivers(csi_node: Seen) -> list[Object]:
+def _drivers(csi_node: ApiObject) -> list[Object]:
     return list((csi_node.get("spec") or {}).get("drivers") or ())
 
 
-def _others(csi_node: Seen, driver: str) -> list[Object]:
+def _others(csi_node: ApiObject, driver: str) -> list[Object]:
     return [entry for entry in _drivers(csi_node) if entry.get("name") != driver]
 
 
-def _with_drivers(csi_node: Seen, drivers: list[Object]) -> Object:
+def _with_drivers(csi_node: ApiObject, drivers: list[Object]) -> Object:
     return {**csi_node, "spec": {**(csi_node.get("spec") or {}), "drivers": drivers}}

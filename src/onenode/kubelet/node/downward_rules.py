@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from onenode.go_text import quoted
-from onenode.kubelet.volumes.volume_values import Seen
+from onenode.kubelet.volumes.volume_values import ApiObject
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 from orlop.kube import objects
 
@@ -23,7 +23,7 @@ class NoValue(ValueError):
     """In kubelet's words."""
 
 
-def field_value(pod: Seen, path: str) -> str:
+def field_value(pod: ApiObject, path: str) -> str:
     maps = {"metadata.labels": objects.labels(pod), "metadata.annotations": objects.annotations(pod)}
     if match := _SUBSCRIPT.fullmatch(path):
         if match[1] not in maps:
@@ -41,7 +41,7 @@ def field_value(pod: Seen, path: str) -> str:
     return known[path]
 
 
-def resource_value(pod: Seen, reference: Mapping[str, Any], allocatable: Mapping[str, str]) -> str:
+def resource_value(pod: ApiObject, reference: Mapping[str, Any], allocatable: Mapping[str, str]) -> str:
     """`allocatable` is the node's, by resource."""
     what, _, resource = str(reference.get("resource") or "").partition(".")
     if what not in {"limits", "requests"} or not _is_known(resource):
@@ -58,7 +58,7 @@ def _is_known(resource: str) -> bool:
     return resource in _DEFAULTED or resource.startswith("hugepages-")
 
 
-def _container(pod: Seen, name: str) -> Mapping[str, Any]:
+def _container(pod: ApiObject, name: str) -> Mapping[str, Any]:
     spec = pod.get("spec") or {}
     for each in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         if each.get("name") == name:

@@ -1,6 +1,6 @@
 """The folders that every kubelet has below its own: made with kubelet's mode, and the one of plugins' sockets watched.
 
-The watcher of plugins sees that folder through `RegistrationFolder`; the real one is on inotify. Nothing here connects
+The watcher of plugins sees that folder through `PluginSockets`; the real one is on inotify. Nothing here connects
 to a socket.
 """
 
@@ -30,7 +30,7 @@ def make_kubelet_folders(folder: str) -> None:
             make_folder(root, name, FOLDER_MODE)
 
 
-class RegistrationFolder(Protocol):
+class PluginSockets(Protocol):
     def sockets(self) -> Mapping[str, Hashable]:
         """Paths, and what tells a socket from the one that was there before."""
 

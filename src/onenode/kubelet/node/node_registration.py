@@ -36,7 +36,7 @@ MOST_TRIES: Final = 5
 REGISTERING: Final = Backoff(initial=0.1, factor=2.0, cap=7.0)
 
 Part: TypeAlias = Callable[[], Contribution]
-Listener: TypeAlias = Callable[[Mapping[str, Any]], None]
+NodeListener: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 
 class NodeRegistration:
@@ -54,8 +54,8 @@ class NodeRegistration:
         self._log = runtime.log
         self._name = ObjectName(None, settings.name)
         self._parts: list[Part] = []
-        self._when_made: list[Listener] = []
-        self._when_reported: list[Listener] = []
+        self._when_made: list[NodeListener] = []
+        self._when_reported: list[NodeListener] = []
         self._soon = asyncio.Event()
         self._there = asyncio.Event()
         self._node: Object = {}
@@ -68,11 +68,11 @@ class NodeRegistration:
         """Asked before each look; it may call `report_soon` when it has something new to say."""
         self._parts.append(part)
 
-    def when_made(self, listener: Listener) -> None:
+    def when_made(self, listener: NodeListener) -> None:
         """Told each time when the Node was made, also anew: whatever stood on it is gone."""
         self._when_made.append(listener)
 
-    def when_reported(self, listener: Listener) -> None:
+    def when_reported(self, listener: NodeListener) -> None:
         """Told after each look, with the Node as it stands there."""
         self._when_reported.append(listener)
 

@@ -26,7 +26,7 @@ LEASE_SECONDS: Final = 40
 LEASE_NAMESPACE: Final = "kube-node-lease"
 NOT_READY_TAINT: Final = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 
 class Machine(Protocol):
@@ -113,7 +113,7 @@ def labels_of(settings: NodeSettings, machine: Machine) -> dict[str, str]:
     return {**own, **settings.labels}
 
 
-def adoption(node: Seen, settings: NodeSettings, machine: Machine) -> Object | None:
+def adoption(node: ApiObject, settings: NodeSettings, machine: Machine) -> Object | None:
     """What makes a Node that is there already ours, as a strategic merge patch; None where nothing is missing."""
     present, wanted = objects.labels(node), labels_of(settings, machine)
     labels = {key: value for key, value in wanted.items() if present.get(key) != value}
@@ -123,7 +123,7 @@ def adoption(node: Seen, settings: NodeSettings, machine: Machine) -> Object | N
 
 
 def status_of(
-    node: Seen, settings: NodeSettings, machine: Machine, parts: Sequence[Contribution], now: datetime
+    node: ApiObject, settings: NodeSettings, machine: Machine, parts: Sequence[Contribution], now: datetime
 ) -> Object:
     """The fields of the status that are ours, as they shall be; conditions of others are among them as they were."""
     in_use = [part.volumes_in_use for part in parts if part.volumes_in_use is not None]
@@ -180,15 +180,15 @@ def ready_condition(parts: Iterable[Contribution]) -> Condition:
     return Condition("Ready", True, "KubeletReady", "kubelet is posting ready status")
 
 
-def is_ready(node: Seen) -> bool:
+def is_ready(node: ApiObject) -> bool:
     return objects.is_condition_true(node, "Ready")
 
 
-def _conditions(node: Seen, parts: Sequence[Contribution], now: datetime) -> list[Object]:
+def _conditions(node: ApiObject, parts: Sequence[Contribution], now: datetime) -> list[Object]:
     """Ready comes last, as kubelet has it."""
     said = {condition.type: condition for condition in NO_PRESSURE}
     said |= {condition.type: condition for part in parts for condition in part.conditions}
-    present: Sequence[Seen] = objects.conditions(node)
+    present: Sequence[ApiObject] = objects.conditions(node)
     for condition in (*said.values(), ready_condition(parts)):
         present = objects.with_condition(present, _body(condition, now), now)
     return sorted(map(dict, present), key=lambda one: one.get("type") == "Ready")
@@ -204,7 +204,7 @@ def _body(condition: Condition, now: datetime) -> Object:
     }
 
 
-def has_changed(node: Seen, status: Seen) -> bool:
+def has_changed(node: ApiObject, status: ApiObject) -> bool:
     """Whether the status says anything new besides the time of day."""
     before = node.get("status") or {}
     fields = [name for name in status if name != "conditions"]
@@ -213,20 +213,20 @@ def has_changed(node: Seen, status: Seen) -> bool:
     return _without_heartbeats(objects.conditions(node)) != _without_heartbeats(status["conditions"])
 
 
-def _without_heartbeats(conditions: Iterable[Seen]) -> dict[str, Object]:
+def _without_heartbeats(conditions: Iterable[ApiObject]) -> dict[str, Object]:
     return {
         str(one.get("type")): {name: value for name, value in one.items() if name != "lastHeartbeatTime"}
         for one in conditions
     }
 
 
-def new_boot(before: Seen, after: Seen) -> str | None:
+def new_boot(before: ApiObject, after: ApiObject) -> str | None:
     """The id of the boot, where it is another one than before."""
     was, now = (((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") for node in (before, after))
     return now if was and was != now else None
 
 
-def taint_patch(node: Seen) -> JsonPatch | None:
+def taint_patch(node: ApiObject) -> JsonPatch | None:
     """Has the taint of a node that is not ready there or not, as it is ready or not; None where that is so."""
     present = (node.get("spec") or {}).get("taints") or []
     others = [dict(taint) for taint in present if not _is_not_ready(taint)]
@@ -237,14 +237,14 @@ def taint_patch(node: Seen) -> JsonPatch | None:
     return patch.add("spec", "taints", value=wanted) if wanted else patch.remove("spec", "taints")
 
 
-def _is_not_ready(taint: Seen) -> bool:
+def _is_not_ready(taint: ApiObject) -> bool:
     return all(taint.get(name) == value for name, value in NOT_READY_TAINT.items())
 
 
 # ---- the Lease -------------------------------------------------------------------------------------------------------
 
 
-def lease_of(lease: Seen | None, node: Seen, now: datetime) -> Object:
+def lease_of(lease: ApiObject | None, node: ApiObject, now: datetime) -> Object:
     """The Lease as it is after this heartbeat; None: there is none yet."""
     name = objects.name(node)
     before = lease or {"metadata": {"name": name, "namespace": LEASE_NAMESPACE}}

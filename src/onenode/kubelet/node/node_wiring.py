@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from onenode.kubelet.node.allocatable_refresh import AllocatableRefresh
 from onenode.kubelet.node.csi_node_objects import CsiNodeObjects
-from onenode.kubelet.node.kubelet_folders import RegistrationFolder
+from onenode.kubelet.node.kubelet_folders import PluginSockets
 from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.node.node_registration import NodeLease, NodeRegistration
 from onenode.kubelet.node.node_status_rules import Contribution, Machine, NodeSettings
@@ -32,7 +32,7 @@ class NodeSeams:
     """The machine, kubelet's folders on it, and the way to a plugin's socket."""
 
     machine: Callable[[], Awaitable[Machine]]
-    registry: RegistrationFolder
+    registry: PluginSockets
     plugins_folder: str
     connect: Connect
 

@@ -14,8 +14,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
 from onenode.kubelet.node.csi_node_objects import CsiNodeObjects
-from onenode.kubelet.node.csi_node_rules import CannotStand, NodeFacts
-from onenode.kubelet.node.plugin_watcher_rules import Accepted, Refused, Version
+from onenode.kubelet.node.csi_node_rules import CannotStand, DriverNodeInfo
+from onenode.kubelet.node.plugin_watcher_rules import Accepted, PluginVersion, RegistrationRefused
 from onenode.kubelet.node.registered_drivers import RegisteredDriver, RegisteredDrivers
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import UnixEndpoint
@@ -57,11 +57,15 @@ class PluginRegistration:
             timeout=CSI_STEP_SECONDS,
         )
 
-    def versions(self) -> dict[str, Version]:
+    def versions(self) -> dict[str, PluginVersion]:
         return {name: driver.version for name, driver in self._drivers.items()}
 
     async def install(self, accepted: Accepted, refuse: Callable[[], None]) -> None:
-        """`Refused` where it fails; `refuse` is asked again, and raises it, when the name is ours alone for a while."""
+        """Install an accepted driver. Raises `RegistrationRefused`.
+
+        `refuse` raises it if the name is taken; it is called again under the lock of the name, since another plugin may
+        have registered the name while the driver was called.
+        """
         client = self.client(accepted.endpoint)
         client.set_driver_name(accepted.name)
         try:
@@ -90,7 +94,7 @@ class PluginRegistration:
                 await self._objects.uninstall(name)
 
     async def write_again(self, name: str) -> None:
-        """On a Node that is a new one; `Refused` where it fails."""
+        """On a Node that is a new one; `RegistrationRefused` where it fails."""
         async with self._one_at_a_time(name):
             driver = self._drivers.get(name)
             if driver is None:
@@ -98,7 +102,7 @@ class PluginRegistration:
             try:
                 await self._objects.install(name, driver.facts)
             except CannotStand as error:
-                raise Refused(str(error)) from None
+                raise RegistrationRefused(str(error)) from None
 
     # ---- parts of it -------------------------------------------------------------------------------------------------
 
@@ -108,7 +112,7 @@ class PluginRegistration:
     def _is_in_use(self, client: CsiClient) -> bool:
         return any(driver.client is client for driver in self._drivers.values())
 
-    async def _ask_node(self, name: str, client: CsiClient) -> NodeFacts:
+    async def _ask_node(self, name: str, client: CsiClient) -> DriverNodeInfo:
         """Before it is the name's turn: who never answers keeps no other of his name waiting."""
         try:
             info = await client.call(rpc.NODE_GET_INFO, csi_pb2.NodeGetInfoRequest(), within=CSI_STEP_SECONDS)
@@ -119,9 +123,9 @@ class PluginRegistration:
         if info.max_volumes_per_node < 0:
             self._log.warning("negative volume limit of driver ignored", driver=name, said=info.max_volumes_per_node)
         topology = tuple(sorted(info.accessible_topology.segments.items()))
-        return NodeFacts(info.node_id, topology, max(0, info.max_volumes_per_node))
+        return DriverNodeInfo(info.node_id, topology, max(0, info.max_volumes_per_node))
 
-    async def _write(self, name: str, facts: NodeFacts, before: RegisteredDriver | None) -> None:
+    async def _write(self, name: str, facts: DriverNodeInfo, before: RegisteredDriver | None) -> None:
         try:
             await self._objects.install(name, facts)
         except CannotStand as error:
@@ -137,5 +141,5 @@ class PluginRegistration:
             await self._objects.install(name, before.facts)
 
 
-def _failed(why: str) -> Refused:
-    return Refused(f"plugin registration failed with err: {why}")
+def _failed(why: str) -> RegistrationRefused:
+    return RegistrationRefused(f"plugin registration failed with err: {why}")

@@ -19,10 +19,17 @@ from functools import partial
 from typing import Final
 
 from onenode.kubelet.node import plugin_watcher_rules as rules
-from onenode.kubelet.node.kubelet_folders import RegistrationFolder
+from onenode.kubelet.node.kubelet_folders import PluginSockets
 from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.node.plugin_registration import PluginRegistration, go_text
-from onenode.kubelet.node.plugin_watcher_rules import Accepted, Claim, Held, Refused, Seen, Wait
+from onenode.kubelet.node.plugin_watcher_rules import (
+    Accepted,
+    Claim,
+    Held,
+    PathBackoff,
+    RegistrationRefused,
+    WatcherState,
+)
 from onenode.kubelet.node.registered_drivers import RegisteredDriver, RegisteredDrivers
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import UnixEndpoint
@@ -52,7 +59,7 @@ class PluginWatcher:
 
     def __init__(
         self,
-        folder: RegistrationFolder,
+        folder: PluginSockets,
         plugins_folder: str,
         registration: PluginRegistration,
         drivers: RegisteredDrivers,
@@ -70,7 +77,7 @@ class PluginWatcher:
         self._wake = asyncio.Event()
         self._held: dict[str, Held] = {}
         self._busy: set[str] = set()
-        self._waits: dict[str, Wait] = {}
+        self._waits: dict[str, PathBackoff] = {}
         self._wanted: dict[str, float] = {}
         self._unannounced: dict[str, str] = {}
         self._is_node_new = False
@@ -138,7 +145,7 @@ class PluginWatcher:
         """Starts what is to be done; gives the instant at which time alone brings more of it."""
         elapsed = self._clock.elapsed()
         sockets = self._folder.sockets()
-        steps = rules.next_steps(Seen(sockets, self._held, self._busy, self._waits), elapsed)
+        steps = rules.next_steps(WatcherState(sockets, self._held, self._busy, self._waits), elapsed)
         for path in steps.let_go:
             self._start(tasks, path, self._let_go)
         for path in steps.attempt:
@@ -188,7 +195,7 @@ class PluginWatcher:
         try:
             for name in list(self.drivers):
                 await self._registration.write_again(name)
-        except Refused as error:
+        except RegistrationRefused as error:
             self._is_node_new = True
             raise _Failed(error.why) from None
 
@@ -211,8 +218,8 @@ class PluginWatcher:
             try:
                 await self._attempt(plugin, path, identity)
                 self._attempts.inc("registered")
-            except (CsiError, Refused, TimeoutError) as error:
-                self._attempts.inc("refused" if isinstance(error, Refused) else "failed")
+            except (CsiError, RegistrationRefused, TimeoutError) as error:
+                self._attempts.inc("refused" if isinstance(error, RegistrationRefused) else "failed")
                 raise _Failed(_told(error, path)) from None
             finally:
                 await plugin.close()
@@ -226,7 +233,7 @@ class PluginWatcher:
         claim = Claim(info.type, info.name, info.endpoint, tuple(info.supported_versions))
         try:
             await self._take(claim, path, identity)
-        except Refused as refused:
+        except RegistrationRefused as refused:
             if refused.is_about_name:
                 self._complain_of_name(refused.why)
             with suppress(CsiError):  # that it was refused counts, not that it could not be told so
@@ -273,7 +280,7 @@ class PluginWatcher:
         async def attempt(path: str) -> None:
             try:
                 await self._take_unannounced(name, path)
-            except (CsiError, Refused, TimeoutError) as error:
+            except (CsiError, RegistrationRefused, TimeoutError) as error:
                 raise _Failed(_told(error, path)) from None
 
         return attempt
@@ -281,7 +288,9 @@ class PluginWatcher:
     async def _take_unannounced(self, name: str, path: str) -> None:
         def refuse() -> None:
             if name in self.drivers:
-                raise Refused(f"{name} has announced itself meanwhile, and is not looked for at {path} any longer")
+                raise RegistrationRefused(
+                    f"{name} has announced itself meanwhile, and is not looked for at {path} any longer"
+                )
 
         endpoint = UnixEndpoint(path)
         await self._ask_name(name, endpoint)
@@ -299,7 +308,9 @@ class PluginWatcher:
         finally:
             await client.close()
         if info.name != name:
-            raise Refused(f"the driver at {endpoint.path} calls itself {info.name!r}, where {name} is looked for")
+            raise RegistrationRefused(
+                f"the driver at {endpoint.path} calls itself {info.name!r}, where {name} is looked for"
+            )
 
     def _look_at_unannounced(self, tasks: TaskGroup) -> float | None:
         for name, path in list(self._unannounced.items()):
@@ -317,9 +328,9 @@ async def _notify(plugin: CsiClient, error: str) -> None:
     await plugin.call(rpc.NOTIFY_REGISTRATION_STATUS, status, within=NOTIFY_SECONDS)
 
 
-def _told(error: CsiError | Refused | TimeoutError, path: str) -> str:
+def _told(error: CsiError | RegistrationRefused | TimeoutError, path: str) -> str:
     match error:
-        case Refused():
+        case RegistrationRefused():
             return str(error)
         case CsiError():
             return f"RegisterPlugin error -- {go_text(error)} at socket {path}"

@@ -37,7 +37,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class PathBackoff:
     """After a failure: until when (of the elapsed time) a path is left alone, and how long that is."""
 
     until: float
@@ -45,13 +45,13 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WatcherState:
     """`busy` are the paths that somebody is at work on."""
 
     sockets: Mapping[str, Hashable]
     held: Mapping[str, Held]
     busy: Collection[str]
-    waits: Mapping[str, Wait]
+    waits: Mapping[str, PathBackoff]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Steps:
     look_again: float | None = None
 
 
-def next_steps(seen: Seen, elapsed: float) -> Steps:
+def next_steps(seen: WatcherState, elapsed: float) -> Steps:
     gone = [path for path, held in seen.held.items() if seen.sockets.get(path) != held.identity]
     unheld = [path for path in seen.sockets if path not in seen.held and path not in seen.busy]
     due = [path for path in unheld if elapsed >= _not_before(seen, path)]
@@ -71,14 +71,14 @@ def next_steps(seen: Seen, elapsed: float) -> Steps:
     return Steps(tuple(path for path in gone if path not in seen.busy), tuple(due), min(later, default=None))
 
 
-def _not_before(seen: Seen, path: str) -> float:
+def _not_before(seen: WatcherState, path: str) -> float:
     wait = seen.waits.get(path)
     return wait.until if wait else 0.0
 
 
-def after_failure(before: Wait | None, elapsed: float) -> Wait:
+def after_failure(before: PathBackoff | None, elapsed: float) -> PathBackoff:
     seconds = min(LONGEST_WAIT_SECONDS, 2 * before.seconds) if before else FIRST_WAIT_SECONDS
-    return Wait(elapsed + seconds, seconds)
+    return PathBackoff(elapsed + seconds, seconds)
 
 
 # ---- versions --------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class NoVersion(ValueError):
 
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
-class Version:
+class PluginVersion:
     """Numbers with dots between; zeros at the end count for nothing."""
 
     numbers: tuple[int, ...] = ()
@@ -102,9 +102,9 @@ class Version:
         return ".".join(map(str, self.numbers))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Version) and self._significant() == other._significant()
+        return isinstance(other, PluginVersion) and self._significant() == other._significant()
 
-    def __lt__(self, other: Version) -> bool:
+    def __lt__(self, other: PluginVersion) -> bool:
         return self._significant() < other._significant()
 
     def __hash__(self) -> int:
@@ -117,7 +117,7 @@ class Version:
         return numbers
 
 
-UNANNOUNCED: Final = Version()
+UNANNOUNCED: Final = PluginVersion()
 """Of a driver that was found where nobody announced it: whoever announces himself has a higher one."""
 
 
@@ -125,16 +125,16 @@ MOST_DIGITS: Final = 19
 """Of one number: Go's have 64 bits."""
 
 
-def read_version(text: str) -> Version | None:
+def read_version(text: str) -> PluginVersion | None:
     """As Go's generic parser: two numbers or more, the first without a zero before it; what follows is passed over."""
     match = _VERSION.fullmatch(text)
     if match is None or (match[1].startswith("0") and not match[1].startswith("0.")):
         return None
     numbers = match[1].split(".")
-    return Version(tuple(map(int, numbers))) if max(map(len, numbers)) <= MOST_DIGITS else None
+    return PluginVersion(tuple(map(int, numbers))) if max(map(len, numbers)) <= MOST_DIGITS else None
 
 
-def highest_version(texts: Sequence[str]) -> Version:
+def highest_version(texts: Sequence[str]) -> PluginVersion:
     """The highest 1.x that the plugin says; it may say others beside."""
     read = [read_version(text) for text in texts]
     usable = [version for version in read if version is not None and version.numbers[0] <= 1]
@@ -163,10 +163,10 @@ class Claim:
 class Accepted:
     name: str
     endpoint: UnixEndpoint
-    version: Version
+    version: PluginVersion
 
 
-class Refused(Exception):
+class RegistrationRefused(Exception):
     """Kubelet's sentence, as it tells the plugin; `why` is its core, and `is_about_name` that no other would do."""
 
     def __init__(self, sentence: str, *, is_about_name: bool = False) -> None:
@@ -175,10 +175,10 @@ class Refused(Exception):
         self.is_about_name = is_about_name
 
 
-def accept(claim: Claim, socket: str, registered: Mapping[str, Version]) -> Accepted:
-    """`Refused` where kubelet would; `registered` are the versions of the drivers that have their names already."""
+def accept(claim: Claim, socket: str, registered: Mapping[str, PluginVersion]) -> Accepted:
+    """Return what to install. Raises `RegistrationRefused`. `registered`: versions of the drivers by their names."""
     if claim.kind != CSI_PLUGIN:
-        raise Refused(f"no handler registered for plugin type: {claim.kind} at socket {socket}")
+        raise RegistrationRefused(f"no handler registered for plugin type: {claim.kind} at socket {socket}")
     if fault := driver_name_problem(claim.name):
         raise _invalid(claim, f"the name {json.dumps(claim.name)} is no driver's: {fault}", is_about_name=True)
     endpoint = _endpoint(claim, claim.endpoint or socket)
@@ -187,14 +187,14 @@ def accept(claim: Claim, socket: str, registered: Mapping[str, Version]) -> Acce
     return Accepted(claim.name, endpoint, version)
 
 
-def refuse_taken_name(claim: Claim, version: Version, registered: Mapping[str, Version]) -> None:
+def refuse_taken_name(claim: Claim, version: PluginVersion, registered: Mapping[str, PluginVersion]) -> None:
     present = registered.get(claim.name)
     if present is not None and not present < version:
         higher = f'Another driver with the same name is already registered with a higher supported version: "{present}"'
         raise _invalid(claim, f"{_failed(claim)} {higher}")
 
 
-def _version(claim: Claim) -> Version:
+def _version(claim: Claim) -> PluginVersion:
     if not claim.versions:
         raise _invalid(claim, f"{_failed(claim)} Plugin returned an empty list for supported versions")
     try:
@@ -222,9 +222,9 @@ def _failed(claim: Claim) -> str:
     return f"kubernetes.io/csi: ValidatePlugin for CSI driver {json.dumps(claim.name)} failed."
 
 
-def _invalid(claim: Claim, why: str, *, is_about_name: bool = False) -> Refused:
+def _invalid(claim: Claim, why: str, *, is_about_name: bool = False) -> RegistrationRefused:
     where = f"validation failed for CSI Driver {claim.name} at endpoint {claim.endpoint}"
-    return Refused(f"plugin validation failed with err: {where}: {why}", is_about_name=is_about_name)
+    return RegistrationRefused(f"plugin validation failed with err: {where}: {why}", is_about_name=is_about_name)
 
 
 # ---- the place where a driver is looked for that nobody announced ----------------------------------------------------

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from onenode.kubelet.node.csi_node_rules import NodeFacts
-from onenode.kubelet.node.plugin_watcher_rules import Version
+from onenode.kubelet.node.csi_node_rules import DriverNodeInfo
+from onenode.kubelet.node.plugin_watcher_rules import PluginVersion
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.proto import csi_pb2, rpc
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _NodeCapabilities:
     """What a driver said it can do, on which connection: one that came back may be another version."""
 
     connection: int
@@ -29,10 +29,10 @@ class _Told:
 class RegisteredDriver:
     name: str
     endpoint: UnixEndpoint
-    facts: NodeFacts
-    version: Version
+    facts: DriverNodeInfo
+    version: PluginVersion
     client: CsiClient
-    _capabilities: _Told | None = field(default=None, repr=False)
+    _capabilities: _NodeCapabilities | None = field(default=None, repr=False)
 
     @property
     def node_id(self) -> str:
@@ -43,7 +43,7 @@ class RegisteredDriver:
         told = self._capabilities
         if told is None or told.connection != self.client.connections:
             connection = self.client.connections
-            told = self._capabilities = _Told(connection, await self._ask_capabilities(within))
+            told = self._capabilities = _NodeCapabilities(connection, await self._ask_capabilities(within))
         return told.names
 
     async def _ask_capabilities(self, within: float | None) -> frozenset[str]:

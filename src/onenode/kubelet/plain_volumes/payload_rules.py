@@ -16,7 +16,7 @@ from onenode.host.payload_files import Names, Payload, PayloadFile
 from onenode.kubelet.node.downward_rules import NoValue, field_value, resource_value
 from onenode.kubelet.plain_volumes.plain_volumes_rules import PlainKind, PlainVolume, group_of, user_of
 from onenode.kubelet.volumes.desired_volumes_rules import Unread
-from onenode.kubelet.volumes.volume_values import Seen
+from onenode.kubelet.volumes.volume_values import ApiObject
 
 DEFAULT_MODE: Final = 0o644
 TOKEN_MODE: Final = 0o600
@@ -47,12 +47,12 @@ class References:
     tokens: frozenset[TokenWish] = frozenset()
 
 
-Read: TypeAlias = Seen | Unread | None
+Read: TypeAlias = ApiObject | Unread | None
 """None: it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PayloadObjects:
     config_maps: Mapping[str, Read] = field(default_factory=dict)
     secrets: Mapping[str, Read] = field(default_factory=dict, repr=False)
     tokens: Mapping[TokenWish, str | Unread] = field(default_factory=dict, repr=False)
@@ -71,11 +71,11 @@ def references_of(volume: PlainVolume) -> References:
     )
 
 
-def token_wish(source: Seen) -> TokenWish:
+def token_wish(source: ApiObject) -> TokenWish:
     return TokenWish(str(source.get("audience") or ""), int(source.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS))
 
 
-def _parts(volume: PlainVolume) -> Iterator[tuple[str, Seen]]:
+def _parts(volume: PlainVolume) -> Iterator[tuple[str, ApiObject]]:
     """A projected volume has many, each of one kind; the others are one."""
     if volume.kind is not PlainKind.PROJECTED:
         yield volume.kind.field, volume.source
@@ -84,7 +84,7 @@ def _parts(volume: PlainVolume) -> Iterator[tuple[str, Seen]]:
         yield from ((kind, part) for kind, part in source.items() if part is not None)
 
 
-def _object_name(kind: str, source: Seen) -> str:
+def _object_name(kind: str, source: ApiObject) -> str:
     """A Secret alone is called otherwise where it is the whole volume."""
     return str(source.get("name") or (source.get("secretName") if kind == "secret" else "") or "")
 
@@ -92,7 +92,7 @@ def _object_name(kind: str, source: Seen) -> str:
 # ---- what follows ----------------------------------------------------------------------------------------------------
 
 
-def payload_of(pod: Seen, volume: PlainVolume, found: Found) -> Payload:
+def payload_of(pod: ApiObject, volume: PlainVolume, found: PayloadObjects) -> Payload:
     """Raises NoPayload, with all reasons there are. Of two files of one path the later one is there."""
     files: dict[Names, PayloadFile] = {}
     reasons: list[str] = []
@@ -106,7 +106,9 @@ def payload_of(pod: Seen, volume: PlainVolume, found: Found) -> Payload:
     return files
 
 
-def _files(pod: Seen, volume: PlainVolume, kind: str, source: Seen, found: Found) -> Iterable[tuple[str, PayloadFile]]:
+def _files(
+    pod: ApiObject, volume: PlainVolume, kind: str, source: ApiObject, found: PayloadObjects
+) -> Iterable[tuple[str, PayloadFile]]:
     mode = _mode(volume.source.get("defaultMode"), DEFAULT_MODE)
     match kind:
         case "configMap":
@@ -125,7 +127,7 @@ def _files(pod: Seen, volume: PlainVolume, kind: str, source: Seen, found: Found
             raise NoPayload(f"{kind} is not supported here as a source of files: use another one")
 
 
-def _object(kind: str, source: Seen, read: Read) -> Seen | None:
+def _object(kind: str, source: ApiObject, read: Read) -> ApiObject | None:
     """None: it may be missing, and is."""
     name = _object_name("secret" if kind == "secret" else "configMap", source)
     if isinstance(read, Unread):
@@ -135,7 +137,7 @@ def _object(kind: str, source: Seen, read: Read) -> Seen | None:
     return read
 
 
-def _config_map_data(obj: Seen) -> dict[str, bytes]:
+def _config_map_data(obj: ApiObject) -> dict[str, bytes]:
     texts = {key: str(value).encode("utf-8", "surrogateescape") for key, value in (obj.get("data") or {}).items()}
     return {**_decoded(obj.get("binaryData")), **texts}
 
@@ -147,7 +149,7 @@ def _decoded(data: Mapping[str, Any] | None) -> dict[str, bytes]:
         raise NoPayload("the object's data is not base64: write it anew") from None
 
 
-def _chosen(source: Seen, data: Mapping[str, bytes], mode: int, missing: str) -> Iterator[tuple[str, PayloadFile]]:
+def _chosen(source: ApiObject, data: Mapping[str, bytes], mode: int, missing: str) -> Iterator[tuple[str, PayloadFile]]:
     items = source.get("items") or ()
     if not items:
         yield from ((key, PayloadFile(content, mode)) for key, content in data.items())
@@ -159,7 +161,9 @@ def _chosen(source: Seen, data: Mapping[str, bytes], mode: int, missing: str) ->
             raise NoPayload(f"{missing}: {key}")
 
 
-def _downward(pod: Seen, source: Seen, mode: int, allocatable: Mapping[str, str]) -> list[tuple[str, PayloadFile]]:
+def _downward(
+    pod: ApiObject, source: ApiObject, mode: int, allocatable: Mapping[str, str]
+) -> list[tuple[str, PayloadFile]]:
     files, reasons = [], []
     for item in source.get("items") or ():
         try:
@@ -172,7 +176,7 @@ def _downward(pod: Seen, source: Seen, mode: int, allocatable: Mapping[str, str]
     return files
 
 
-def _downward_value(pod: Seen, item: Seen, allocatable: Mapping[str, str]) -> str:
+def _downward_value(pod: ApiObject, item: ApiObject, allocatable: Mapping[str, str]) -> str:
     if (reference := item.get("fieldRef")) is not None:
         return field_value(pod, str(reference.get("fieldPath") or ""))
     if (reference := item.get("resourceFieldRef")) is not None:
@@ -180,7 +184,7 @@ def _downward_value(pod: Seen, item: Seen, allocatable: Mapping[str, str]) -> st
     return ""
 
 
-def _token(pod: Seen, source: Seen, mode: int, found: Found) -> tuple[str, PayloadFile]:
+def _token(pod: ApiObject, source: ApiObject, mode: int, found: PayloadObjects) -> tuple[str, PayloadFile]:
     token = found.tokens.get(token_wish(source), Unread("it was not asked for"))
     if isinstance(token, Unread):
         raise NoPayload(f"failed to fetch token: {token.reason}")

@@ -39,7 +39,7 @@ from onenode.kubelet.volumes.steps.outcome_rules import StepFailed
 from onenode.kubelet.volumes.steps.subpaths import clean_subpaths
 from onenode.kubelet.volumes.volume_paths import Names
 from onenode.kubelet.volumes.volume_seams import VolumeSeams
-from onenode.kubelet.volumes.volume_values import Seen
+from onenode.kubelet.volumes.volume_values import ApiObject
 from orlop.foundation.clock import Clock
 from orlop.host.host_errors import HostError
 from orlop.kube import objects
@@ -75,7 +75,7 @@ class VolumeSetUp:
         self._references = references
         self._written: dict[str, bytes] = {}
 
-    async def set_up(self, pod: Seen, volume: PlainVolume) -> Origin:
+    async def set_up(self, pod: ApiObject, volume: PlainVolume) -> Origin:
         try:
             if volume.kind is PlainKind.HOST_PATH:
                 async with self._seams.host_paths:
@@ -89,7 +89,7 @@ class VolumeSetUp:
             raise StepFailed(texts.SET_UP, str(error)) from None
         return plain_volumes_rules.folder_of(objects.uid(pod), volume)
 
-    async def _files(self, pod: Seen, volume: PlainVolume) -> None:
+    async def _files(self, pod: ApiObject, volume: PlainVolume) -> None:
         found = await self._references.read(pod, references_of(volume))
         payload = payload_of(pod, volume, found)
         digest = _digest(payload)
@@ -114,7 +114,7 @@ class VolumeSetUp:
 
     # ---- in a thread ---------------------------------------------------------------------------------------------
 
-    def _make(self, pod: Seen, volume: PlainVolume) -> None:
+    def _make(self, pod: ApiObject, volume: PlainVolume) -> None:
         if (why := plain_volumes_rules.unknown_medium(volume)) is not None:
             raise PlainVolumeRefused(why)
         folder = plain_volumes_rules.folder_of(objects.uid(pod), volume)
@@ -124,14 +124,14 @@ class VolumeSetUp:
         else:
             self._host.make_on_disk(folder, access)
 
-    def _write(self, pod: Seen, volume: PlainVolume, payload: Payload, stamp: str) -> None:
+    def _write(self, pod: ApiObject, volume: PlainVolume, payload: Payload, stamp: str) -> None:
         self._make(pod, volume)
         folder = plain_volumes_rules.folder_of(objects.uid(pod), volume)
         self._host.make_nested_folders(folder, plain_volumes_rules.nested_mount_points(pod, volume.name))
         self._host.write_payload(folder, payload, stamp, plain_volumes_rules.group_of(pod))
 
 
-def _refuse_unfit(pod: Seen, volume: PlainVolume) -> None:
+def _refuse_unfit(pod: ApiObject, volume: PlainVolume) -> None:
     """Both become names of folders; the API server lets no such name pass, but it may not be ours."""
     for name in (objects.uid(pod), volume.name):
         if not volume_paths.is_fit_name(name) or name.startswith("."):

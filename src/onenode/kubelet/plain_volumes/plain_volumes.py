@@ -22,7 +22,7 @@ from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.subpaths import SubPathMount, SubPathRefused, SubPaths
 from onenode.kubelet.volumes.volume_manager import MOUNT_SECONDS, VolumesNotMounted
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_values import PodUid, Seen
+from onenode.kubelet.volumes.volume_values import ApiObject, PodUid
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.host_errors import HostError
@@ -64,7 +64,7 @@ class PlainVolumes:
         self._known = frozenset(pods)
         self._start(self._remove_orphans(), "volumes: what pods left that are gone")
 
-    async def wait_ready(self, pod: Seen) -> PlainSources:
+    async def wait_ready(self, pod: ApiObject) -> PlainSources:
         """Returns when all are there. Raises VolumesNotMounted after 2m3s; whatever failed is told by then."""
         worker = await self._worker_of(pod)
         try:
@@ -107,12 +107,12 @@ class PlainVolumes:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _worker_of(self, pod: Seen) -> PlainVolumesWorker:
+    async def _worker_of(self, pod: ApiObject) -> PlainVolumesWorker:
         while (worker := self._workers.get(uid(pod))) is not None and worker.is_ending:
             await worker.gone.wait()
         return worker or self._begin(uid(pod), pod)
 
-    def _begin(self, pod_uid: PodUid, pod: Seen | None) -> PlainVolumesWorker:
+    def _begin(self, pod_uid: PodUid, pod: ApiObject | None) -> PlainVolumesWorker:
         worker = self._workers[pod_uid] = PlainVolumesWorker(pod_uid, pod, self._seams, self._references, self._runtime)
         self._start(self._run(pod_uid, worker), f"volumes of pod {pod_uid}")
         return worker

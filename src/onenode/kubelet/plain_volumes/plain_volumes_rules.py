@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from onenode.host.payload_files import FileKind, FolderAccess
+from onenode.host.payload_files import FileKind, FolderPermissions
 from onenode.kubelet.volumes import volume_paths
 from onenode.kubelet.volumes.desired_volumes_rules import containers_of, used_volumes
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_values import Seen
+from onenode.kubelet.volumes.volume_values import ApiObject
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 
 SET_GROUP: Final = 0o2000
@@ -50,7 +50,7 @@ FOLDERS: Final = tuple(kind.folder for kind in PlainKind if kind.folder)
 class PlainVolume:
     name: str
     kind: PlainKind
-    source: Seen
+    source: ApiObject
 
     @property
     def has_files(self) -> bool:
@@ -64,12 +64,12 @@ class PlainVolume:
         return self.has_files and self.kind is not PlainKind.CONFIG_MAP
 
 
-def plain_volumes_of(pod: Seen) -> tuple[PlainVolume, ...]:
+def plain_volumes_of(pod: ApiObject) -> tuple[PlainVolume, ...]:
     """Those that a container uses, in the pod's order."""
     return tuple(found for volume in used_volumes(pod) if (found := _plain(volume)) is not None)
 
 
-def _plain(volume: Seen) -> PlainVolume | None:
+def _plain(volume: ApiObject) -> PlainVolume | None:
     for kind in PlainKind:
         if volume.get(kind.field) is not None:
             return PlainVolume(str(volume.get("name") or ""), kind, volume[kind.field])
@@ -90,21 +90,21 @@ def unknown_medium(volume: PlainVolume) -> str | None:
 # ---- whose it is -----------------------------------------------------------------------------------------------------
 
 
-def group_of(pod: Seen) -> int | None:
+def group_of(pod: ApiObject) -> int | None:
     group = (_spec(pod).get("securityContext") or {}).get("fsGroup")
     return group if isinstance(group, int) else None
 
 
-def access_of(pod: Seen, volume: PlainVolume) -> FolderAccess:
+def access_of(pod: ApiObject, volume: PlainVolume) -> FolderPermissions:
     """Everybody's, as kubelet has it: whoever is in the container may be any user."""
     mode = ALL | (STICKY if volume.is_in_memory else 0)
     asked = volume.source.get("mode") if volume.kind is PlainKind.EMPTY_DIR else None
     mode = asked if isinstance(asked, int) else mode
     group = group_of(pod)
-    return FolderAccess(mode, None) if group is None else FolderAccess(mode | 0o770 | SET_GROUP, group)
+    return FolderPermissions(mode, None) if group is None else FolderPermissions(mode | 0o770 | SET_GROUP, group)
 
 
-def user_of(pod: Seen) -> int | None:
+def user_of(pod: ApiObject) -> int | None:
     """The user that all containers run as; None where they differ, or nobody says."""
     of_pod = (_spec(pod).get("securityContext") or {}).get("runAsUser")
     users = {(each.get("securityContext") or {}).get("runAsUser", of_pod) for each in containers_of(pod)}
@@ -115,7 +115,7 @@ def user_of(pod: Seen) -> int | None:
 # ---- what is mounted inside it ---------------------------------------------------------------------------------------
 
 
-def nested_mount_points(pod: Seen, volume: str) -> tuple[Names, ...]:
+def nested_mount_points(pod: ApiObject, volume: str) -> tuple[Names, ...]:
     """Where containers mount other volumes inside this one, outermost alone, as names below its top."""
     found = (names for container in containers_of(pod) for names in _nested_in(container, volume))
     return tuple(dict.fromkeys(found))
@@ -137,7 +137,7 @@ def _clean(path: str) -> Names:
     return tuple(name for name in posixpath.normpath(f"/{path}").split("/") if name)
 
 
-def _spec(pod: Seen) -> Mapping[str, Any]:
+def _spec(pod: ApiObject) -> Mapping[str, Any]:
     return pod.get("spec") or {}
 
 
@@ -179,14 +179,14 @@ def host_path_step(path: str, expected: str, found: FileKind | None) -> HostPath
     return HostPathStep.NOTHING
 
 
-def memory_limit(pod: Seen, volume: PlainVolume, allocatable: Mapping[str, str]) -> int:
+def memory_limit(pod: ApiObject, volume: PlainVolume, allocatable: Mapping[str, str]) -> int:
     limits = [_bytes(allocatable.get("memory")), _pods_memory(pod)]
     if volume.kind is PlainKind.EMPTY_DIR:
         limits.append(_bytes(volume.source.get("sizeLimit")))
     return min((limit for limit in limits if limit is not None), default=0)
 
 
-def _pods_memory(pod: Seen) -> int | None:
+def _pods_memory(pod: ApiObject) -> int | None:
     """None: one of its containers has no limit, so that the node's is the only one."""
     spec = pod.get("spec") or {}
     together = [_limit(each) for each in spec.get("containers") or ()]

@@ -23,7 +23,7 @@ from onenode.kubelet.volumes.reconcile_rules import FACTOR, FIRST_DELAY, LONGEST
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.outcome_rules import StepFailed
 from onenode.kubelet.volumes.volume_seams import reference_to
-from onenode.kubelet.volumes.volume_values import Seen
+from onenode.kubelet.volumes.volume_values import ApiObject
 from orlop.foundation.runtime import Runtime
 from orlop.host.host_errors import HostError
 from orlop.kube.api_errors import ApiError
@@ -47,7 +47,12 @@ class PlainVolumesWorker:
     """`pod` may be none, of which only the uid is known: then all there is to do is to remove what is left."""
 
     def __init__(
-        self, pod_uid: str, pod: Seen | None, seams: PlainVolumeSeams, references: ReferenceReader, runtime: Runtime
+        self,
+        pod_uid: str,
+        pod: ApiObject | None,
+        seams: PlainVolumeSeams,
+        references: ReferenceReader,
+        runtime: Runtime,
     ) -> None:
         self._uid = pod_uid
         self._pod = pod

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onenode.kubelet.plain_volumes.payload_rules import Found, Read, References, TokenWish
+from onenode.kubelet.plain_volumes.payload_rules import PayloadObjects, Read, References, TokenWish
 from onenode.kubelet.volumes.desired_volumes_rules import Unread, pod_facts
 from onenode.kubelet.volumes.steps.pod_tokens import PodTokens
-from onenode.kubelet.volumes.volume_values import Seen
+from onenode.kubelet.volumes.volume_values import ApiObject
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
 from orlop.kube.api_errors import ApiError, NotFound
@@ -22,9 +22,9 @@ class ReferenceReader:
         self._tokens = PodTokens(client, runtime)
         self._allocatable = allocatable
 
-    async def read(self, pod: Seen, wanted: References) -> Found:
+    async def read(self, pod: ApiObject, wanted: References) -> PayloadObjects:
         space = objects.namespace(pod)
-        return Found(
+        return PayloadObjects(
             {name: await self._object(CONFIG_MAP, ObjectName(space, name)) for name in sorted(wanted.config_maps)},
             {name: await self._object(SECRET, ObjectName(space, name)) for name in sorted(wanted.secrets)},
             {wish: await self._token(pod, wish) for wish in wanted.tokens},
@@ -44,7 +44,7 @@ class ReferenceReader:
         except ApiError as error:
             return Unread(error.message)
 
-    async def _token(self, pod: Seen, wish: TokenWish) -> str | Unread:
+    async def _token(self, pod: ApiObject, wish: TokenWish) -> str | Unread:
         try:
             kept = await self._tokens.token(pod_facts(pod), wish.audience, wish.seconds)
         except ApiError as error:

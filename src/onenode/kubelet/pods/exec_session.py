@@ -69,7 +69,7 @@ Output = Callable[[str, bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class ExecRequest:
+class ExecCommand:
     """`typed` ends when the standard input does; None: there is none."""
 
     command: Command
@@ -77,7 +77,7 @@ class ExecRequest:
     output: Output
 
 
-async def run_in_container(container: RunningContainer, request: ExecRequest, clock: Clock) -> int:
+async def run_in_container(container: RunningContainer, request: ExecCommand, clock: Clock) -> int:
     """The exit code; raises `ContainerRefused` where the command cannot be run."""
     pipes = _Pipes.made(with_stdin=request.typed is not None)
     try:
@@ -125,7 +125,7 @@ class _Pipes:
 
 
 class _Session:
-    def __init__(self, running: CommandInside, pipes: _Pipes, request: ExecRequest, clock: Clock) -> None:
+    def __init__(self, running: CommandInside, pipes: _Pipes, request: ExecCommand, clock: Clock) -> None:
         self._running = running
         self._pipes = pipes
         self._request = request

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from signal import SIGTERM
 from typing import Final
 
-from onenode.containers.container_process import Born, ContainerLauncher, ContainerProcess, Ended, Refused, Started
+from onenode.containers.container_process import Born, ContainerLauncher, ContainerProcess, Exited, Started, StartFailed
 from onenode.containers.container_request import Command, VolumePlace
 from onenode.containers.log_reader import made_log_folder, remove_log_folders, remove_older_logs
 from onenode.host.host_paths import opened_host_path
@@ -62,7 +62,7 @@ class LinuxContainerRuntime:
         self._launcher: ContainerLauncher | None = None
         self._making_a_launcher = threading.Lock()
         self._launcher_note: ProcessIdentity | None = None
-        self._running: set[_Told] = set()
+        self._running: set[_ProcessReport] = set()
 
     async def start(self, wanted: WantedContainer) -> LinuxContainer:
         asking = asyncio.ensure_future(asyncio.to_thread(self._asked_for, wanted))
@@ -88,7 +88,7 @@ class LinuxContainerRuntime:
     async def forget_pod(self, pod_uid: str) -> None:
         await asyncio.to_thread(self._remove_logs, pod_uid)
 
-    async def begin_inside(self, container: ContainerProcess, command: Command, streams: Streams) -> _Told:
+    async def begin_inside(self, container: ContainerProcess, command: Command, streams: Streams) -> _ProcessReport:
         try:
             launcher = self._working_launcher()
             process = launcher.run_inside(container, command, (streams.stdin, streams.stdout, streams.stderr))
@@ -149,8 +149,8 @@ class LinuxContainerRuntime:
                 self._launcher_note = self._noted(self._launcher.pid)
             return self._launcher
 
-    def _listened_to(self, process: ContainerProcess) -> _Told:
-        told = _Told(process, self._noted, self._forget)
+    def _listened_to(self, process: ContainerProcess) -> _ProcessReport:
+        told = _ProcessReport(process, self._noted, self._forget)
         self._running.add(told)
         told.when_over = lambda: self._running.discard(told)
         told.listen()
@@ -161,7 +161,7 @@ class LinuxContainerRuntime:
         if not asking.cancelled() and asking.exception() is None:
             self._listened_to(asking.result()).kill()
 
-    async def _begun(self, process: ContainerProcess) -> _Told:
+    async def _begun(self, process: ContainerProcess) -> _ProcessReport:
         told = self._listened_to(process)
         try:
             await told.begun.wait()
@@ -188,7 +188,7 @@ class LinuxContainerRuntime:
 
 
 @dataclass(eq=False, slots=True)
-class _Told:
+class _ProcessReport:
     """What one process has told so far, and who waits for more."""
 
     process: ContainerProcess
@@ -218,10 +218,10 @@ class _Told:
                         self.process.kill()
                 case Started():
                     self.begun.set()
-                case Refused(_, sentence):
+                case StartFailed(_, sentence):
                     self.refusal = sentence
                     self._told_the_last()
-                case Ended(code):
+                case Exited(code):
                     self.code = code
                     self.refusal = None if self.begun.is_set() else "The container was killed before its command ran."
                     self._told_the_last()
@@ -250,7 +250,7 @@ class _Told:
 class LinuxContainer:
     """A running container, or one that has ended."""
 
-    def __init__(self, told: _Told, containers: LinuxContainerRuntime, command: Command) -> None:
+    def __init__(self, told: _ProcessReport, containers: LinuxContainerRuntime, command: Command) -> None:
         self._told = told
         self._containers = containers
         self.command: Final = command
@@ -274,7 +274,7 @@ class LinuxContainer:
 
 
 class LinuxCommand:
-    def __init__(self, told: _Told) -> None:
+    def __init__(self, told: _ProcessReport) -> None:
         self._told = told
 
     async def ended(self) -> int:

@@ -16,13 +16,13 @@ from onenode.kubelet.pods.container_log_rules import NoSuchLog, log_attempt
 from onenode.kubelet.pods.container_logs import ContainerLogs
 from onenode.kubelet.pods.container_runtime import RunningContainer
 from onenode.kubelet.server.asked_rules import (
-    Asked,
-    ExecAsked,
-    HealthAsked,
-    LogsAsked,
+    ExecRequest,
+    HealthRequest,
+    KubeletRequest,
+    LogsRequest,
     NotAnswered,
-    PodsAsked,
-    SummaryAsked,
+    PodsRequest,
+    SummaryRequest,
 )
 from onenode.kubelet.server.channel_rules import NoUpgrade, agree
 from onenode.kubelet.server.exec_stream import ExecStream, ExecWanted
@@ -74,14 +74,14 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Upgraded:
+class UpgradeResponse:
     """The connection is the session's."""
 
     headers: Mapping[str, str]
     session: Session
 
 
-Answer: TypeAlias = Whole | Pieces | Upgraded
+KubeletResponse: TypeAlias = Whole | Pieces | UpgradeResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +98,24 @@ class Answers:
         self._parts = parts
         self._clock = clock
 
-    async def to(self, asked: Asked, headers: Mapping[str, str]) -> Answer:
+    async def to(self, asked: KubeletRequest, headers: Mapping[str, str]) -> KubeletResponse:
         """Raises `NotAnswered`."""
         match asked:
-            case LogsAsked():
+            case LogsRequest():
                 return self._logs(asked)
-            case ExecAsked():
+            case ExecRequest():
                 return self._exec(asked, headers)
-            case SummaryAsked(of_volumes):
+            case SummaryRequest(of_volumes):
                 return _json(await self._parts.summary(of_volumes))
-            case PodsAsked():
+            case PodsRequest():
                 items = [seen.pod for seen in self._parts.pods.workers()]
                 return _json({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
-            case HealthAsked():
+            case HealthRequest():
                 return Whole(200, b"ok")
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 
-    def _logs(self, asked: LogsAsked) -> Pieces:
+    def _logs(self, asked: LogsRequest) -> Pieces:
         seen = self._pod(asked.namespace, asked.pod, f'pod "{asked.pod}" does not exist')
         if asked.container not in container_names(seen.pod):
             raise NotAnswered(404, f'container "{asked.container}" not found in pod "{asked.pod}"')
@@ -133,7 +133,7 @@ class Answers:
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
-    def _exec(self, asked: ExecAsked, headers: Mapping[str, str]) -> Upgraded:
+    def _exec(self, asked: ExecRequest, headers: Mapping[str, str]) -> UpgradeResponse:
         seen = self._pod(asked.namespace, asked.pod, "pod does not exist")
         container = seen.running.get(asked.container)
         if container is None:
@@ -150,7 +150,7 @@ class Answers:
         async def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await ExecStream(wanted, reader, writer, self._clock).run()
 
-        return Upgraded(agreed.headers, session)
+        return UpgradeResponse(agreed.headers, session)
 
     def _pod(self, namespace: str, name: str, otherwise: str) -> PodSeen:
         seen = self._parts.pods.named(ObjectName(namespace, name))

@@ -36,7 +36,7 @@ class NotAnswered(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LogsAsked:
+class LogsRequest:
     namespace: str
     pod: str
     container: str
@@ -46,7 +46,7 @@ class LogsAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecAsked:
+class ExecRequest:
     namespace: str
     pod: str
     container: str
@@ -57,50 +57,50 @@ class ExecAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryAsked:
+class SummaryRequest:
     """`of_volumes` is False where only what is cheap was asked for."""
 
     of_volumes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class PodsAsked:
+class PodsRequest:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class HealthAsked:
+class HealthRequest:
     pass
 
 
-Asked: TypeAlias = LogsAsked | ExecAsked | SummaryAsked | PodsAsked | HealthAsked
+KubeletRequest: TypeAlias = LogsRequest | ExecRequest | SummaryRequest | PodsRequest | HealthRequest
 
 NO_SUCH_PAGE: Final = "404 page not found\n"
 
 
-def read_asked(method: str, target: str, now: datetime) -> Asked:
+def read_asked(method: str, target: str, now: datetime) -> KubeletRequest:
     path, _, query = target.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True, errors="replace")
     asked = _asked([unquote(part, errors="replace") for part in path.strip("/").split("/")], pairs, now)
-    if method not in ({"GET", "POST"} if isinstance(asked, ExecAsked) else {"GET", "HEAD"}):
+    if method not in ({"GET", "POST"} if isinstance(asked, ExecRequest) else {"GET", "HEAD"}):
         raise NotAnswered(405, "405: Method Not Allowed")
     return asked
 
 
-def _asked(parts: list[str], pairs: list[tuple[str, str]], now: datetime) -> Asked:
+def _asked(parts: list[str], pairs: list[tuple[str, str]], now: datetime) -> KubeletRequest:
     options = dict(reversed(pairs))  # of an option given twice the first counts
     match parts:
         case ["containerLogs", namespace, pod, container]:
             return _logs(namespace, pod, container, options, now)
         case ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container]:
             command = tuple(value for name, value in pairs if name == "command")
-            return _exec(ExecAsked(namespace, pod, container, command, *_streams(options)), options)
+            return _exec(ExecRequest(namespace, pod, container, command, *_streams(options)), options)
         case ["stats", "summary"]:
-            return SummaryAsked(not _flag(options, "only_cpu_and_memory"))
+            return SummaryRequest(not _flag(options, "only_cpu_and_memory"))
         case ["pods"]:
-            return PodsAsked()
+            return PodsRequest()
         case ["healthz"] | ["healthz", "ping"]:
-            return HealthAsked()
+            return HealthRequest()
         case _:
             raise NotAnswered(404, NO_SUCH_PAGE)
 
@@ -112,7 +112,7 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
-def _logs(namespace: str, pod: str, container: str, options: Mapping[str, str], now: datetime) -> LogsAsked:
+def _logs(namespace: str, pod: str, container: str, options: Mapping[str, str], now: datetime) -> LogsRequest:
     if not namespace or not pod or not container:
         what = "container name" if not container else "pod name" if not pod else "pod namespace"
         raise NotAnswered(400, f'{{"message": "Missing {what}."}}')
@@ -127,7 +127,7 @@ def _logs(namespace: str, pod: str, container: str, options: Mapping[str, str], 
         timestamps=_flag(options, "timestamps"),
         streams=stream,
     )
-    return LogsAsked(namespace, pod, container, wanted, _flag(options, "follow"), _flag(options, "previous"))
+    return LogsRequest(namespace, pod, container, wanted, _flag(options, "follow"), _flag(options, "previous"))
 
 
 def _since(options: Mapping[str, str], now: datetime) -> datetime | None:
@@ -178,7 +178,7 @@ def _streams(options: Mapping[str, str]) -> tuple[bool, bool, bool]:
     return _flag(options, "input"), _flag(options, "output"), _flag(options, "error")
 
 
-def _exec(asked: ExecAsked, options: Mapping[str, str]) -> ExecAsked:
+def _exec(asked: ExecRequest, options: Mapping[str, str]) -> ExecRequest:
     if not (asked.stdin or asked.stdout or asked.stderr):
         raise NotAnswered(400, "you must specify at least 1 of stdin, stdout, stderr")
     if not asked.command:

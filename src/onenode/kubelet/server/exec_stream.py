@@ -18,7 +18,7 @@ from typing import Final
 
 from onenode.containers.container_request import Command
 from onenode.kubelet.pods.container_runtime import ContainerRefused, RunningContainer
-from onenode.kubelet.pods.exec_session import ExecRequest, run_in_container
+from onenode.kubelet.pods.exec_session import ExecCommand, run_in_container
 from onenode.kubelet.server import channel_rules as channels
 from onenode.kubelet.server.channel_rules import ChannelReader, Typed, TypedAll
 from orlop.foundation import websocket_frames as frames
@@ -80,7 +80,7 @@ class ExecStream:
 
     async def _status(self) -> bytes:
         typed = self._typed_pieces() if self._wanted.stdin else None
-        request = ExecRequest(self._wanted.command, typed, self._print)
+        request = ExecCommand(self._wanted.command, typed, self._print)
         try:
             code = await run_in_container(self._wanted.container, request, self._clock)
         except ContainerRefused as refusal:

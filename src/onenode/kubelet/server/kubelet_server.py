@@ -18,7 +18,15 @@ from typing import Final
 from onenode.kubelet.node.kubelet_wiring import RunningKubelet
 from onenode.kubelet.node.registered_drivers import RegisteredDrivers
 from onenode.kubelet.pods.container_logs import ContainerLogs
-from onenode.kubelet.server.answers import Answer, Answers, KubeletParts, Pieces, Upgraded, Whole, close_pieces
+from onenode.kubelet.server.answers import (
+    Answers,
+    KubeletParts,
+    KubeletResponse,
+    Pieces,
+    UpgradeResponse,
+    Whole,
+    close_pieces,
+)
 from onenode.kubelet.server.asked_rules import NotAnswered, read_asked
 from onenode.kubelet.server.node_summary import NodeSummary
 from onenode.kubelet.volumes.volume_stats import volume_stats
@@ -56,7 +64,7 @@ async def kubelet_server(
     with claim_socket(path) as claim, bind_root_only(claim) as listener:
         listener.setblocking(False)
         async with TaskGroup() as tasks:
-            server = _Server(listener, Answers(parts, runtime.clock), runtime, tasks, allowed_user=allowed_user)
+            server = _KubeletServer(listener, Answers(parts, runtime.clock), runtime, tasks, allowed_user=allowed_user)
             accepting = tasks.start(server.run(), name="the kubelet's server")
             try:
                 yield
@@ -65,7 +73,7 @@ async def kubelet_server(
                 server.end_all()
 
 
-class _Server:
+class _KubeletServer:
     def __init__(
         self, listener: socket.socket, answers: Answers, runtime: Runtime, tasks: TaskGroup, *, allowed_user: int
     ) -> None:
@@ -139,7 +147,7 @@ class _Exchange:
         if head is not None:
             await self._answer(head, await self._found(head))
 
-    async def _found(self, head: RequestHead) -> Answer:
+    async def _found(self, head: RequestHead) -> KubeletResponse:
         try:
             asked = read_asked(head.method, head.target, self._clock.now())
             return await self._answers.to(asked, head.headers)
@@ -151,13 +159,13 @@ class _Exchange:
             )
             return WENT_WRONG
 
-    async def _answer(self, head: RequestHead, answer: Answer) -> None:
+    async def _answer(self, head: RequestHead, answer: KubeletResponse) -> None:
         match answer:
             case Whole():
                 await self._send(answer, without_body=head.method == "HEAD")
             case Pieces():
                 await self._send_pieces(answer, without_body=head.method == "HEAD")
-            case Upgraded(headers, session):
+            case UpgradeResponse(headers, session):
                 self._writer.write(answer_bytes(AnswerHead(SWITCHING, headers)))
                 await session(self._reader, self._writer)
                 await self._flush()

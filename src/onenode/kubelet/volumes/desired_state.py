@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from onenode.kubelet.volumes import desired_volumes_rules as rules
-from onenode.kubelet.volumes.desired_volumes_rules import Found, PodDesire, Read, Unread
+from onenode.kubelet.volumes.desired_volumes_rules import PodDesire, Read, Unread, VolumeObjects
 from onenode.kubelet.volumes.volume_seams import VolumeSeams
-from onenode.kubelet.volumes.volume_values import Desired, DesiredMount, PodUid, Seen, UniqueName
+from onenode.kubelet.volumes.volume_values import ApiObject, Desired, DesiredMount, PodUid, UniqueName
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
 from orlop.kube.api_errors import ApiError
@@ -29,7 +29,7 @@ LONGEST_LOOK_AGAIN: Final = 2.0
 class WantedPod:
     """`due` is the instant at which its claims are to be read; None: they were, and all could be had."""
 
-    pod: Seen
+    pod: ApiObject
     due: float | None
     desire: PodDesire = field(default_factory=PodDesire)
     told: int = 0
@@ -89,7 +89,7 @@ class DesiredState:
 
     # ---- changing ------------------------------------------------------------------------------------------------
 
-    def want(self, pod: Seen, now: float) -> None:
+    def want(self, pod: ApiObject, now: float) -> None:
         known = self._pods.get(objects.uid(pod))
         if known is None:
             self._pods[objects.uid(pod)] = WantedPod(pod, now, told=1)
@@ -143,7 +143,7 @@ class DesiredState:
         wanted.due = self._runtime.clock.elapsed() + wanted.delay
         wanted.delay = min(LONGEST_LOOK_AGAIN, wanted.delay * 2)
 
-    async def _find(self, pod: Seen) -> Found:
+    async def _find(self, pod: ApiObject) -> VolumeObjects:
         claims: dict[str, Read] = {}
         volumes: dict[str, Read] = {}
         for name in rules.claims_to_read(pod):
@@ -151,9 +151,9 @@ class DesiredState:
             volume = rules.volume_to_read(claims[name])
             if volume is not None and volume not in volumes:
                 volumes[volume] = await self._get(PERSISTENT_VOLUME, ObjectName(None, volume))
-        return Found(claims, volumes, self._drivers(pod, volumes))
+        return VolumeObjects(claims, volumes, self._drivers(pod, volumes))
 
-    def _drivers(self, pod: Seen, volumes: Mapping[str, Read]) -> dict[str, Seen]:
+    def _drivers(self, pod: ApiObject, volumes: Mapping[str, Read]) -> dict[str, ApiObject]:
         found = {name: self._seams.csi_driver(name) for name in rules.drivers_named_by(pod, volumes)}
         return {name: driver for name, driver in found.items() if driver is not None}
 

@@ -15,11 +15,11 @@ from onenode.kubelet.volumes.steps.csi_request_rules import driver_facts
 from onenode.kubelet.volumes.steps.expansion_rules import claim_facts, storage_of
 from onenode.kubelet.volumes.volume_paths import TAKEN_BY_BLOCK, is_fit_name
 from onenode.kubelet.volumes.volume_values import (
+    ApiObject,
     ClaimFacts,
     DesiredMount,
     Lifecycle,
     PodFacts,
-    Seen,
     UniqueName,
     VolumeMode,
     VolumeSpec,
@@ -42,16 +42,16 @@ class Unread:
     reason: str
 
 
-Read: TypeAlias = Seen | Unread
+Read: TypeAlias = ApiObject | Unread
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VolumeObjects:
     """What the API server said: claims of the pod's namespace and volumes, by name; CSIDrivers as last seen."""
 
     claims: Mapping[str, Read] = field(default_factory=dict)
     volumes: Mapping[str, Read] = field(default_factory=dict)
-    drivers: Mapping[str, Seen] = field(default_factory=dict)
+    drivers: Mapping[str, ApiObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class NotYet(Exception):
 # ---- what must be read -----------------------------------------------------------------------------------------------
 
 
-def claims_to_read(pod: Seen) -> tuple[str, ...]:
+def claims_to_read(pod: ApiObject) -> tuple[str, ...]:
     """Names of claims in the pod's namespace, each once."""
     names = (_claim_name(pod, volume) for volume in used_volumes(pod))
     return tuple(dict.fromkeys(name for name in names if name is not None))
@@ -91,7 +91,7 @@ def volume_to_read(claim: Read) -> str | None:
     return str(_spec(claim)["volumeName"])
 
 
-def drivers_named_by(pod: Seen, volumes: Mapping[str, Read]) -> frozenset[str]:
+def drivers_named_by(pod: ApiObject, volumes: Mapping[str, Read]) -> frozenset[str]:
     inline = (volume.get("csi") for volume in used_volumes(pod))
     persistent = (_spec(volume).get("csi") for volume in volumes.values() if not isinstance(volume, Unread))
     return frozenset(str(source.get("driver") or "") for source in (*inline, *persistent) if source is not None)
@@ -100,7 +100,7 @@ def drivers_named_by(pod: Seen, volumes: Mapping[str, Read]) -> frozenset[str]:
 # ---- what follows ----------------------------------------------------------------------------------------------------
 
 
-def desire_of(pod: Seen, found: Found) -> PodDesire:
+def desire_of(pod: ApiObject, found: VolumeObjects) -> PodDesire:
     mounts: dict[UniqueName, DesiredMount] = {}
     errors: dict[str, str] = {}
     volumes = [volume for volume in used_volumes(pod) if _is_ours(volume)]
@@ -116,7 +116,7 @@ def desire_of(pod: Seen, found: Found) -> PodDesire:
     return PodDesire(tuple(mounts.values()), errors, wanted, _unbound(pod, found))
 
 
-def _unbound(pod: Seen, found: Found) -> tuple[str, ...]:
+def _unbound(pod: ApiObject, found: VolumeObjects) -> tuple[str, ...]:
     read = {name: found.claims.get(name) for name in claims_to_read(pod)}
     return tuple(
         name
@@ -130,7 +130,7 @@ def not_understood(before: PodDesire) -> PodDesire:
     return replace(before, errors={SOMETHING: NOT_UNDERSTOOD}, wanted=tuple(dict.fromkeys((*before.wanted, SOMETHING))))
 
 
-def pod_facts(pod: Seen) -> PodFacts:
+def pod_facts(pod: ApiObject) -> PodFacts:
     context = _spec(pod).get("securityContext") or {}
     group = context.get("fsGroup")
     return PodFacts(
@@ -142,7 +142,7 @@ def pod_facts(pod: Seen) -> PodFacts:
     )
 
 
-def _mount(pod: Seen, volume: Seen, found: Found) -> DesiredMount:
+def _mount(pod: ApiObject, volume: ApiObject, found: VolumeObjects) -> DesiredMount:
     source = volume.get("csi")
     claim = None
     if source is not None:
@@ -168,7 +168,7 @@ def _merged(one: DesiredMount, other: DesiredMount) -> DesiredMount:
     return replace(one, outer_names=(*one.outer_names, *other.outer_names))
 
 
-def _refuse_unfit_names(pod: Seen, spec: VolumeSpec) -> None:
+def _refuse_unfit_names(pod: ApiObject, spec: VolumeSpec) -> None:
     """All of them become names of folders; the API server lets no such name pass, but it may not be ours."""
     for name in (objects.uid(pod), spec.name.replace("/", "~"), spec.driver):
         if not is_fit_name(name):
@@ -180,7 +180,7 @@ def _refuse_unfit_names(pod: Seen, spec: VolumeSpec) -> None:
 # ---- inline ----------------------------------------------------------------------------------------------------------
 
 
-def _inline_spec(pod: Seen, volume: Seen, source: Seen) -> VolumeSpec:
+def _inline_spec(pod: ApiObject, volume: ApiObject, source: ApiObject) -> VolumeSpec:
     secret = (source.get("nodePublishSecretRef") or {}).get("name")
     return VolumeSpec(
         _name(volume),
@@ -196,7 +196,7 @@ def _inline_spec(pod: Seen, volume: Seen, source: Seen) -> VolumeSpec:
 # ---- by a claim ------------------------------------------------------------------------------------------------------
 
 
-def _claimed_spec(pod: Seen, volume: Seen, found: Found) -> tuple[VolumeSpec, ClaimFacts]:
+def _claimed_spec(pod: ApiObject, volume: ApiObject, found: VolumeObjects) -> tuple[VolumeSpec, ClaimFacts]:
     claim_name = _claim_name(pod, volume) or ""
     about = f"error processing PVC {objects.namespace(pod)}/{claim_name}"
     claim = found.claims.get(claim_name, Unread("it was not read"))
@@ -213,7 +213,7 @@ def _claimed_spec(pod: Seen, volume: Seen, found: Found) -> tuple[VolumeSpec, Cl
     return spec, claim_facts(claim)
 
 
-def why_claim_is_not_ready(claim: Seen) -> str | None:
+def why_claim_is_not_ready(claim: ApiObject) -> str | None:
     if objects.is_being_deleted(claim) and not objects.has_finalizer(claim, CLAIM_FINALIZER):
         return "PVC is being deleted"
     if (claim.get("status") or {}).get("phase") != "Bound":
@@ -221,7 +221,7 @@ def why_claim_is_not_ready(claim: Seen) -> str | None:
     return None if _spec(claim).get("volumeName") else "PVC has empty pvc.Spec.VolumeName"
 
 
-def _why_volume_is_not_ready(claim: Seen, volume: Read) -> str | None:
+def _why_volume_is_not_ready(claim: ApiObject, volume: Read) -> str | None:
     name = _spec(claim)["volumeName"]
     if isinstance(volume, Unread):
         return f"failed to fetch PV {name} from API server: {volume.reason}"
@@ -236,7 +236,7 @@ def _why_volume_is_not_ready(claim: Seen, volume: Read) -> str | None:
     return None
 
 
-def _refuse_foreign_claim(pod: Seen, volume: Seen, claim: Seen) -> None:
+def _refuse_foreign_claim(pod: ApiObject, volume: ApiObject, claim: ApiObject) -> None:
     """A claim that only has the name of a generic ephemeral volume's is somebody else's data."""
     if volume.get("ephemeral") is None:
         return
@@ -245,7 +245,7 @@ def _refuse_foreign_claim(pod: Seen, volume: Seen, claim: Seen) -> None:
         raise NotYet(f"PVC {objects.name_of(claim)} was not created for pod {objects.name_of(pod)} (pod is not owner)")
 
 
-def _persistent_spec(volume: Seen) -> VolumeSpec:
+def _persistent_spec(volume: ApiObject) -> VolumeSpec:
     spec, name = _spec(volume), objects.name(volume)
     source = spec.get("csi")
     if source is None:
@@ -268,13 +268,13 @@ def _persistent_spec(volume: Seen) -> VolumeSpec:
     )
 
 
-def _secret(reference: Seen | None) -> ObjectName | None:
+def _secret(reference: ApiObject | None) -> ObjectName | None:
     if not reference or not reference.get("name"):
         return None
     return ObjectName(reference.get("namespace") or None, reference["name"])
 
 
-def _refuse_wrong_mode(pod: Seen, volume: Seen, mode: VolumeMode) -> None:
+def _refuse_wrong_mode(pod: ApiObject, volume: ApiObject, mode: VolumeMode) -> None:
     name = _name(volume)
     if name in _uses(pod, "volumeMounts", "name") and mode is not VolumeMode.FILESYSTEM:
         raise NotYet(f"volume {name} has volumeMode {mode.value}, but is specified in volumeMounts")
@@ -285,28 +285,28 @@ def _refuse_wrong_mode(pod: Seen, volume: Seen, mode: VolumeMode) -> None:
 # ---- reading a pod ---------------------------------------------------------------------------------------------------
 
 
-def used_volumes(pod: Seen) -> list[Seen]:
+def used_volumes(pod: ApiObject) -> list[ApiObject]:
     """Those that a container mounts, or has as a device."""
     used = _uses(pod, "volumeMounts", "name") | _uses(pod, "volumeDevices", "name")
     return [volume for volume in _spec(pod).get("volumes") or () if _name(volume) in used]
 
 
-def _uses(pod: Seen, field_name: str, key: str) -> frozenset[str]:
+def _uses(pod: ApiObject, field_name: str, key: str) -> frozenset[str]:
     return frozenset(
         str(use.get(key, "")) for container in containers_of(pod) for use in container.get(field_name) or ()
     )
 
 
-def containers_of(pod: Seen) -> Iterator[Seen]:
+def containers_of(pod: ApiObject) -> Iterator[ApiObject]:
     for field_name in CONTAINER_LISTS:
         yield from _spec(pod).get(field_name) or ()
 
 
-def _is_ours(volume: Seen) -> bool:
+def _is_ours(volume: ApiObject) -> bool:
     return any(volume.get(kind) is not None for kind in CSI_SOURCES)
 
 
-def _claim_name(pod: Seen, volume: Seen) -> str | None:
+def _claim_name(pod: ApiObject, volume: ApiObject) -> str | None:
     if (source := volume.get("persistentVolumeClaim")) is not None:
         return str(source.get("claimName") or "")
     if volume.get("ephemeral") is not None:
@@ -314,9 +314,9 @@ def _claim_name(pod: Seen, volume: Seen) -> str | None:
     return None
 
 
-def _name(volume: Seen) -> str:
+def _name(volume: ApiObject) -> str:
     return str(volume.get("name") or "")
 
 
-def _spec(obj: Seen) -> Mapping[str, Any]:
+def _spec(obj: ApiObject) -> Mapping[str, Any]:
     return obj.get("spec") or {}

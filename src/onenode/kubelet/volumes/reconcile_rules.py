@@ -49,13 +49,13 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempt:
     attempt: Attempt
     delay: float
     until: float
 
 
-Failures = tuple[Failed, ...]
+Failures = tuple[FailedAttempt, ...]
 """Of one volume."""
 
 
@@ -76,23 +76,23 @@ def after_start(failures: Failures, attempt: Attempt, now: float) -> Failures:
 def after_failure(failures: Failures, attempt: Attempt, now: float) -> Failures:
     held = _matching(failures, attempt)
     delay = FIRST_DELAY if held is None or not held.delay else min(LONGEST_DELAY, held.delay * FACTOR)
-    return (*_without(failures, held), Failed(attempt, delay, now + delay))
+    return (*_without(failures, held), FailedAttempt(attempt, delay, now + delay))
 
 
 def after_unprepared(failures: Failures, attempt: Attempt, now: float) -> Failures:
     held = _matching(failures, attempt)
-    return (*_without(failures, held), Failed(attempt, 0.0, now + LOOK_AGAIN))
+    return (*_without(failures, held), FailedAttempt(attempt, 0.0, now + LOOK_AGAIN))
 
 
 def after_success(failures: Failures, attempt: Attempt) -> Failures:
     return _without(failures, _matching(failures, attempt))
 
 
-def _matching(failures: Failures, attempt: Attempt) -> Failed | None:
+def _matching(failures: Failures, attempt: Attempt) -> FailedAttempt | None:
     return next((failed for failed in failures if failed.attempt.matches(attempt)), None)
 
 
-def _without(failures: Failures, gone: Failed | None) -> Failures:
+def _without(failures: Failures, gone: FailedAttempt | None) -> Failures:
     return tuple(failed for failed in failures if failed is not gone)
 
 
@@ -148,7 +148,7 @@ NAMES: Final[Mapping[type, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class StateOfWorld:
     """`unresolved` are pods that want volumes of which not all can be told yet."""
 
     desired: Desired
@@ -167,7 +167,7 @@ class Plan:
     look_again_at: float | None = None
 
 
-def plan(world: World, now: float) -> Plan:
+def plan(world: StateOfWorld, now: float) -> Plan:
     chosen: dict[UniqueName, Operation] = {}
     instants: list[float] = []
     for operation in candidates(world):
@@ -187,7 +187,7 @@ def attempt_of(operation: Operation) -> Attempt:
     return Attempt(NAMES[type(operation)], pod_uid)
 
 
-def candidates(world: World) -> Iterator[Operation]:
+def candidates(world: StateOfWorld) -> Iterator[Operation]:
     """All that should be done, in the order of their urgency, as if each could be done now."""
     if world.may_unmount:
         yield from _unmounts(world)
@@ -196,14 +196,14 @@ def candidates(world: World) -> Iterator[Operation]:
         yield from _devices(world)
 
 
-def _unmounts(world: World) -> Iterator[Operation]:
+def _unmounts(world: StateOfWorld) -> Iterator[Operation]:
     for name, volume in world.actual.items():
         for pod_uid in volume.mounts:
             if pod_uid not in world.desired.get(name, {}) and pod_uid not in world.unresolved:
                 yield Unmount(name, pod_uid)
 
 
-def _mounts(world: World) -> Iterator[Operation]:
+def _mounts(world: StateOfWorld) -> Iterator[Operation]:
     for name, pods in world.desired.items():
         volume = world.actual.get(name)
         if volume is None:
@@ -227,7 +227,7 @@ def _has_grown(volume: ActualVolume, mount: DesiredMount) -> bool:
     return is_grown and volume.may_expand and not mount.read_only
 
 
-def _devices(world: World) -> Iterator[Operation]:
+def _devices(world: StateOfWorld) -> Iterator[Operation]:
     for name, volume in world.actual.items():
         if not volume.mounts and not world.desired.get(name):
             yield _last_operation(name, volume)

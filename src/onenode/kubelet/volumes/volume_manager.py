@@ -25,13 +25,13 @@ from onenode.kubelet.volumes.desired_volumes_rules import pod_facts
 from onenode.kubelet.volumes.leftovers import Leftovers
 from onenode.kubelet.volumes.mount_progress import MountProgress, VolumeInPod
 from onenode.kubelet.volumes.operations import Operations
-from onenode.kubelet.volumes.reconcile_rules import Mount, Operation, World, plan
+from onenode.kubelet.volumes.reconcile_rules import Mount, Operation, StateOfWorld, plan
 from onenode.kubelet.volumes.reconstruction import AttachmentRecovery, reconstruct
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.subpaths import SubPathMount, SubPathRefused, SubPaths
 from onenode.kubelet.volumes.volume_paths import Names
 from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
-from onenode.kubelet.volumes.volume_values import PodFacts, PodUid, Seen
+from onenode.kubelet.volumes.volume_values import ApiObject, PodFacts, PodUid
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
@@ -75,13 +75,13 @@ class VolumeManager:
 
     # ---- for whoever runs pods -----------------------------------------------------------------------------------
 
-    def want(self, pod: Seen) -> None:
+    def want(self, pod: ApiObject) -> None:
         """The pod is to have its volumes; its claims are read anew, and published anew where the driver asks for it."""
         self.know(pod)
         self._desired.want(pod, self._runtime.clock.elapsed())
         self._changed()
 
-    def know(self, pod: Seen) -> None:
+    def know(self, pod: ApiObject) -> None:
         """For one that is on its way out already, and wants nothing: what goes wrong with its volumes can be told."""
         self._operations.reports.know(PodFacts(objects.uid(pod), objects.name_of(pod)))
 
@@ -109,7 +109,7 @@ class VolumeManager:
         self._operations.forgive(name)
         self._changed()
 
-    def volumes_of(self, pod: Seen) -> MountProgress:
+    def volumes_of(self, pod: ApiObject) -> MountProgress:
         """How far the pod's volumes are."""
         wanted = self._desired.pods.get(objects.uid(pod))
         if wanted is None:
@@ -129,7 +129,7 @@ class VolumeManager:
         names = {mount.volume for mount in wanted if mount.attach_required}
         return tuple(sorted(names | {name for name, volume in self._actual.volumes.items() if volume.attachable}))
 
-    async def wait_mounted(self, pod: Seen) -> MountProgress:
+    async def wait_mounted(self, pod: ApiObject) -> MountProgress:
         """Returns when all are mounted. Raises VolumesNotMounted, at once for what cannot be had, else after 2m3s."""
         self.want(pod)
         try:
@@ -147,7 +147,7 @@ class VolumeManager:
             raise VolumesNotMounted(text, timed_out=False)
         return found
 
-    async def mount_subpath(self, pod: Seen, mount: SubPathMount) -> Names:
+    async def mount_subpath(self, pod: ApiObject, mount: SubPathMount) -> Names:
         """For a container that is about to start; its volume, named as the pod calls it, must be mounted.
 
         Gives where it is mounted. Raises SubPathRefused.
@@ -203,8 +203,8 @@ class VolumeManager:
         instants = (planned.look_again_at, self._desired.next_due(), self._sweep_if_due(tasks, now))
         return min((instant for instant in instants if instant is not None), default=None)
 
-    def _world(self) -> World:
-        return World(
+    def _world(self) -> StateOfWorld:
+        return StateOfWorld(
             self._desired.mounts(),
             self._actual.volumes,
             self._operations.under_way,

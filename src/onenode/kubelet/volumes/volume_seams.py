@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from onenode.host.volume_host import VolumeHost
-from onenode.kubelet.volumes.volume_values import PodFacts, Seen
+from onenode.kubelet.volumes.volume_values import ApiObject, PodFacts
 from orlop.csi.client import CsiClient
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_bodies import ObjectReference
@@ -35,7 +35,7 @@ class InThread(Protocol):
 class VolumeSeams:
     node: str
     client: KubeClient
-    csi_driver: Callable[[str], Seen | None]
+    csi_driver: Callable[[str], ApiObject | None]
     """The CSIDriver object of this name, as last seen."""
     drivers: Drivers
     host: VolumeHost
@@ -43,7 +43,7 @@ class VolumeSeams:
     events: EventRecorder
     report_node: Callable[[], None] = lambda: None
     """Have the Node's status written soon: the list of volumes in use may have changed."""
-    seen_node: Callable[[], Seen | None] = lambda: None
+    seen_node: Callable[[], ApiObject | None] = lambda: None
     """Return the Node as a cache has it, where there is one."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from orlop.foundation.quantity import Quantity
 from orlop.kube.objects import ObjectName
 
-Seen: TypeAlias = Mapping[str, Any]
+ApiObject: TypeAlias = Mapping[str, Any]
 """An object as it was read."""
 
 UniqueName: TypeAlias = str
@@ -56,7 +56,7 @@ class VolumeSpec:
     attributes: Mapping[str, str] = field(default_factory=dict)
     stage_secret: ObjectName | None = None
     publish_secret: ObjectName | None = None
-    node_affinity: Seen | None = None
+    node_affinity: ApiObject | None = None
     expand_secret: ObjectName | None = None
     size: Quantity | None = None
     """As the PV has it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME: Final = 128
 _BANNED_IN_NAMES: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-AccessMode = csi_pb2.VolumeCapability.AccessMode
+AccessMode = csi_pb2.VolumeCapability.AccessMode.Mode
 WORKLOAD_MODES: Final = frozenset({AccessMode.SINGLE_NODE_SINGLE_WRITER, AccessMode.SINGLE_NODE_MULTI_WRITER})
 
 
@@ -58,9 +58,7 @@ def check_capability(capability: csi_pb2.VolumeCapability, allowed: frozenset[st
     if mode == AccessMode.UNKNOWN:
         raise InvalidArgument("a volume capability has no access mode: one is required")
     if mode in WORKLOAD_MODES and "SINGLE_NODE_MULTI_WRITER" not in allowed:
-        raise InvalidArgument(
-            f"the access mode {AccessMode.Mode.Name(mode)} needs the capability SINGLE_NODE_MULTI_WRITER"
-        )
+        raise InvalidArgument(f"the access mode {AccessMode.Name(mode)} needs the capability SINGLE_NODE_MULTI_WRITER")
 
 
 def check_capabilities(capabilities: Sequence[csi_pb2.VolumeCapability], allowed: frozenset[str]) -> None:

@@ -12,7 +12,7 @@ from onenode.apiserver.access.access_rules import ADMIN, Policy, User, decide
 from onenode.apiserver.answers.openapi import OpenApi
 from onenode.apiserver.answers.status_answers import Refusal
 from onenode.apiserver.edge.front_door import FrontDoor
-from onenode.apiserver.edge.server_paths import Checks, ServerPaths, version_document
+from onenode.apiserver.edge.server_paths import EndpointChecks, ServerPaths, version_document
 from onenode.apiserver.schema.schemas import Schemas
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 from orlop.kube.kinds import BUILT_IN
@@ -43,7 +43,7 @@ class Behind:
 
 def server_paths(why_not_ready: str | None = None) -> ServerPaths:
     version = version_document("v1.37.0+orlop", "linux/amd64")
-    checks = Checks({"ping": lambda: None}, {"store": lambda: why_not_ready})
+    checks = EndpointChecks({"ping": lambda: None}, {"store": lambda: why_not_ready})
     return ServerPaths(OPENAPI, version, checks, lambda _accept: (b"metrics", "text/plain"), lambda: NOW)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.apiserver.requests.json_bodies import DEEPEST, LONGEST_PATH, MOST_DUPLICATES, Body, NotJson, read_body
+from onenode.apiserver.requests.json_bodies import DEEPEST, LONGEST_PATH, MOST_DUPLICATES, JsonBody, NotJson, read_body
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -20,7 +20,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_what_was_written_is_read(value: Any):
-    assert read_body(json.dumps(value).encode()) == Body(value)
+    assert read_body(json.dumps(value).encode()) == JsonBody(value)
 
 
 def test_a_name_given_twice_has_its_last_value_and_is_told_with_its_path():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onenode.apiserver.proto.message_table import KINDS
 from onenode.apiserver.requests.protobuf_bodies import MalformedBody, decode_body
 from onenode.apiserver.requests.protobuf_messages import MapField, Message, NumberListField, message
-from onenode.apiserver.requests.protobuf_wire import Body
+from onenode.apiserver.requests.protobuf_wire import ProtobufBody
 from support.api.kube_protobuf import (
     decoded,
     drawn_documents,
@@ -98,7 +98,7 @@ def test_what_json_shows_also_when_empty_is_there():
 
 def test_any_field_can_be_one_that_json_always_shows():
     fields = (MapField("map", message("TextList")), NumberListField("numbers", int))
-    assert Message("M", {}, {}, fields).read(Body(b""), 0, 0, {}) == {"map": {}, "numbers": []}
+    assert Message("M", {}, {}, fields).read(ProtobufBody(b""), 0, 0, {}) == {"map": {}, "numbers": []}
 
 
 def test_an_empty_message_is_left_out_unless_go_has_a_pointer_to_it():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onenode.apiserver.answers.status_answers import Refusal
-from onenode.apiserver.requests.media_types import PLAIN, AnswerForm, Shape, answer_form, body_type, patch_type
+from onenode.apiserver.requests.media_types import PLAIN, AnswerForm, ObjectForm, answer_form, body_type, patch_type
 from onenode.apiserver.requests.request_options import (
     NEWEST,
     ContinueToken,
@@ -164,10 +164,13 @@ def test_any_other_text_is_no_continue_token(text: str):
         ("application/vnd.kubernetes.protobuf,application/json", PLAIN),
         ("application/vnd.kubernetes.protobuf, */*", PLAIN),
         ("application/json;stream=watch", PLAIN),
-        (KUBECTL, AnswerForm(Shape.TABLE, "v1")),
+        (KUBECTL, AnswerForm(ObjectForm.TABLE, "v1")),
         ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", PLAIN),
-        ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", AnswerForm(Shape.METADATA, "v1")),
-        ("application/json;q=0.1, application/json;as=Table;v=v1;g=meta.k8s.io;q=0.9", AnswerForm(Shape.TABLE, "v1")),
+        ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", AnswerForm(ObjectForm.METADATA, "v1")),
+        (
+            "application/json;q=0.1, application/json;as=Table;v=v1;g=meta.k8s.io;q=0.9",
+            AnswerForm(ObjectForm.TABLE, "v1"),
+        ),
     ],
 )
 def test_the_form_that_is_accepted(accept: str, form: AnswerForm):

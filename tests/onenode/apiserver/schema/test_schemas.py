@@ -6,9 +6,9 @@ import pytest
 
 from onenode.apiserver.schema.schemas import (
     FILE,
-    ListOf,
-    MapOf,
-    Reference,
+    ListType,
+    MapType,
+    ReferenceType,
     Scalar,
     Schemas,
     UnknownField,
@@ -119,14 +119,14 @@ def test_volumes_and_a_deployments_strategy_retain_keys(schemas: Schemas):
 def test_types_are_read_whole(schemas: Schemas):
     pod = schemas.kind("v1", "Pod")
 
-    assert schemas.field_at(pod, "metadata.labels").type == MapOf(Scalar("string"))
-    assert schemas.field_at(pod, "spec.containers").type == ListOf(Reference("core.v1.Container"))
-    assert schemas.field_at(pod, "spec.overhead").type == MapOf(Scalar("quantity"))
+    assert schemas.field_at(pod, "metadata.labels").type == MapType(Scalar("string"))
+    assert schemas.field_at(pod, "spec.containers").type == ListType(ReferenceType("core.v1.Container"))
+    assert schemas.field_at(pod, "spec.overhead").type == MapType(Scalar("quantity"))
     assert schemas.field_at(pod, "metadata.creationTimestamp").type == Scalar("time")
     lease = schemas.kind("coordination.k8s.io/v1", "Lease")
     assert schemas.field_at(lease, "spec.renewTime").type == Scalar("microtime")
     secret = schemas.kind("v1", "Secret")
-    assert schemas.field_at(secret, "data").type == MapOf(Scalar("bytes"))
+    assert schemas.field_at(secret, "data").type == MapType(Scalar("bytes"))
 
 
 def test_list_types_and_their_keys_are_kept_for_server_side_apply(schemas: Schemas):

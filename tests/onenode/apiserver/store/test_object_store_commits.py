@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onenode.apiserver.store.store_errors import NoSuchObject, ObjectExists, RevisionConflict, StoreClosed, WriteFailed
-from onenode.apiserver.store.versions import Bounds, Limits
+from onenode.apiserver.store.versions import Limits, SizeLimits
 from support.api.object_stores import (
     PODS,
     changed,
@@ -305,7 +305,7 @@ async def test_closing_waits_for_the_commit_and_when_cancelled_does_not():
 
 
 async def test_what_the_history_drops_leaves_with_the_next_writes_also_after_a_failed_commit():
-    store, journal = held_store(Limits(history=Bounds(1, 1 << 20)))
+    store, journal = held_store(Limits(history=SizeLimits(1, 1 << 20)))
     written = []
     for ask in (store.create(pod("a"), made(1)), *(store.update(pod("a"), None, changed(n)) for n in (2, 3))):
         with started(ask) as (writer,):

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from onenode.apiserver.store.store_errors import (
-    Expired,
+    FutureRevision,
     NoSuchObject,
-    NotReached,
     ObjectExists,
     RevisionConflict,
+    RevisionExpired,
     StoreClosed,
 )
-from onenode.apiserver.store.versions import Decision, Key, Put, Remove, Stored, Unchanged
+from onenode.apiserver.store.versions import Key, Put, Remove, Stored, Unchanged, WriteDecision
 from orlop.testing.virtual_clock import VirtualClock
 from support.api.object_stores import (
     PODS,
@@ -97,7 +97,7 @@ async def test_an_update_sees_the_newest_version_and_replaces_it(open_store: Ope
     async with open_store() as store:
         created = await store.create(pod("a"), made(1))
 
-        def add_one(current: Stored, revision: int) -> Decision:
+        def add_one(current: Stored, revision: int) -> WriteDecision:
             return Put(encoded(revision, value_of(current) + 1))
 
         updated = await store.update(pod("a"), created.revision if expected == "newest" else None, add_one)
@@ -147,7 +147,7 @@ async def test_updates_that_expect_nothing_build_upon_each_other(open_store: Ope
     async with open_store() as store:
         await store.create(pod("a"), made(0))
 
-        def add_one(current: Stored, revision: int) -> Decision:
+        def add_one(current: Stored, revision: int) -> WriteDecision:
             return Put(encoded(revision, value_of(current) + 1))
 
         await asyncio.gather(*(store.update(pod("a"), None, add_one) for _ in range(100)))
@@ -298,16 +298,16 @@ async def test_a_revision_of_which_the_history_is_gone_is_expired(open_store: Op
         assert store.oldest == revisions[2]
         assert len(store.list(PODS, at=revisions[2]).items) == 3
         for ask in (store.list, store.watch):
-            with pytest.raises(Expired) as expired:
+            with pytest.raises(RevisionExpired) as expired:
                 ask(PODS, **{"at" if ask == store.list else "after": revisions[1]})
             assert (expired.value.asked, expired.value.oldest) == (revisions[1], revisions[2])
 
 
 async def test_a_revision_that_does_not_exist_yet_can_be_neither_listed_nor_watched(open_store: OpenStore):
     async with open_store() as store:
-        with pytest.raises(NotReached):
+        with pytest.raises(FutureRevision):
             store.list(PODS, at=store.revision + 1)
-        with pytest.raises(NotReached):
+        with pytest.raises(FutureRevision):
             store.watch(PODS, after=store.revision + 1)
 
 
@@ -324,7 +324,7 @@ async def test_compaction_forgets_the_past_and_nothing_else(open_store: OpenStor
         assert values(store.list(PODS, at=second.revision).items) == {"a": 2}
         with store.watch(PODS, after=second.revision) as watch:
             assert told(watch.take()) == [("CREATED", "b", third.revision)]
-        with pytest.raises(Expired):
+        with pytest.raises(RevisionExpired):
             store.watch(PODS, after=first.revision)
         store.compact(third.revision + 100)
         assert store.oldest == store.revision == third.revision

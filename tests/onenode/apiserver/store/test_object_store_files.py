@@ -12,7 +12,7 @@ import pytest
 
 from onenode.apiserver.store import database_files
 from onenode.apiserver.store.durable_store import durable_store
-from onenode.apiserver.store.store_errors import Expired, StoreInUse, StoreUnusable
+from onenode.apiserver.store.store_errors import RevisionExpired, StoreInUse, StoreUnusable
 from support.api.object_stores import PODS, changed, history_of, made, pod, raw_state, told, tombstone, values, volume
 
 
@@ -79,7 +79,7 @@ async def test_the_history_on_disk_is_bounded(tmp_path: Path):
     async with durable_store(tmp_path) as store:
         assert values(store.list(PODS).items) == {"a": 99}
         assert len(store.list(PODS, at=oldest).items) == 1
-        with pytest.raises(Expired):
+        with pytest.raises(RevisionExpired):
             store.list(PODS, at=oldest - 2)
 
 

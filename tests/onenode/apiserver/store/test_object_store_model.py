@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onenode.apiserver.store.durable_store import DatabaseJournal
-from onenode.apiserver.store.journal import Kept, NoJournal
+from onenode.apiserver.store.journal import JournalState, NoJournal
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.store_errors import Expired, NotReached, TooSlow
-from onenode.apiserver.store.versions import Bounds, Key, Limits, Stored
+from onenode.apiserver.store.store_errors import FutureRevision, RevisionExpired, TooSlow
+from onenode.apiserver.store.versions import Key, Limits, SizeLimits, Stored
 from onenode.apiserver.store.watches import Watch
 from support.api.object_store_model import FailingJournal, Model, Operation, Outcome
 from support.api.object_stores import raw_state
 
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 UNREAD, HISTORY = 6, 12
-LIMITS = Limits(history=Bounds(HISTORY, 1 << 20), unread=Bounds(UNREAD, 1 << 20), writes_per_commit=3)
+LIMITS = Limits(history=SizeLimits(HISTORY, 1 << 20), unread=SizeLimits(UNREAD, 1 << 20), writes_per_commit=3)
 # Nothing here tests the disk, and thousands of histories need not wait for one.
 MEMORY_DISK = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -71,7 +71,7 @@ class MemoryHistories(RuleBasedStateMachine):
 
     async def open(self) -> tuple[ObjectStore, FailingJournal]:
         journal = FailingJournal(NoJournal())
-        return ObjectStore(journal, Kept(), LIMITS), journal
+        return ObjectStore(journal, JournalState(), LIMITS), journal
 
     def teardown(self) -> None:
         self.runner.run(self.store.close())
@@ -126,8 +126,8 @@ class MemoryHistories(RuleBasedStateMachine):
 
     def refusal(self, revision: int) -> type[Exception] | None:
         if revision > self.model.revision:
-            return NotReached
-        return Expired if revision < self.store.oldest else None
+            return FutureRevision
+        return RevisionExpired if revision < self.store.oldest else None
 
     @precondition(lambda self: self.watching)
     @rule(number=st.integers(0, 99), most=st.integers(1, 10))

@@ -8,7 +8,7 @@ import pytest
 
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.store_errors import TooSlow
-from onenode.apiserver.store.versions import Bounds, Limits
+from onenode.apiserver.store.versions import Limits, SizeLimits
 from support.api.object_stores import (
     PODS,
     OpenStore,
@@ -301,7 +301,7 @@ async def test_news_come_all_at_once_and_a_nudge_brings_none(open_store: OpenSto
 
 
 async def test_whoever_was_too_slow_for_news_is_told(open_store: OpenStore):
-    async with open_store(Limits(unread=Bounds(1, 1 << 20))) as store:
+    async with open_store(Limits(unread=SizeLimits(1, 1 << 20))) as store:
         with store.watch(PODS, after=store.revision) as watch:
             for name in "abcd":
                 await store.create(pod(name), made(1))

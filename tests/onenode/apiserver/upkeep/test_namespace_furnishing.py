@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from onenode.apiserver.store.journal import Batch, Kept, NoJournal
+from onenode.apiserver.store.journal import Batch, JournalState, NoJournal
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import DEFAULT_LIMITS
 from onenode.apiserver.upkeep.namespace_furnishing import NamespaceFurnishing
@@ -154,7 +154,7 @@ class FullDisk(NoJournal):
 @pytest.mark.parametrize("seconds", [0.1, 10, 3000])
 async def test_what_could_not_be_written_is_written_when_it_can_be(seconds: float):
     disk, clock = FullDisk(), VirtualClock()
-    store = ObjectStore(disk, Kept(), DEFAULT_LIMITS)
+    store = ObjectStore(disk, JournalState(), DEFAULT_LIMITS)
     async with api_server_on(store, clock) as on:
         disk.full = True
         async with furnishing(on).running():
@@ -176,7 +176,7 @@ async def test_what_could_not_be_written_is_written_when_it_can_be(seconds: floa
 @pytest.mark.virtual_time
 async def test_a_retry_is_no_reason_not_to_stop():
     disk, clock = FullDisk(), VirtualClock()
-    store = ObjectStore(disk, Kept(), DEFAULT_LIMITS)
+    store = ObjectStore(disk, JournalState(), DEFAULT_LIMITS)
     async with api_server_on(store, clock) as on:
         disk.full = True
         began = clock.elapsed()

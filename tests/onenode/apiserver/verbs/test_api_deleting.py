@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onenode.apiserver.requests.request_options import DeletionOptions
-from onenode.apiserver.verbs.deletion_rules import Erase, Keep, deletion, is_over
+from onenode.apiserver.verbs.deletion_rules import KeepObject, RemoveObject, deletion, is_over
 from support.api.api_servers import TestServer, api_server
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -170,10 +170,10 @@ def test_deleting_again_never_brings_back_nor_lengthens(obj: dict, many: list[De
     for options in many:
         outcome = deletion(before, options, moment)
         after = outcome.object
-        if isinstance(outcome, Erase):
+        if isinstance(outcome, RemoveObject):
             assert set(after["metadata"].get("finalizers", [])) <= {"orphan"}  # seen last as it was stored
             return
-        assert isinstance(outcome, Keep)
+        assert isinstance(outcome, KeepObject)
         assert after["metadata"]["deletionTimestamp"]
         assert after["metadata"].get("finalizers") or after["metadata"]["deletionGracePeriodSeconds"] > 0
         assert not is_over(after)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onenode.apiserver.store.versions import Bounds, Limits
+from onenode.apiserver.store.versions import Limits, SizeLimits
 from orlop.testing.virtual_clock import VirtualClock
 from support.api.api_servers import TestServer, api_server
 
@@ -164,7 +164,7 @@ async def test_a_version_that_is_not_there_yet_is_waited_for_three_seconds():
 
 
 async def test_a_list_at_a_version_that_is_forgotten_is_expired():
-    async with api_server(limits=Limits(history=Bounds(1, 1 << 20))) as server:
+    async with api_server(limits=Limits(history=SizeLimits(1, 1 << 20))) as server:
         await make(server, "a", "b", "c")
         answer = await server.ask("GET", f"{MAPS}?resourceVersion=2&resourceVersionMatch=Exact")
         assert (answer.status, answer.body["reason"]) == (410, "Expired")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from onenode.apiserver.store.versions import Bounds, Limits
+from onenode.apiserver.store.versions import Limits, SizeLimits
 from orlop.testing.virtual_clock import VirtualClock
 from support.api.api_servers import TestServer, api_server
 
@@ -110,7 +110,7 @@ async def test_an_empty_state_ends_with_the_bookmark_too():
 
 
 async def test_a_version_that_is_forgotten_is_told_by_an_event():
-    async with api_server(limits=Limits(history=Bounds(2, 1 << 20))) as server:
+    async with api_server(limits=Limits(history=SizeLimits(2, 1 << 20))) as server:
         await make(server, *"abcdef")
         async with server.watch(f"{MAPS}?watch=true&resourceVersion=2") as watch:
             events = await watch.rest()
@@ -260,7 +260,7 @@ async def test_tables_name_their_columns_once():
 
 
 async def test_a_reader_that_stops_reading_is_cut_off_and_others_are_unharmed():
-    async with api_server(limits=Limits(unread=Bounds(10, 1 << 20))) as server:
+    async with api_server(limits=Limits(unread=SizeLimits(10, 1 << 20))) as server:
         version = await make(server, "a")
         path = f"{MAPS}?watch=true&resourceVersion={version}"
         async with server.watch(path) as slow, server.watch(path) as quick:

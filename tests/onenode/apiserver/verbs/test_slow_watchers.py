@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 
 from onenode.apiserver.access.access_rules import ADMIN, User
-from onenode.apiserver.store.versions import Bounds, Limits
+from onenode.apiserver.store.versions import Limits, SizeLimits
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 from support.api.api_edge import RawClient, edge, local_client, request
 from support.api.api_servers import TestServer, api_server
 from support.waiting import eventually
 
 PATH = "/api/v1/namespaces/default/configmaps"
-LIMITS = Limits(history=Bounds(1000, 8 << 20), unread=Bounds(20, 1 << 20))
+LIMITS = Limits(history=SizeLimits(1000, 8 << 20), unread=SizeLimits(20, 1 << 20))
 CHANGES = 150
 
 

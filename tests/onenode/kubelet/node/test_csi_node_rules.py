@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onenode.kubelet.node import csi_node_rules as rules
-from onenode.kubelet.node.csi_node_rules import NODE_ID_ANNOTATION, CannotStand, NodeFacts
+from onenode.kubelet.node.csi_node_rules import NODE_ID_ANNOTATION, CannotStand, DriverNodeInfo
 from orlop.kube import objects
 from orlop.kube.patch_application import apply_json_patch
 from orlop.kube.patches import JsonPatch
@@ -18,7 +18,7 @@ from orlop.kube.patches import JsonPatch
 NAMES = st.sampled_from(["a.e", "b.e", "c.e"])
 TOPOLOGY = st.dictionaries(st.sampled_from(["zone", "rack", "host"]), st.sampled_from(["1", "2"]), max_size=3)
 FACTS = st.builds(
-    NodeFacts,
+    DriverNodeInfo,
     node_id=st.sampled_from(["n1", "n2"]),
     topology=TOPOLOGY.map(lambda segments: tuple(sorted(segments.items()))),
     max_volumes=st.sampled_from([0, 1, 7, 2**31 - 1, 2**31, 2**62]),
@@ -45,7 +45,7 @@ def others(entries: Any, driver: str) -> Any:
 
 
 @given(nodes(), NAMES, FACTS)
-def test_a_driver_stands_on_the_node_with_all_else_as_it_was_or_collides(node: Any, driver: str, facts: NodeFacts):
+def test_a_driver_stands_on_the_node_with_all_else_as_it_was_or_collides(node: Any, driver: str, facts: DriverNodeInfo):
     labels = objects.labels(node)
     if any(labels.get(key, value) != value for key, value in facts.topology):
         with pytest.raises(CannotStand, match="detected topology value collision"):
@@ -73,7 +73,7 @@ def test_a_driver_that_goes_takes_its_entry_and_nothing_else(node: Any, driver: 
 
 
 @given(st.lists(st.tuples(NAMES, FACTS | st.none()), max_size=8))
-def test_a_csinode_has_the_last_word_of_each_driver(history: list[tuple[str, NodeFacts | None]]):
+def test_a_csinode_has_the_last_word_of_each_driver(history: list[tuple[str, DriverNodeInfo | None]]):
     csi_node = rules.new_csi_node({"metadata": {"name": "n", "uid": "u"}})
     for driver, facts in history:
         changed = (
@@ -93,7 +93,7 @@ def test_a_csinode_has_the_last_word_of_each_driver(history: list[tuple[str, Nod
 
 
 @given(st.lists(st.tuples(NAMES, FACTS), max_size=4), NAMES, st.integers(-1, 10))
-def test_a_new_limit_changes_nothing_but_the_limit(history: list[tuple[str, NodeFacts]], driver: str, limit: int):
+def test_a_new_limit_changes_nothing_but_the_limit(history: list[tuple[str, DriverNodeInfo]], driver: str, limit: int):
     csi_node = rules.new_csi_node({"metadata": {"name": "n", "uid": "u"}})
     for name, facts in history:
         csi_node = rules.with_driver(csi_node, name, facts) or csi_node
@@ -113,23 +113,23 @@ def test_an_annotation_that_cannot_be_read_is_somebody_else_s_and_stays(text: st
     node = {"metadata": {"name": "n", "annotations": {NODE_ID_ANNOTATION: text}}}
 
     with pytest.raises(CannotStand, match="mend it"):
-        rules.node_patch(node, "a.e", NodeFacts("n1"))
+        rules.node_patch(node, "a.e", DriverNodeInfo("n1"))
 
 
 @pytest.mark.parametrize("text", ["", "null", "{}"])
 def test_an_annotation_that_says_nothing_is_filled(text: str):
     node = {"metadata": {"name": "n", "annotations": {NODE_ID_ANNOTATION: text}}}
 
-    assert rules.node_ids(patched(node, rules.node_patch(node, "a.e", NodeFacts("n1")))) == {"a.e": "n1"}
+    assert rules.node_ids(patched(node, rules.node_patch(node, "a.e", DriverNodeInfo("n1")))) == {"a.e": "n1"}
 
 
 def test_a_driver_without_a_node_id_does_not_stand_anywhere():
     with pytest.raises(CannotStand, match="driverNodeID must not be empty"):
-        rules.node_patch({"metadata": {"name": "n"}}, "a.e", NodeFacts(""))
+        rules.node_patch({"metadata": {"name": "n"}}, "a.e", DriverNodeInfo(""))
 
 
 def test_empty_fields_that_a_server_writes_do_not_make_an_entry_another():
     entry = {"name": "a.e", "nodeID": "n1", "topologyKeys": None, "allocatable": {}}
     csi_node = {"metadata": {"name": "n"}, "spec": {"drivers": [entry]}}
 
-    assert rules.with_driver(csi_node, "a.e", NodeFacts("n1")) is None
+    assert rules.with_driver(csi_node, "a.e", DriverNodeInfo("n1")) is None

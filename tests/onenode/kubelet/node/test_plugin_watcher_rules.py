@@ -11,10 +11,10 @@ from onenode.kubelet.node.plugin_watcher_rules import (
     Accepted,
     Claim,
     Held,
-    Refused,
-    Seen,
-    Version,
-    Wait,
+    PathBackoff,
+    PluginVersion,
+    RegistrationRefused,
+    WatcherState,
     accept,
     after_failure,
     fixed_path,
@@ -26,16 +26,16 @@ from orlop.csi.driver_name import driver_name_problem
 
 PATHS = st.sampled_from(["/r/a", "/r/b", "/r/c"])
 SEEN = st.builds(
-    Seen,
+    WatcherState,
     sockets=st.dictionaries(PATHS, st.integers(1, 3)),
     held=st.dictionaries(PATHS, st.builds(Held, st.integers(1, 3), st.sampled_from(["x", "y"]))),
     busy=st.frozensets(PATHS),
-    waits=st.dictionaries(PATHS, st.builds(Wait, st.floats(0, 100), st.floats(0.5, 122))),
+    waits=st.dictionaries(PATHS, st.builds(PathBackoff, st.floats(0, 100), st.floats(0.5, 122))),
 )
 
 
 @given(SEEN, st.floats(0, 100))
-def test_no_path_is_touched_that_somebody_is_at_work_on_and_none_twice(seen: Seen, elapsed: float):
+def test_no_path_is_touched_that_somebody_is_at_work_on_and_none_twice(seen: WatcherState, elapsed: float):
     steps = next_steps(seen, elapsed)
     touched = [*steps.let_go, *steps.attempt]
 
@@ -44,7 +44,7 @@ def test_no_path_is_touched_that_somebody_is_at_work_on_and_none_twice(seen: See
 
 
 @given(SEEN, st.floats(0, 100))
-def test_what_is_held_and_there_as_it_was_is_left_alone(seen: Seen, elapsed: float):
+def test_what_is_held_and_there_as_it_was_is_left_alone(seen: WatcherState, elapsed: float):
     steps = next_steps(seen, elapsed)
     settled = {path for path, held in seen.held.items() if seen.sockets.get(path) == held.identity}
 
@@ -52,7 +52,7 @@ def test_what_is_held_and_there_as_it_was_is_left_alone(seen: Seen, elapsed: flo
 
 
 @given(SEEN, st.floats(0, 100))
-def test_a_socket_that_nobody_holds_is_tried_now_or_at_the_instant_that_is_told(seen: Seen, elapsed: float):
+def test_a_socket_that_nobody_holds_is_tried_now_or_at_the_instant_that_is_told(seen: WatcherState, elapsed: float):
     steps = next_steps(seen, elapsed)
     free = {path for path in seen.sockets if path not in seen.held and path not in seen.busy}
     left = free - set(steps.attempt)
@@ -73,10 +73,10 @@ def test_waits_double_from_half_a_second_to_two_minutes_and_two_seconds(failures
     assert wait.until == elapsed + wait.seconds
 
 
-def judgement(claim: Claim, registered: dict[str, Version]) -> Accepted | str:
+def judgement(claim: Claim, registered: dict[str, PluginVersion]) -> Accepted | str:
     try:
         return accept(claim, "/r/a", registered)
-    except Refused as refused:
+    except RegistrationRefused as refused:
         return str(refused)
 
 
@@ -105,8 +105,8 @@ def test_versions_are_read_as_go_reads_them(text: str, numbers: tuple[int, ...] 
 def test_versions_compare_as_numbers_with_zeros_at_the_end_for_nothing(pair: list[tuple[int, ...]]):
     padded = [(*numbers, 0, 0, 0, 0)[:4] for numbers in pair]
 
-    assert (Version(pair[0]) < Version(pair[1])) == (padded[0] < padded[1])
-    assert (Version(pair[0]) == Version(pair[1])) == (padded[0] == padded[1])
+    assert (PluginVersion(pair[0]) < PluginVersion(pair[1])) == (padded[0] < padded[1])
+    assert (PluginVersion(pair[0]) == PluginVersion(pair[1])) == (padded[0] == padded[1])
 
 
 def test_the_highest_version_of_the_interface_s_first_major_counts():
@@ -127,10 +127,10 @@ def test_any_claim_is_accepted_or_refused_with_a_sentence(versions: list[str], k
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=3), st.lists(st.integers(0, 3), min_size=2, max_size=3))
 def test_a_taken_name_is_given_to_a_higher_version_alone(mine: list[int], theirs: list[int]):
     claim = Claim("CSIPlugin", "a.b", "/s", (".".join(map(str, [1, *theirs])),))
-    present = Version((1, *mine))
+    present = PluginVersion((1, *mine))
     judged = judgement(claim, {"a.b": present})
 
-    assert isinstance(judged, str) == (not present < Version((1, *theirs)))
+    assert isinstance(judged, str) == (not present < PluginVersion((1, *theirs)))
     assert not isinstance(judged, str) or "already registered" in judged
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.host.payload_files import FileKind, FolderAccess
+from onenode.host.payload_files import FileKind, FolderPermissions
 from onenode.kubelet.node.downward_rules import NoValue, field_value, resource_value
 from onenode.kubelet.plain_volumes import plain_volumes_rules
 from onenode.kubelet.plain_volumes.payload_rules import (
-    Found,
     NoPayload,
+    PayloadObjects,
     References,
     TokenWish,
     payload_of,
@@ -48,12 +48,12 @@ def pod(**spec: Any) -> Object:
     return {"metadata": metadata, "spec": {"containers": [{"name": "main"}], **spec}}
 
 
-def config_map(*items: Object, data: Object | None = None, **source: Any) -> tuple[PlainVolume, Found]:
+def config_map(*items: Object, data: Object | None = None, **source: Any) -> tuple[PlainVolume, PayloadObjects]:
     volume = PlainVolume("v", PlainKind.CONFIG_MAP, {"name": "c", **({"items": items} if items else {}), **source})
-    return volume, Found({"c": {"data": data if data is not None else {"k": "text"}}})
+    return volume, PayloadObjects({"c": {"data": data if data is not None else {"k": "text"}}})
 
 
-def paths(of: Object, volume: PlainVolume, found: Found) -> dict[str, bytes]:
+def paths(of: Object, volume: PlainVolume, found: PayloadObjects) -> dict[str, bytes]:
     return {"/".join(names): file.content for names, file in payload_of(of, volume, found).items()}
 
 
@@ -103,7 +103,7 @@ KEYS = st.text("abc-._", min_size=1, max_size=6).filter(lambda key: not key.star
 def test_without_items_every_key_is_a_file(texts: dict[str, str], binaries: dict[str, bytes]):
     volume, _ = config_map()
     encoded = {key: base64.b64encode(value).decode() for key, value in binaries.items()}
-    found = Found({"c": {"data": texts, "binaryData": encoded}})
+    found = PayloadObjects({"c": {"data": texts, "binaryData": encoded}})
 
     expected = {**binaries, **{key: value.encode() for key, value in texts.items()}}
     assert paths(pod(), volume, found) == expected
@@ -114,7 +114,7 @@ def test_with_items_only_those_are_there_or_the_missing_key_is_named(keys: list[
     wanted = data.draw(st.lists(st.sampled_from([*keys, "nope"]), unique=True, min_size=1))
     items = [{"key": key, "path": f"d/{number}"} for number, key in enumerate(wanted)]
     volume = PlainVolume("v", PlainKind.SECRET, {"secretName": "s", "items": items, "optional": optional})
-    found = Found(secrets={"s": {"data": {key: base64.b64encode(key.encode()).decode() for key in keys}}})
+    found = PayloadObjects(secrets={"s": {"data": {key: base64.b64encode(key.encode()).decode() for key in keys}}})
     if "nope" in wanted and not optional:
         with pytest.raises(NoPayload, match=r"^references non-existent secret key: nope$"):
             payload_of(pod(), volume, found)
@@ -136,14 +136,14 @@ def test_modes_are_the_items_own_or_the_volumes():
 def test_what_is_optional_may_be_missing_but_not_unreadable():
     volume, _ = config_map(optional=True)
 
-    assert paths(pod(), volume, Found({"c": None})) == {}
+    assert paths(pod(), volume, PayloadObjects({"c": None})) == {}
     with pytest.raises(NoPayload, match="the server is away"):
-        payload_of(pod(), volume, Found({"c": Unread("the server is away")}))
+        payload_of(pod(), volume, PayloadObjects({"c": Unread("the server is away")}))
 
 
 def test_contents_are_in_no_representation():
     volume = PlainVolume("v", PlainKind.SECRET, {"secretName": "s"})
-    found = Found(secrets={"s": {"data": {"k": base64.b64encode(b"canary").decode()}}})
+    found = PayloadObjects(secrets={"s": {"data": {"k": base64.b64encode(b"canary").decode()}}})
 
     shown = repr(payload_of(pod(), volume, found)) + repr(found)
     assert "canary" not in shown
@@ -163,7 +163,7 @@ SOURCES: list[Object] = [
 def test_a_projected_volume_has_the_files_of_all_its_sources():
     volume = PlainVolume("v", PlainKind.PROJECTED, {"sources": SOURCES, "defaultMode": 0o640})
     wish = TokenWish("vault", 600)
-    found = Found({"c": {"data": {"k": "1"}}}, {"s": None}, {wish: "secret-token"})
+    found = PayloadObjects({"c": {"data": {"k": "1"}}}, {"s": None}, {wish: "secret-token"})
 
     assert references_of(volume) == References(frozenset({"c"}), frozenset({"s"}), frozenset({wish}))
     assert paths(pod(), volume, found) == {"token": b"secret-token", "k": b"1", "ns": b"ns"}
@@ -172,7 +172,7 @@ def test_a_projected_volume_has_the_files_of_all_its_sources():
 
 def test_all_that_is_missing_is_told_at_once():
     volume = PlainVolume("v", PlainKind.PROJECTED, {"sources": [*SOURCES, {"clusterTrustBundle": {"path": "x"}}]})
-    found = Found({"c": None}, {"s": None}, {TokenWish("vault", 600): Unread("forbidden")})
+    found = PayloadObjects({"c": None}, {"s": None}, {TokenWish("vault", 600): Unread("forbidden")})
 
     with pytest.raises(NoPayload) as refused:
         payload_of(pod(), volume, found)
@@ -273,13 +273,13 @@ def test_a_resource_that_is_not_there_is_told_in_kubelets_words(reference: Objec
 @pytest.mark.parametrize(
     ("source", "group", "access"),
     [
-        ({}, None, FolderAccess(0o777)),
-        ({"medium": "Memory"}, None, FolderAccess(0o1777)),
-        ({"mode": 0o700}, None, FolderAccess(0o700)),
-        ({}, 2000, FolderAccess(0o2777, 2000)),
+        ({}, None, FolderPermissions(0o777)),
+        ({"medium": "Memory"}, None, FolderPermissions(0o1777)),
+        ({"mode": 0o700}, None, FolderPermissions(0o700)),
+        ({}, 2000, FolderPermissions(0o2777, 2000)),
     ],
 )
-def test_an_empty_folder_is_everybodys_and_a_groups(source: Object, group: int | None, access: FolderAccess):
+def test_an_empty_folder_is_everybodys_and_a_groups(source: Object, group: int | None, access: FolderPermissions):
     context = {} if group is None else {"securityContext": {"fsGroup": group}}
 
     assert access_of(pod(**context), PlainVolume("v", PlainKind.EMPTY_DIR, source)) == access

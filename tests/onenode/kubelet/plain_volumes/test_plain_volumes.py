@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onenode.host.payload_files import FileKind, FolderAccess, HostPath
+from onenode.host.payload_files import FileKind, FolderPermissions, HostPath
 from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeSeams, VolumeSetUp
 from onenode.kubelet.plain_volumes.plain_volumes import plain_volumes
 from onenode.kubelet.plain_volumes.plain_volumes_rules import PlainKind, PlainVolume
@@ -257,8 +257,8 @@ async def test_a_group_and_a_user_get_what_they_need():
         await node.settle(2)
         payload = world.machine.payloads[folder(made, "projected", "v")]
 
-        assert world.machine.access_of[folder(made, "empty-dir", "disk")] == FolderAccess(0o2777, 2000)
-        assert world.machine.access_of[folder(made, "empty-dir", "ram")] == FolderAccess(0o3777, 2000)
+        assert world.machine.access_of[folder(made, "empty-dir", "disk")] == FolderPermissions(0o2777, 2000)
+        assert world.machine.access_of[folder(made, "empty-dir", "ram")] == FolderPermissions(0o3777, 2000)
         assert (payload["t",].mode, payload["t",].owner) == (0o600, 1000)
         assert (payload["a",].mode, payload["a",].owner) == (0o644, None)
 

@@ -10,7 +10,7 @@ import pytest
 
 from onenode.containers.container_request import Account, Command
 from onenode.kubelet.pods.container_runtime import ContainerRefused, RunningContainer
-from onenode.kubelet.pods.exec_session import ExecRequest, run_in_container
+from onenode.kubelet.pods.exec_session import ExecCommand, run_in_container
 from orlop.foundation.clock import SystemClock
 from support.kubelet.machine_pods import kubelet_in, nothing_left, shell
 
@@ -34,7 +34,7 @@ async def run(
             yield piece
 
     command = Command(("sh", "-c", script), account=account or Account())
-    request = ExecRequest(command, None if typed is None else typing(), output)
+    request = ExecCommand(command, None if typed is None else typing(), output)
     return await run_in_container(container, request, SystemClock()), printed["stdout"], printed["stderr"]
 
 
@@ -79,7 +79,7 @@ async def test_output_is_told_to_its_end_however_slowly_it_is_taken(folder: Path
             await may_go_on.wait()
             printed.append(len(piece))
 
-        request = ExecRequest(Command(("sh", "-c", "head -c 60000 /dev/zero; touch /done")), None, output)
+        request = ExecCommand(Command(("sh", "-c", "head -c 60000 /dev/zero; touch /done")), None, output)
         session = asyncio.create_task(run_in_container(container, request, SystemClock()))
         await run(container, "while [ ! -e /done ]; do sleep 0.01; done; sleep 0.1")
         may_go_on.set()
@@ -96,7 +96,7 @@ async def test_a_session_that_is_given_up_ends_its_command(folder: Path):
         async def output(_name: str, _piece: bytes) -> None:
             begun.set()
 
-        request = ExecRequest(
+        request = ExecCommand(
             Command(("sh", "-c", "echo on; exec tail -f /dev/null"), account=Account(7, 7)), None, output
         )
         session = asyncio.create_task(run_in_container(container, request, SystemClock()))
@@ -114,7 +114,7 @@ async def test_a_listener_who_has_left_is_no_failure_of_the_command(folder: Path
 
     async with kubelet_in(folder) as k:
         container = await k.containers.start(shell("sleep 1000"))
-        request = ExecRequest(Command(("sh", "-c", "echo hi; exit 5")), None, nobody_there)
+        request = ExecCommand(Command(("sh", "-c", "echo hi; exit 5")), None, nobody_there)
 
         assert await run_in_container(container, request, SystemClock()) == 5
 
@@ -122,6 +122,6 @@ async def test_a_listener_who_has_left_is_no_failure_of_the_command(folder: Path
 async def test_a_program_that_is_not_there_is_refused(folder: Path):
     async with kubelet_in(folder) as k:
         container = await k.containers.start(shell("sleep 1000"))
-        request = ExecRequest(Command(("nonsense",)), None, lambda *_: asyncio.sleep(0))
+        request = ExecCommand(Command(("nonsense",)), None, lambda *_: asyncio.sleep(0))
         with pytest.raises(ContainerRefused, match="executable file not found"):
             await run_in_container(container, request, SystemClock())

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from onenode.kubelet.pods.container_log_rules import LogOptions
 from onenode.kubelet.server.asked_rules import (
-    Asked,
-    ExecAsked,
-    HealthAsked,
-    LogsAsked,
+    ExecRequest,
+    HealthRequest,
+    KubeletRequest,
+    LogsRequest,
     NotAnswered,
-    PodsAsked,
-    SummaryAsked,
+    PodsRequest,
+    SummaryRequest,
     read_asked,
 )
 from onenode.kubelet.server.channel_rules import SPDY_REFUSED, V4, V5, NoUpgrade, agree
@@ -27,22 +27,22 @@ from support.kubelet.websocket_clients import ACCEPT, KEY
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 
 
-def asked(target: str, method: str = "GET") -> Asked:
+def asked(target: str, method: str = "GET") -> KubeletRequest:
     return read_asked(method, target, NOW)
 
 
-def logs(query: str) -> LogsAsked:
+def logs(query: str) -> LogsRequest:
     found = asked(f"/containerLogs/ns/p/c?{query}")
-    assert isinstance(found, LogsAsked)
+    assert isinstance(found, LogsRequest)
     return found
 
 
 def test_everything_has_its_path():
-    assert asked("/stats/summary") == SummaryAsked()
-    assert asked("/stats/summary/?only_cpu_and_memory=true") == SummaryAsked(of_volumes=False)
-    assert asked("/pods/") == PodsAsked()
-    assert asked("/healthz") == HealthAsked()
-    assert asked("/containerLogs/ns/p/c") == LogsAsked("ns", "p", "c", LogOptions(), follow=False, previous=False)
+    assert asked("/stats/summary") == SummaryRequest()
+    assert asked("/stats/summary/?only_cpu_and_memory=true") == SummaryRequest(of_volumes=False)
+    assert asked("/pods/") == PodsRequest()
+    assert asked("/healthz") == HealthRequest()
+    assert asked("/containerLogs/ns/p/c") == LogsRequest("ns", "p", "c", LogOptions(), follow=False, previous=False)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused(target: str, status: int, text: str):
 
 
 def test_only_commands_may_be_posted():
-    assert isinstance(asked("/exec/ns/p/c?command=x&output=1", "POST"), ExecAsked)
+    assert isinstance(asked("/exec/ns/p/c?command=x&output=1", "POST"), ExecRequest)
     with pytest.raises(NotAnswered) as caught:
         asked("/pods", "POST")
 
@@ -104,14 +104,14 @@ def test_only_commands_may_be_posted():
 def test_a_quoted_slash_is_a_part_of_a_name():
     found = asked("/containerLogs/ns/..%2F..%2Fetc/c")
 
-    assert isinstance(found, LogsAsked)
+    assert isinstance(found, LogsRequest)
     assert found.pod == "../../etc"
 
 
 def test_a_command_keeps_its_words():
     found = asked("/exec/ns/p/c?command=sh&command=-c&command=a+%26+b&input=1&output=1")
 
-    assert found == ExecAsked("ns", "p", "c", ("sh", "-c", "a & b"), stdin=True, stdout=True, stderr=False)
+    assert found == ExecRequest("ns", "p", "c", ("sh", "-c", "a & b"), stdin=True, stdout=True, stderr=False)
 
 
 @given(st.text(max_size=60))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onenode.kubelet.volumes import desired_volumes_rules as rules
-from onenode.kubelet.volumes.desired_volumes_rules import Found, PodDesire, Unread
+from onenode.kubelet.volumes.desired_volumes_rules import PodDesire, Unread, VolumeObjects
 from onenode.kubelet.volumes.volume_values import Lifecycle, VolumeMode
 from orlop.kube.objects import ObjectName
 
@@ -39,9 +39,9 @@ def volume(**spec: Any) -> Object:
     return {"metadata": {"name": "pv1"}, "spec": {"csi": source, "claimRef": {"uid": "cu"}, **spec}}
 
 
-def found(claimed: Any = None, persistent: Any = None, **driver: Any) -> Found:
+def found(claimed: Any = None, persistent: Any = None, **driver: Any) -> VolumeObjects:
     drivers = {"d.example": {"spec": driver}} if driver else {}
-    return Found({"c": claimed or claim()}, {"pv1": persistent or volume()}, drivers)
+    return VolumeObjects({"c": claimed or claim()}, {"pv1": persistent or volume()}, drivers)
 
 
 def error_of(desire: PodDesire) -> str:
@@ -169,9 +169,9 @@ def test_a_generic_ephemeral_volumes_claim_must_be_the_pods_own():
     foreign, own = claim(metadata={"name": "web-0-tmp"}), claim(metadata={"ownerReferences": [owner]})
 
     assert rules.claims_to_read(pod(ephemeral)) == ("web-0-tmp",)
-    refused = rules.desire_of(pod(ephemeral), Found({"web-0-tmp": foreign}, {"pv1": volume()}))
+    refused = rules.desire_of(pod(ephemeral), VolumeObjects({"web-0-tmp": foreign}, {"pv1": volume()}))
     assert error_of(refused) == "PVC ns1/web-0-tmp was not created for pod ns1/web-0 (pod is not owner)"
-    assert len(rules.desire_of(pod(ephemeral), Found({"web-0-tmp": own}, {"pv1": volume()})).mounts) == 1
+    assert len(rules.desire_of(pod(ephemeral), VolumeObjects({"web-0-tmp": own}, {"pv1": volume()})).mounts) == 1
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a\0b", "x" * 256])

@@ -13,10 +13,10 @@ from onenode.kubelet.volumes.reconcile_rules import (
     Forget,
     Mount,
     Operation,
+    StateOfWorld,
     Unmount,
     UnmountDevice,
     VerifyAttached,
-    World,
     attempt_of,
     plan,
 )
@@ -53,46 +53,46 @@ def mounted(pod: str, state: MountState = MountState.MOUNTED, **options: Any) ->
     return ActualMount(pod, SPEC, state, **options)
 
 
-def planned(world: World, now: float = 0.0) -> list[Operation]:
+def planned(world: StateOfWorld, now: float = 0.0) -> list[Operation]:
     return list(plan(world, now).operations)
 
 
 def test_a_volume_that_is_wanted_is_verified_first_and_mounted_then():
-    assert planned(World(desired(v="a"), {})) == [VerifyAttached("v")]
-    assert planned(World(desired(v="a"), {"v": actual(Device.NOT_MOUNTED)})) == [Mount("v", "a")]
-    assert planned(World(desired(v="a"), {"v": actual(a=mounted("a"))})) == []
+    assert planned(StateOfWorld(desired(v="a"), {})) == [VerifyAttached("v")]
+    assert planned(StateOfWorld(desired(v="a"), {"v": actual(Device.NOT_MOUNTED)})) == [Mount("v", "a")]
+    assert planned(StateOfWorld(desired(v="a"), {"v": actual(a=mounted("a"))})) == []
 
 
 def test_what_is_uncertain_is_mounted_anew_and_what_is_to_be_republished_too():
     uncertain = {"v": actual(a=mounted("a", MountState.UNCERTAIN))}
     again = {"v": actual(a=mounted("a", remount_required=True))}
 
-    assert planned(World(desired(v="a"), uncertain)) == [Mount("v", "a")]
-    assert planned(World(desired(v="a"), again)) == [Mount("v", "a")]
+    assert planned(StateOfWorld(desired(v="a"), uncertain)) == [Mount("v", "a")]
+    assert planned(StateOfWorld(desired(v="a"), again)) == [Mount("v", "a")]
 
 
 def test_nothing_is_unmounted_before_it_may_be():
     world = {"v": actual(a=mounted("a")), "w": ActualVolume("w", SPEC, Device.UNCERTAIN)}
 
-    assert planned(World({}, world)) == []
-    assert planned(World({}, world, may_unmount=True)) == [Unmount("v", "a"), UnmountDevice("w")]
+    assert planned(StateOfWorld({}, world)) == []
+    assert planned(StateOfWorld({}, world, may_unmount=True)) == [Unmount("v", "a"), UnmountDevice("w")]
 
 
 def test_a_pod_of_which_not_all_is_known_keeps_what_it_has():
-    world = World({}, {"v": actual(a=mounted("a"))}, unresolved={"a"}, may_unmount=True)
+    world = StateOfWorld({}, {"v": actual(a=mounted("a"))}, unresolved={"a"}, may_unmount=True)
 
     assert planned(world) == []
 
 
 def test_a_volume_without_pods_is_unstaged_then_forgotten():
-    assert planned(World({}, {"v": actual()}, may_unmount=True)) == [UnmountDevice("v")]
-    assert planned(World({}, {"v": actual(Device.UNCERTAIN)}, may_unmount=True)) == [UnmountDevice("v")]
-    assert planned(World({}, {"v": actual(Device.NOT_MOUNTED)}, may_unmount=True)) == [Forget("v")]
+    assert planned(StateOfWorld({}, {"v": actual()}, may_unmount=True)) == [UnmountDevice("v")]
+    assert planned(StateOfWorld({}, {"v": actual(Device.UNCERTAIN)}, may_unmount=True)) == [UnmountDevice("v")]
+    assert planned(StateOfWorld({}, {"v": actual(Device.NOT_MOUNTED)}, may_unmount=True)) == [Forget("v")]
 
 
 def test_an_unmount_that_is_held_back_lets_another_pods_mount_go_first():
     failures = {"v": backoff.after_failure((), attempt_of(Unmount("v", "a")), 0.0)}
-    world = World(desired(v="b"), {"v": actual(a=mounted("a"))}, may_unmount=True, failures=failures)
+    world = StateOfWorld(desired(v="b"), {"v": actual(a=mounted("a"))}, may_unmount=True, failures=failures)
 
     found = plan(world, 0.1)
 
@@ -104,7 +104,7 @@ states = st.none() | st.builds(mounted, st.just("a"), st.sampled_from(MountState
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> StateOfWorld:
     wants = {
         volume: {pod: wanted(volume, pod) for pod in draw(st.sets(st.sampled_from(PODS)))}
         for volume in draw(st.sets(st.sampled_from(VOLUMES)))
@@ -114,7 +114,7 @@ def worlds(draw: st.DrawFn) -> World:
         found = {pod: draw(states) for pod in PODS}
         mounts = {pod: ActualMount(pod, SPEC, it.state, it.remount_required) for pod, it in found.items() if it}
         volumes[volume] = ActualVolume(volume, SPEC, draw(st.sampled_from(Device)), mounts)
-    return World(
+    return StateOfWorld(
         wants,
         volumes,
         draw(st.sets(st.sampled_from(VOLUMES))),
@@ -124,7 +124,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 @given(worlds())
-def test_there_is_at_most_one_operation_for_each_volume_and_none_for_a_busy_one(world: World):
+def test_there_is_at_most_one_operation_for_each_volume_and_none_for_a_busy_one(world: StateOfWorld):
     counted = Counter(operation.volume for operation in planned(world))
 
     assert all(count == 1 for count in counted.values())
@@ -132,7 +132,7 @@ def test_there_is_at_most_one_operation_for_each_volume_and_none_for_a_busy_one(
 
 
 @given(worlds())
-def test_what_somebody_wants_is_never_taken_away(world: World):
+def test_what_somebody_wants_is_never_taken_away(world: StateOfWorld):
     for operation in planned(world):
         pods = world.desired.get(operation.volume, {})
         if isinstance(operation, Unmount):
@@ -144,12 +144,12 @@ def test_what_somebody_wants_is_never_taken_away(world: World):
 
 
 @given(worlds())
-def test_taking_away_waits_for_all_that_is_wanted_to_be_known(world: World):
+def test_taking_away_waits_for_all_that_is_wanted_to_be_known(world: StateOfWorld):
     if not world.may_unmount:
         assert not [one for one in planned(world) if isinstance(one, Unmount | UnmountDevice | Forget)]
 
 
-def carried_out(world: World, operation: Operation) -> World:
+def carried_out(world: StateOfWorld, operation: Operation) -> StateOfWorld:
     """As if it had succeeded."""
     volumes = dict(world.actual)
     match operation:
@@ -166,12 +166,12 @@ def carried_out(world: World, operation: Operation) -> World:
             volumes[name] = ActualVolume(name, SPEC)
         case Forget(name):
             del volumes[name]
-    return World(world.desired, volumes, may_unmount=True)
+    return StateOfWorld(world.desired, volumes, may_unmount=True)
 
 
 @given(worlds())
-def test_doing_what_is_planned_ends_with_exactly_what_is_wanted(world: World):
-    now = World(world.desired, world.actual, may_unmount=True)
+def test_doing_what_is_planned_ends_with_exactly_what_is_wanted(world: StateOfWorld):
+    now = StateOfWorld(world.desired, world.actual, may_unmount=True)
     for _ in range(40):
         operations = planned(now)
         if not operations:

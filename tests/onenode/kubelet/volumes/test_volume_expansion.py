@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.kubelet.volumes.steps.expansion_rules import Ask, Done, NotNow, claim_facts, decide, failed, finished
+from onenode.kubelet.volumes.steps.expansion_rules import (
+    AlreadyExpanded,
+    ExpandOnNode,
+    NotNow,
+    claim_facts,
+    decide,
+    failed,
+    finished,
+)
 from onenode.kubelet.volumes.volume_values import ClaimFacts
 from orlop.foundation.quantity import Quantity
 from orlop.kube.client import MergePatch
@@ -372,15 +380,15 @@ NAME = ObjectName("default", "c")
 @pytest.mark.parametrize(
     ("facts", "decision"),
     [
-        ({}, Ask(TWO, is_older=True)),
-        ({"size": TWO}, Ask(TWO, is_older=True, is_told=True)),
+        ({}, ExpandOnNode(TWO, is_older=True)),
+        ({"size": TWO}, ExpandOnNode(TWO, is_older=True, is_told=True)),
         ({"allocated": TWO}, NotNow()),
-        ({"allocated": TWO, "resize_status": "NodeResizePending"}, Ask(TWO)),
-        ({"allocated": TWO, "resize_status": "NodeResizeInProgress"}, Ask(TWO)),
+        ({"allocated": TWO, "resize_status": "NodeResizePending"}, ExpandOnNode(TWO)),
+        ({"allocated": TWO, "resize_status": "NodeResizeInProgress"}, ExpandOnNode(TWO)),
         ({"allocated": TWO, "resize_status": "NodeResizeInfeasible"}, NotNow()),
-        ({"allocated": TWO, "size": TWO}, Done()),
-        ({"allocated": TWO, "size": TWO, "is_for_many_nodes": True}, Ask(TWO, is_told=True)),
-        ({"allocated": TWO, "size": TWO, "is_for_many_nodes": True, "is_not_required": True}, Done()),
+        ({"allocated": TWO, "size": TWO}, AlreadyExpanded()),
+        ({"allocated": TWO, "size": TWO, "is_for_many_nodes": True}, ExpandOnNode(TWO, is_told=True)),
+        ({"allocated": TWO, "size": TWO, "is_for_many_nodes": True, "is_not_required": True}, AlreadyExpanded()),
         ({"allocated": TWO, "is_for_many_nodes": True}, NotNow()),
     ],
 )

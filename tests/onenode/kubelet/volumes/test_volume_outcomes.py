@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onenode.kubelet.volumes import reconcile_rules as backoff
 from onenode.kubelet.volumes.reconcile_rules import Attempt, Failures
 from onenode.kubelet.volumes.steps.outcome_rules import (
-    Failure,
+    FailureKind,
     MountChange,
     after_failed_publish,
     after_failed_stage,
@@ -25,13 +25,13 @@ NOT_FINAL = {Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.RESO
 
 @pytest.mark.parametrize("code", sorted(ERROR_OF_CODE))
 def test_five_codes_leave_it_open_and_all_others_are_final(code: Code):
-    expected = Failure.NOT_FINAL if code in NOT_FINAL else Failure.FINAL
+    expected = FailureKind.NOT_FINAL if code in NOT_FINAL else FailureKind.FINAL
 
     assert failure_of_call(ERROR_OF_CODE[code]("x")) is expected
 
 
 def test_what_is_no_answer_of_a_driver_is_not_final():
-    assert failure_of_call(TimeoutError()) is Failure.NOT_FINAL
+    assert failure_of_call(TimeoutError()) is FailureKind.NOT_FINAL
 
 
 def test_a_drivers_error_is_told_as_go_tells_it():
@@ -44,41 +44,41 @@ mounts = st.none() | st.builds(
 )
 
 
-@given(before=mounts, failure=st.sampled_from(Failure), is_mounted=st.booleans())
+@given(before=mounts, failure=st.sampled_from(FailureKind), is_mounted=st.booleans())
 def test_nothing_that_may_be_mounted_is_ever_forgotten_or_removed(
-    *, before: ActualMount | None, failure: Failure, is_mounted: bool
+    *, before: ActualMount | None, failure: FailureKind, is_mounted: bool
 ):
     outcome = after_failed_publish(before, failure, is_mounted=is_mounted)
 
-    if failure is not Failure.FINAL or is_mounted:
+    if failure is not FailureKind.FINAL or is_mounted:
         assert outcome.change is not MountChange.DROP
         assert not outcome.remove_folders
     if before is not None and (before.state is MountState.MOUNTED or before.reconstructed):
         assert outcome.change is MountChange.KEEP
-    if failure is Failure.NOT_FINAL and before is None:
+    if failure is FailureKind.NOT_FINAL and before is None:
         assert outcome.change is MountChange.UNCERTAIN
     assert outcome.remove_folders == (outcome.change is MountChange.DROP)
 
 
 @given(
     before=st.sampled_from(Device),
-    failure=st.sampled_from(Failure),
+    failure=st.sampled_from(FailureKind),
     reconstructed=st.booleans(),
     is_mounted=st.booleans(),
 )
 def test_staging_is_believed_not_to_have_happened_only_after_a_final_error(
-    *, before: Device, failure: Failure, reconstructed: bool, is_mounted: bool
+    *, before: Device, failure: FailureKind, reconstructed: bool, is_mounted: bool
 ):
     outcome = after_failed_stage(before, failure, reconstructed=reconstructed, is_mounted=is_mounted)
 
     if outcome.remove_folders:
-        assert failure is Failure.FINAL
+        assert failure is FailureKind.FINAL
         assert not is_mounted
         assert not reconstructed
         assert outcome.device is Device.NOT_MOUNTED
-    if failure is Failure.TRANSIENT or before is Device.MOUNTED:
+    if failure is FailureKind.TRANSIENT or before is Device.MOUNTED:
         assert outcome.device is before
-    if failure is Failure.NOT_FINAL and before is Device.NOT_MOUNTED:
+    if failure is FailureKind.NOT_FINAL and before is Device.NOT_MOUNTED:
         assert outcome.device is Device.UNCERTAIN
 
 

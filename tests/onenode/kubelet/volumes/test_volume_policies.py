@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onenode.kubelet.volumes.steps.csi_request_rules import DriverFacts, StepFacts, driver_facts
+from onenode.kubelet.volumes.steps.csi_request_rules import CsiDriverFacts, StepFacts, driver_facts
 from onenode.kubelet.volumes.steps.fs_group import NoPolicy, check_policy, group_to_apply
 from onenode.kubelet.volumes.steps.mount_preconditions import is_allowed_on
 from onenode.kubelet.volumes.volume_values import DesiredMount, Lifecycle, PodFacts, VolumeSpec, attachment_name
@@ -27,7 +27,7 @@ MANY = replace(ONCE, access_modes=("ReadWriteMany",))
 
 def applied(spec: VolumeSpec, policy: str, *capabilities: str, pod: PodFacts = POD, **options: Any) -> bool:
     mount = DesiredMount("v", spec, pod, ("x",), **options)
-    return group_to_apply(mount, StepFacts(frozenset(capabilities), DriverFacts(fs_group_policy=policy))) is not None
+    return group_to_apply(mount, StepFacts(frozenset(capabilities), CsiDriverFacts(fs_group_policy=policy))) is not None
 
 
 DEFAULT = "ReadWriteOnceWithFSType"

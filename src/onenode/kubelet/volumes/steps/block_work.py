@@ -32,7 +32,7 @@ from onenode.kubelet.volumes.steps.expansion_work import ExpansionWork
 from onenode.kubelet.volumes.steps.mount_folders import MountFolders
 from onenode.kubelet.volumes.steps.mount_preconditions import Attachments, MountChecks
 from onenode.kubelet.volumes.steps.outcome_rules import (
-    Failure,
+    FailureKind,
     MountChange,
     NotPrepared,
     StepFailed,
@@ -187,11 +187,11 @@ class BlockMapWork:
     def _not_mapped(self, mount: DesiredMount, error: HostError) -> StepFailed:
         if error.errno == errno.ENOTBLK:
             why = texts.no_device(mount.spec.driver, str(error))
-            return StepFailed(texts.MAP_BLOCK_VOLUME, why, Failure.NOT_FINAL)
+            return StepFailed(texts.MAP_BLOCK_VOLUME, why, FailureKind.NOT_FINAL)
         if error.errno == errno.ENOENT:
             path = self._seams.host.path_of(volume_paths.block_publish(mount.spec.name, mount.pod.uid))
-            return StepFailed(texts.EVAL_LINKS, texts.nothing_to_resolve(path), Failure.NOT_FINAL)
-        return StepFailed(texts.MAP_BLOCK_VOLUME, str(error), Failure.NOT_FINAL)
+            return StepFailed(texts.EVAL_LINKS, texts.nothing_to_resolve(path), FailureKind.NOT_FINAL)
+        return StepFailed(texts.MAP_BLOCK_VOLUME, str(error), FailureKind.NOT_FINAL)
 
     async def _publish_failed(self, mount: DesiredMount, error: StepFailed) -> None:
         host, name, pod_uid = self._seams.host, mount.spec.name, mount.pod.uid
@@ -313,4 +313,4 @@ class BlockUnmapWork:
         try:
             await self._seams.in_thread(work)
         except HostError as error:
-            raise StepFailed(prefix, str(error), Failure.NOT_FINAL) from None
+            raise StepFailed(prefix, str(error), FailureKind.NOT_FINAL) from None

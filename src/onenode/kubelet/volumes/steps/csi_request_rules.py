@@ -16,7 +16,7 @@ from orlop.csi.proto import csi_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class DriverFacts:
+class CsiDriverFacts:
     exists: bool = False
     attach_required: bool = True
     pod_info_on_mount: bool = False
@@ -28,11 +28,11 @@ class DriverFacts:
     tokens_in_secrets: bool = False
 
 
-def driver_facts(driver: Mapping[str, Any] | None) -> DriverFacts:
+def driver_facts(driver: Mapping[str, Any] | None) -> CsiDriverFacts:
     if driver is None:
-        return DriverFacts()
+        return CsiDriverFacts()
     spec = driver.get("spec") or {}
-    return DriverFacts(
+    return CsiDriverFacts(
         exists=True,
         attach_required=spec.get("attachRequired") is not False,
         pod_info_on_mount=spec.get("podInfoOnMount") is True,
@@ -51,18 +51,18 @@ MOUNT_GROUP: Final = "VOLUME_MOUNT_GROUP"
 PREFIX: Final = "csi.storage.k8s.io/"
 TOKENS: Final = f"{PREFIX}serviceAccount.tokens"
 
-Mode = csi_pb2.VolumeCapability.AccessMode.Mode
+AccessMode = csi_pb2.VolumeCapability.AccessMode.Mode
 READ_WRITE_ONCE: Final = "ReadWriteOnce"
 MODES: Final[Mapping[str, Any]] = {
-    READ_WRITE_ONCE: Mode.SINGLE_NODE_WRITER,
-    "ReadWriteOncePod": Mode.SINGLE_NODE_WRITER,
-    "ReadOnlyMany": Mode.MULTI_NODE_READER_ONLY,
-    "ReadWriteMany": Mode.MULTI_NODE_MULTI_WRITER,
+    READ_WRITE_ONCE: AccessMode.SINGLE_NODE_WRITER,
+    "ReadWriteOncePod": AccessMode.SINGLE_NODE_WRITER,
+    "ReadOnlyMany": AccessMode.MULTI_NODE_READER_ONLY,
+    "ReadWriteMany": AccessMode.MULTI_NODE_MULTI_WRITER,
 }
 MODES_OF_MULTI_WRITERS: Final[Mapping[str, Any]] = {
     **MODES,
-    READ_WRITE_ONCE: Mode.SINGLE_NODE_MULTI_WRITER,
-    "ReadWriteOncePod": Mode.SINGLE_NODE_SINGLE_WRITER,
+    READ_WRITE_ONCE: AccessMode.SINGLE_NODE_MULTI_WRITER,
+    "ReadWriteOncePod": AccessMode.SINGLE_NODE_SINGLE_WRITER,
 }
 
 
@@ -71,7 +71,7 @@ class StepFacts:
     """What was read for one step: never printed, since it holds secrets."""
 
     capabilities: frozenset[str]
-    driver: DriverFacts = field(default_factory=DriverFacts)
+    driver: CsiDriverFacts = field(default_factory=CsiDriverFacts)
     publish_context: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     tokens: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -180,4 +180,4 @@ def _access_mode(spec: VolumeSpec, capabilities: frozenset[str]) -> Any:
     """The first of a PV's alone; an inline volume, and a PV that names none, is read and written by one node."""
     table = MODES_OF_MULTI_WRITERS if MULTI_WRITER in capabilities else MODES
     named = spec.access_modes[0] if spec.access_modes else READ_WRITE_ONCE
-    return table.get(named, Mode.UNKNOWN)
+    return table.get(named, AccessMode.UNKNOWN)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from onenode.kubelet.volumes.volume_values import NOTHING, ClaimFacts, Seen
+from onenode.kubelet.volumes.volume_values import NOTHING, ApiObject, ClaimFacts
 from orlop.csi.error_codes import Code
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 from orlop.kube import objects
@@ -27,25 +27,28 @@ STORAGE: Final = "storage"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The node need do nothing more for the size that the volume has."""
+class AlreadyExpanded:
+    """No expansion is needed on this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """It is somebody else's turn, or nobody's any more."""
+    """Another component acts first, or the expansion has failed for good."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """The driver, for this size. `is_older`: of a resizer that says nothing; `is_told`: the claim has the size."""
+class ExpandOnNode:
+    """Call NodeExpandVolume with `size`.
+
+    `is_older`: the resizer writes no progress into the claim. `is_told`: the claim's status shows the size already.
+    """
 
     size: Quantity
     is_older: bool = False
     is_told: bool = False
 
 
-Decision: TypeAlias = Done | NotNow | Ask
+Decision: TypeAlias = AlreadyExpanded | NotNow | ExpandOnNode
 
 
 # ---- whether ---------------------------------------------------------------------------------------------------------
@@ -53,14 +56,14 @@ Decision: TypeAlias = Done | NotNow | Ask
 
 def decide(claim: ClaimFacts, volume_size: Quantity) -> Decision:
     if not claim.resize_status and claim.allocated is None:
-        return Ask(volume_size, is_older=True, is_told=claim.size >= volume_size)
+        return ExpandOnNode(volume_size, is_older=True, is_told=claim.size >= volume_size)
     wanted = claim.allocated or NOTHING
     is_told = claim.size >= wanted and not claim.resize_status
     if is_told and claim.is_for_many_nodes and not claim.is_not_required:
-        return Ask(wanted, is_told=True)
+        return ExpandOnNode(wanted, is_told=True)
     if claim.resize_status in {PENDING, IN_PROGRESS}:
-        return Ask(wanted)
-    return Done() if is_told else NotNow()
+        return ExpandOnNode(wanted)
+    return AlreadyExpanded() if is_told else NotNow()
 
 
 def is_worth_a_try(claim: ClaimFacts | None, volume_size: Quantity | None, known: Quantity | None) -> bool:
@@ -77,7 +80,7 @@ def is_due_at_mount(claim: ClaimFacts | None, volume_size: Quantity | None) -> b
 # ---- reading a claim -------------------------------------------------------------------------------------------------
 
 
-def claim_facts(claim: Seen) -> ClaimFacts:
+def claim_facts(claim: ApiObject) -> ClaimFacts:
     status, spec = claim.get("status") or {}, claim.get("spec") or {}
     annotations = (claim.get("metadata") or {}).get("annotations") or {}
     allocated = status.get("allocatedResources")
@@ -105,12 +108,12 @@ def storage_of(resources: Mapping[str, Any] | None) -> Quantity | None:
 # ---- what the claim is told ------------------------------------------------------------------------------------------
 
 
-def begun(claim: Seen) -> dict[str, Any]:
+def begun(claim: ApiObject) -> dict[str, Any]:
     """A merge patch of its status, refused when somebody else wrote since."""
     return _patch(claim, {"allocatedResourceStatuses": {STORAGE: IN_PROGRESS}}, is_guarded=True)
 
 
-def finished(claim: Seen, size: Quantity) -> dict[str, Any]:
+def finished(claim: ApiObject, size: Quantity) -> dict[str, Any]:
     kept = [one for one in _conditions(claim) if one.get("type") not in RESIZE_CONDITIONS]
     statuses = (claim.get("status") or {}).get("allocatedResourceStatuses") or {}
     status = {
@@ -121,7 +124,7 @@ def finished(claim: Seen, size: Quantity) -> dict[str, Any]:
     return _patch(claim, status, is_guarded=True)
 
 
-def failed(claim: Seen, why: str, now: str, *, is_infeasible: bool) -> dict[str, Any]:
+def failed(claim: ApiObject, why: str, now: str, *, is_infeasible: bool) -> dict[str, Any]:
     """A condition that is there already stays as it is."""
     conditions = [*_conditions(claim)]
     condition = {
@@ -139,11 +142,11 @@ def failed(claim: Seen, why: str, now: str, *, is_infeasible: bool) -> dict[str,
     return _patch(claim, status, is_guarded=False)
 
 
-def _patch(claim: Seen, status: Mapping[str, Any], *, is_guarded: bool) -> dict[str, Any]:
+def _patch(claim: ApiObject, status: Mapping[str, Any], *, is_guarded: bool) -> dict[str, Any]:
     metadata = claim.get("metadata") or {}
     guard = {"uid": metadata.get("uid")} | ({"resourceVersion": metadata.get("resourceVersion")} if is_guarded else {})
     return {"metadata": guard, "status": dict(status)}
 
 
-def _conditions(claim: Seen) -> Sequence[Mapping[str, Any]]:
+def _conditions(claim: ApiObject) -> Sequence[Mapping[str, Any]]:
     return (claim.get("status") or {}).get("conditions") or ()

@@ -20,8 +20,8 @@ from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps import expansion_rules as rules
 from onenode.kubelet.volumes.steps.csi_request_rules import StepFacts
 from onenode.kubelet.volumes.steps.driver_calls import read_secret, talk_with
-from onenode.kubelet.volumes.steps.expansion_rules import Ask, Done, NotNow
-from onenode.kubelet.volumes.steps.outcome_rules import Failure, NotPrepared, StepFailed
+from onenode.kubelet.volumes.steps.expansion_rules import AlreadyExpanded, ExpandOnNode, NotNow
+from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, NotPrepared, StepFailed
 from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
 from onenode.kubelet.volumes.volume_values import NOTHING, DesiredMount, VolumeMode
 from orlop.csi.error_codes import Code
@@ -67,7 +67,7 @@ class ExpansionWork:
         try:
             await self._expand(mount, prefix, staging)
         except StepFailed as error:
-            raise StepFailed(prefix, error.why, Failure.NOT_FINAL) from None
+            raise StepFailed(prefix, error.why, FailureKind.NOT_FINAL) from None
 
     async def in_use(self, mount: DesiredMount) -> None:
         """NotPrepared: it is not this node's turn."""
@@ -84,13 +84,13 @@ class ExpansionWork:
         match decision:
             case NotNow():
                 return False
-            case Done():
+            case AlreadyExpanded():
                 self._actual.set_size(mount.volume, _size_of(mount))
                 return True
-            case Ask():
+            case ExpandOnNode():
                 return await self._ask(_Step(mount, claim, prefix, staging), decision)
 
-    async def _ask(self, step: _Step, ask: Ask) -> bool:
+    async def _ask(self, step: _Step, ask: ExpandOnNode) -> bool:
         if not ask.is_older and not ask.is_told:
             step = await self._begun(step)
         try:
@@ -150,7 +150,7 @@ class ExpansionWork:
         claim = await self._write(step, rules.begun(step.claim), "")
         return _Step(step.mount, claim, step.prefix, step.staging)
 
-    async def _finished(self, step: _Step, ask: Ask) -> None:
+    async def _finished(self, step: _Step, ask: ExpandOnNode) -> None:
         note = texts.expanded(step.mount.spec.name, self._seams.node)
         self._tell(step.mount, step.claim, note, is_warning=False)
         if not ask.is_told:
@@ -158,7 +158,7 @@ class ExpansionWork:
             await self._write(step, rules.finished(step.claim, ask.size), words)
         self._actual.set_size(step.mount.volume, max(ask.size, _size_of(step.mount)))
 
-    async def _failed(self, step: _Step, ask: Ask, error: StepFailed) -> StepFailed:
+    async def _failed(self, step: _Step, ask: ExpandOnNode, error: StepFailed) -> StepFailed:
         """What is to be raised: the claim has been told, as well as that can be done."""
         is_infeasible = error.code in rules.INFEASIBLE_CODES
         words = texts.not_expanded(error.why, is_infeasible=is_infeasible) if error.code else error.why
@@ -170,7 +170,7 @@ class ExpansionWork:
             self._actual.note_failed_expansion(step.mount.volume)
         return told
 
-    async def _give_up(self, step: _Step, ask: Ask, error: StepFailed) -> None:
+    async def _give_up(self, step: _Step, ask: ExpandOnNode, error: StepFailed) -> None:
         """Not while it is in use; the pod goes on with the size there is."""
         self._actual.stop_expanding(step.mount.volume)
         words = texts.not_expanded(error.why, is_infeasible=False)

@@ -17,7 +17,7 @@ from onenode.kubelet.volumes import volume_paths
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.csi_request_rules import MOUNT_GROUP, StepFacts
 from onenode.kubelet.volumes.steps.event_texts import PLUGIN
-from onenode.kubelet.volumes.steps.outcome_rules import Failure, StepFailed
+from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, StepFailed
 from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
 from onenode.kubelet.volumes.volume_values import DesiredMount
 from orlop.foundation.runtime import Runtime
@@ -80,7 +80,7 @@ class FsGroup:
             await self._telling(mount, report, self._seams.in_thread(work))
         except HostError as error:
             why = f"applyFSGroup failed for vol {mount.spec.handle}: {error}"
-            raise StepFailed(texts.SET_UP, why, Failure.NOT_FINAL) from None
+            raise StepFailed(texts.SET_UP, why, FailureKind.NOT_FINAL) from None
         finally:
             stop.set()
         self._log_remarks(mount, report)

@@ -21,14 +21,14 @@ from onenode.kubelet.volumes.steps import csi_request_rules as requests
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps import volume_data
 from onenode.kubelet.volumes.steps.block_work import BlockMapWork
-from onenode.kubelet.volumes.steps.csi_request_rules import DriverFacts, StepFacts, driver_facts
+from onenode.kubelet.volumes.steps.csi_request_rules import CsiDriverFacts, StepFacts, driver_facts
 from onenode.kubelet.volumes.steps.driver_calls import DriverTalk, read_secret, talk_with
 from onenode.kubelet.volumes.steps.expansion_work import ExpansionWork
 from onenode.kubelet.volumes.steps.fs_group import FsGroup, NoPolicy, check_policy, group_to_apply
 from onenode.kubelet.volumes.steps.mount_folders import MountFolders
 from onenode.kubelet.volumes.steps.mount_preconditions import Attachments, MountChecks
 from onenode.kubelet.volumes.steps.outcome_rules import (
-    Failure,
+    FailureKind,
     MountChange,
     StepFailed,
     after_failed_publish,
@@ -170,7 +170,7 @@ class MountWork:
         path = self._seams.host.path_of(target)
         if not await self._folders.is_there(target):
             why = texts.nothing_there(mount.spec.driver, path)
-            raise StepFailed(texts.SET_UP, why, Failure.NOT_FINAL)
+            raise StepFailed(texts.SET_UP, why, FailureKind.NOT_FINAL)
         if not await self._folders.is_mounted(target):
             note = texts.not_a_mount(mount.spec.name, mount.spec.driver, path)
             self._seams.events.warning(reference_to(mount.pod), texts.NOT_A_MOUNT, note)
@@ -191,7 +191,7 @@ class MountWork:
                 pass
 
 
-def _check_lifecycle(mount: DesiredMount, about: DriverFacts) -> None:
+def _check_lifecycle(mount: DesiredMount, about: CsiDriverFacts) -> None:
     mode = mount.spec.lifecycle.value
     if not about.exists and mount.spec.is_inline:
         raise StepFailed(texts.SET_UP, texts.unsupported_mode(mode, mount.spec.driver, None))

@@ -17,7 +17,7 @@ from onenode.kubelet.volumes.volume_values import ActualMount, Device, MountStat
 from orlop.csi.error_codes import Code, CsiError, is_final
 
 
-class Failure(Enum):
+class FailureKind(Enum):
     TRANSIENT = "nothing was asked of the driver"
     NOT_FINAL = "it may have happened, or may still happen"
     FINAL = "the driver says that it did not happen"
@@ -44,25 +44,25 @@ class MountOutcome:
 UNCHANGED: Final = MountOutcome(MountChange.KEEP)
 
 
-def failure_of_call(error: BaseException) -> Failure:
+def failure_of_call(error: BaseException) -> FailureKind:
     """Of an RPC that was made; whatever is no answer of the driver is not final."""
-    return Failure.FINAL if is_final(error) else Failure.NOT_FINAL
+    return FailureKind.FINAL if is_final(error) else FailureKind.NOT_FINAL
 
 
-def after_failed_stage(before: Device, failure: Failure, *, reconstructed: bool, is_mounted: bool) -> DeviceOutcome:
+def after_failed_stage(before: Device, failure: FailureKind, *, reconstructed: bool, is_mounted: bool) -> DeviceOutcome:
     """`reconstructed`: found on disk after a restart, so that an earlier life may have staged it."""
-    if failure is Failure.TRANSIENT or before is Device.MOUNTED:
+    if failure is FailureKind.TRANSIENT or before is Device.MOUNTED:
         return DeviceOutcome(before)
-    if failure is Failure.NOT_FINAL or reconstructed or is_mounted:
+    if failure is FailureKind.NOT_FINAL or reconstructed or is_mounted:
         return DeviceOutcome(Device.UNCERTAIN)
     return DeviceOutcome(Device.NOT_MOUNTED, remove_folders=True)
 
 
-def after_failed_publish(before: ActualMount | None, failure: Failure, *, is_mounted: bool) -> MountOutcome:
+def after_failed_publish(before: ActualMount | None, failure: FailureKind, *, is_mounted: bool) -> MountOutcome:
     """What is mounted already stays so, whatever becomes of publishing it once more."""
-    if failure is Failure.TRANSIENT or (before is not None and before.state is MountState.MOUNTED):
+    if failure is FailureKind.TRANSIENT or (before is not None and before.state is MountState.MOUNTED):
         return UNCHANGED
-    if failure is Failure.NOT_FINAL or is_mounted:
+    if failure is FailureKind.NOT_FINAL or is_mounted:
         return UNCHANGED if before is not None else MountOutcome(MountChange.UNCERTAIN)
     if before is not None and before.reconstructed:
         return UNCHANGED
@@ -80,7 +80,9 @@ DEADLINE_TEXT: Final = f"rpc error: code = {Code.DEADLINE_EXCEEDED.go_name} desc
 class StepFailed(Exception):
     """`prefix` names the step in kubelet's words, `why` tells the reason; neither holds a secret."""
 
-    def __init__(self, prefix: str, why: str, failure: Failure = Failure.TRANSIENT, code: Code | None = None) -> None:
+    def __init__(
+        self, prefix: str, why: str, failure: FailureKind = FailureKind.TRANSIENT, code: Code | None = None
+    ) -> None:
         super().__init__(f"{prefix}: {why}")
         self.prefix = prefix
         self.why = why

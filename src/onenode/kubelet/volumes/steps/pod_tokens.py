@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from onenode.kubelet.volumes.steps import event_texts as texts
-from onenode.kubelet.volumes.steps.csi_request_rules import DriverFacts
+from onenode.kubelet.volumes.steps.csi_request_rules import CsiDriverFacts
 from onenode.kubelet.volumes.steps.outcome_rules import StepFailed
 from onenode.kubelet.volumes.volume_values import DesiredMount, PodFacts
 from orlop.foundation.runtime import Runtime
@@ -86,7 +86,7 @@ class ServiceAccountTokens:
     def __init__(self, client: KubeClient, runtime: Runtime) -> None:
         self._tokens = PodTokens(client, runtime)
 
-    async def of(self, mount: DesiredMount, driver: DriverFacts) -> Mapping[str, Any] | None:
+    async def of(self, mount: DesiredMount, driver: CsiDriverFacts) -> Mapping[str, Any] | None:
         """By audience, as the driver gets them; None: it asks for none."""
         if not driver.token_requests:
             return None

@@ -22,7 +22,7 @@ from onenode.kubelet.volumes.steps import volume_data
 from onenode.kubelet.volumes.steps.block_work import BlockUnmapWork
 from onenode.kubelet.volumes.steps.driver_calls import talk_with
 from onenode.kubelet.volumes.steps.mount_folders import MountFolders, StillMounted
-from onenode.kubelet.volumes.steps.outcome_rules import Failure, NotPrepared, StepFailed
+from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, NotPrepared, StepFailed
 from onenode.kubelet.volumes.steps.subpaths import SubPaths
 from onenode.kubelet.volumes.volume_paths import Names
 from onenode.kubelet.volumes.volume_seams import VolumeSeams
@@ -76,7 +76,7 @@ class UnmountWork:
         try:
             await self._subpaths.clean(mount.pod_uid, mount.spec.name)
         except HostError as error:
-            raise StepFailed(texts.SUBPATHS, str(error), Failure.NOT_FINAL) from None
+            raise StepFailed(texts.SUBPATHS, str(error), FailureKind.NOT_FINAL) from None
 
     async def _unpublish(self, driver: str, handle: str, target: Names) -> None:
         async with talk_with(
@@ -128,4 +128,4 @@ class UnmountWork:
             await self._folders.remove(target)
         except (StillMounted, HostError) as error:
             why = words.format(target=host.path_of(target), folder=host.path_of(target[:-1]), error=error)
-            raise StepFailed(prefix, why, Failure.NOT_FINAL) from None
+            raise StepFailed(prefix, why, FailureKind.NOT_FINAL) from None

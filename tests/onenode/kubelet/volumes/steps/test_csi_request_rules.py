@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import json_format
 
 from onenode.kubelet.volumes.steps import csi_request_rules as rules
-from onenode.kubelet.volumes.steps.csi_request_rules import DriverFacts, StepFacts
+from onenode.kubelet.volumes.steps.csi_request_rules import CsiDriverFacts, StepFacts
 from onenode.kubelet.volumes.volume_values import DesiredMount, Lifecycle, PodFacts, VolumeMode, VolumeSpec
 from orlop.kube.objects import ObjectName
 
@@ -49,7 +49,9 @@ def shown(message: Any) -> dict[str, Any]:
 
 
 def published(spec: VolumeSpec, capabilities: frozenset[str] = STAGES, **options: Any) -> dict[str, Any]:
-    facts = StepFacts(capabilities, DriverFacts(exists=True, **options.pop("driver", {})), **options.pop("facts", {}))
+    facts = StepFacts(
+        capabilities, CsiDriverFacts(exists=True, **options.pop("driver", {})), **options.pop("facts", {})
+    )
     return shown(rules.publish_request(mount(spec, **options), facts, "/staging", "/target"))
 
 
