@@ -1,1 +1,1 @@
-"""The verbs that only make sense for `orlop up`: `down` and `kubectl`. One file per verb: parse, call, print."""
+"""The verbs for an `orlop up`: `down` and `kubectl`. One file per verb: parse, call, print."""

@@ -1,6 +1,6 @@
-"""`orlop down`: stops what `orlop up` runs, and with `--erase` removes every trace of it.
+"""`orlop down`: stop an `orlop up`, and with `--erase` remove everything that it created.
 
-Exit codes: 0 done, 1 it failed, or was not wanted after all, 2 wrong use, 130 interrupted.
+Exit codes: 0 done, 1 failed or not confirmed, 2 wrong use, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,44 +25,49 @@ INTERRUPTED: Final = 130
     "--state",
     type=Path,
     metavar="DIR",
-    help=f"The folder that holds it. Not given: of the only one that runs, else {DEFAULT_STATE}.",
+    help=f"State folder of the `orlop up`. Default: that of the only one running, else {DEFAULT_STATE}.",
 )
-@click.option("--erase", "erasing", is_flag=True, help="Unmount everything, and remove every trace of it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--erase", "erasing", is_flag=True, help="Also unmount its volumes, and erase its objects and all data of its pods."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def command(state: Path | None, *, erasing: bool, yes: bool) -> None:
-    """Stop what `orlop up` runs. What pods have written stays, unless --erase is given."""
+    """Stop an `orlop up`. Its objects and the data of its pods are kept, unless --erase is given."""
     if os.geteuid() != 0:
-        raise click.UsageError("Only root can stop it: try again as root.")
+        raise click.UsageError("Only root can stop an `orlop up`. Try again as root.")
     try:
-        state = state or _unnamed(erasing=erasing).folder
+        state = state or _default_state(erasing=erasing).folder
     except SeveralRun as error:
         raise click.UsageError(str(error)) from None
     if not state.is_dir():
-        click.echo(f"There is no {state}: nothing to stop.")
+        click.echo(f"There is no folder {state}: nothing to stop.")
         return
-    found = UpState(Path(os.path.realpath(state)))
+    up = UpState(Path(os.path.realpath(state)))
     try:
         if erasing:
-            _confirm(found, yes=yes)
-        stopped = stop(found)
-        click.echo(f"Stopped {_told(stopped)}." if stopped else f"Nothing runs in {state}.")
+            _confirm(up, yes=yes)
+        stopped = stop(up)
+        click.echo(f"Stopped {_described(stopped)}." if stopped else f"Nothing runs in {state}.")
         if erasing:
-            erase(found, click.echo)
+            erase(up, click.echo)
             click.echo(f"Erased {state}.")
     except NotEnded as error:
         click.echo(str(error), err=True)
         sys.exit(FAILED)
 
 
-def _unnamed(*, erasing: bool) -> UpState:
-    """The one that runs; never one of two of which either could be meant to be erased."""
+def _default_state(*, erasing: bool) -> UpState:
+    """Return the state to use if none is named: of the only one that runs, else the default.
+
+    Raises `SeveralRun`. An erasure cannot be undone, so it is refused also if a stopped one could be meant.
+    """
     chosen, default = unnamed_state(), UpState(DEFAULT_STATE)
     if erasing and chosen != default and is_up_state(default):
         raise SeveralRun([chosen, default])
     return chosen
 
 
-def _told(stopped: Holder) -> str:
+def _described(stopped: Holder) -> str:
     number = "it" if stopped.process is None else f"process {stopped.process.number}"
     return f"{number}, which had run since {stopped.since}" if stopped.since else number
 
@@ -73,15 +78,15 @@ def _confirm(state: UpState, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("Nobody can be asked whether to erase it: repeat the command with --yes.")
+        raise click.UsageError("There is no terminal to ask for confirmation. To erase without being asked, add --yes.")
     try:
-        if click.confirm(f"Erase {state.folder} with all objects, and all that pods have written?"):
+        if click.confirm(f"Erase {state.folder} with all objects and all data of its pods?"):
             return
         code = FAILED
     except click.Abort:
         code = INTERRUPTED
         click.echo(err=True)
-    click.echo("Nothing was erased, and nothing stopped.", err=True)
+    click.echo("Nothing was stopped, and nothing was erased.", err=True)
     sys.exit(code)
 
 

@@ -1,6 +1,6 @@
-"""`orlop kubectl …`: the kubectl of this machine, with the kubeconfig of an `orlop up`.
+"""`orlop kubectl …`: run the kubectl of this machine with the kubeconfig of an `orlop up`.
 
-Only a `--state DIR` that comes first is ours; everything else is kubectl's.
+Only `--state DIR` as the first argument is ours; all other arguments go to kubectl.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ FLAG: Final = "--state"
 HELP: Final = f"""\
 Usage: orlop kubectl [--state DIR] ARGUMENTS…
 
-Runs kubectl with the kubeconfig of the `orlop up` whose state is in DIR. Where that is not given: of the one that
-$KUBECONFIG belongs to, else of the only one that runs, else of that in {DEFAULT_STATE}.
+Run kubectl with the kubeconfig of the `orlop up` whose state folder is DIR. Default: the one that $KUBECONFIG belongs
+to, else the only one that is running, else {DEFAULT_STATE}.
 """
 
 
 def split_state(arguments: Sequence[str]) -> tuple[Path, list[str]]:
-    """The state folder, and what is left for kubectl. ValueError: the flag has no value. SeveralRun: none was named."""
+    """Return the state folder and the arguments for kubectl.
+
+    Raises ValueError if the flag has no value, and SeveralRun if none was named and several run.
+    """
     match list(arguments):
         case [first, *rest] if first.startswith(f"{FLAG}="):
             return Path(first.removeprefix(f"{FLAG}=")), rest
         case ["--state", folder, *rest]:
             return Path(folder), rest
         case ["--state"]:
-            raise ValueError("orlop kubectl: --state needs the folder of an `orlop up`.")
+            raise ValueError("orlop kubectl: --state needs a value: the state folder of an `orlop up`.")
         case rest:
-            return _of_environment() or unnamed_state().folder, rest
+            return _state_of_environment() or unnamed_state().folder, rest
 
 
-def _of_environment() -> Path | None:
-    """The state folder of the `orlop up` that was chosen with $KUBECONFIG, as its greeting proposes."""
+def _state_of_environment() -> Path | None:
+    """Return the state folder of the `orlop up` whose kubeconfig is in $KUBECONFIG, as its start message suggests."""
     chosen = os.environ.get("KUBECONFIG", "")
     if not chosen or os.pathsep in chosen:
         return None
@@ -73,7 +76,9 @@ def main(arguments: Sequence[str]) -> int:
         return _failed(why_not, EXIT_FAILED)
     kubectl = find_program("kubectl", beside=Path(sys.executable).parent)
     if kubectl is None:
-        return _failed("orlop kubectl: there is no kubectl on the PATH. Install it, or add its folder.", NOT_FOUND)
+        return _failed(
+            "orlop kubectl: there is no kubectl on the PATH. Install it, or add its folder to the PATH.", NOT_FOUND
+        )
     try:
         become(kubectl, rest, {**os.environ, "KUBECONFIG": str(state.kubeconfig)})
     except HostError as error:
@@ -90,9 +95,10 @@ def _why_nothing_answers(state: UpState) -> str | None:
 
 def _why_no_kubeconfig(path: Path) -> str:
     if os.geteuid() != 0:
-        return f"orlop kubectl: {path} cannot be read: it is root's. Try again as root."
+        return f"orlop kubectl: {path} cannot be read: it belongs to root. Try again as root."
     return (
-        f"orlop kubectl: there is no {path}: start it with `orlop up`, or name its folder with --state, first of all."
+        f"orlop kubectl: there is no file {path}: start it with `orlop up`, "
+        "or name its state folder with --state DIR as the first argument."
     )
 
 

@@ -147,20 +147,20 @@ PATIENCE_SECONDS: Final = 60.0
 
 
 class NotEnded(Exception):
-    """The sentence says why, and what to do."""
+    """An `orlop up` could not be stopped or erased; the text says why, and what to do."""
 
 
 def stop(state: UpState) -> Holder | None:
-    """Who was stopped; None: nobody used it."""
+    """Stop the process that holds the folder, and return it; None if none does. Raises `NotEnded`."""
     holder = holder_of(state)
     if holder is None:
         return None
     if holder.process is None:
-        raise NotEnded(f"{state.folder} is used by a process that has not said who it is; try again in a moment.")
+        raise NotEnded(f"{state.folder} is used by a process that has not recorded its id yet. Try again in a moment.")
     if not process_records.ask_to_end(holder.process, PATIENCE_SECONDS):
         raise NotEnded(
             f"Process {holder.process.number} was asked to stop {PATIENCE_SECONDS:.0f} seconds ago and still runs. "
-            f"Look at what it waits for; 'kill -9 {holder.process.number}' loses nothing that was answered."
+            f"See its log for what it waits for. 'kill -9 {holder.process.number}' loses no acknowledged write."
         )
     return holder
 
@@ -171,18 +171,18 @@ def why_not_erasable(state: UpState) -> str | None:
     return None
 
 
-def erase(state: UpState, tell: Callable[[str], None]) -> None:
-    """Raises `NotEnded`."""
+def erase(state: UpState, report: Callable[[str], None]) -> None:
+    """Erase everything of an `orlop up`; `report` is called with each step. Raises `NotEnded`."""
     try:
         with held(state, ""):
             _end_processes(state)
-            _release_devices(state, tell)
-            _unmount_below(state, tell)
+            _release_devices(state, report)
+            _unmount_below(state, report)
         unbind(str(state.folder))
         with held(state, ""):
             if mounted_below(str(state.folder)):
                 raise NotEnded(f"Something of your own is mounted below {state.folder}: unmount it, and try again.")
-            _erase_folder(state, tell)
+            _erase_folder(state, report)
         if state.folder == DEFAULT_STATE:
             with suppress(OSError):  # others have something there
                 state.folder.parent.rmdir()
@@ -193,7 +193,7 @@ def erase(state: UpState, tell: Callable[[str], None]) -> None:
 
 
 def _end_processes(state: UpState) -> None:
-    """What a killed one left: noted in the kubelet's folder, which is not there when it was killed early."""
+    """End processes that a killed `orlop up` left, as noted in its kubelet's folder, which may not exist yet."""
     with ExitStack() as stack:
         try:
             kubelet = stack.enter_context(opened_root(str(state.kubelet)))
@@ -207,32 +207,32 @@ def _end_processes(state: UpState) -> None:
         process_records.end_all_noted(notes)
 
 
-def _release_devices(state: UpState, tell: Callable[[str], None]) -> None:
-    """What the kubelet held, and nothing else: other loop devices are a driver's."""
+def _release_devices(state: UpState, report: Callable[[str], None]) -> None:
+    """Release the loop devices of the kubelet's raw block volumes; other loop devices belong to a driver."""
     folder = "/".join((os.path.realpath(state.kubelet), *BLOCK_ROOT))
     for path in loop_devices.held_below(folder):
         loop_devices.release(path)
-        tell(f"let go of {path}")
+        report(f"released {path}")
 
 
-def _unmount_below(state: UpState, tell: Callable[[str], None]) -> None:
-    """What is mounted below a folder that is not bound on itself is none of ours: we mount nothing before."""
+def _unmount_below(state: UpState, report: Callable[[str], None]) -> None:
+    """Unmount what is below the folder, if it is bound on itself: before that, mounts there are not ours."""
     folder = str(state.folder)
     if is_bound_on_itself(folder):
         for path in unmount_below(folder):
-            tell(f"unmounted {folder}/{path}")
+            report(f"unmounted {folder}/{path}")
 
 
-def _erase_folder(state: UpState, tell: Callable[[str], None]) -> None:
-    """A folder that is somebody's own mount stays, empty; one that holds what is not ours stays with that."""
+def _erase_folder(state: UpState, report: Callable[[str], None]) -> None:
+    """Erase our entries, then the folder, unless it is a mount point or holds files that are not ours."""
     folder, lock, own = state.folder, state.lock.name, state.own_names()
     with opened_root(str(folder)) as opened:
-        # The lock at last: until then it says whose folder it is, and keeps others out of it.
+        # The lock last: until then it marks the folder as ours, and keeps other processes out of it.
         for name in sorted(own & set(names_in(opened)), key=lambda name: name == lock):
             _erase(opened, name)
         left = sorted(names_in(opened))
     if left:
-        tell(f"left {folder}, which holds what is not of an `orlop up`: {', '.join(left[:5])}")
+        report(f"left {folder}: it holds files that are not of an `orlop up`: {', '.join(left[:5])}")
         return
     with opened_root(str(folder.parent)) as parent:
         if not is_mount_point(parent, folder.name):

@@ -1,6 +1,6 @@
-"""What a scripted driver remembers of its calls: what was asked, when, how it ended, and what ran beside it.
+"""The record of a scripted driver's calls: requests, times, results, and which calls overlapped.
 
-Secrets stay inside the request that was given: they are in no repr and in no JSON made here.
+Secrets stay in the request object: no repr and no JSON made here contains them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VOLUME_FIELDS: Final = ("volume_id", "source_volume_id")
 
 @dataclass(slots=True)
 class RecordedCall:
-    """`started` and `ended` are seconds of the clock's `elapsed()`; None: it has not ended."""
+    """One call. `started` and `ended` are seconds of the clock's `elapsed()`; None: it has not ended."""
 
     method: str  # such as "CreateVolume"
     request: Any = field(repr=False)
@@ -42,7 +42,7 @@ class RecordedCall:
 
     @property
     def volume(self) -> str | None:
-        """Which volume it is about, if it is about one."""
+        """Return the id of the volume that the request names, if any."""
         for name in VOLUME_FIELDS:
             if getattr(self.request, name, ""):
                 return str(getattr(self.request, name))
@@ -66,7 +66,7 @@ class RecordedCall:
 
 
 class CallRecord:
-    """All calls in the order in which they came."""
+    """All calls, in the order of their arrival."""
 
     def __init__(self, clock: Clock, when_ended: Callable[[RecordedCall], object]) -> None:
         self.calls: list[RecordedCall] = []

@@ -1,4 +1,4 @@
-"""What a scripted driver plays: who it is, and for each RPC the steps it takes before it behaves as the model does.
+"""The script of a scripted driver: its identity, and for each RPC the steps before it behaves as the model.
 
     driver: {name: mock.example.com, version: "1.0", ready: true}
     node: {id: node-1, maxVolumes: 0, topology: {zone: a}}
@@ -99,7 +99,7 @@ def script_from_yaml(text: str) -> Script:
 
 
 def read_script(given: Mapping[str, Any] | None) -> Script:
-    """A ScriptError says what is wrong with it, and where."""
+    """Read a script. Raises ScriptError, which names the problem and its place."""
     whole = Value(given, "")
     found = whole.fields(KEYS)
     facts = DriverFacts(
@@ -227,7 +227,7 @@ def _parsed(value: Value, message: Message) -> Message:
 
 
 def _when(value: Value, rpc: Rpc[Any, Any]) -> Mapping[str, Any]:
-    """The part in the form in which requests are compared: names, numbers and enums as protobuf writes them."""
+    """Return the `when` part in the form of protobuf's JSON, in which requests are compared."""
     normal = _json_of(_parsed(value, rpc.request()))
     return _only_given(normal, value, rpc.request.DESCRIPTOR)
 

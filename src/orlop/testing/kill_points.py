@@ -1,8 +1,8 @@
-"""Kills a program before or after each of its effects, one run after the other, and looks what the restart makes of it.
+"""Kill a program before and after each of its effects, one run after the other, and check the state after its restart.
 
 Effects are counted at the seams through which a program changes the world, wherever the program calls them from: on
-the event loop or in a thread. From the kill on every further effect raises `Killed` too, as a dead process does
-nothing more, whatever its `finally` and `except` blocks would still like to do.
+the event loop or in a thread. After the kill every further effect raises `Killed` too: a dead process has no more
+effects, whatever its `finally` and `except` blocks try.
 
     def build() -> dict[str, str]:
         return {"draft": "hello"}
@@ -19,8 +19,8 @@ nothing more, whatever its `finally` and `except` blocks would still like to do.
 
     await explore_kills(build, publish, check)    # a KillNotSurvived names every kill that ended otherwise
 
-The same run has the same effects in the same order, so a kill that is reported can be repeated by its number. This
-module must not decide by chance or by time what to kill, and must not know what the effects are.
+The same run has the same effects in the same order, so a reported kill can be repeated by its number. This module must
+not choose kills by chance or by time, and must not know what the effects are.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KillMoment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KillAt:
-    """The effects of a run are numbered from 1."""
+    """A kill before or after one effect; the effects of a run are numbered from 1."""
 
     number: int
     moment: KillMoment
@@ -62,18 +62,18 @@ class KillAt:
 
 
 def every_kill(count: int) -> Iterator[KillAt]:
-    """Each way to die within so many effects."""
+    """Yield every kill within this number of effects."""
     for number in range(1, count + 1):
         yield KillAt(number, KillMoment.BEFORE)
         yield KillAt(number, KillMoment.AFTER)
 
 
 class Killed(BaseException):
-    """The program is dead. No `Exception`, so that no `except Exception` of the program outlives its own death."""
+    """The program is dead. Not an `Exception`: no `except Exception` of the program may catch its own death."""
 
 
 class KillPoints:
-    """Counts the effects of one run, and ends it at the one that was asked for."""
+    """Counts the effects of one run, and kills it at the chosen one."""
 
     def __init__(self, kill: KillAt | None = None) -> None:
         self.seen: list[str] = []  # the names of all effects that began while the program lived
@@ -85,29 +85,29 @@ class KillPoints:
 
     @property
     def fate(self) -> str:
-        """Such as `killed after effect 3 (rename folder)`."""
+        """Return what happened, such as `killed after effect 3 (rename folder)`."""
         if self.kill is None:
             return "not killed"
         return f"{self.kill} ({self.seen[self.kill.number - 1]})" if self.dead else f"not yet {self.kill}"
 
     def effect(self, name: str) -> Effect:
-        """`with` and `async with` alike."""
+        """Return an effect, for `with` or `async with`."""
         return Effect(self, name)
 
     def wrap(self, target: T, *method_names: str, describe: Callable[..., str] | None = None) -> T:
-        """What behaves as the target, but each call of a method named here is an effect.
+        """Return a proxy of the target in which each call of these methods is an effect.
 
-        Its name is `Type.method`, or what `describe` makes of the arguments of the call.
+        The name of the effect is `Type.method`, or what `describe` returns for the arguments.
         """
         wrapped = {name: self._wrapped(target, name, describe) for name in method_names}
         return cast("T", _Proxy(target, wrapped))
 
     def when_dead(self, act: Callable[[], object]) -> None:
-        """Calls it at the kill, in whatever thread that happens."""
+        """Call a function at the kill, in the thread of the kill."""
         self._on_death.append(act)
 
     def wait_for_threads(self) -> None:
-        """Blocks until no effect is under way in a `with` block: a thread cannot be ended, only waited for."""
+        """Block until no `with` block of an effect is active: a thread cannot be killed, only waited for."""
         with self._lock:
             self._lock.wait_for(lambda: not self._in_threads)
 
@@ -168,7 +168,7 @@ class KillPoints:
 
 
 class Effect:
-    """One change of the world: the block inside it. Made by `KillPoints.effect`, used once."""
+    """One effect: the block inside it. Created by `KillPoints.effect`, used once."""
 
     def __init__(self, points: KillPoints, name: str) -> None:
         self._points = points
@@ -193,7 +193,7 @@ class Effect:
 
 
 class _Proxy:
-    """Looks its attributes up in the wrapped methods first, then in the target."""
+    """Returns wrapped methods first, then attributes of the target."""
 
     __slots__ = ("_target", "_wrapped")
 
@@ -214,7 +214,7 @@ class _Proxy:
 
 
 class KillNotSurvived(AssertionError):
-    """Which kills the program did not recover from; one sentence for each."""
+    """The program did not recover from these kills; one sentence for each."""
 
     def __init__(self, failures: list[str]) -> None:
         self.failures = tuple(failures)
@@ -223,7 +223,7 @@ class KillNotSurvived(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class KillReport:
-    """What was tried: how many runs, and the effects of the one nobody disturbed."""
+    """The number of runs, and the effects of the run without a kill."""
 
     runs: int
     effects: tuple[str, ...]
@@ -236,11 +236,11 @@ async def explore_kills(
     *,
     deaths: int = 1,
 ) -> KillReport:
-    """Kills the run at each of its effects, restarts it with no kill, and checks the world; all of it anew each time.
+    """Kill the run at each of its effects, restart it without a kill, and check the world; in a new world each time.
 
     `deaths=2` also kills each restart at each of *its* effects, and so on. A blocking program is run with
-    `lambda world, points: asyncio.to_thread(program, world, points)`. What the run started and did not wait for is
-    the run's own: tasks it left behind live on, as other processes would.
+    `lambda world, points: asyncio.to_thread(program, world, points)`. Tasks that the
+    run started and did not await live on, as other processes would.
     """
     return await _Exploration(build, run, check, deaths).explore()
 
@@ -269,7 +269,7 @@ class _Exploration(Generic[World]):
         return KillReport(self._runs, effects)
 
     async def _explore_after(self, kills: tuple[KillAt, ...]) -> tuple[str, ...]:
-        """The effects of the run after these kills; a world that is broken already is explored no further."""
+        """Return the effects of the run after these kills; a world that is broken already is not explored further."""
         failures_before = len(self._failures)
         effects = await self._attempt(kills)
         if len(kills) < self._deaths and len(self._failures) == failures_before:
@@ -298,11 +298,11 @@ class _Exploration(Generic[World]):
 
 
 class DoesNotRepeatItself(Exception):
-    """A run had fewer effects than the one before it, with the same world and the same kills."""
+    """The program is not deterministic: with the same world and kills, a run had fewer effects than before."""
 
 
 async def _run_until_dead(program: Awaitable[object], life: KillPoints) -> None:
-    """Runs it until it ends or dies; what a dead program raised, or would still wait for, is nobody's concern."""
+    """Run a program until it ends or dies; ignore what a dead one raises or still waits for."""
     running = asyncio.ensure_future(program)
     loop = asyncio.get_running_loop()
     life.when_dead(lambda: loop.call_soon_threadsafe(running.cancel))

@@ -1,6 +1,6 @@
-"""Reads values of a script strictly: whatever is not as it should be is a `ScriptError` that names its place.
+"""Read values of a script strictly: an invalid one raises `ScriptError`, which names its place.
 
-Knows how values are read, not which of them a script has. It must not touch files.
+This module knows how to read values, not which values a script has. It must not open files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ScriptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What was found at a place, such as `script.CreateVolume[0].delay`."""
+    """A value and its place in the script, such as `script.CreateVolume[0].delay`."""
 
     found: Any
     place: str
@@ -131,7 +131,7 @@ def _meant(written: str, allowed: Collection[str]) -> str:
 
 
 def load_yaml(text: str) -> Any:
-    """One YAML document; a key that stands twice in one mapping is an error, as one of the two would be lost."""
+    """Read one YAML document. A key that occurs twice in a mapping is an error: one of the two would be lost."""
     try:
         return yaml.load(text, Loader=_LoaderWithoutDuplicates)  # noqa: S506 - a safe loader, made stricter
     except yaml.YAMLError as error:

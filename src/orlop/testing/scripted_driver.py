@@ -1,4 +1,4 @@
-"""A CSI driver that does what a script says, and behaves as the model does wherever the script says nothing.
+"""A CSI driver that follows a script, and behaves as the model where the script has no step.
 
     driver, connection = in_process_driver({"script": {"CreateVolume": [{"delay": "5s"}]}}, clock)
     client = CsiClient(connection, …)
@@ -62,7 +62,7 @@ class ScriptedDriver:
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """Every call so far, in the order in which they came."""
+        """Return every call so far, in the order of arrival."""
         return self._record.calls
 
     @property
@@ -82,11 +82,11 @@ class ScriptedDriver:
         }
 
     def stop_hanging(self) -> None:
-        """Calls that hang, now or later, end with `Unavailable` instead."""
+        """End calls that hang, now or later, with `Unavailable`."""
         self._let_go.set()
 
     def note_refused(self, path: str, message: bytes, error: CsiError) -> None:
-        """A call that was answered before it could reach a method."""
+        """Record a call that was refused before it reached a method."""
         rpc = rpc_table.BY_PATH[path]
         call = self._record.begin(rpc, _parsed_if_possible(rpc, message))
         call.refused = True
@@ -172,7 +172,7 @@ class ScriptedDriver:
 
 @dataclass(slots=True)
 class _Turns:
-    """A step, and how often it can still be taken."""
+    """A step, and how often it can still be used."""
 
     step: ScriptedStep
     left: int
@@ -207,7 +207,7 @@ def _nothing_around(methods: Methods) -> Methods:
 
 
 class ScriptedInterceptor(CallInterceptor):
-    """Serves a scripted driver, and has it record the calls that never reach it: who calls twice at once is refused."""
+    """Serves a scripted driver, and records also the calls that are refused before they reach it."""
 
     def __init__(
         self, driver: ScriptedDriver, *, log: Log, metrics: Metrics, clock: Clock, around: Around = _nothing_around
@@ -244,9 +244,9 @@ def in_process_driver(
     storage: Storage | None = None,
     around: Around = _nothing_around,
 ) -> tuple[ScriptedDriver, InProcessConnection]:
-    """A driver and a connection to it with no socket between, for tests on virtual time.
+    """Return a driver and a connection to it without a socket, for tests on virtual time.
 
-    `around` gives the methods that are called in place of the driver's own, such as the explorer's `explored_methods`.
+    `around` wraps the driver's methods, as the explorer's `explored_methods` does.
     """
     played = script if isinstance(script, Script) else read_script(script)
     driver = ScriptedDriver(played, clock, storage=storage)

@@ -4,7 +4,7 @@ While anything can run, time stands still. When every task waits, time jumps to 
 either, nothing can ever happen again: the loop raises `NothingCanHappen`, which names the tasks that wait, instead of
 hanging. The same program therefore takes the same steps at the same virtual times, every time.
 
-What others do cannot be simulated, only waited for:
+Work outside the loop cannot be simulated, only waited for:
 - A job in an executor (`asyncio.to_thread`) takes no virtual time: time stands still until its result is here.
   Jobs that run side by side may end in any order; that order is the only one not repeated.
 - A thread that will call in by `call_soon_threadsafe` cannot be seen: announce it with `outside_work()`.
@@ -44,7 +44,7 @@ Events = list[tuple[selectors.SelectorKey, int]]
 
 
 class NothingCanHappen(RuntimeError):
-    """No task can run, no timer is set and nobody outside is at work."""
+    """No task can run, no timer is set, and no outside work is announced."""
 
     def __init__(self, tasks: set[asyncio.Task[Any]]) -> None:
         lines = sorted(describe_waiting(task) for task in tasks) or ["(there is no task)"]
@@ -68,7 +68,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @contextlib.contextmanager
     def outside_work(self) -> Iterator[None]:
-        """While inside, a thread is going to call in: time stands still and the loop waits for it."""
+        """Announce that a thread will call in: until the block is left, time stands still and the loop waits."""
         self._outside_workers += 1
         try:
             yield
@@ -119,7 +119,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class _IdleSelector(selectors.PollSelector):
-    """Asks its loop what to do when there is nothing to do."""
+    """A selector that asks its loop how to wait when no task can run."""
 
     def __init__(self, when_idle: Callable[[_IdleSelector], Events]) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _IdleSelector(selectors.PollSelector):
 
 
 class VirtualClock:
-    """The clock of the running `VirtualTimeLoop`; `jump_wall` moves the time people see, and only that."""
+    """The clock of the running `VirtualTimeLoop`; `jump_wall` moves the wall clock alone."""
 
     def __init__(self, start: datetime = START) -> None:
         self._wall_at_zero = start
@@ -172,7 +172,7 @@ class VirtualClock:
 
 
 def run_virtual(main: Callable[[VirtualClock], Awaitable[T]]) -> T:
-    """Runs it on a virtual loop of its own, which begins at `START` and zero seconds."""
+    """Run a coroutine on a new virtual loop, which starts at `START` and zero seconds."""
 
     async def run() -> T:
         return await main(VirtualClock())
@@ -194,7 +194,7 @@ def describe_waiting(task: asyncio.Task[Any]) -> str:
 
 
 def waiting_places(awaited: Any) -> Iterator[tuple[CodeType, int]]:
-    """Where a suspended coroutine stands, from the outermost call to the innermost."""
+    """Yield the positions at which a coroutine is suspended, from the outermost call to the innermost."""
     while awaited is not None:
         frame: FrameType | None = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
         if frame is not None:

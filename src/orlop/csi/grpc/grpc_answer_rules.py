@@ -1,4 +1,4 @@
-"""What the headers and trailers of an answer say about a call, as gRPC's description of HTTP/2 has it. Pure."""
+"""Read the status of a call from the headers and trailers of its response (gRPC over HTTP/2). Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CODE_OF_RESET: Final = {
 
 
 def announces_another(fields: Fields) -> bool:
-    """Whether these headers only say that others follow."""
+    """Return whether these headers are informational (1xx): others follow."""
     return _status(fields) < FIRST_FINAL_STATUS
 
 
 def refused_by(fields: Fields) -> CsiError | None:
-    """What is wrong with the headers an answer begins with: who answers may be no gRPC server at all."""
+    """Return the error in the first headers of a response: the peer may not be a gRPC server at all."""
     if (status := _status(fields)) != OK_STATUS:
         return error_of(_CODE_OF_STATUS.get(status, Code.UNKNOWN), f"the driver's socket returns HTTP status {status}")
     headers = dict(fields)
@@ -46,12 +46,12 @@ def refused_by(fields: Fields) -> CsiError | None:
 
 
 def ended_by(fields: Fields) -> CsiError | None:
-    """How the trailers say that the call went; None: well."""
+    """Return the error that the trailers report; None: the call succeeded."""
     headers = dict(fields)
-    said = headers.get(b"grpc-status", b"")
-    if not said.isdigit():
+    status = headers.get(b"grpc-status", b"")
+    if not status.isdigit():
         return error_of(Code.UNKNOWN, "the driver ended the call without a status")
-    number = _number(said)
+    number = _number(status)
     code = Code(number) if number in Code._value2member_map_ else Code.UNKNOWN
     if code is Code.OK:
         return None
@@ -60,15 +60,16 @@ def ended_by(fields: Fields) -> CsiError | None:
 
 
 def reset_by(number: int) -> CsiError:
+    """Return the error for a stream that the driver reset."""
     code = _CODE_OF_RESET.get(ErrorCode(number), Code.INTERNAL) if number in list(ErrorCode) else Code.INTERNAL
     return error_of(code, f"the driver reset the call (HTTP/2 error {number})")
 
 
 def _status(fields: Fields) -> int:
-    said = next((value for name, value in fields if name == b":status"), b"")
-    return _number(said) if said.isdigit() else 0
+    status = next((value for name, value in fields if name == b":status"), b"")
+    return _number(status) if status.isdigit() else 0
 
 
 def _number(digits: bytes) -> int:
-    """Python reads no number of thousands of digits, and would say so in the middle of everybody's calls."""
+    """Return the number; -1 if it is too long: `int` raises for thousands of digits, which would end all calls."""
     return int(digits) if len(digits) <= MOST_DIGITS else -1

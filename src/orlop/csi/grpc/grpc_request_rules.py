@@ -1,4 +1,4 @@
-"""What the headers of a call ask for, and which of them are refused, as gRPC's description of HTTP/2 has it. Pure."""
+"""Read the headers of a call, and refuse those that gRPC over HTTP/2 does not allow. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _UNFIT_VALUE: Final = re.compile(rb"[\0\r\n]")
 _OF_REQUESTS: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 _USUAL: Final = frozenset({b"content-type", b"user-agent", b"te", b"grpc-timeout", b"grpc-accept-encoding"})
-"""Need no look at their names."""
+"""Sent with every call; their names need no check."""
 _OF_CONNECTIONS: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
@@ -26,11 +26,11 @@ METHOD_NOT_ALLOWED, UNSUPPORTED_MEDIA_TYPE = 405, 415
 
 
 class MalformedRequest(ValueError):
-    """No request of HTTP/2 at all: the stream is reset."""
+    """The headers are not a valid HTTP/2 request: the stream is reset."""
 
 
 class GrpcRequest(NamedTuple):
-    """`within` is how many seconds the caller waits; None: for ever."""
+    """A call that can be served. `within` is how many seconds the caller waits; None: no deadline."""
 
     path: str
     within: float | None
@@ -38,13 +38,14 @@ class GrpcRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
-    """`begins` is what the answer's headers begin with."""
+    """A call that is answered with an error. `begins` is the first part of the response's headers."""
 
     error: CsiError
     begins: bytes = ANSWER_BEGINS
 
 
 def read_request(fields: Fields) -> GrpcRequest | RefusedRequest:
+    """Return what the headers ask for. Raises `MalformedRequest`."""
     headers = _checked(fields)
     if headers[b":method"] != b"POST":
         return RefusedRequest(Internal("a call is a POST"), http_status(METHOD_NOT_ALLOWED))
@@ -66,6 +67,7 @@ def read_request(fields: Fields) -> GrpcRequest | RefusedRequest:
 
 
 def _within(timeout: bytes | None) -> float | None:
+    """Return the seconds of a grpc-timeout header. Raises ValueError."""
     if timeout is None:
         return None
     match = _TIMEOUT.fullmatch(timeout)
@@ -75,7 +77,7 @@ def _within(timeout: bytes | None) -> float | None:
 
 
 def _checked(fields: Fields) -> Mapping[bytes, bytes]:
-    """Every header's last value; `MalformedRequest` for what RFC 9113 (8.2, 8.3) calls malformed."""
+    """Return the last value of every header. Raises `MalformedRequest` for what RFC 9113 (8.2, 8.3) calls malformed."""
     headers: dict[bytes, bytes] = {}
     ordinary = False
     for name, value in fields:

@@ -1,10 +1,10 @@
-"""Serves CSI's bytes over gRPC: connections, tasks and deadlines around the rules of `http2_connection`. No grpc here.
+"""A gRPC server for CSI messages: connections, tasks and deadlines around the rules of `http2_connection`.
 
-Each call is a task. A caller that cancels, whose time is up or whose connection breaks ends that task, which only
-waits: the work goes on by itself (see `interceptor`). All that is answered in one turn of the loop goes out in one
-write. A client that does not read is not read from.
+Each call is a task. A caller that cancels, reaches its deadline or loses its connection ends that task, which only
+waits: the work itself continues (see `interceptor`). All responses of one turn of the event loop go out in one write.
+While a client does not read, nothing is read from it.
 
-Order, down: no new connection → tell each client that no new call is taken → wait for the calls under way → cut.
+Order of a shutdown: accept no new connection → send GOAWAY to every client → wait for calls in flight → close.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from orlop.foundation.structured_log import Log
 
 MOST_CONNECTIONS: Final = 1000
 GREETING_SECONDS: Final = 10.0
-"""From connecting to the first settings."""
+"""From the connection to the client's first SETTINGS frame."""
 REQUEST_SECONDS: Final = 20.0
 """From a call's headers to the end of its request."""
 LAST_SECONDS: Final = 5.0
-"""For a client to read the last frames, and for cancelled services to end."""
+"""For a client to read the last frames, and for cancelled tasks to end."""
 LONGEST_TIMER: Final = 366 * 24 * 3600.0
-"""Who waits for longer waits for ever: not every loop can count so far."""
+"""A longer deadline counts as none: not every event loop has timers that long."""
 UNWRITTEN_BYTES: Final = 256 << 10
-"""When the socket has left so much, nothing more is read."""
+"""With more than this in the socket's write buffer, nothing is read from the client."""
 UNEXPECTED: Final = Internal("the driver failed while it handled the call; see its log")
 
 
 @dataclass(slots=True)
 class _OpenCall:
-    """One that was opened. `sent` is waited for by who has more answers."""
+    """State of one open call. `sent` resolves when the last streamed message is flushed."""
 
     timer: asyncio.TimerHandle | None
     arriving: asyncio.TimerHandle | None = None
-    """While its request is not complete."""
+    """Ends the call if its request is not complete in time."""
     task: asyncio.Task[None] | None = None
     sent: asyncio.Future[None] | None = None
 
 
 class GrpcListener:
-    """Serves a handler on a bound socket, which is closed at the end. Whose it may be is the caller's question."""
+    """Serve a handler on a bound socket, and close it at the end. The caller decides who may connect."""
 
     def __init__(self, handler: CallHandler, log: Log) -> None:
         self.handler = handler
         self.log = log
         self.tasks: set[asyncio.Task[None]] = set()
         self.connections: dict[_Connection, None] = {}
-        """The longest silent first."""
+        """In the order of their last frame, oldest first."""
         self.budget = Budget(MOST_INCOMPLETE)
         self.is_stopping = False
         self._server: asyncio.Server | None = None
 
     async def listen(self, listener: socket.socket) -> None:
-        """Begins to answer."""
+        """Start to accept connections."""
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self, loop), sock=listener)
 
     async def stop(self, grace: float) -> None:
-        """Takes no new call; those under way have so many seconds before their callers are let go."""
+        """Refuse new calls, wait `grace` seconds for those in flight, then close all connections."""
         self.is_stopping = True
         if self._server is not None:
             self._server.close()
@@ -76,19 +76,20 @@ class GrpcListener:
         for connection in tuple(self.connections):
             connection.abort()
         await self._ended(None)
-        if self.tasks:  # they were asked to end; who does not is not waited for
+        if self.tasks:  # cancelled with their connections; one that ignores it must not block the shutdown
             await asyncio.wait(self.tasks, timeout=LAST_SECONDS)
 
-    def heard_of(self, connection: _Connection) -> None:
+    def mark_active(self, connection: _Connection) -> None:
+        """Move a connection that sent something to the end of the order."""
         if connection in self.connections:
             del self.connections[connection]
             self.connections[connection] = None
 
     def has_room(self) -> bool:
-        """Made, where there is none, by ending the one that has been silent the longest and waits for nothing."""
+        """Return whether one more connection is allowed. At the limit, close the one that was idle the longest."""
         if len(self.connections) < MOST_CONNECTIONS:
             return True
-        silent = next((one for one in self.connections if one.is_idle), None)
+        silent = next((connection for connection in self.connections if connection.is_idle), None)
         if silent is not None:
             silent.abort()
         return silent is not None
@@ -107,23 +108,23 @@ class _Connection(asyncio.Protocol):
         self._http2 = Http2Connection(self._handler.shape_of, loop.time(), listener.budget)
         self._transport: asyncio.Transport
         self._calls: dict[int, _OpenCall] = {}
-        self._patience: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._write_due = False
         self._leaving = False
 
     # ---- the socket --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio's
-        # One may have been accepted in the turn in which we stopped listening.
-        is_welcome = not self._listener.is_stopping and self._listener.has_room()
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
+        # A connection may have been accepted in the same turn of the loop in which `stop` was called.
+        is_allowed = not self._listener.is_stopping and self._listener.has_room()
         self._listener.connections[self] = None
-        if not is_welcome:
+        if not is_allowed:
             transport.abort()
             return
         transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         _notice_dead_peers(transport)
-        self._patience = self._loop.call_later(GREETING_SECONDS, transport.abort)
+        self._timer = self._loop.call_later(GREETING_SECONDS, transport.abort)
         self._write()
 
     @property
@@ -131,17 +132,17 @@ class _Connection(asyncio.Protocol):
         return self._http2.is_idle
 
     def data_received(self, data: bytes) -> None:
-        self._listener.heard_of(self)
+        self._listener.mark_active(self)
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, CallOpened):
                 self._open(event)
             elif isinstance(event, RequestReceived):
-                self._ask(event)
+                self._start_serving(event)
             else:
                 self._drop(event)
-        if self._patience is not None and self._http2.greeted:
-            self._patience.cancel()
-            self._patience = None
+        if self._timer is not None and self._http2.greeted:
+            self._timer.cancel()
+            self._timer = None
         self._write_soon()
 
     def pause_writing(self) -> None:
@@ -155,8 +156,8 @@ class _Connection(asyncio.Protocol):
         self._write_soon()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for number in tuple(self._calls):
             self._drop(CallDropped(number))
         self._http2.end()
@@ -181,16 +182,17 @@ class _Connection(asyncio.Protocol):
         elif self._leaving and self._http2.is_idle:
             self._close()
         else:
-            self._wake_who_waits()
+            self._wake_waiters()
 
     def _close(self) -> None:
-        """When what was written is gone, or nobody reads it."""
+        """Close after everything was written, or after LAST_SECONDS if the client does not read."""
         self._transport.close()
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = self._loop.call_later(LAST_SECONDS, self._transport.abort)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LAST_SECONDS, self._transport.abort)
 
     def leave(self) -> None:
+        """Send GOAWAY, and close once the calls in flight are answered."""
         self._leaving = True
         self._http2.leave()
         self._write()
@@ -207,9 +209,9 @@ class _Connection(asyncio.Protocol):
         arriving = self._loop.call_later(REQUEST_SECONDS, self._expire, opened.stream)
         self._calls[opened.stream] = _OpenCall(timer, arriving)
 
-    def _ask(self, asked: RequestReceived) -> None:
-        task = self._loop.create_task(self._serve(asked))
-        call = self._calls[asked.stream]
+    def _start_serving(self, received: RequestReceived) -> None:
+        task = self._loop.create_task(self._serve(received))
+        call = self._calls[received.stream]
         call.task = task
         if call.arriving is not None:
             call.arriving.cancel()
@@ -231,14 +233,14 @@ class _Connection(asyncio.Protocol):
         self._drop(CallDropped(number))
         self._write_soon()
 
-    async def _serve(self, asked: RequestReceived) -> None:
+    async def _serve(self, received: RequestReceived) -> None:
         """Serve the call and send its response and status."""
         error: CsiError | None = None
         try:
-            if asked.shape is Shape.UNARY:
-                self._http2.send(asked.stream, await self._handler.answer(asked.path, asked.message))
+            if received.shape is Shape.UNARY:
+                self._http2.send(received.stream, await self._handler.answer(received.path, received.message))
             else:
-                await self._send_answers(asked)
+                await self._send_answers(received)
         except CsiError as failed:
             error = failed
         except (KeyboardInterrupt, SystemExit):
@@ -247,7 +249,7 @@ class _Connection(asyncio.Protocol):
             if _is_cancelled():
                 raise
             error = UNEXPECTED
-        self._finish(asked.stream, error)
+        self._finish(received.stream, error)
 
     def _finish(self, number: int, error: CsiError | None) -> None:
         call = self._calls.pop(number, None)
@@ -256,32 +258,32 @@ class _Connection(asyncio.Protocol):
         self._http2.finish(number, error)
         self._write_soon()
 
-    async def _send_answers(self, asked: RequestReceived) -> None:
-        async with aclosing(self._handler.answers(asked.path, asked.message)) as answers:
+    async def _send_answers(self, received: RequestReceived) -> None:
+        async with aclosing(self._handler.answers(received.path, received.message)) as answers:
             async for answer in answers:
-                self._http2.send(asked.stream, answer)
+                self._http2.send(received.stream, answer)
                 self._write_soon()
-                await self._until_sent(asked.stream)
+                await self._until_sent(received.stream)
 
     async def _until_sent(self, number: int) -> None:
         if not self._http2.is_sent(number):
             self._calls[number].sent = sent = self._loop.create_future()
             await sent
 
-    def _wake_who_waits(self) -> None:
+    def _wake_waiters(self) -> None:
         for number, call in self._calls.items():
             if call.sent is not None and not call.sent.done() and self._http2.is_sent(number):
                 call.sent.set_result(None)
 
 
 def _is_cancelled() -> bool:
-    """Whether this task was asked to end; else it is something it waited for that was."""
+    """Return whether this task was cancelled; if not, something that it awaited was."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _notice_dead_peers(transport: asyncio.Transport) -> None:
-    """A machine that went away does not say so."""
+    """Enable TCP keepalive: a peer whose machine disappeared closes nothing."""
     peer: socket.socket | None = transport.get_extra_info("socket")
     if peer is not None and peer.family in {socket.AF_INET, socket.AF_INET6}:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

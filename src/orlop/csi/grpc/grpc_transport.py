@@ -1,8 +1,8 @@
-"""CSI's bytes over gRPC, from the caller's end: a connection around the rules of `http2_client`. No grpc here.
+"""A gRPC client connection for CSI messages: a socket and deadlines around the rules of `http2_client`.
 
-Made at once, made again for ever after it broke. While it cannot be made calls fail at once; while it is being made
-they wait. Nothing is repeated here: whether a call may be is for the caller to decide. All that is asked in one turn of
-the loop goes out in one write. A driver that does not read is not read from.
+It connects at once, and reconnects for ever after a failure. During an attempt calls wait; after a failed attempt they
+fail at once. No call is retried here: the caller decides that. All requests of one turn of the event loop go out in one
+write. While a driver does not read, nothing is read from it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from orlop.csi.grpc.http2_client import CallEnded, ClientEvent, Http2Client, Res
 from orlop.foundation.tcp_keepalive import KEEPALIVE, TcpKeepalive
 
 GREETING_SECONDS: Final = 20.0
-"""From connecting to the first settings."""
+"""From the connection to the driver's first SETTINGS frame."""
 LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0
-"""Who waits for longer waits this long: not every loop can count further."""
+"""The longest timer: not every event loop has longer ones."""
 DELAYS: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)
-"""Before it is tried again to connect, after so many failures; the last of them from then on."""
+"""Seconds to wait after each failed attempt to connect; the last one repeats."""
 PROBE_SECONDS: Final = 10.0
-"""How long a TCP peer may send nothing at all after a call expired and we asked for a sign of life."""
+"""How long a TCP peer may send nothing after a call expired and we sent a probe."""
 CLOSED: Final = "the connection was closed"
 
 
@@ -46,17 +46,17 @@ class _Waiting:
 
 
 class _Link(asyncio.Protocol):
-    """One connection."""
+    """One connection to the driver, with its calls in flight."""
 
     def __init__(self, keepalive: TcpKeepalive, probe_seconds: float | None) -> None:
-        """Without `probe_seconds` the peer is never probed."""
+        """With `probe_seconds` None the peer is never probed."""
         self._keepalive = keepalive
         self._probe_seconds = probe_seconds
         self._probe_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         self.over: asyncio.Future[str] = self._loop.create_future()
-        """Done with the reason when no new call can be made on it."""
+        """Resolves with the reason when no new call can be made on this connection."""
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._http2 = Http2Client()
         self._transport: asyncio.Transport | None = None
@@ -69,20 +69,23 @@ class _Link(asyncio.Protocol):
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def ask(self, path: str, message: bytes, within: float, waiting: _Waiting) -> int:
-        number = self._http2.ask(path, message, within)
+    def start_call(self, path: str, message: bytes, within: float, waiting: _Waiting) -> int:
+        """Send a request; return the number of the call."""
+        number = self._http2.start_call(path, message, within)
         self._calls[number] = waiting
         self._write_soon()
         if self._http2.is_used_up:
-            self._be_over("all its calls are used up")
+            self._refuse_calls("all its calls are used up")
         return number
 
     def cancel(self, number: int) -> None:
+        """Reset a call in flight; do nothing for one that has ended."""
         if self._calls.pop(number, None) is not None:
             self._http2.cancel(number)
             self._write_soon()
 
     def expire(self, number: int, within: float) -> None:
+        """End a call at its deadline, and probe the connection."""
         waiting = self._calls.get(number)
         if waiting is not None:
             self.cancel(number)
@@ -90,17 +93,18 @@ class _Link(asyncio.Protocol):
             waiting.wake()
             self._probe()
 
-    def taken(self, number: int, message: bytes) -> None:
-        self._http2.taken(number, message)
+    def consumed(self, number: int, message: bytes) -> None:
+        """Allow the driver to send more: the caller has read a streamed message."""
+        self._http2.consumed(number, message)
         self._write_soon()
 
     def break_off(self, error: CsiError) -> None:
-        """Calls under way end with this."""
+        """Close the connection; all calls in flight fail with `error`."""
         for waiting in self._calls.values():
             waiting.is_over, waiting.error = True, error
             waiting.wake()
         self._calls.clear()
-        self._be_over(str(error))
+        self._refuse_calls(str(error))
         if self._transport is not None:
             self._transport.abort()
             # A connection cancelled while it is being made is closed by uvloop in a way that `is_closing` does not
@@ -108,7 +112,7 @@ class _Link(asyncio.Protocol):
             self._transport = None
 
     def _probe(self) -> None:
-        """Find out whether the driver is slow or the path to it is gone: only then must the connection be given up."""
+        """Find out whether the driver is slow or unreachable: only then must the connection be closed."""
         if self._probe_seconds is None or self._probe_timer is not None:
             return
         self._http2.probe()
@@ -139,7 +143,7 @@ class _Link(asyncio.Protocol):
     # ---- the socket --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio's
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
         self._keepalive.apply(transport.get_extra_info("socket"))
         self._write()
 
@@ -149,9 +153,9 @@ class _Link(asyncio.Protocol):
         if not self.greeted.done() and self._http2.greeted:
             self.greeted.set_result(None)
         if self._http2.why_over is not None:
-            self._be_over(f"the driver broke the protocol: {self._http2.why_over}")
+            self._refuse_calls(f"the driver broke the protocol: {self._http2.why_over}")
         elif self._http2.is_leaving:
-            self._be_over("the driver accepts no new calls")
+            self._refuse_calls("the driver accepts no new calls")
         self._write_soon()
 
     def pause_writing(self) -> None:
@@ -167,15 +171,16 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_probe()
-        self._be_over(f"the connection broke: {exc or 'the driver closed it'}")
+        self._refuse_calls(f"the connection broke: {exc or 'the driver closed it'}")
         self._act(self._http2.end(self.over.result()))
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionError(self.over.result()))
-            self.greeted.exception()  # Retrieved here, because nobody may wait for it any more.
+            self.greeted.exception()  # Retrieved, or asyncio logs it: maybe nobody awaits it any more.
         if not self.lost.done():
             self.lost.set_result(None)
 
-    def _be_over(self, reason: str) -> None:
+    def _refuse_calls(self, reason: str) -> None:
+        """Accept no new call; the first reason counts."""
         if not self.over.done():
             self.over.set_result(reason)
 
@@ -195,20 +200,20 @@ class _Link(asyncio.Protocol):
 
 
 class GrpcConnection:
-    """A client's connection to one endpoint."""
+    """A client's connection to one endpoint, connected again whenever it breaks."""
 
     def __init__(
         self, endpoint: Endpoint, *, keepalive: TcpKeepalive = KEEPALIVE, probe_seconds: float = PROBE_SECONDS
     ) -> None:
         self._endpoint = endpoint
         self._keepalive = keepalive
-        # Between the ends of a unix socket nothing can vanish, so a silent driver there is slow, and no more.
+        # A unix socket reports a peer that is gone, so a silent driver there is only slow: no probes.
         self._probe_seconds = probe_seconds if isinstance(endpoint, TcpEndpoint) else None
         self._loop = asyncio.get_running_loop()
         self._link: _Link | None = None
         self._links: set[_Link] = set()
         self._why_not: str | None = None
-        """Why there is no connection, when the last attempt failed."""
+        """Why the last attempt to connect failed; None if it did not."""
         self._connections = 0
         self._closed = False
         self._waiting: set[asyncio.Future[None]] = set()
@@ -225,7 +230,7 @@ class GrpcConnection:
     async def call(self, path: str, message: bytes, within: float) -> bytes:
         link = self._usable() or await self._connected_within(within)
         waiting = _Waiting(wants_each=False)
-        number = link.ask(path, message, within, waiting)
+        number = link.start_call(path, message, within, waiting)
         timer = self._loop.call_later(min(within, LONGEST_TIMEOUT), link.expire, number, within)
         try:
             await self._over(waiting)
@@ -242,13 +247,13 @@ class GrpcConnection:
     async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
         link = self._usable() or await self._connected_within(within)
         waiting = _Waiting(wants_each=True)
-        number = link.ask(path, message, within, waiting)
+        number = link.start_call(path, message, within, waiting)
         timer = self._loop.call_later(min(within, LONGEST_TIMEOUT), link.expire, number, within)
         try:
             while waiting.answers or not waiting.is_over:
                 if waiting.answers:
                     answer = waiting.answers.popleft()
-                    link.taken(number, answer)
+                    link.consumed(number, answer)
                     yield answer
                 else:
                     await self._woken(waiting)
@@ -256,18 +261,19 @@ class GrpcConnection:
                 raise waiting.error
         finally:
             timer.cancel()
-            link.cancel(number)  # of effect where the reader has left: the driver would go on until the deadline
+            link.cancel(number)  # if the reader left early: else the driver would continue until the deadline
 
     async def close(self) -> None:
         self._closed = True
         self._keeping.cancel()
         try:
-            await asyncio.wait([self._keeping])  # which raises nothing of it, so that our own cancellation is not lost
+            # `wait` does not raise the task's CancelledError, so one that arrives here is our own and is not lost.
+            await asyncio.wait([self._keeping])
         finally:
             links = tuple(self._links)
             for link in links:
                 link.break_off(Cancelled(CLOSED))
-            self._tell()
+            self._notify_waiters()
             if links:
                 await asyncio.wait([link.lost for link in links])
 
@@ -282,6 +288,7 @@ class GrpcConnection:
         await waiting.woken
 
     async def _changed(self) -> None:
+        """Wait until a connection was made, an attempt failed, or this was closed."""
         change = self._loop.create_future()
         self._waiting.add(change)
         try:
@@ -289,18 +296,19 @@ class GrpcConnection:
         finally:
             self._waiting.discard(change)
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         for change in self._waiting:
             if not change.done():
                 change.set_result(None)
 
     def _usable(self) -> _Link | None:
+        """Return the connection if it accepts calls. Raises `Cancelled` once closed."""
         if self._closed:
             raise Cancelled(CLOSED)
         return self._link if self._link is not None and self._link.is_usable else None
 
     async def _connected_within(self, within: float) -> _Link:
-        """Waits while it is being made; does not where it could not be."""
+        """Wait for the attempt in progress. Raises `Unavailable` if the last one failed."""
         try:
             async with asyncio.timeout(min(within, LONGEST_TIMEOUT)):
                 while (link := self._usable()) is None:
@@ -314,6 +322,7 @@ class GrpcConnection:
     # ---- connecting --------------------------------------------------------------------------------------------------
 
     async def _keep_connected(self) -> None:
+        """Connect, wait until the connection ends, and start again."""
         failures = 0
         while True:
             try:
@@ -321,17 +330,18 @@ class GrpcConnection:
             except (OSError, ValueError) as error:
                 failures += 1
                 self._why_not = str(error) or type(error).__name__
-                self._tell()
+                self._notify_waiters()
                 await self._pause(DELAYS[min(failures, len(DELAYS)) - 1])
                 continue
             failures, self._why_not = 0, None
             self._link = link
             self._connections += 1
-            self._tell()
+            self._notify_waiters()
             await asyncio.wait([link.over])
             self._link = None
 
     async def _connect(self) -> _Link:
+        """Return a connection whose peer has sent its HTTP/2 settings."""
         link = _Link(self._keepalive, self._probe_seconds)
         try:
             async with asyncio.timeout(GREETING_SECONDS):

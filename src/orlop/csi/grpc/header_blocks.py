@@ -1,10 +1,11 @@
-"""HPACK: headers as they come, and those that we send, which are constants but for a time. The only one with hpack.
+"""HPACK header blocks: decode those of the peer, build ours. The only module that uses the library `hpack`.
 
-What comes is read by the library, which keeps the table that a client builds up; here are the limits, and a short way
-for what everybody sends from its second call on: references to that table of one byte each, and short values.
+The library decodes, and keeps the table that a peer builds up. This module adds limits, and a fast path for what every
+peer sends from its second call on: references of one byte to that table, and short values.
 
-What is sent refers to nothing that could change: no table is kept for it. A client that wants ours to be smaller than
-the 4096 bytes everybody begins with must get one update about it: `TABLE_GIVEN_UP` before the next block.
+Our own blocks are constants except for the timeout, and refer to no dynamic table, so none is kept for them. A peer
+that wants our table smaller than the initial 4096 bytes must get one size update, `TABLE_GIVEN_UP`, before the next
+block.
 """
 
 from __future__ import annotations
@@ -21,42 +22,46 @@ from orlop.csi.error_codes import Code, CsiError
 from orlop.csi.grpc.http2_frames import LONGEST_BLOCK, ErrorCode, Http2ProtocolError
 
 TABLE_BYTES: Final = 4096
-"""Of either side's table, as long as nobody asks for another."""
+"""The initial size of the table, for both directions."""
 LARGEST_HEADER_LIST: Final = LONGEST_BLOCK
 ENTRY_OVERHEAD: Final = 32
-"""What an entry counts besides its name and its value (RFC 7541, 4.1)."""
+"""Bytes that an entry counts for besides its name and value (RFC 7541, 4.1)."""
 LONGEST_MESSAGE: Final = 7 << 10
-"""Of an error, in its encoded form: clients take blocks of 8 KiB."""
+"""The longest error message, encoded: clients accept blocks of 8 KiB."""
 TABLE_GIVEN_UP: Final = b"\x20"
 
 _INDEXED, _LONG_INDEX, _LITERAL, _LONG_NAME, _SIZE_UPDATE = 0x80, 0xFF, 0x40, 0x7F, 0x20
 _HUFFMAN, _SEVEN_BITS = 0x80, 0x7F
 _UNKEPT: Final = frozenset((0x00, 0x10))
-"""What is spelled out and kept in no table, as we send it ourselves."""
+"""Literal fields that are not added to the table; we send only these."""
 
 Fields = Sequence[tuple[bytes, bytes]]
 
 
 class HeaderReader:
-    """Of one connection: each block must be read, in order, also those of calls that are refused."""
+    """Reads the header blocks of one connection.
+
+    Every block must be read, in order, also those of refused calls: each may change the table for the next one.
+    """
 
     def __init__(self) -> None:
         self._decoder = hpack.Decoder(LARGEST_HEADER_LIST)
         self._decoder.max_allowed_table_size = TABLE_BYTES
 
     def read(self, block: bytes) -> Fields:
+        """Return the fields of a block. Raises `Http2ProtocolError`."""
         try:
-            fields, at = self._known(block)
+            fields, at = self._short_fields(block)
             if at < len(block):
                 fields.extend(self._decoded(block, at))
         except hpack.OversizedHeaderListError:
             raise _too_large() from None
-        except hpack.HPACKError:  # which would quote them
+        except hpack.HPACKError:  # its text would quote the headers, which may be secret
             raise Http2ProtocolError("the headers cannot be read", ErrorCode.COMPRESSION_ERROR) from None
         return fields
 
-    def _known(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
-        """The short fields that the block begins with, and how many bytes they take."""
+    def _short_fields(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
+        """Return the short fields that the block begins with, and how many bytes they take."""
         table = self._decoder.header_table
         fields: list[tuple[bytes, bytes]] = []
         at = size = 0
@@ -77,7 +82,7 @@ class HeaderReader:
             else:
                 break
             fields.append(field)
-            # A byte can stand for the whole of the table, so the limit is on what it says.
+            # One byte can refer to an entry of any size, so the limit counts the decoded fields.
             size += len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
             if size > LARGEST_HEADER_LIST:
                 raise _too_large()
@@ -90,7 +95,7 @@ class HeaderReader:
 
 
 def _end_of_text(block: bytes, at: int) -> int:
-    """0 where the text is not as short as most are, or not all there."""
+    """Return where a short text ends; 0 if it is long, or incomplete."""
     if at >= len(block):
         return 0
     length = block[at] & _SEVEN_BITS
@@ -122,13 +127,13 @@ def _text(value: bytes) -> bytes:
 
 
 def _field(name: bytes, value: bytes) -> bytes:
-    """Spelled out, and kept in no table."""
+    """Return a literal field that is not added to the table."""
     return b"\0" + _text(name) + _text(value)
 
 
 _STATUS_200: Final = b"\x88"
 _CONTENT_TYPE: Final = b"\x0f\x10" + _text(b"application/grpc")
-"""Its name is the 31st that everybody knows."""
+"""`content-type` is entry 31 of the static table."""
 
 ANSWER_BEGINS: Final = _STATUS_200 + _CONTENT_TYPE
 _STATUS_FIELDS: Final = {code: _field(b"grpc-status", b"%d" % code) for code in Code}
@@ -137,7 +142,7 @@ ACCEPTED_ENCODING: Final = _field(b"grpc-accept-encoding", b"identity")
 
 
 _POST, _HTTP, _PATH, _AUTHORITY = b"\x83", b"\x86", b"\x04", b"\x01"
-"""Of the headers everybody knows: whole ones, and the names of some."""
+"""Entries of the static table: whole fields, and names."""
 _REQUEST_BEGINS: Final = _POST + _HTTP + _AUTHORITY + _text(b"localhost")
 _REQUEST_ENDS: Final = _CONTENT_TYPE + _field(b"te", b"trailers") + _field(b"user-agent", b"orlop")
 _MOST_DIGITS: Final = 10**8
@@ -146,13 +151,13 @@ _UNITS: Final = ((1e6, b"u"), (1e3, b"m"), (1.0, b"S"), (1 / 3600, b"H"))
 
 @lru_cache(maxsize=256)
 def request_block(path: str, within: float) -> bytes:
-    """Of a call; there are a few different ones. `:authority` is what kubelet and the Go sidecars say."""
+    """Return the headers of a call; there are few different ones. `:authority` is that of kubelet and Go sidecars."""
     timeout = _field(b"grpc-timeout", timeout_text(within))
     return _REQUEST_BEGINS + _PATH + _text(path.encode()) + _REQUEST_ENDS + timeout
 
 
 def timeout_text(seconds: float) -> bytes:
-    """In the finest unit that needs no more than eight digits."""
+    """Return a grpc-timeout in the finest unit that needs at most eight digits."""
     for in_a_second, unit in _UNITS:
         count = max(1, int(seconds * in_a_second)) if seconds < _MOST_DIGITS / in_a_second else _MOST_DIGITS
         if count < _MOST_DIGITS:
@@ -161,16 +166,17 @@ def timeout_text(seconds: float) -> bytes:
 
 
 def http_status(number: int) -> bytes:
-    """How a block of an answer begins that is no answer of gRPC's."""
+    """Return the first headers of a response whose HTTP status is not 200."""
     return b"\x08" + _text(b"%d" % number) + _CONTENT_TYPE
 
 
 def failure(error: CsiError) -> bytes:
+    """Return the trailers of a failed call."""
     return _STATUS_FIELDS[error.code] + _field(b"grpc-message", encoded_message(error.message))
 
 
 def encoded_message(message: str) -> bytes:
-    """As gRPC has it: UTF-8, with what is not readable ASCII in percent signs; one that is too long is cut."""
+    """Return the message as gRPC encodes it: UTF-8, percent-encoded; one that is too long is cut at a character."""
     text = message.encode(errors="replace")
     encoded = quote_from_bytes(text, safe=_READABLE)
     if len(encoded) > LONGEST_MESSAGE:

@@ -1,6 +1,6 @@
-"""One call of ours on a connection: the request that is still to be sent, and the answers put together of what comes.
+"""One call of a client: the request still to be sent, and the responses assembled from what arrived. Pure.
 
-Pure. How much may come and go is counted here and decided in `http2_client`.
+Windows are counted here; `http2_client` decides what they allow.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ PREFIX_BYTES: Final = _PREFIX.size
 
 
 class ClientCall:
+    """A call, from the request to the last response."""
+
     __slots__ = (
         *("_arrived", "block", "is_answered", "number", "receive_window", "refusals", "request", "send_window"),
         *("stream", "to_send", "unreported"),
@@ -28,19 +30,19 @@ class ClientCall:
         self.block = block
         self.request = request
         self.stream = 0
-        """Of HTTP/2; none while it waits."""
+        """The HTTP/2 stream; 0 while the call waits for one."""
         self.to_send = memoryview(b"")
         self.send_window = 0
         self.refusals = 0
         self.receive_window = STREAM_WINDOW
         self.unreported = 0
-        """Bytes that were read, and not yet returned to the server by a window update."""
+        """Bytes that were read, and not yet given back to the server by a window update."""
         self.is_answered = False
-        """Whether the headers of the answer are here."""
+        """Whether the headers of the response have arrived."""
         self._arrived = b""
 
     def messages(self, data: bytes) -> list[bytes]:
-        """Those that are complete by this; raises what the call ends with."""
+        """Return the messages that `data` completes. Raises the error that the call fails with."""
         arrived = self._arrived + data if self._arrived else data
         found: list[bytes] = []
         at = 0

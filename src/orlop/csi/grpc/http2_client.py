@@ -1,12 +1,12 @@
-"""A client's side of one HTTP/2 connection that carries gRPC calls: calls in, bytes out; bytes in, answers out. Pure.
+"""The client's end of one HTTP/2 connection for gRPC: calls in, bytes out; bytes in, responses out. Pure.
 
-Order: `ask`, write what `to_send` gives, `receive` what came, do what its events say. A call has one request and one or
-more answers. Beyond what the server allows at a time, calls wait for their turn here; one that the server refused to
-begin, as it may do where both count calls at the same moment, waits for another turn. That is no repetition: it has not
-been looked at (RFC 9113, 8.7).
+Use: `start_call`, write the bytes of `to_send`, pass what arrived to `receive`, act on its events. A call has one
+request and one or more responses. Calls beyond the server's stream limit wait here. A stream that the server refused
+(it may have closed one later than we did) waits again. That is not a retry: the server has not processed it (RFC 9113,
+8.7).
 
-What a driver can make us hold is limited: for each call its window, which is a message of the largest size; it grows
-again as answers are `taken`.
+What a driver can make us hold is limited: for each call its window, one message of the largest size, which is widened
+again as responses are `consumed`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ResponseReceived(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """None: well."""
+    """The call is over; `error` is None if it succeeded."""
 
     call: int
     error: CsiError | None
@@ -65,17 +65,19 @@ ClientEvent: TypeAlias = ResponseReceived | CallEnded
 
 
 class Http2Client:
+    """The state of one connection."""
+
     def __init__(self) -> None:
         self.why_over: str | None = None
-        """The sentence, once the server broke the protocol: nothing is heard or said after it."""
+        """Set once the server broke the protocol: nothing is read or sent after that."""
         self.is_leaving = False
-        """Whether the server takes no new call."""
+        """Whether the server accepts no new call (GOAWAY)."""
         self._reader = Http2FrameReader(expects_preface=False)
         self._headers_reader = header_blocks.HeaderReader()
         self._calls: dict[int, ClientCall] = {}
-        """All of them, by number."""
+        """All calls, by number."""
         self._open_calls: dict[int, ClientCall] = {}
-        """By stream."""
+        """Those that have a stream, by stream."""
         self._waiting: dict[int, ClientCall] = {}
         self._made = 0
         self._next_stream = 1
@@ -107,13 +109,13 @@ class Http2Client:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether there are hardly any numbers left for streams: none is used twice on one connection."""
+        """Return whether half of the stream numbers are used: none can be used twice on one connection."""
         return self._next_stream > LAST_STREAM // 2
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def ask(self, path: str, message: bytes, within: float) -> int:
-        """The number of the call."""
+    def start_call(self, path: str, message: bytes, within: float) -> int:
+        """Queue a call; return its number."""
         self._made += 1
         call = ClientCall(self._made, header_blocks.request_block(path, within), prefixed(message))
         self._calls[call.number] = self._waiting[call.number] = call
@@ -121,12 +123,12 @@ class Http2Client:
         return call.number
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for its answer any more."""
+        """Reset a call whose caller gave up."""
         if (call := self._calls.get(number)) is not None:
             self._reset(call, ErrorCode.CANCEL)
 
-    def taken(self, number: int, message: bytes) -> None:
-        """An answer of a call of many: there is room for another."""
+    def consumed(self, number: int, message: bytes) -> None:
+        """Widen the window of a streaming call by a response that its caller has read."""
         if (call := self._calls.get(number)) is not None:
             self._allow(call, PREFIX_BYTES + len(message))
 
@@ -138,12 +140,13 @@ class Http2Client:
         self._out.append(http2_frames.settings_frame([]))
 
     def to_send(self) -> bytes:
+        """Return the bytes to write, once."""
         data = b"".join(self._out)
         self._out.clear()
         return data
 
     def pause(self) -> None:
-        """No data goes out, whatever the windows say: the socket is full."""
+        """Send no data, whatever the windows allow: the socket is full."""
         self._paused = True
 
     def resume(self) -> None:
@@ -151,7 +154,7 @@ class Http2Client:
         self._send_in_turns()
 
     def end(self, sentence: str) -> list[ClientEvent]:
-        """The connection is gone: what was asked may have been done."""
+        """End all calls: the connection is gone. Each of them may have taken effect."""
         numbers = tuple(self._calls)
         for held in (self._calls, self._open_calls, self._waiting, self._taking_turns):
             held.clear()
@@ -184,7 +187,7 @@ class Http2Client:
         self._window -= size
 
     def _send_in_turns(self) -> None:
-        """A frame each."""
+        """Send waiting data, one frame of each call in turn."""
         while self._taking_turns and self._window > 0 and not self._paused:
             call = self._taking_turns.pop(next(iter(self._taking_turns)))
             if call.send_window > 0:  # else an update of its own window brings it back
@@ -195,6 +198,7 @@ class Http2Client:
     # ---- what comes --------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[ClientEvent]:
+        """Return the events in these bytes and those received before."""
         self._events = []
         if self.why_over is not None:
             return []
@@ -209,11 +213,11 @@ class Http2Client:
 
     def _on_headers(self, headers: http2_frames.Headers) -> None:
         fields = self._headers_reader.read(headers.block)
-        call = self._known(headers.stream)
+        call = self._open_call(headers.stream)
         if call is None:
             return
         if headers.ends_stream:
-            self._end(call, self._how_it_ended(call, fields))
+            self._end(call, self._final_error(call, fields))
         elif call.is_answered:
             self._break(call, Internal("the driver's response has headers in its middle"))
         elif not grpc_answer_rules.announces_another(fields):
@@ -221,7 +225,7 @@ class Http2Client:
             if (error := grpc_answer_rules.refused_by(fields)) is not None:
                 self._break(call, error)
 
-    def _how_it_ended(self, call: ClientCall, fields: header_blocks.Fields) -> CsiError | None:
+    def _final_error(self, call: ClientCall, fields: header_blocks.Fields) -> CsiError | None:
         if not call.is_answered and b"grpc-status" not in dict(fields):
             return grpc_answer_rules.refused_by(fields) or grpc_answer_rules.ended_by(fields)
         error = grpc_answer_rules.ended_by(fields)
@@ -236,7 +240,7 @@ class Http2Client:
         if self._receive_window < CONNECTION_WINDOW // 2:
             self._out.append(http2_frames.window_update_frame(0, CONNECTION_WINDOW - self._receive_window))
             self._receive_window = CONNECTION_WINDOW
-        call = self._known(data.stream)
+        call = self._open_call(data.stream)
         if call is not None:
             self._take(call, data)
 
@@ -257,8 +261,8 @@ class Http2Client:
         elif padding := data.size - len(data.data):
             self._allow(call, padding)
 
-    def _known(self, stream: int) -> ClientCall | None:
-        """None where the call is over for us, which the server may not know yet."""
+    def _open_call(self, stream: int) -> ClientCall | None:
+        """Return the call of a stream; None if we ended it, which the server may not know yet."""
         call = self._open_calls.get(stream)
         if call is None and (stream >= self._next_stream or not stream % 2):
             raise Http2ProtocolError("there is no such call")
@@ -277,7 +281,7 @@ class Http2Client:
         values = settings.values
         self._must_give_up_table |= values.get(Setting.HEADER_TABLE_SIZE, LARGEST_WINDOW) < header_blocks.TABLE_BYTES
         self._largest_frame = values.get(Setting.MAX_FRAME_SIZE, self._largest_frame)
-        self._out.append(http2_frames.SETTINGS_TAKEN)
+        self._out.append(http2_frames.SETTINGS_ACK)
         first_window = values.get(Setting.INITIAL_WINDOW_SIZE, self._first_window)
         difference, self._first_window = first_window - self._first_window, first_window
         for call in tuple(self._open_calls.values()) if difference else ():
@@ -287,7 +291,7 @@ class Http2Client:
 
     def _on_window_update(self, update: http2_frames.WindowUpdate) -> None:
         if update.stream:
-            if (call := self._known(update.stream)) is not None:
+            if (call := self._open_call(update.stream)) is not None:
                 self._widen(call, update.increment)
             return
         self._window += update.increment
@@ -303,20 +307,20 @@ class Http2Client:
 
     def _on_ping(self, ping: http2_frames.Ping) -> None:
         if not ping.ack:
-            self._out.append(http2_frames.ping_answer(ping.data))
+            self._out.append(http2_frames.ping_ack(ping.data))
 
     def _on_reset(self, reset: http2_frames.Reset) -> None:
-        call = self._known(reset.stream)
+        call = self._open_call(reset.stream)
         if call is None:
             return
         if reset.code == ErrorCode.REFUSED_STREAM and call.refusals < MOST_REFUSALS and not self.is_leaving:
-            self._wait_again(call)
+            self._requeue(call)
             return
         self._forget(call)
         self._events.append(CallEnded(call.number, grpc_answer_rules.reset_by(reset.code)))
 
-    def _wait_again(self, call: ClientCall) -> None:
-        """Until another has ended, if there is one."""
+    def _requeue(self, call: ClientCall) -> None:
+        """Wait for a stream again, after the server refused one; until another call ends, if there is one."""
         call.refusals += 1
         self._close(call)
         call.is_answered = False
@@ -325,7 +329,7 @@ class Http2Client:
             self._open_more()
 
     def _on_go_away(self, leaving: http2_frames.GoAway) -> None:
-        """Calls that the server has not seen are over; the others are still answered."""
+        """End the calls that the server has not seen; it still answers the others."""
         self.is_leaving = True
         unseen = [call for call in self._calls.values() if not 0 < call.stream <= leaving.last_stream]
         for call in unseen:
@@ -339,7 +343,7 @@ class Http2Client:
     # ---- the ends of calls -------------------------------------------------------------------------------------------
 
     def _end(self, call: ClientCall, error: CsiError | None) -> None:
-        """By the server; what it does not want to read any more is not sent."""
+        """End a call whose response is complete; reset it if the server did not read the whole request."""
         self._events.append(CallEnded(call.number, error))
         if call.to_send:
             self._reset(call, ErrorCode.CANCEL)

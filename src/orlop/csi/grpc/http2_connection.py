@@ -1,14 +1,13 @@
-"""A server's side of one HTTP/2 connection that carries gRPC calls: bytes in, calls out; answers in, bytes out. Pure.
+"""The server's end of one HTTP/2 connection for gRPC: bytes in, calls out; responses in, bytes out. Pure.
 
-Order: `receive` what came, do what its events say, answer with `answer`, `send`, `finish` or `expire`, and write what
-`to_send` gives. Nothing here waits, and no time passes: who needs it hands it in.
+Use: pass what arrived to `receive`, act on its events, answer with `send`, `finish` or `expire`, and write the bytes of
+`to_send`. Nothing here waits or reads a clock: the caller passes the time.
 
-What a client can make us hold is limited, whatever it does:
-- requests: the first 64 KiB of each stream; more only for messages that said how long they are, a few at a time;
-- answers: what the windows of the client leave here is at most one message for each stream, and beyond a limit of all
-  of them together no new call is taken;
-- streams: beyond a limit new ones are refused; who resets them as fast as he makes them is let go;
-- frames that ask for nothing, or only for an answer of the connection: so many in a while, unless there are calls.
+What a client can make us hold or do is limited:
+- requests: the first 64 KiB of each stream; more only for messages whose length is known, a few at a time;
+- responses: at most one unsent message per stream; beyond a limit for all streams no new call is accepted;
+- streams: beyond a limit new ones are refused; a client that resets them too fast is disconnected;
+- frames that carry no call (pings, settings, window updates): a limited number per time, renewed by calls.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from orlop.csi.transport import LARGEST_MESSAGE, Shape
 
 MOST_STREAMS: Final = 1000
 MOST_INCOMPLETE: Final = 64 << 20
-"""Bytes of requests whose end is not here yet, of all connections together."""
+"""Bytes of incomplete requests, of all connections together."""
 MOST_GRANTED: Final = 4 * LARGEST_MESSAGE
 MOST_UNSENT: Final = 4 * LARGEST_MESSAGE
 CONNECTION_WINDOW: Final = 4 << 20
@@ -36,7 +35,7 @@ IDLE_FRAMES_SECONDS: Final = 10.0
 MOST_RESETS: Final = 1000
 RESETS_SECONDS: Final = 30.0
 MOST_CUT: Final = MOST_STREAMS
-"""Streams we ended before the client did, and on which something may still come."""
+"""Streams that we ended before the client did: frames for them may still arrive."""
 
 _GREETING: Final = http2_frames.settings_frame(
     [
@@ -50,14 +49,14 @@ _GREETING: Final = http2_frames.settings_frame(
 
 
 class CallOpened(NamedTuple):
-    """A call has begun; its message may still be on its way. `within` seconds it must have its answer, if any."""
+    """A call has begun; its message may not be complete. `within` is its deadline in seconds, if any."""
 
     stream: int
     within: float | None
 
 
 class RequestReceived(NamedTuple):
-    """The call's message is here."""
+    """The message of an opened call is complete."""
 
     stream: int
     path: str
@@ -66,7 +65,7 @@ class RequestReceived(NamedTuple):
 
 
 class CallDropped(NamedTuple):
-    """Nobody waits for the answer of an opened call any more."""
+    """The caller of an opened call no longer waits for a response."""
 
     stream: int
 
@@ -75,11 +74,11 @@ ServerEvent: TypeAlias = CallOpened | RequestReceived | CallDropped
 
 
 class Http2Connection:
-    """`shape_of` says which paths are served."""
+    """The state of one connection. `shape_of` returns None for a path that is not served."""
 
     def __init__(self, shape_of: Callable[[str], Shape | None], now: float, budget: Budget | None = None) -> None:
         self.why_over: str | None = None
-        """The sentence, once the client broke the protocol: nothing is heard or said after it."""
+        """Set once the client broke the protocol: nothing is read or sent after that."""
         self._shape_of = shape_of
         self._reader = Http2FrameReader()
         self._headers_reader = header_blocks.HeaderReader()
@@ -112,6 +111,7 @@ class Http2Connection:
         return self._reader.greeted
 
     def receive(self, data: bytes, now: float) -> list[ServerEvent]:
+        """Return the events in these bytes and those received before."""
         self._events, self._now = [], now
         if self.why_over is not None:
             return []
@@ -163,7 +163,7 @@ class Http2Connection:
             return
         self._events.append(CallOpened(headers.stream, request.within))
         if headers.ends_stream:
-            self._ask(stream)
+            self._complete(stream)
 
     def _new_stream(self, headers: http2_frames.Headers, path: str, shape: Shape) -> Stream:
         stream = Stream(headers.stream, path, shape, self._sending.first_window)
@@ -177,20 +177,20 @@ class Http2Connection:
             self._note_cut(headers.stream)
 
     def _on_trailers(self, stream: Stream, headers: http2_frames.Headers) -> None:
-        """Of a request: nobody sends them, and they end it."""
+        """End a request by trailers, which gRPC clients do not send but HTTP/2 allows."""
         if stream.client_ended:
             self._drop(stream, ErrorCode.STREAM_CLOSED)
         elif not headers.ends_stream:
             self._drop(stream, ErrorCode.PROTOCOL_ERROR)
         else:
             stream.client_ended = True
-            self._ask(stream)
+            self._complete(stream)
 
     def _on_data(self, data: http2_frames.Data) -> None:
         self._receive_window -= data.size
         if self._receive_window < 0:
             raise Http2ProtocolError("more came than the connection's window allows", ErrorCode.FLOW_CONTROL_ERROR)
-        # What is held is limited by the streams' windows: this one only saves us from answering each frame.
+        # The streams' windows limit what is held; this one is large so that not every frame needs an update.
         if self._receive_window < CONNECTION_WINDOW // 2:
             self._sending.add(http2_frames.window_update_frame(0, CONNECTION_WINDOW - self._receive_window))
             self._receive_window = CONNECTION_WINDOW
@@ -217,25 +217,25 @@ class Http2Connection:
             self._refuse(stream, refused)
             return
         if data.ends_stream:
-            self._ask(stream)
+            self._complete(stream)
             return
         if padding := data.size - len(data.data):
             self._allow(stream, padding)
         if stream.wanting and not stream.asked_for_grant:
-            self._grants.ask(stream)
+            self._grants.request(stream)
 
     def _hold(self, stream: Stream, size: int) -> None:
         if not self._budget.take(size):
             raise ResourceExhausted("too many requests at the same time: retry later")
         stream.held += size
 
-    def _let_go(self, stream: Stream) -> None:
-        self._budget.give_back(stream.held)
+    def _release_budget(self, stream: Stream) -> None:
+        self._budget.release(stream.held)
         stream.held = 0
 
-    def _ask(self, stream: Stream) -> None:
-        self._let_go(stream)
-        self._grants.give_back(stream)
+    def _complete(self, stream: Stream) -> None:
+        self._release_budget(stream)
+        self._grants.release(stream)
         self._idle_frames.renew()
         try:
             self._events.append(RequestReceived(stream.number, stream.path, stream.shape, stream.message()))
@@ -253,7 +253,7 @@ class Http2Connection:
     # ---- the rest of the frames --------------------------------------------------------------------------------------
 
     def _on_closed(self, number: int) -> None:
-        """Something came on a stream that is over: what was sent before our end of it arrived is passed over."""
+        """Ignore a frame of a stream that we ended: the client sent it before it knew."""
         if number > self._last_stream:
             raise Http2ProtocolError("a stream begins with headers")
         if number not in self._cut:
@@ -267,7 +267,7 @@ class Http2Connection:
             return
         stream = self._streams.get(update.stream)
         if stream is None:
-            self._must_have_been(update.stream)
+            self._check_existed(update.stream)
         elif not self._sending.widen_stream(stream, update.increment):
             self._drop(stream, ErrorCode.FLOW_CONTROL_ERROR)
 
@@ -275,14 +275,14 @@ class Http2Connection:
         stream = self._streams.get(reset.stream)
         if stream is None:
             self._idle_frames.spend(self._now, "resets")
-            self._must_have_been(reset.stream)
+            self._check_existed(reset.stream)
             return
         self._resets.spend(self._now, "resets")
         self._events.append(CallDropped(reset.stream))
         self._forget(stream)
 
-    def _must_have_been(self, number: int) -> None:
-        """Updates and resets of a stream that is over are late, and mean nothing."""
+    def _check_existed(self, number: int) -> None:
+        """Allow late window updates and resets of a stream that is over; raise if it never existed."""
         if number > self._last_stream or not number % 2:
             raise Http2ProtocolError("there is no such stream")
 
@@ -293,14 +293,14 @@ class Http2Connection:
             self._sending.change_table(values[Setting.HEADER_TABLE_SIZE])
         if Setting.MAX_FRAME_SIZE in values:
             self._sending.change_largest_frame(values[Setting.MAX_FRAME_SIZE])
-        self._sending.add(http2_frames.SETTINGS_TAKEN)
+        self._sending.add(http2_frames.SETTINGS_ACK)
         if Setting.INITIAL_WINDOW_SIZE in values:
             self._sending.change_first_window(values[Setting.INITIAL_WINDOW_SIZE], self._streams.values())
 
     def _on_ping(self, ping: http2_frames.Ping) -> None:
         self._idle_frames.spend(self._now, "pings")
         if not ping.ack:
-            self._sending.add(http2_frames.ping_answer(ping.data))
+            self._sending.add(http2_frames.ping_ack(ping.data))
 
     def _on_nothing(self, _event: http2_frames.FrameEvent) -> None:
         self._idle_frames.spend(self._now, "frames that say nothing")
@@ -308,7 +308,7 @@ class Http2Connection:
     # ---- the ends of streams -----------------------------------------------------------------------------------------
 
     def _drop(self, stream: Stream, code: ErrorCode) -> None:
-        """We end it, because of what the client did on it."""
+        """End a stream on which the client broke the protocol."""
         self._resets.spend(self._now, "streams that break the protocol")
         self._events.append(CallDropped(stream.number))
         self._reset(stream, code)
@@ -331,10 +331,10 @@ class Http2Connection:
 
     def _forget(self, stream: Stream) -> None:
         stream.is_over = True
-        self._let_go(stream)
+        self._release_budget(stream)
         self._streams.pop(stream.number, None)
         self._sending.forget(stream)
-        self._grants.give_back(stream)
+        self._grants.release(stream)
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 
@@ -343,34 +343,34 @@ class Http2Connection:
         return not self._streams
 
     def to_send(self) -> bytes:
-        return self._sending.taken()
+        return self._sending.drain()
 
     def send(self, number: int, message: bytes) -> None:
-        """One of the answers of a call; of a call that is over it is dropped, as all of these are."""
+        """Send one response of a call; ignored if the call is over, as in `finish` and `expire`."""
         stream = self._streams.get(number)
         if stream is not None:
             self._idle_frames.renew()
             self._sending.message(stream, message)
 
     def finish(self, number: int, error: CsiError | None = None) -> None:
-        """After all that was sent."""
+        """End a call with its status, after everything passed to `send`."""
         stream = self._streams.get(number)
         if stream is not None:
             ends = header_blocks.ANSWER_ENDS if error is None else header_blocks.failure(error)
             self._sending.end(stream, header_blocks.ANSWER_BEGINS, ends)
 
     def expire(self, number: int) -> None:
-        """The caller's time is up: what is not sent yet is not sent."""
+        """End a call at its deadline, without what is not sent yet."""
         stream = self._streams.get(number)
         if stream is None:
             return
-        if stream.to_send:  # the message cannot be ended in its middle
+        if stream.to_send:  # a status cannot follow an incomplete message
             self._reset(stream, ErrorCode.CANCEL)
         else:
             self._refuse(stream, DeadlineExceeded(f"{stream.path} did not answer in time"))
 
     def is_sent(self, number: int) -> bool:
-        """Whether all that was given for the stream has gone out."""
+        """Return whether everything passed to `send` for the stream has been sent."""
         stream = self._streams.get(number)
         return stream is None or not stream.to_send
 
@@ -381,15 +381,15 @@ class Http2Connection:
         self._sending.resume()
 
     def end(self) -> None:
-        """The connection is gone: nothing of it is held any more, here or by what it was given."""
+        """Release everything: the connection is gone."""
         for stream in tuple(self._streams.values()):
             self._forget(stream)
         self._on = {}
-        self._sending.give_up()
+        self._sending.discard()
         self._grants.end()
 
     def leave(self) -> None:
-        """No new call is taken; those under way go on."""
+        """Accept no new call; those in flight continue."""
         if not self._leaving:
             self._leaving = True
             self._sending.add(http2_frames.go_away_frame(self._last_stream, ErrorCode.NO_ERROR))

@@ -1,11 +1,11 @@
-"""HTTP/2's frames (RFC 9113) as both ends read and write them: bytes in, events out. Pure.
+"""HTTP/2 frames (RFC 9113), for client and server: bytes in, events out. Pure.
 
 All input is untrusted. A frame is reported when it is complete; the longest allowed has 16 KiB, so that is the most
 that is buffered, and a length that is only announced reserves nothing. A block of headers is reported when it is
 complete too, and has its own limit. Bytes that break the protocol raise `Http2ProtocolError` with the code to send to
 the peer, after the events before them; nothing can be read after that.
 
-What streams there are, and what headers mean, is not known here.
+This module does not know which streams are open, or what headers mean.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LARGEST_FRAME: Final = 16_384
-"""As everybody may send without asking; our settings leave it at that."""
+"""HTTP/2's default, which our settings do not change."""
 LONGEST_BLOCK: Final = 16 << 10
 MOST_CONTINUATIONS: Final = 8
-"""More than a block of the longest length needs: nobody sends them small but to keep us busy."""
+"""More than the longest block needs; more frames than this are an attack."""
 LARGEST_WINDOW: Final = (1 << 31) - 1
 _LARGEST_FRAME_OF_ALL: Final = (1 << 24) - 1
 _STREAM_BITS: Final = (1 << 31) - 1
@@ -56,7 +56,7 @@ class Setting(IntEnum):
 
 
 class Http2ProtocolError(ValueError):
-    """What a peer sent ends its connection."""
+    """A peer broke the protocol; its connection is closed with `code`."""
 
     def __init__(self, sentence: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
         super().__init__(sentence)
@@ -73,7 +73,7 @@ class Headers(NamedTuple):
 
 
 class Data(NamedTuple):
-    """`size` is what counts against the windows: the padding too."""
+    """`size` counts against the windows: it includes the padding."""
 
     stream: int
     data: bytes
@@ -86,7 +86,7 @@ class SettingsFrame(NamedTuple):
 
 
 class SettingsAck(NamedTuple):
-    """Ours, by the peer."""
+    """The peer applied our settings."""
 
 
 class WindowUpdate(NamedTuple):
@@ -107,14 +107,14 @@ class Reset(NamedTuple):
 
 
 class GoAway(NamedTuple):
-    """`last_stream` is the last one that the peer has seen, or will have."""
+    """`last_stream` is the last one that the peer will process."""
 
     code: int
     last_stream: int = 0
 
 
 class Ignored(NamedTuple):
-    """A priority, or a frame of a kind that nobody knows here."""
+    """A priority, or a frame of an unknown kind."""
 
     kind: int
 
@@ -123,10 +123,10 @@ FrameEvent: TypeAlias = Headers | Data | SettingsFrame | SettingsAck | WindowUpd
 
 
 class Http2FrameReader:
-    """Of one connection, from its first byte on."""
+    """Reads the frames of one connection, from its first byte on."""
 
     def __init__(self, *, expects_preface: bool = True) -> None:
-        """A client begins with a preface, a server does not."""
+        """`expects_preface`: the peer is a client, which begins with one."""
         self._unread = b""
         self._preface_read = not expects_preface
         self._settings_read = False
@@ -134,11 +134,11 @@ class Http2FrameReader:
 
     @property
     def greeted(self) -> bool:
-        """Whether the peer has begun as HTTP/2 begins."""
+        """Return whether the peer has sent its first SETTINGS frame."""
         return self._settings_read
 
     def feed(self, data: bytes) -> Iterator[FrameEvent]:
-        """What these bytes say, together with those before; to be read to its end."""
+        """Yield the events in these bytes and those fed before. The iterator must be exhausted."""
         unread = self._unread + data if self._unread else data
         at = 0 if self._preface_read else self._read_preface(unread)
         while self._preface_read and len(unread) - at >= _HEADER.size:
@@ -160,7 +160,7 @@ class Http2FrameReader:
         return len(PREFACE) if self._preface_read else 0
 
     def _checked_length(self, length: int, kind: int, flags: int) -> int:
-        """Before the payload is waited for."""
+        """Return the length of a frame. Raises before its payload is buffered."""
         if not self._settings_read and (kind != SETTINGS or flags & ACK):
             raise Http2ProtocolError("settings come first")
         if length > LARGEST_FRAME:
@@ -206,7 +206,7 @@ class Http2FrameReader:
 
 
 class _Block:
-    """Headers whose rest is still to come."""
+    """Headers that a CONTINUATION frame must complete."""
 
     def __init__(self, stream: int, data: bytes, ends_stream: bool) -> None:  # noqa: FBT001 - a frame's flag
         self.stream = stream
@@ -321,7 +321,7 @@ def _must_have_size(payload: bytes, size: int, what: str) -> None:
 
 
 def header(kind: int, flags: int, stream: int, length: int) -> bytes:
-    """Of a frame; the payload follows it as it is."""
+    """Return the header of a frame; the caller appends the payload."""
     return _HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream)
 
 
@@ -333,10 +333,10 @@ def settings_frame(values: Iterable[tuple[int, int]]) -> bytes:
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in values))
 
 
-SETTINGS_TAKEN: Final = frame(SETTINGS, ACK, 0, b"")
+SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0, b"")
 
 
-def ping_answer(data: bytes) -> bytes:
+def ping_ack(data: bytes) -> bytes:
     return frame(PING, ACK, 0, data)
 
 

@@ -1,4 +1,4 @@
-"""Limits of what one client can make a connection do and hold. Pure: the time is handed in."""
+"""Limits of what one client can make a connection do and hold. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orlop.csi.grpc.http2_stream import Stream
 
 
 class Allowance:
-    """So many in a while; `renew` where there is reason for more."""
+    """A rate limit: `most` per `seconds`; `renew` allows as many again."""
 
     def __init__(self, most: int, seconds: float, now: float) -> None:
         self._most = most
@@ -22,6 +22,7 @@ class Allowance:
         self._left = self._most
 
     def spend(self, now: float, what: str) -> None:
+        """Count one. Raises `Http2ProtocolError` beyond the limit."""
         if not self._left:
             if now - self._since < self._seconds:
                 raise Http2ProtocolError(f"too many {what}", ErrorCode.ENHANCE_YOUR_CALM)
@@ -30,26 +31,26 @@ class Allowance:
 
 
 class Budget:
-    """Bytes of requests that are not complete yet, of all connections of a server together."""
+    """A limit for the bytes of incomplete requests, of all connections of a server together."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def take(self, size: int) -> bool:
-        """False where there is no room for so much more."""
+        """Return False, and take nothing, if `size` bytes exceed the limit."""
         if size > self._left:
             return False
         self._left -= size
         return True
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self._left += size
 
 
 class Grants:
-    """Room for requests beyond a stream's first window: given in order, for exactly what a message said it has.
+    """Window beyond a stream's first one, granted in order, for the exact length of a message.
 
-    A stream that got room can send its whole message, so no stream waits for another one that waits.
+    A grant covers the whole message, so a stream that holds one never waits for another stream: no deadlock.
     """
 
     def __init__(self, most: int, allow: Callable[[Stream, int], None]) -> None:
@@ -57,26 +58,26 @@ class Grants:
         self._allow = allow
         self._waiting: deque[Stream] = deque()
 
-    def ask(self, stream: Stream) -> None:
-        """Once for each stream, when the length of its message is known."""
+    def request(self, stream: Stream) -> None:
+        """Queue a stream for a grant; once per stream, when the length of its message is known."""
         stream.asked_for_grant = True
         self._waiting.append(stream)
-        self._give()
+        self._grant_waiting()
 
-    def give_back(self, stream: Stream) -> None:
-        """Its message is here, or it is over."""
-        stream.asked_for_grant = True  # nothing more is due to it
+    def release(self, stream: Stream) -> None:
+        """Return the grant of a stream whose message is complete, or which is over."""
+        stream.asked_for_grant = True  # it must not request a grant any more
         self._left += stream.granted
         stream.granted = 0
         if self._waiting:
-            self._give()
+            self._grant_waiting()
 
     def end(self) -> None:
-        """Nobody is given anything any more; who gave it is let go of."""
+        """Grant nothing any more, and drop the reference to the connection."""
         self._waiting.clear()
-        self._allow = _to_nobody
+        self._allow = _ignore
 
-    def _give(self) -> None:
+    def _grant_waiting(self) -> None:
         while self._waiting and (self._waiting[0].is_over or self._waiting[0].wanting <= self._left):
             stream = self._waiting.popleft()
             if not stream.is_over:
@@ -85,5 +86,5 @@ class Grants:
                 self._allow(stream, stream.granted)
 
 
-def _to_nobody(_stream: Stream, _size: int) -> None:
-    """What the end of a connection leaves."""
+def _ignore(_stream: Stream, _size: int) -> None:
+    """Do nothing: the connection has ended."""

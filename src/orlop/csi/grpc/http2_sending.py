@@ -1,7 +1,7 @@
-"""What goes out on one HTTP/2 connection: frames in order, data as far as the client's windows let it. Pure.
+"""The outgoing frames of one HTTP/2 connection: in order, data only as the client's windows allow. Pure.
 
-Data waits on its stream when the stream's window, the connection's or the socket is full; streams that wait for the
-connection take turns, a frame each.
+Data waits on its stream while the stream's window, the connection's window or the socket is full. Streams that wait for
+the connection take turns, one frame each.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Sending:
 
     def __init__(self, greeting: bytes, on_end: Callable[[Stream], None]) -> None:
         self.first_window = FIRST_WINDOW
-        """Of every new stream."""
+        """The initial window of every new stream."""
         self.unsent = 0
-        """Bytes of answers that the client's windows do not let go yet."""
+        """Bytes of responses that wait for the client's windows."""
         self._out: list[bytes | memoryview] = [greeting]
         self._on_end = on_end
         self._window = FIRST_WINDOW
@@ -42,17 +42,18 @@ class Sending:
         self._paused = False
         self._taking_turns: dict[int, Stream] = {}
 
-    def taken(self) -> bytes:
-        """All that may go out now."""
+    def drain(self) -> bytes:
+        """Return everything that may be written now, once."""
         out, self._out = self._out, []
         return b"".join(out)
 
     def add(self, frame: bytes) -> None:
         self._out.append(frame)
 
-    # ---- answers -----------------------------------------------------------------------------------------------------
+    # ---- responses ---------------------------------------------------------------------------------------------------
 
     def message(self, stream: Stream, message: bytes) -> None:
+        """Queue a message, after the response headers if it is the first."""
         data = prefixed(message)
         if not stream.answer_begun:
             stream.answer_begun = True
@@ -62,13 +63,13 @@ class Sending:
         self._send(stream)
 
     def end(self, stream: Stream, begins: bytes, ends: bytes) -> None:
-        """`begins` is sent where nothing was before."""
+        """End a stream with the trailers `ends`; the headers `begins` go first if nothing was sent yet."""
         stream.trailers = ends if stream.answer_begun else begins + ends
         if not stream.to_send:
             self._end(stream)
 
     def forget(self, stream: Stream) -> None:
-        """What it still had to send is not sent."""
+        """Drop the unsent data of a stream."""
         self.unsent -= len(stream.to_send)
         stream.to_send = memoryview(b"")
         self._taking_turns.pop(stream.number, None)
@@ -103,16 +104,16 @@ class Sending:
             self._headers(stream, stream.trailers, _END_BOTH)
             self._on_end(stream)
 
-    def give_up(self) -> None:
-        """Nothing goes out any more; who waited for it is let go of."""
+    def discard(self) -> None:
+        """Send nothing any more, and drop the reference to the connection."""
         self._out.clear()
         self._taking_turns.clear()
-        self._on_end = _to_nobody
+        self._on_end = _ignore
 
     # ---- windows -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """No data goes out, whatever the windows say: the socket is full."""
+        """Send no data, whatever the windows allow: the socket is full."""
         self._paused = True
 
     def resume(self) -> None:
@@ -120,13 +121,14 @@ class Sending:
         self._send_in_turns()
 
     def widen(self, increment: int) -> None:
+        """Widen the window of the connection, and send what it allows."""
         self._window += increment
         if self._window > LARGEST_WINDOW:
             raise Http2ProtocolError("the connection's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
         self._send_in_turns()
 
     def widen_stream(self, stream: Stream, increment: int) -> bool:
-        """False where its window would be larger than any may be."""
+        """Widen the window of a stream; return False if it exceeds HTTP/2's limit."""
         stream.send_window += increment
         if stream.send_window > LARGEST_WINDOW:
             return False
@@ -135,7 +137,7 @@ class Sending:
         return True
 
     def change_first_window(self, size: int, streams: Iterable[Stream]) -> None:
-        """Of all streams, also those that are open, whose windows may become less than nothing by it."""
+        """Change the initial window, also of open streams, whose windows may become negative."""
         difference, self.first_window = size - self.first_window, size
         for stream in tuple(streams):
             if not self.widen_stream(stream, difference):
@@ -145,7 +147,7 @@ class Sending:
         self._largest_frame = size
 
     def change_table(self, size: int) -> None:
-        """Ours is always empty; a peer that wants a smaller table gets one update."""
+        """Plan the size update that a peer with a smaller table must get; our table is always empty."""
         if size < self._table_bytes:
             self._table_bytes, self._must_give_up_table = 0, True
 
@@ -153,7 +155,7 @@ class Sending:
         while self._taking_turns and self._window > 0 and not self._paused:
             stream = self._taking_turns.pop(next(iter(self._taking_turns)))
             if stream.send_window <= 0:
-                continue  # an update of its own window brings it back
+                continue  # a window update of the stream queues it again
             self._send_frame(stream)
             if stream.to_send:
                 self._taking_turns[stream.number] = stream
@@ -161,5 +163,5 @@ class Sending:
                 self._end(stream)
 
 
-def _to_nobody(_stream: Stream) -> None:
-    """What the end of a connection leaves."""
+def _ignore(_stream: Stream) -> None:
+    """Do nothing: the connection has ended."""

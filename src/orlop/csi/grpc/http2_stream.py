@@ -1,6 +1,6 @@
-"""One call on a connection: the request that is put together of what comes, and what of the answer is still to be sent.
+"""One call on a server's connection: the request assembled from what arrived, and the unsent response. Pure.
 
-Pure. How much may come and go is counted here and decided in `http2_connection`.
+Windows are counted here; `http2_connection` decides what they allow.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from orlop.csi.error_codes import Internal, ResourceExhausted
 from orlop.csi.transport import LARGEST_MESSAGE, Shape
 
 FIRST_WINDOW: Final = 65_535
-"""What a client may send on a stream before it gets a window update: HTTP/2's default."""
+"""Bytes that a client may send on a stream before it gets a window update: HTTP/2's default."""
 _PREFIX: Final = struct.Struct(">BL")
 
 
 def prefixed(message: bytes) -> bytes:
+    """Return a message with gRPC's prefix: not compressed, and its length."""
     return _PREFIX.pack(0, len(message)) + message
 
 
 class Stream:
+    """The state of one HTTP/2 stream, which carries one call."""
+
     __slots__ = (
         *(
             "_arrived",
@@ -44,22 +47,22 @@ class Stream:
         self.receive_window = FIRST_WINDOW
         self.asked_for_grant = False
         self.granted = 0
-        """How much it was allowed beyond the first window."""
+        """Bytes of window granted beyond the first one."""
         self.held = 0
-        """Bytes of its request that count against the budget."""
+        """Bytes of the request that count against the budget."""
         self.is_over = False
         self.client_ended = False
         self.answer_begun = False
         self.to_send: memoryview = memoryview(b"")
         self.trailers: bytes | None = None
-        """The block that ends the answer, once all of it is sent."""
+        """The block that ends the response, sent after all data."""
         self._arrived: bytes | bytearray = b""
         self._length: int | None = None
 
     # ---- the request -------------------------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> None:
-        """Adds to the request; raises the error that it is refused with."""
+        """Append to the request. Raises the error that refuses it."""
         if not self._arrived:
             self._arrived = data
         else:
@@ -73,13 +76,13 @@ class Stream:
 
     @property
     def wanting(self) -> int:
-        """How much more the client must be allowed for the message whose length is known."""
+        """Return how many bytes of window the client lacks for its message, once the length is known."""
         if self._length is None:
             return 0
         return max(0, _PREFIX.size + self._length - len(self._arrived) - self.receive_window)
 
     def message(self) -> bytes:
-        """The request, which is held no longer."""
+        """Return the complete request, and release its buffer."""
         if self._length is None or len(self._arrived) < _PREFIX.size + self._length:
             raise Internal("the call ended before its message was complete")
         with memoryview(self._arrived) as arrived:
@@ -87,7 +90,7 @@ class Stream:
         self._arrived = b""
         return message
 
-    # ---- the answer --------------------------------------------------------------------------------------------------
+    # ---- the response ------------------------------------------------------------------------------------------------
 
     def add_to_send(self, data: bytes) -> None:
         self.to_send = memoryview(bytes(self.to_send) + data if self.to_send else data)

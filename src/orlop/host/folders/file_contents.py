@@ -1,7 +1,8 @@
-"""Copying what is in a plain file: shared with it where the file system can, and with its holes kept where it cannot.
+"""Copy the contents of a plain file: shared with the source where the file system can, else with its holes kept.
 
 The first that works is used: a reflink (nothing is read or written), a copy inside the kernel, a copy through the
-page cache. What a pair of file systems cannot do is tried once, not for every file. Both descriptors stay the caller's.
+page cache. A method that a pair of file systems does not support is tried once, not for every file. The caller closes
+both descriptors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NEVER_WILL: Final = CANNOT - {errno.EINVAL, errno.EPERM}
 
 
 class FileCopier:
-    """For one pair of file systems. `advance` hears how many bytes more are there, and may raise to stop."""
+    """Copies files between one pair of file systems. `advance` gets each number of bytes copied; it may raise."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance = advance
@@ -29,7 +30,7 @@ class FileCopier:
         self._may_copy_range = True
 
     def copy(self, source: int, target: int, size: int) -> None:
-        """Into a file that is empty; so far as the source goes if it became shorter."""
+        """Copy into an empty file; the copy ends early if the source became shorter."""
         if self._reflink(source, target):
             self._advance(size)
             return
@@ -71,7 +72,7 @@ class FileCopier:
 
 
 def data_ranges(file: int, size: int, most: int | None = None) -> Iterator[tuple[int, int]]:
-    """Where there is data, as start and end; what is between are holes. The last of `most` goes to the end."""
+    """Yield the ranges that hold data, as start and end; the rest are holes. The last of `most` reaches to the end."""
     at, count = 0, 0
     while at < size:
         start = _seek(file, at, os.SEEK_DATA, size)

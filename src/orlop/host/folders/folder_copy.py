@@ -1,13 +1,13 @@
-"""Copying a dead tenant's folder to a place of somebody who may trust it less than we can: the restore.
+"""Copy a retained folder to a directory of its user, who must be safe from what the tenant left in it.
 
 Kept are contents (shared by reflink where possible, else with their holes), owners, permissions, times, `user.`
 attributes, access lists, symbolic links as they are, and hard links within the folder. Not kept: setuid and setgid,
 every `security.` and `trusted.` attribute (capabilities among them). Devices, fifos and sockets are left out and
 reported. Nothing outside the source is read: no link is followed, no mount entered.
 
-Order of effects: the target becomes 0700, then each folder is made 0700, filled, and gets its owner and permissions
-when it is full; so nobody else sees anything of it before the end. A copy that ends early leaves what it has made, but
-no half-copied file; it is not taken up again: begin with an empty folder.
+Order of effects: the target becomes 0700; then each folder is created 0700, filled, and gets its owner and permissions
+last, so nobody else can read it before it is complete. A copy that is stopped leaves what it has created, but no
+incomplete file. It cannot be resumed: start again with an empty folder.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CopyProgress:
 
 @dataclass(frozen=True, slots=True)
 class FolderCopy:
-    """`problems` are the first hundred of `problem_count`."""
+    """The result of a copy; `problems` are the first hundred of `problem_count`."""
 
     entries: int
     bytes: int
@@ -60,9 +60,9 @@ class FolderCopy:
 def copy_folder(
     source: int, target: int, stop: threading.Event, progress: Callable[[CopyProgress], None] = lambda _progress: None
 ) -> FolderCopy:
-    """Copies all that is in one folder into another, which must be empty and becomes 0700.
+    """Copy everything in one folder into another, which must be empty and becomes 0700.
 
-    HostError when the target cannot take it, or a folder of the source is moved about meanwhile.
+    Raises HostError if the target cannot hold it, or if a folder of the source is moved meanwhile.
     """
     if any(entries.folders or entries.others for entries in entries_in_batches(target)):
         raise HostError(errno.ENOTEMPTY, "The folder to restore into is not empty. Give an empty or a new one.")
@@ -75,7 +75,7 @@ def copy_folder(
 
 
 class _Stopped(Exception):
-    """Between two steps, or two pieces of a file."""
+    """The copy was stopped, between two steps or two pieces of a file."""
 
 
 class _Copying:
@@ -94,7 +94,7 @@ class _Copying:
         self._linked: dict[tuple[int, int], str] = {}
 
     def run(self) -> bool:
-        """Whether it was stopped."""
+        """Copy; return whether it was stopped."""
         with contextlib.closing(self._walk.steps()) as steps:
             try:
                 for step in steps:
@@ -188,7 +188,7 @@ class _Copying:
             os.close(target)
 
     def _link_again(self, step: Meet, path: str) -> bool:
-        """Whether this was the second name of a file that is copied already."""
+        """Create a hard link if the file was copied under another name already; return whether it was."""
         identity = (step.status.st_dev, step.status.st_ino)
         earlier = self._linked.get(identity)
         if earlier is None:

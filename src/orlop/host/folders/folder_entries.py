@@ -1,7 +1,7 @@
-"""The names in a folder, many at a time, as the kernel hands them out.
+"""List the names in a folder in batches, as the kernel returns them.
 
-`os.scandir` lets go of Python's lock for every single name; two threads that list and unlink then spend their time
-handing it to each other. Here it is let go once for a thousand names.
+`os.scandir` releases Python's global lock for every name; two threads that list and unlink then spend their time
+passing it to each other. Here it is released once for about a thousand names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME_AT: Final = 19
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """On file systems that do not report kinds, folders are among the others."""
+    """A batch of names. On file systems that do not report kinds, folders are in `others`."""
 
     folders: list[bytes]
     others: list[bytes]

@@ -41,7 +41,7 @@ class FolderEntry:
 
 @contextlib.contextmanager
 def place_below(folder: int, path: str) -> Iterator[int]:
-    """A descriptor (O_PATH) of what the path leads to; the empty path is the folder itself."""
+    """Open what the path leads to as a handle (O_PATH); the empty path is the folder itself."""
     place = os.dup(folder)
     try:
         for name in _names(path):
@@ -53,7 +53,7 @@ def place_below(folder: int, path: str) -> Iterator[int]:
 
 
 def list_folder(folder: int, path: str = "") -> Iterator[FolderEntry]:
-    """In the order of names; what the path leads to alone, if it is no folder."""
+    """Yield the entries in the order of their names; for a path that is not a folder, that entry alone."""
     with place_below(folder, path) as place:
         status = os.fstat(place)
         if not stat.S_ISDIR(status.st_mode):
@@ -64,7 +64,7 @@ def list_folder(folder: int, path: str = "") -> Iterator[FolderEntry]:
 
 
 def read_file(folder: int, path: str, start: int = 0) -> Iterator[bytes]:
-    """The contents of a plain file in pieces; HostError, at the first piece, when it is none."""
+    """Yield the contents of a plain file in pieces. Raises HostError, at the first piece, if it is not a plain file."""
     with place_below(folder, path) as place, opened_file(place, path) as file:
         at = start
         while piece := os.pread(file, PIECE_BYTES, at):

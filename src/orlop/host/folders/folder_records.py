@@ -1,15 +1,15 @@
-"""Folders that carry a record, on shelves: the file system is the book.
+"""Folders that carry their own record, on shelves: the file system is the database.
 
-A shelf is a folder that only root can enter; what a folder's state is, is the shelf it stands on. Its record is bytes
-in a `trusted.` attribute of the folder itself, which no tenant can change: folder and record cannot be parted, and
-what the bytes mean is for others.
+A shelf is a folder that only root can enter; the shelf that a folder is on is its state. The record is bytes in a
+`trusted.` attribute of the folder, which no tenant can change, so folder and record cannot be separated. Callers know
+what the bytes mean.
 
 Order of effects:
-- a new folder: made under a name of its own, given mode and record, renamed. So a folder with its proper name always
-  has its record; one that died half-made is empty and known by its name;
+- a new folder: created under a temporary name, given mode and record, renamed. So a folder with its final name always
+  has its record; one left half-made by a crash is empty, and known by its name;
 - a changed record: one system call (the old or the new one, never a mixture), the folder synchronised;
 - a move: one rename that replaces nothing.
-A new folder and a move survive power loss when the shelf has been synchronised that they went to. The journals of ext4
+A new folder and a move survive power loss once the shelf that they went to has been synchronised. The journals of ext4
 and XFS keep the order of changes, so one fsync covers every change before it, also those of other calls.
 
 This module must not remove a folder that holds anything, and must not look into folders.
@@ -58,7 +58,7 @@ class RecordedFolder:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """What stands on a shelf and is none of ours: to be reported, never touched."""
+    """An entry on a shelf that is not ours: reported, never changed."""
 
     name: str
     why: str
@@ -66,19 +66,19 @@ class Stranger:
 
 @dataclass(frozen=True, slots=True)
 class ShelfListing:
-    """In no order."""
+    """The folders on a shelf, in no order."""
 
     folders: tuple[RecordedFolder, ...]
     strangers: tuple[Stranger, ...]
     half_made: tuple[str, ...]
-    """The names they would have had."""
+    """The final names of half-made folders."""
 
 
 def open_shelf(workdir: int, name: str) -> int:
-    """Makes it if it is missing, and keeps everybody but root out.
+    """Open a shelf, created if missing, which only root can enter.
 
-    All that is on it is durable then, also what a process did that was killed before it could synchronise: setting the
-    mode is a change that comes after all of those, and is synchronised.
+    Everything on it is durable then, also changes of a process that was killed before it could synchronise: setting
+    the mode is a later change, and synchronising it covers every change before it.
     """
     made = make_folder(workdir, name, _ROOT_ONLY)
     shelf = open_below(workdir, (name,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED)
@@ -93,7 +93,7 @@ def open_shelf(workdir: int, name: str) -> int:
 
 
 def synchronise_shelf(shelf: int, name: str) -> None:
-    """All that was done on it is durable then, whether or not it had been synchronised."""
+    """Make everything on the shelf durable. Use when an earlier failed call may have taken effect."""
     try:
         os.fchmod(shelf, _ROOT_ONLY)
     except OSError as error:
@@ -102,9 +102,10 @@ def synchronise_shelf(shelf: int, name: str) -> None:
 
 
 def create(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[int], object] | None = None) -> None:
-    """A new, empty folder. `prepare` is given its descriptor before it has its name: whatever it must never be without.
+    """Create an empty folder.
 
-    EEXIST: the name is taken, and what has it was not touched.
+    `prepare` is called with its descriptor before the folder gets its name, for what it must never be without. EEXIST:
+    the name is taken, and the existing folder is unchanged.
     """
     passing_name = HALF_MADE + name
     try:
@@ -118,7 +119,7 @@ def create(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[i
 
 
 def read_record(shelf: int, name: str) -> bytes:
-    """ENOENT: no such folder; ENODATA: it has no record."""
+    """Return the record of a folder. ENOENT: no such folder; ENODATA: it has no record."""
     with opened_folder(shelf, name) as folder:
         try:
             return os.getxattr(folder, RECORD)
@@ -127,24 +128,24 @@ def read_record(shelf: int, name: str) -> bytes:
 
 
 def write_record(shelf: int, name: str, record: bytes) -> None:
-    """When it fails the old record is there still, or the new one where only making it durable failed."""
+    """Replace the record, durably. After a failure the old one is still there, or the new one if only fsync failed."""
     with opened_folder(shelf, name) as folder:
         _set_record(folder, name, record)
         _synchronise(folder, name)
 
 
 def move(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
-    """EEXIST: the new name is taken; EBUSY: something is mounted on the folder; ENOENT: it is not there."""
+    """Move a folder. EEXIST: the new name is taken; EBUSY: something is mounted on it; ENOENT: no such folder."""
     _rename(shelf, name, to_shelf, new_name)
 
 
 def make_durable(shelf: int, name: str) -> None:
-    """What has been done on the shelf, by whomever."""
+    """Synchronise the shelf: every change on it, by any call, survives power loss."""
     _synchronise(shelf, name)
 
 
 def has_record(folder: int) -> bool:
-    """Asked of any descriptor of a folder; the folder may be mounted anywhere."""
+    """Return whether an open folder has a record, wherever it is mounted."""
     try:
         os.getxattr(f"/proc/self/fd/{folder}", RECORD)
     except OSError:
@@ -153,7 +154,7 @@ def has_record(folder: int) -> bool:
 
 
 def list_shelf(shelf: int) -> ShelfListing:
-    """Reads every record; folders that go meanwhile are not in it."""
+    """Read every record of a shelf; folders that disappear meanwhile are left out."""
     folders, strangers, half_made = [], [], []
     for name in names_in(shelf):
         if name.startswith(HALF_MADE):
@@ -169,12 +170,12 @@ def list_shelf(shelf: int) -> ShelfListing:
 
 
 def remove_half_made(shelf: int, name: str) -> bool:
-    """Whether there was one; it is empty, since nobody could have had it."""
+    """Remove a half-made folder; return whether there was one. It is empty: nobody could have mounted it."""
     return remove_empty_folder(shelf, HALF_MADE + name)
 
 
 def opened_folder(shelf: int, name: str) -> contextlib.AbstractContextManager[int]:
-    """The folder itself, open for its attributes and its content; nothing that is mounted on it."""
+    """Open the folder for its attributes and its content, and never what is mounted on it."""
     return opened_below(shelf, (name,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED)
 
 
@@ -215,7 +216,7 @@ def _rename(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
 
 
 def _took_flags_off(shelf: int, name: str) -> bool:
-    """A tenant with the right to do so can make its folder immutable or append-only, and nobody could move it then."""
+    """Clear the immutable and append-only flags, which a privileged tenant can set and which prevent a move."""
     with contextlib.suppress(OSError):
         return make_erasable(shelf, name)
     return False

@@ -1,11 +1,11 @@
-"""A folder brought back into a place of somebody's: as a new folder there, which has its name when it is complete.
+"""Restore a folder into a directory of the user: as a new folder, which gets its final name when it is complete.
 
-Order of effects: what an earlier attempt left is erased → the folder is made, 0700, under a name that says that it is
-not complete → it is filled → all of it is made durable → it gets its name, which replaces nothing → that is made
-durable. A process that is killed on the way leaves the unfinished folder, and the next attempt begins anew.
+Order of effects: erase what an earlier attempt left → create the folder, 0700, under an unfinished name → fill it →
+make it durable → rename it to its final name, replacing nothing → make that durable. A process that is killed in
+between leaves the unfinished folder, and the next attempt starts again.
 
-The place is a descriptor that somebody handed over; nothing outside of it is written and nothing in it is touched
-but the unfinished folder. Two attempts for the same name in the same place must not run side by side.
+The directory is a descriptor that the user's command passed; nothing outside it is written, and nothing in it is
+changed but the unfinished folder. Two restores of the same name into the same directory must not run at the same time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def unfinished_name(name: str) -> str:
 
 
 class FolderRestore:
-    """The steps, in their order; `source` and `directory` stay the caller's."""
+    """The steps of a restore, in their order. The caller closes `source` and `directory`."""
 
     def __init__(self, source: int, directory: int, name: str) -> None:
         refuse_unfit_name(unfinished_name(name))
@@ -42,7 +42,7 @@ class FolderRestore:
         self._passing_name = unfinished_name(name)
 
     def refuse_what_cannot_be(self) -> None:
-        """EEXIST: the name is taken. ENOTDIR: the place is no folder."""
+        """Check before any effect. EEXIST: the name is taken. ENOTDIR: `directory` is not one."""
         if not stat.S_ISDIR(os.fstat(self._directory).st_mode):
             raise HostError(errno.ENOTDIR, "The place to restore into is no folder. Give a folder.")
         try:
@@ -94,7 +94,7 @@ class FolderRestore:
 def restore_folder(
     restore: FolderRestore, stop: threading.Event, progress: Callable[[CopyProgress], None]
 ) -> FolderCopy:
-    """Where it was stopped, what is there has the unfinished name."""
+    """Restore a folder. If it was stopped, the copy keeps its unfinished name."""
     restore.refuse_what_cannot_be()
     restore.erase_what_was_left(stop)
     if stop.is_set():

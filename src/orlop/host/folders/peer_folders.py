@@ -71,15 +71,15 @@ class PeerMounts:
         self._mounted = seen.mounted_folders()
 
     def hold(self, folder: PeerFolder) -> bool:
-        """Whether the folder, or something in it, is mounted in any mount namespace that can be seen."""
+        """Return whether the folder, or something in it, is mounted in any mount namespace that we can see."""
         return self._mounted.holds(self._workdir.below(*folder.names))
 
     def hold_pod_folder(self, folder: PeerFolder) -> bool:
-        """Whether the folder above the volume is mounted itself: a volume moved out of it leaves that mount."""
+        """Return whether the folder above the volume is mounted itself: a volume moved out of it leaves that mount."""
         return bool(folder.pod_uid) and self._mounted.is_root(self._workdir.below(folder.pod_uid))
 
     def points_of(self, folder: PeerFolder) -> tuple[str, ...]:
-        """Where, in our own mount namespace, the folder itself is mounted."""
+        """Return where the folder itself is mounted, in our own mount namespace."""
         return tuple(sorted(self._points.get(self._workdir.below(*folder.names), ())))
 
     @cached_property
@@ -92,13 +92,13 @@ class PeerMounts:
 
 
 class PeerFolders:
-    """`root` is the working directory, open."""
+    """The folders of the other driver. `root` is the open working directory."""
 
     def __init__(self, root: int) -> None:
         self._root = root
 
     def are_there(self) -> bool:
-        """Whether the other driver has ever worked here."""
+        """Return whether the other driver has ever used this working directory."""
         return DATABASE in names_in(self._root)
 
     def is_peer_running(self) -> bool:
@@ -138,7 +138,7 @@ class PeerFolders:
         return PeerMounts(mount_table.read_all_namespaces(), self._root)
 
     def take(self, folder: PeerFolder, record: bytes, to_shelf: int, name: str) -> None:
-        """EEXIST: the name is taken on that shelf, and the folder is where it was."""
+        """Move a folder to a shelf. EEXIST: the name is taken there, and the folder was not moved."""
         with opened_below(self._root, folder.names[:-1], DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED) as parent:
             # The record first: a folder on a shelf without one would be left alone for ever by the next process.
             folder_records.write_record(parent, folder.volume_id, record)

@@ -1,12 +1,12 @@
 """Project quotas of XFS and ext4: a folder gets a number, and what is below it counts against that number's limits.
 
-A number is given to an empty folder and inherited by all that is made in it. Limits are hard: on XFS a write beyond
+An empty folder gets the number, and everything created in it inherits it. Limits are hard: on XFS a write beyond
 them fails with ENOSPC, for everybody; on ext4 with EDQUOT, and not for processes that have CAP_SYS_RESOURCE. statvfs on
 the folder then reports the limit as its size. Quota guards against accidents: an owner can set another number
 (`project_strays` finds them). Limits of number 0 become the default of every number without its own, on XFS.
 
-Whether a file system enforces anything is asked first (`why_not_enforced`); it cannot be switched on by a remount.
-Usage falls some milliseconds after files are gone: a number is used again only when its usage is zero.
+Check first whether a file system enforces limits (`why_not_enforced`); a remount cannot enable them. Usage falls some
+milliseconds after files are removed, so a number is used again only when its usage is zero.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _UNKNOWN_PROJECT: Final = frozenset({errno.ENOENT, errno.ESRCH})
 
 @dataclass(frozen=True, slots=True)
 class ProjectTag:
-    """The number of a file; of a folder also whether what is made in it gets the same."""
+    """The project number of a file; for a folder, also whether new entries inherit it."""
 
     project: int
     is_inherited: bool
@@ -54,7 +54,7 @@ class ProjectTag:
 
 @dataclass(frozen=True, slots=True)
 class ProjectLimits:
-    """None is no limit. Bytes are rounded up to what the file system counts in: 4 KiB on XFS, 1 KiB on ext4."""
+    """Limits of a project; None is no limit. Bytes are rounded up: to 4 KiB on XFS, to 1 KiB on ext4."""
 
     bytes: int | None
     inodes: int | None
@@ -69,7 +69,7 @@ NO_LIMITS: Final = ProjectLimits(None, None)
 
 @dataclass(frozen=True, slots=True)
 class FolderQuota:
-    """The number a folder is counted by, and what it is held to."""
+    """The project number of a folder, and its limits."""
 
     project: int
     limits: ProjectLimits
@@ -84,12 +84,12 @@ class ProjectUsage:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no file has the number, so that a folder can get it."""
+        """Return whether no file has the number, so that a folder can get it."""
         return not self.bytes and not self.inodes
 
 
 def why_not_enforced(folder: int) -> str | None:
-    """A sentence when the file system this folder is on does not hold projects to their limits; None when it does."""
+    """Return why the file system of this folder does not enforce limits of projects; None if it does."""
     answer = ctypes.create_string_buffer(_STATE_BYTES)
     try:
         quotactl_fd(folder, _command(_GET_STATE), 0, answer)
@@ -109,13 +109,13 @@ _ELSEWHERE: Final = "No mount option brings it: use XFS or ext4, with a kernel t
 
 
 def project_of(descriptor: int) -> ProjectTag:
-    """Of a file or folder that is open for reading; OSError where the file system knows no projects."""
+    """Return the tag of an open file or folder. Raises OSError if the file system has no projects."""
     flags, _extent_size, _extents, project, _copied = _attributes(descriptor)
     return ProjectTag(project, bool(flags & INHERIT))
 
 
 def assign_project(folder: int, project: int) -> None:
-    """Gives an empty folder a number; what is made in it will have the same. Doing it again is harmless."""
+    """Assign a number to an empty folder, inherited by everything created in it. Idempotent."""
     _refuse_unfit(project)
     if any(entries.folders or entries.others for entries in entries_in_batches(folder)):
         raise HostError(
@@ -129,16 +129,17 @@ def assign_project(folder: int, project: int) -> None:
 
 
 def hold_to(folder: int, quota: FolderQuota) -> None:
-    """An empty folder, whose number is limited before anything counts by it. EOPNOTSUPP: nothing would be enforced."""
+    """Limit an empty folder: first the limits of its number, then the number. EOPNOTSUPP: nothing would be enforced."""
     reason = why_not_enforced(folder)
     if reason is not None:
         raise HostError(errno.EOPNOTSUPP, reason)
+    # Limits first: once the folder has its number, everything written into it counts against them.
     set_limits(folder, quota.project, quota.limits)
     assign_project(folder, quota.project)
 
 
 def set_limits(folder: int, project: int, limits: ProjectLimits) -> None:
-    """For the file system this folder is on. Growing takes effect at once; shrinking below the usage stops writes."""
+    """Set limits on the file system of this folder. A higher limit counts at once; one below the usage stops writes."""
     blocks = -(-(limits.bytes or 0) // _QUOTA_BLOCK)
     numbers = (blocks, 0, limits.inodes or 0, 0)
     record = ctypes.create_string_buffer(
@@ -151,13 +152,13 @@ def set_limits(folder: int, project: int, limits: ProjectLimits) -> None:
 
 
 def usage_of(folder: int, project: int) -> ProjectUsage:
-    """Zero and without limits for a number that was never used."""
+    """Return usage and limits of a number; zero and no limits if it was never used."""
     usage = _read_quota(folder, _GET_QUOTA, project)
     return usage or ProjectUsage(project, 0, 0, NO_LIMITS)
 
 
 def projects(folder: int) -> Iterator[ProjectUsage]:
-    """Every number in use on the file system this folder is on, 0 included, in their order."""
+    """Yield every number in use on the file system of this folder, 0 included, in ascending order."""
     number = 0
     while number <= LARGEST_PROJECT and (usage := _read_quota(folder, _GET_NEXT_QUOTA, number)) is not None:
         yield usage

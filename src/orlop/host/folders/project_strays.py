@@ -1,10 +1,10 @@
-"""Files that left the project of their folder: an owner can give its own files another number, and write on uncounted.
+"""Find files that left the project of their folder: an owner can change the number of its files and evade its limits.
 
-All that is below the folder is looked at, confined as every walk (`read_only_walk`); only plain files and folders are
-opened. Who counts them looks at the folder itself too: a pod that runs as root owns it. Links, fifos and devices take
-no room but their inode; they are looked at where the kernel can tell (from Linux 6.17 on), and there counting takes one
-system call for each file, which is many times as fast. A file that has lost its last name while somebody has it open is
-not found. It works without quota being enforced, and changes nothing.
+Everything below the folder is checked, confined as every walk (`read_only_walk`); only plain files and folders are
+opened. `count_strays` checks the folder itself too: a pod that runs as root owns it. Links, fifos and devices take only
+an inode; they are checked where the kernel reports their number by name (from Linux 6.17 on), which needs one system
+call per file and is many times as fast. An open file without a name is not found. This works also where quota is not
+enforced, and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """`bytes` is the room it takes on the disk."""
+    """A file or folder with another number; `bytes` is its size on disk."""
 
     path: str
     project: int
@@ -40,7 +40,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class StrayCount:
-    """`first` is the path of one of them, below the folder; `.` is the folder itself."""
+    """The strays of a folder. `first` is the path of one of them; `.` is the folder itself."""
 
     count: int
     bytes: int
@@ -48,7 +48,7 @@ class StrayCount:
 
 
 def count_strays(folder: int, project: int, should_stop: Callable[[], bool]) -> StrayCount | None:
-    """None: all that could be looked at has the folder's number. ECANCELED: stopped before any was found."""
+    """Count the strays; None if all that could be read has the folder's number. ECANCELED: stopped before the first."""
     found: StrayCount | None = None
     try:
         with contextlib.closing(_itself_and_below(folder, project)) as everything:
@@ -133,12 +133,12 @@ def _with(before: StrayCount | None, stray: Stray) -> StrayCount:
 
 
 def strays(folder: int, project: int, problems: Problems) -> Iterator[Stray]:
-    """What is below the folder and has another number; what could not be looked at is a problem."""
+    """Yield what has another number below the folder; add what could not be read to the problems."""
     return (stray for stray in _looked_at(folder, project, problems) if stray is not None)
 
 
 def _looked_at(folder: int, project: int, problems: Problems) -> Generator[Stray | None]:
-    """Once for everything below; None for what has the number, so that who asks can stop anywhere."""
+    """Yield once per entry, None if it has the number, so that the caller can stop after any entry."""
     walk = FolderWalk(folder, problems)
     with contextlib.closing(walk.steps()) as steps:
         for step in steps:
@@ -160,7 +160,7 @@ def _path(walk: FolderWalk, step: Enter | Meet) -> str:
 
 
 def _project(step: Enter | Meet) -> int | None:
-    """None when that cannot be known."""
+    """Return the number of an entry; None if it is unknown."""
     if isinstance(step, Enter):
         return project_of(step.descriptor).project
     if not stat.S_ISREG(step.status.st_mode):

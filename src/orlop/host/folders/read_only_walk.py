@@ -28,7 +28,7 @@ MOST_PROBLEMS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`path` is below the folder; a name that is no UTF-8 has surrogates for the odd bytes."""
+    """One entry that was left out, and why. In `path`, surrogates stand for bytes that are not UTF-8."""
 
     path: str
     sentence: str
@@ -39,7 +39,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Problems:
-    """What a walk left out or could not keep, and why: the first hundred, and the count of all."""
+    """What a walk left out, and why: the first hundred, and the count of all."""
 
     first: list[Problem] = field(default_factory=list)
     count: int = 0
@@ -86,7 +86,7 @@ class Descent:
         self.down_to(open_child_folder(self.descriptor, name))
 
     def down_to(self, descriptor: int) -> None:
-        """To a folder in this one that is open already; from now on it is ours to close."""
+        """Enter a subfolder that is open already; the descent closes it from now on."""
         self._levels.append(_Level(_identity(descriptor), descriptor))
         if self.depth > LEVELS_KEPT_OPEN:
             self._close(self._levels[-1 - LEVELS_KEPT_OPEN])
@@ -133,7 +133,7 @@ MOST_NAMES_AT_ONCE: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """A folder; what follows, up to its `Leave`, is in it. The descriptor is its own."""
+    """A folder was entered; everything up to its `Leave` is in it. The walk owns the descriptor."""
 
     name: str
     status: os.stat_result
@@ -142,7 +142,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The folder that was entered last and not left; its descriptor is still open."""
+    """The innermost folder is left; its descriptor is still open."""
 
     status: os.stat_result
     descriptor: int
@@ -150,7 +150,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """Anything else. The place is closed when the walk goes on."""
+    """Anything but a folder. The walk closes the handle before the next event."""
 
     name: str
     status: os.stat_result
@@ -162,7 +162,7 @@ WalkEvent = Enter | Leave | Meet
 
 @dataclass(slots=True)
 class _Names:
-    """The names of one folder that are still to come, the next at the end."""
+    """The names of one folder that are left, the next one last."""
 
     name: str
     status: os.stat_result
@@ -172,7 +172,7 @@ class _Names:
 
 
 class FolderWalk:
-    """`folder` stays the caller's; the walk can be made once."""
+    """A walk below `folder`, which the caller closes. It can be iterated once."""
 
     def __init__(self, folder: int, problems: Problems) -> None:
         self._problems = problems
@@ -180,7 +180,7 @@ class FolderWalk:
         self._levels = [_Names("", os.fstat(folder))]
 
     def path(self) -> str:
-        """Of the folder the walk is in, below where it began; empty there."""
+        """Return the path of the current folder, below the top; empty at the top."""
         return "/".join(level.name for level in self._levels[1:])
 
     def path_to(self, name: str) -> str:
@@ -200,7 +200,7 @@ class FolderWalk:
                     return
 
     def skip(self) -> None:
-        """Of the folder that was just entered: nothing in it is met."""
+        """Skip everything in the folder that was just entered."""
         self._levels[-1].waiting.clear()
         self._levels[-1].is_read_to_the_end = True
 
@@ -260,7 +260,7 @@ def names_after(folder: int, last: bytes, count: int) -> list[bytes]:
 
 
 def kind_of(file_type: int) -> str:
-    """Such as `a fifo`."""
+    """Return the kind of a file in words, such as `a fifo`."""
     return {
         stat.S_IFIFO: "a fifo",
         stat.S_IFSOCK: "a socket",

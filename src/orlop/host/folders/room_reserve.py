@@ -1,8 +1,8 @@
-"""A little room on a disk that is kept for the moment when there is none.
+"""A small reserve of disk space for the moment when the disk is full.
 
-On a full disk a folder cannot even be renamed into another one, if that has to grow for its name: nothing could be
-buried, and so nothing be erased. A file of its own holds the room; who gets ENOSPC gives it back and tries again. It
-is filled again when there is room for much more.
+On a full disk a rename fails if the target folder must grow for the new name: nothing could be buried, and so nothing
+erased. A file holds the reserve; a caller that gets ENOSPC releases it and tries again. The file is filled again when
+much more space is free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RoomReserve:
-    """In the folder `root`, which stays the caller's. Never fails: where nothing can be kept, nothing is kept."""
+    """The reserve in the folder `root`, which the caller closes. Never raises: without space there is no reserve."""
 
     def __init__(self, root: int, size: int = BYTES) -> None:
         self._root = root
@@ -42,7 +42,7 @@ class RoomReserve:
                 os.close(file)
 
     def give_back(self) -> bool:
-        """Whether there is a little more room now."""
+        """Release the reserve; return whether there was one."""
         with contextlib.suppress(OSError):
             file = os.open(NAME, _FLAGS, 0o600, dir_fd=self._root)
             try:

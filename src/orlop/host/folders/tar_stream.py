@@ -1,4 +1,4 @@
-"""A folder, or a part of it, as a tar archive that is made while it is read: PAX, in bounded memory.
+"""Stream a folder, or a part of it, as a tar archive: PAX, in bounded memory.
 
 Names are kept as they are, also those that are no UTF-8 (`hdrcharset=BINARY`). Holes stay holes (GNU's sparse format,
 version 1.0, which GNU tar, bsdtar and Python read). Symbolic and hard links are stored as such. Left out, with a
@@ -35,7 +35,7 @@ ZEROS: Final = bytes(PIECE_BYTES)
 
 
 class TarStream:
-    """Iterated once. `top` is what the folder, or the file, is called in it; `problems` are complete at its end."""
+    """The archive, iterated once. `top` is its topmost name; `problems` are complete at its end."""
 
     def __init__(self, folder: int, path: str, top: str) -> None:
         self.problems = Problems()
@@ -100,7 +100,7 @@ class TarStream:
             self.problems.add_error(self._below(name), "It cannot be read, so it is left out", error)
 
     def _earlier_name(self, name: str, status: os.stat_result) -> str | None:
-        """Of a file that is in the archive already; beyond a bound, or when it is unknown, the file is stored again."""
+        """Return the earlier name of a file that is in the archive; None beyond a limit: the file is stored again."""
         if status.st_nlink == 1:
             return None
         identity = (status.st_dev, status.st_ino)
@@ -144,7 +144,7 @@ class TarStream:
             )
 
     def _below(self, name: str) -> str:
-        """The path, as problems have it, of what has this name in the archive."""
+        """Return the path below the folder of a name in the archive, for problems."""
         return name.removeprefix(f"{self._top}/")
 
     def _read(self, name: str, file: int, count: int, at: int) -> bytes:

@@ -1,14 +1,14 @@
 """A small CSI driver in memory that behaves as the interface's specification asks: a model, not a mock.
 
-It checks arguments, repeats itself when asked twice, refuses what does not go together, and forgets everything when it
-ends. It mounts nothing. Each capability can be switched off: the RPCs that need it are then not served, and the
-answers about capabilities list exactly those that are on.
+It checks arguments, is idempotent, refuses what is incompatible, and keeps nothing after its end. It mounts nothing.
+Each capability can be switched off: the RPCs that need it are then not served, and the responses about capabilities
+list exactly those that are on.
 
     model = DriverModel(DriverFacts(capacity=10 * GIBIBYTE), clock)
     interceptor = CallInterceptor(model.methods(), …)         # behind a socket, or an InProcessConnection
     model.storage.volumes.get("vol-1").attached               # the state of its world
 
-Nothing here knows of scripts, sockets or Kubernetes.
+This folder does not know scripts, sockets or Kubernetes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ControllerModel(VolumesModel, AttachmentsModel, SnapshotsModel):
 
 
 class DriverModel:
-    """All services of one driver on one node; drivers of several nodes may share a storage."""
+    """All services of one driver on one node. Drivers of several nodes may share one storage."""
 
     def __init__(
         self, facts: DriverFacts, clock: Clock, storage: Storage | None = None, targets: TargetPaths | None = None

@@ -37,7 +37,7 @@ ALL_CAPABILITIES: Final = DriverCapabilities(
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
-    """What is absent is not limited: any node exists, any mutable parameter is allowed, any number of volumes fits."""
+    """Settings of a model. None means no limit: any node exists, any mutable parameter is allowed."""
 
     name: str = "mock.example.com"
     version: str = "1.0"
@@ -53,6 +53,6 @@ class DriverFacts:
     knows_any_volume: bool = False
 
     def can(self, group: AbilityGroup, ability: str) -> bool:
-        """What a whole service can do counts only where the service is served."""
+        """Return whether the driver has a capability; one of a service counts only if the service is served."""
         service = SERVICE_OF_GROUP.get(group)
         return ability in getattr(self.capabilities, group) and (service is None or service in self.capabilities.plugin)

@@ -1,4 +1,4 @@
-"""The Identity service of the model: says what the facts say."""
+"""The Identity service of the model: returns what the facts contain."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The Node service of the model. It mounts nothing: it remembers where what was asked for, as the interface demands.
+"""The Node service of the model. It mounts nothing, and only records which volume is staged or published where.
 
-Some orchestrators check the target path itself: `TargetPaths` is called when one would appear or disappear.
+Some orchestrators check the target path itself: `TargetPaths` is called when it would appear or disappear.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MANY_TARGETS: Final = MANY_NODES | {AccessMode.SINGLE_NODE_MULTI_WRITER}
 
 
 class TargetPaths(Protocol):
-    """What stands at the target paths of published volumes."""
+    """Creates and removes the target paths of published volumes."""
 
     def make(self, path: str, *, block: bool) -> None:
-        """A volume is published here: a folder, or a file for a raw block volume."""
+        """Create the target of a publish: a folder, or a file for a raw block volume."""
 
     def remove(self, path: str) -> None:
-        """It is unpublished; nothing may be there already."""
+        """Remove the target of an unpublish; it may be gone already."""
 
 
 class NoTargetPaths:

@@ -1,6 +1,6 @@
-"""What the interface demands of every request, whatever the driver: a breach is `InvalidArgument` naming the field.
+"""Check what CSI requires of every request, whatever the driver. Raises `InvalidArgument` that names the field.
 
-Pure: looks at the request and the driver's facts, never at its storage.
+Pure: reads the request and the driver's facts, never its storage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORKLOAD_MODES: Final = frozenset({AccessMode.SINGLE_NODE_SINGLE_WRITER, AccessM
 
 
 def demand_fields(request: Message, *names: str) -> None:
-    """Each of these has to be there, and not empty."""
+    """Check that each of these fields is set."""
     for name in names:
         field = request.DESCRIPTOR.fields_by_name[name]
         is_there = request.HasField(name) if field.has_presence else getattr(request, name)
@@ -51,7 +51,7 @@ def check_paths(request: Any, *names: str) -> None:
 
 
 def check_capability(capability: csi_pb2.VolumeCapability, allowed: frozenset[str]) -> None:
-    """`allowed` are the capabilities of the service that was called."""
+    """Check a volume capability. `allowed` are the capabilities of the service that was called."""
     if capability.WhichOneof("access_type") is None:
         raise InvalidArgument("a volume capability has no access type: either block or mount is required")
     mode = capability.access_mode.mode
@@ -93,7 +93,7 @@ def check_mutable_parameters(parameters: Mapping[str, str], facts: DriverFacts) 
 
 
 def check_topology(requirement: csi_pb2.TopologyRequirement, ability: str, facts: DriverFacts) -> None:
-    """`ability` is what allows places to be asked for."""
+    """Check a topology requirement, which needs the capability `ability`."""
     if (requirement.requisite or requirement.preferred) and ability not in facts.capabilities.plugin:
         raise InvalidArgument(f"accessibility_requirements need the capability {ability}")
     requisite = [dict(place.segments) for place in requirement.requisite]

@@ -1,4 +1,4 @@
-"""What every service of the model shares: its facts, the storage, the clock, and saying that it lacks a capability."""
+"""The base of every service of the model: facts, storage, clock, and the check of capabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ListRequest = csi_pb2.ListVolumesRequest | csi_pb2.ListSnapshotsRequest | csi_pb
 
 
 class ModelService:
-    """The part of a service that has nothing to do with which one it is."""
+    """The base class of all services."""
 
     def __init__(self, facts: DriverFacts, storage: Storage, clock: Clock) -> None:
         self.facts = facts
@@ -28,7 +28,7 @@ class ModelService:
         self._clock = clock
 
     def _demand(self, group: AbilityGroup, ability: str) -> None:
-        """An RPC whose capability is off is answered as one that nobody wrote."""
+        """Raise `Unimplemented` if the capability is off, as for an RPC that does not exist."""
         if not self.facts.can(group, ability):
             raise Unimplemented(f"this driver lacks the {group.replace('_', ' ')} capability {ability}")
 
@@ -48,7 +48,7 @@ class ModelService:
 
 
 def page_of(shelf: Shelf[Item], found: Sequence[Item], request: ListRequest) -> tuple[Sequence[Item], str]:
-    """One page of what was found, and the token of the next one: the number of the last thing on this one."""
+    """Return one page and the token of the next one, which is the serial of the last item on this page."""
     if request.max_entries < 0:
         raise InvalidArgument(f"max_entries is {request.max_entries}: it has to be 0 (no limit) or more")
     seen = _serial_of(request.starting_token, shelf)

@@ -214,7 +214,7 @@ def _pages(
     size: int,
     request: csi_pb2.GetMetadataAllocatedRequest | csi_pb2.GetMetadataDeltaRequest,
 ) -> Iterator[list[csi_pb2.BlockMetadata]]:
-    """What ends before the starting offset is left out; where there is nothing, there is no message either."""
+    """Yield the ranges from the starting offset on, in messages; none if there is no range."""
     if not 0 <= request.starting_offset <= size:
         raise OutOfRange(f"starting_offset is {request.starting_offset}: the volume goes from 0 to {size}")
     if request.max_results < 0:

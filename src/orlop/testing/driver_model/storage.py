@@ -1,7 +1,7 @@
-"""The storage that a model of a driver pretends to have: volumes, snapshots, and where each of them is in use.
+"""The simulated storage of a driver model: volumes, snapshots, and where each of them is in use.
 
-Kept in memory, shared by the services of one driver, and by several drivers where a cluster of nodes is modelled.
-Used space is counted by listing, never by adding. Knows nothing of requests, and decides nothing about them.
+In memory; shared by the services of one driver, and by the drivers of all nodes of a modelled cluster. Used space is
+counted by listing, never by adding. This module knows no requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WriteNumber = int
 
 @dataclass(frozen=True, slots=True)
 class VolumeUse:
-    """How somebody uses a volume: attached to a node, staged or published at a path."""
+    """One use of a volume: attached to a node, or staged or published at a path."""
 
     capability: csi_pb2.VolumeCapability
     readonly: bool = False
@@ -42,7 +42,7 @@ class ModelVolume:
     serial: int
     name: str
     size: int
-    # What it was made from, to compare with when the same name is asked for again; None: it was there from the start.
+    # The request that created it, to compare with a second one for the same name; None: it existed from the start.
     made_from: csi_pb2.CreateVolumeRequest | None = None
     topology: tuple[Mapping[str, str], ...] = ()
     mutable_parameters: dict[str, str] = field(default_factory=dict)
@@ -50,13 +50,13 @@ class ModelVolume:
     attached: dict[str, VolumeUse] = field(default_factory=dict)
     staged: dict[NodePath, VolumeUse] = field(default_factory=dict)
     published: dict[NodePath, VolumeUse] = field(default_factory=dict)
-    # Which blocks hold data, and which write was the last to change each: what snapshots of it are compared by.
+    # Which blocks hold data, and the last write that changed each, to compare snapshots.
     blocks: dict[Block, WriteNumber] = field(default_factory=dict)
     writes: int = 0
     health: list[csi_pb2.VolumeHealth.VolumeHealthEntry] = field(default_factory=list)
 
     def write(self, block: Block) -> None:
-        """What a workload would do: the content of one block changes."""
+        """Change the content of one block, as a workload would."""
         self.writes += 1
         self.blocks[block] = self.writes
 
@@ -89,7 +89,7 @@ class ModelGroupSnapshot:
 
 
 class ModelItem(Protocol):
-    """What a shelf holds."""
+    """An item of a shelf."""
 
     id: str
     serial: int
@@ -100,7 +100,7 @@ Item = TypeVar("Item", bound=ModelItem)
 
 
 class Shelf(Generic[Item]):
-    """Things by id, listed in the order in which they came. A number is given once, also after its thing is gone."""
+    """Items by id, in the order of their creation. A serial is never used again."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -135,18 +135,18 @@ class Shelf(Generic[Item]):
 
 
 class Storage:
-    """All that a driver has. Tests may look into it and change it, as somebody with a screwdriver would."""
+    """Everything that a driver stores. Tests may read and change it directly."""
 
     def __init__(self) -> None:
         self.volumes: Shelf[ModelVolume] = Shelf("vol")
         self.snapshots: Shelf[ModelSnapshot] = Shelf("snap")
         self.groups: Shelf[ModelGroupSnapshot] = Shelf("group")
         self.backend_health: list[csi_pb2.NodeGetStorageHealthResponse.StorageBackendHealth] = []
-        # Ephemeral volumes end with their publishing; a repeated unpublish must still find that it is done.
+        # An ephemeral volume ends with its unpublish; a repeated unpublish must still succeed.
         self.ended_ephemeral: set[str] = set()
 
     def add_volume(self, volume_id: str, size: int) -> ModelVolume:
-        """A volume that somebody else made."""
+        """Add a volume that was not created by this driver."""
         return self.volumes.put(ModelVolume(volume_id, self.volumes.next_serial(), name=volume_id, size=size))
 
     def used(self) -> int:

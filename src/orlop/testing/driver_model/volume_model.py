@@ -161,7 +161,7 @@ class VolumesModel(ModelService, services.Controller):
         )
 
     def _content(self, request: csi_pb2.CreateVolumeRequest) -> tuple[int, Mapping[Block, WriteNumber]]:
-        """How large the source is, and what is in it."""
+        """Return the size of the source, and its blocks."""
         source = request.volume_content_source
         match source.WhichOneof("type"):
             case "snapshot":
@@ -225,7 +225,7 @@ def health_of(volume: ModelVolume) -> csi_pb2.VolumeHealth:
 
 
 def supports(volume: ModelVolume, capability: csi_pb2.VolumeCapability) -> bool:
-    """A disk made to be mounted is none to be handed out raw, and the other way round; anything else goes."""
+    """Return whether the volume supports the capability: one created as mount is not block, and vice versa."""
     if volume.made_from is None:
         return True
     made_for = {each.WhichOneof("access_type") for each in volume.made_from.volume_capabilities}
@@ -233,7 +233,7 @@ def supports(volume: ModelVolume, capability: csi_pb2.VolumeCapability) -> bool:
 
 
 def _difference(volume: ModelVolume, request: csi_pb2.CreateVolumeRequest) -> str | None:
-    """In what the existing volume is not the one asked for."""
+    """Return how the existing volume differs from the requested one."""
     before = volume.made_from
     if before is None:
         return "origin: it was there from the start"

@@ -1,9 +1,9 @@
-"""Plays a controller in every history within bounds, and shows the shortest that breaks it.
+"""Run a controller through every history of faults within bounds, and report the shortest that breaks it.
 
-`histories` is what a history is, `search` finds and replays them, `stage` is one run, `lives` the processes in it,
-`effects` what may happen to an effect, `api_seam` and `driver_seam` the ways to an API server and to a CSI driver,
-`past_reads` what an API server answers that lags behind.
-docs/explorer.md shows how to use it for a controller of your own.
+`histories` defines a history, `search` finds and replays them, `stage` is one run, `lives` are the processes in it,
+`effects` lists what can happen to an effect, `api_seam` and `driver_seam` connect to an API server and to a CSI driver,
+`past_reads` returns the responses of an API server that lags behind. docs/explorer.md shows how to use it for your own
+controller.
 """
 
 from __future__ import annotations

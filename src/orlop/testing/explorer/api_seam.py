@@ -1,16 +1,16 @@
-"""The seam between a process and its API server: writes are effects, events of watches come as is chosen.
+"""The seam between a process and its API server: writes are effects, and the chooser decides when watch events arrive.
 
     kube = KubeClient(ExploredTransport(life, server.transport()), …)
 
-What may happen to an event, beside coming as it should:
-- it comes late, and with it all that follow in the same watch: meanwhile caches show the past;
-- it comes twice;
-- it never comes, nor does anything else in that watch; after a while the server ends the watch, as one does that has
-  forgotten the version: what was there in between was never observed.
+What can happen to an event, besides arriving normally:
+- it arrives late, and with it all that follow in the same watch: meanwhile caches show the past;
+- it arrives twice;
+- it never arrives, nor does any later one of that watch; after a while the server ends the watch, as one does whose
+  version has expired: what existed in between was never observed.
 
-Reads are answered as they should, but for those that take what any server has (`past_reads`): these may be behind by a
-few changes. A dead process reads nothing. Nothing depends on Kubernetes Events and Leases: `is_spared` passes requests
-about them on as they are.
+Reads return the current state, except reads that accept the state of any server (`past_reads`): these may be some
+changes behind. A dead process reads nothing. Nothing depends on Kubernetes Events and Leases: `is_spared` passes
+requests about them on unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OF_AN_OBJECT: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 def is_event_or_lease(request: HttpRequest) -> bool:
-    """By the resource: a volume of that name is none."""
+    """Return whether a request is about an Event or a Lease, by its resource and not by an object's name."""
     return _resource(request).split("/")[0] in {"events", "leases"}
 
 
@@ -146,12 +146,12 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 
 
 def _described(request: HttpRequest) -> str:
-    """Such as `PATCH volumeattachments/va1/status`."""
+    """Return a request in words, such as `PATCH volumeattachments/va1/status`."""
     return f"{request.method} {_resource(request)}"
 
 
 def _resource(request: HttpRequest) -> str:
-    """Without the group, the version and the namespace."""
+    """Return the resource of a path, without group, version and namespace."""
     parts = request.path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
     return "/".join(parts[2:] if parts[0] == "namespaces" and len(parts) > 2 else parts)  # noqa: PLR2004 - its name follows

@@ -3,9 +3,9 @@
     interceptor = CallInterceptor(explored_methods(process, model.methods()), …)       # one for the driver
     csi = CsiClient(LifeConnection(life, InProcessConnection(interceptor)), …)          # one for each life
 
-What is chosen happens within the driver, behind its locks, as with a real one: a call that outlives its deadline still
-runs there, and the next for the same volume meets it. Errors are of both kinds: final (it has no effect), and such that
-leave open whether it had one.
+Faults happen inside the driver, under its locks, as with a real one: a call that outlives its deadline still runs
+there, and the next one for the same volume finds its lock held. Errors are of both kinds: final ones (no effect), and
+those after which the caller cannot know whether there was one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def explored_methods(process: Process, methods: Methods) -> Methods:
 
 @dataclass(slots=True)
 class _Caller:
-    """The caller of a method, which may get an error while the driver goes on; at which choice that happens."""
+    """The caller of a method, which may get an error while the driver continues, and the choice of that error."""
 
     choice: int | None = None
 
@@ -100,7 +100,7 @@ def _described(rpc: Rpc[Any, Any], request: Message) -> str:
 
 
 class LifeConnection:
-    """A life's way to the driver: the dead call nobody."""
+    """The connection of one life to the driver; it ends with the life."""
 
     def __init__(self, life: Life, inner: ClientTransport) -> None:
         self._life = life
@@ -123,7 +123,7 @@ class LifeConnection:
         return answer
 
     async def _answer(self, path: str, message: bytes, within: float) -> bytes:
-        """A failure is noted as it is heard here: within the driver nobody knows that a deadline has passed."""
+        """Note a failure as the caller gets it: the driver does not know that a deadline has passed."""
         caller = _Caller()
         token = _CALLER.set(caller)
         try:

@@ -1,19 +1,19 @@
-"""What may happen to one effect: a write to an API server, a call of a driver, or anything a scenario names.
+"""Everything that can happen to one effect: a write to an API server, a call of a driver, or one that a scenario names.
 
     def connection_reset() -> int:
         raise OSError("connection reset")
 
     await carry_out(life, "rent room 7", lambda: rooms.rent(7), Ways(connection_reset))
 
-- as it should;
-- refused: it has no effect, and the caller gets an error, one of `Ways.refusals`;
-- the reply is lost: it has its effect, and the caller gets an error;
-- it is late: the caller waits, and others go on meanwhile;
-- the reply is lost, and it is late: the caller gets an error, and the effect happens after that;
-- it dies after it: it has its effect, and the process dies. Dying before an effect is the same as dying after the one
-  before, so only the first of a life has both;
-- it dies, and it lands late: after the next life has begun;
-- it loses its lease, and it lands late: with another that leads already.
+- it happens normally;
+- refused: no effect, and the caller gets an error, one of `Ways.refusals`;
+- the reply is lost: it takes effect, and the caller gets an error;
+- it is late: the caller waits, and other processes continue meanwhile;
+- the reply is lost, and it is late: the caller gets an error, and the effect follows later;
+- it dies after it: it takes effect, and the process dies. Dying before an effect equals dying after the previous one,
+  so only the first effect of a life has both;
+- it dies, and it lands late: the effect follows after the next life has begun;
+- it loses its lease, and it lands late: the effect follows while another leader is active.
 """
 
 from __future__ import annotations

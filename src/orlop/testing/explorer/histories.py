@@ -1,8 +1,8 @@
-"""A history: at which choices of a run something else happened than it should. Pure.
+"""A history: the choices of a run at which something else happened than the normal case. Pure.
 
-A run comes by one choice after the other, each with what may happen there; the first is what should. Given a history,
-it takes what that says, and what should happen everywhere else: so a history is a handful of departures, and the same
-one leads through the same run again.
+A run makes one choice after the other, each with a list of options; the first option is the normal case. A history
+lists the departures from it, and everywhere else the first option is taken. So a history is short, and the same history
+repeats the same run.
 
     5: the reply is lost; 9: it dies after it
 """
@@ -21,7 +21,7 @@ _BETWEEN_DEPARTURES: Final = re.compile(r";\s*(?=\d+\s*(?::|$)|$)")
 
 
 class Sort(Enum):
-    """What is counted by itself when histories are bounded."""
+    """The kinds of options that bounds count separately."""
 
     USUAL = "usual"
     FAULT = "fault"
@@ -39,7 +39,7 @@ AS_IT_SHOULD: Final = Option(USUAL, Sort.USUAL)
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """The choices of a run are numbered from 1."""
+    """One option taken instead of the normal case; the choices of a run are numbered from 1."""
 
     number: int
     option: str
@@ -67,7 +67,7 @@ def read_history(text: str) -> History:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One that a run came by, and what was taken."""
+    """A choice of a run: its options, and the one taken."""
 
     number: int
     at: float
@@ -75,16 +75,16 @@ class Choice:
     options: tuple[Option, ...]
     taken: Option
     ending: str = ""
-    """What the caller got, unless a plain success."""
+    """What the caller got; empty for a plain success."""
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names have commas of their own."""
+    """Return names in quotes: they may contain commas."""
     return ", ".join(map(repr, names))
 
 
 class DoesNotRepeatItself(Exception):
-    """The same history led somewhere else than before: the scenario depends on more than its choices."""
+    """The scenario is not deterministic: the same history led to another run than before."""
 
 
 Chooser: TypeAlias = Callable[[int, Sequence[Option]], Option]
@@ -110,10 +110,10 @@ def following(history: History) -> Chooser:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many faults a history has at most, how many acts before their time, and how many of both together.
+    """The limits of a history: how many faults, how many early acts, and how many of both together.
 
-    `choices`: how many of a run's may be departed from, counted from its beginning. `only`: names of what may happen
-    there; none: everything.
+    `choices`: departures are taken only at the first this many choices of a run. `only`: names of the options that may
+    be taken; empty: all.
     """
 
     faults: int = 2
@@ -123,7 +123,7 @@ class Bounds:
     only: frozenset[str] = frozenset()
 
     def allow(self, trail: Sequence[Choice], number: int, option: Option) -> bool:
-        """Whether this departure may be added to those already taken."""
+        """Return whether this departure may be added to those already taken."""
         if number > self.choices or option.sort is Sort.USUAL or (self.only and option.name not in self.only):
             return False
         sorts = [choice.taken.sort for choice in trail if choice.taken.sort is not Sort.USUAL] + [option.sort]
@@ -139,7 +139,7 @@ def departures_of(trail: Sequence[Choice]) -> History:
 
 
 def extensions(trail: Sequence[Choice], bounds: Bounds) -> list[History]:
-    """All histories with one departure more, behind the last one there is: so each is found in one way alone."""
+    """Yield all histories with one departure more, after the last one: so each history is found exactly once."""
     history = departures_of(trail)
     last = history[-1].number if history else 0
     return [

@@ -1,11 +1,11 @@
 """A process of a scenario, and each of its lives.
 
-A life ends when it is chosen to die: its tasks are cancelled, and whatever its `finally` blocks would still like to do
-is refused at the seams (`Killed`). The next begins a little later, and knows nothing.
+A life ends when the chooser kills it: its tasks are cancelled, and the seams refuse effects of its `finally` blocks
+(`Killed`). The next life begins a little later, with no memory of it.
 
-Or it loses its lease while something it asked for is under way. Then `guard` says so, the next life begins at once, and
-the old one is cancelled a moment later, as a leader is that finds its lease lost. An effect that it begins meanwhile
-breaks the scenario: a leader must call `guard` before each.
+Or it loses its lease during an effect. Then `guard` raises, the next life begins at once, and the old one is cancelled
+a moment later, as a leader is that finds its lease lost. An effect that it starts meanwhile breaks the scenario: a
+leader must call `guard` before each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EffectWithoutLease(AssertionError):
 
 
 class EndedByItself(AssertionError):
-    """A process that nobody killed has died."""
+    """A process ended with an error, and was not killed."""
 
 
 class Life:
@@ -51,7 +51,7 @@ class Life:
             raise LeaseLost(f"{self.name} has lost its lease: nothing more may be done")
 
     def begin(self, what: str) -> None:
-        """An effect begins."""
+        """Note that an effect begins."""
         self.refuse_the_dead()
         self.effects += 1
         self.must_lead(what)
@@ -82,7 +82,7 @@ class Life:
 
 
 class Process:
-    """`current` is its newest life."""
+    """A process, with its lives one after the other; `current` is the newest."""
 
     def __init__(self, stage: Stage, name: str, start: Callable[[Life], Coroutine[Any, Any, None]]) -> None:
         self.stage = stage
@@ -101,7 +101,7 @@ class Process:
             self.current = Life(self, number)
 
     async def _live(self) -> bool:
-        """Whether there is another life after this."""
+        """Run one life; return whether another follows."""
         life, loop = self.current, asyncio.get_running_loop()
         life.task = loop.create_task(self._start(life), name=life.name)
         self.tasks.append(life.task)

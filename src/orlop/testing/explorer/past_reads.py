@@ -3,8 +3,8 @@
 Such a read takes what any server has, and a server may lag behind: the explorer chooses by how many changes. A read
 without a version is a quorum read, and always returns the current state.
 
-The past is asked of the server itself, which keeps it for a while (`resourceVersionMatch=Exact`), version by version
-back from now. So a response has the version at which it was last true, and a watch from there brings what came after.
+Past states are read from the server itself, which keeps them for a while (`resourceVersionMatch=Exact`), version by
+version backwards. So a response has the last version at which it was true, and a watch from there returns the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BEHIND: Final = tuple(
     map(Option, ("it is one change behind", "it is two changes behind", "it is three changes behind"))
 )
 FURTHEST_VERSIONS: Final = 100
-"""So many are looked at, whatever they changed: most are of other kinds."""
+"""How many versions are read, whatever they changed: most are of other kinds."""
 ANY_VERSION: Final = ("resourceVersion", "0")
 OF_NO_PAST: Final = frozenset({"resourceVersion", "resourceVersionMatch", "limit"})
 """The first two are chosen here; with the version 0 a server gives all, whatever the limit."""
@@ -31,12 +31,12 @@ SendRequest: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 def may_be_of_the_past(request: HttpRequest, resource: str) -> bool:
-    """`resource` without its namespace: that of all of a kind, or of one; subresources have no past here."""
+    """Return whether a read may be answered from the past: a list or an object with version 0, no subresource."""
     return request.method == "GET" and ANY_VERSION in request.query and resource.count("/") <= 1
 
 
 async def past_answers(request: HttpRequest, resource: str, ask: SendRequest) -> list[HttpResponse]:
-    """As it was before the last change, before the one before that, and so on: as many as there are choices."""
+    """Return earlier responses, newest first: before the last change, before the one before, and so on."""
     about_one = "/" in resource
     listing = _listing_of_one(request) if about_one else request
     now = await ask(listing)
@@ -68,7 +68,7 @@ def _as_of(listing: HttpRequest, version: int) -> HttpRequest:
 
 
 def _one_of(then: dict[str, Any]) -> HttpResponse:
-    """Items of a list do not say what they are: the list does."""
+    """Return an item with its kind, which only its list names."""
     if not then["items"]:
         return refusal(404, "NotFound")
     about = {"kind": then["kind"].removesuffix("List"), "apiVersion": then["apiVersion"]}

@@ -1,12 +1,12 @@
-"""Plays a scenario in every history within bounds, fewest departures first; or in random ones; or in one, again.
+"""Play a scenario in every history within bounds, fewest departures first; or in random histories; or in one, again.
 
     explore(scenario)                                  # at most two departures among the first 14 choices
     explore(scenario, Bounds(faults=3, departures=3))  # deeper
     explore_randomly(scenario, seed=7, histories=500, bounds=Bounds(faults=5, departures=6, choices=80))
     replay(scenario, "5: the reply is lost; 9: it dies after it")
 
-The first history that breaks something is raised as `Broken`: it has as few departures as any that breaks something, as
-all with fewer were played before. A random one is shortened: departures are left out for as long as it still breaks.
+The first history that breaks something is raised as `Broken`. It has the fewest departures, since all with fewer were
+played before. A random one is shortened: departures are left out as long as it still breaks.
 
 Order of a search: all histories with one departure more than those played, depth first within each. Each is played from
 its beginning, on a virtual loop of its own: nothing is kept from one to the next.
@@ -49,7 +49,7 @@ Scenario: TypeAlias = Callable[[Stage], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One run: by which choices it came, and what it broke."""
+    """One run: its choices, and what it broke."""
 
     trail: tuple[Choice, ...]
     error: BaseException | None
@@ -61,7 +61,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class ExplorerReport:
-    """What was played. `choices` are those of the undisturbed run."""
+    """The result of a search. `choices` are those of the undisturbed run."""
 
     histories: int
     choices: tuple[str, ...]
@@ -105,7 +105,7 @@ def explore_randomly(
     histories: int,
     bounds: Bounds = Bounds(),  # noqa: B008 - a value, and frozen
 ) -> ExplorerReport:
-    """The same seed, the same histories."""
+    """Play random histories; the same seed plays the same ones."""
     with _without_old_garbage():
         search = _Search(scenario)
         undisturbed = search.play(following(()))
@@ -127,7 +127,7 @@ def replay(scenario: Scenario, history: str | History) -> Played:
 
 
 def play(scenario: Scenario, chooser: Chooser) -> Played:
-    """One run, from its beginning, on a loop of its own."""
+    """Play one run, from its beginning, on an event loop of its own."""
     stages: list[Stage] = []
 
     async def run(clock: VirtualClock) -> None:
@@ -145,7 +145,7 @@ def play(scenario: Scenario, chooser: Chooser) -> Played:
 
 
 class _Search:
-    """Counts what is played, and stops at the first that breaks something."""
+    """Counts histories, and stops at the first that breaks something."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -167,7 +167,7 @@ class _Search:
         return played
 
     def extend(self, before: Played, history: History) -> Played:
-        """With one departure more at its end: all that comes before that must be as it was."""
+        """Play a history extended by one departure; all choices before it must repeat."""
         played = self.play(following(history))
         for was, now in zip_longest(before.trail[: history[-1].number], played.trail[: history[-1].number]):
             if now is None or (was.at, was.what, was.options) != (now.at, now.what, now.options):
@@ -175,14 +175,14 @@ class _Search:
         return played
 
     def explored(self, undisturbed: Played, bounds: Bounds) -> ExplorerReport:
-        """ValueError: a name in `only` that is misspelt would look like a controller that nothing breaks."""
+        """Return the report. Raises ValueError for a name in `only` that was never met: it may be misspelt."""
         if unknown := sorted(bounds.only - self._offered):
             can = quoted(sorted(self._offered)) or "nothing"
             raise ValueError(f"`only` names what can never happen there: {quoted(unknown)}. What can: {can}")
         return ExplorerReport(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
 
     def _shortened(self, played: Played) -> Played:
-        """Without the departures that it breaks without as well."""
+        """Return the history without the departures that it does not need to break."""
         for departure in played.history:
             fewer = tuple(other for other in played.history if other != departure)
             try:
@@ -195,7 +195,7 @@ class _Search:
 
 
 def _drawing(random: Random, bounds: Bounds, choices: int) -> Chooser:
-    """Departures at choices drawn beforehand, as many as the bounds allow at most."""
+    """Return a chooser that departs at choices drawn beforehand, at most as many as the bounds allow."""
     wanted = random.randint(1, bounds.departures)
     numbers = set(random.sample(range(1, choices + 1), min(wanted, choices)))
     taken: list[Choice] = []
@@ -213,7 +213,7 @@ def _drawing(random: Random, bounds: Bounds, choices: int) -> Chooser:
 
 @contextmanager
 def _without_old_garbage() -> Iterator[None]:
-    """What is there before a search is not looked through by the collector after each of its runs: a quarter faster."""
+    """Exclude older objects from garbage collection during a search, which makes it a quarter faster."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""One run of a scenario: its time, its choices, its processes, and what must hold all the while.
+"""One run of a scenario: its time, its choices, its processes, and the checks that must always hold.
 
     async def scenario(stage: Stage) -> None:
         world = World(stage.clock)
@@ -7,10 +7,10 @@
         await stage.acts(Act("ask for one", world.ask), Act("want it no more", world.give_back, world.check_given))
         world.check_end()
 
-An act is what somebody else does: when everything has come to rest, or, as a departure, at any moment before.
+An act is a change by somebody else: when the processes are idle, or, as a departure, at any moment before.
 
-Must not decide what happens: the chooser it was given does. Nothing here knows of Kubernetes or CSI: `api_seam` and
-`driver_seam` do.
+The chooser decides what happens, never this module. `api_seam` and `driver_seam` know Kubernetes and CSI; this module
+does not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orlop.testing.virtual_clock import VirtualClock, describe_waiting
 
 T = TypeVar("T")
 REST_SECONDS: Final = 60.0
-"""How long nothing must have happened for everything to have come to rest: longer than any of the delays here."""
+"""Seconds without an event after which the processes count as idle: longer than any delay here."""
 LONGEST_SECONDS: Final = 3600.0
 MOST_MOVES: Final = 5_000
 """In one run. A program that loops need not take any virtual time."""
@@ -37,11 +37,11 @@ MOST_CANCELLATIONS: Final = 3
 
 
 class NoRest(AssertionError):
-    """Something goes on for ever."""
+    """The processes never become idle."""
 
 
 class CannotBeEnded(AssertionError):
-    """Something goes on however often it is cancelled: as a process it would outlive every wish that it ends."""
+    """A task ignores every cancellation: as a process it could not be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Act:
     name: str
     do: Callable[[], Awaitable[object]]
     expects: Callable[[], object] = lambda: None
-    """A check that must hold when the act comes in its time: everything has come to rest after the act before."""
+    """A check that must hold before the act, if the processes became idle after the previous act."""
 
 
 class EndedUnheard(AssertionError):
-    """A task that nobody waits for has died of an error."""
+    """A task that nothing awaits has failed."""
 
 
 class Stage:
@@ -73,7 +73,7 @@ class Stage:
         loop.set_exception_handler(self._unheard)
 
     async def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
-        """The whole of it; raises what it breaks, at once."""
+        """Play the scenario to its end. Raises what it breaks, at once."""
         playing = asyncio.ensure_future(scenario(self))
         try:
             await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,17 +86,17 @@ class Stage:
     # ---- for scenarios -------------------------------------------------------------------------------------------
 
     def always(self, check: Callable[[], object]) -> None:
-        """It raises an AssertionError, or answers False, where it does not hold."""
+        """Add a check that must always hold: it raises AssertionError, or returns False, if it does not."""
         self._checks.append(check)
 
     def run(self, name: str, start: Callable[[Life], Coroutine[Any, Any, None]]) -> Process:
-        """Begins it, and begins it anew whenever it has died."""
+        """Start a process, and start it again whenever it has died."""
         process = Process(self, name, start)
         self._processes.append(process)
         return process
 
     async def acts(self, *acts: Act) -> None:
-        """Each when all has come to rest after the one before, unless it is chosen to happen earlier."""
+        """Carry out each act when the processes are idle after the previous one, or earlier if the chooser says so."""
         self._to_come.extend(acts)
         while self._to_come:
             await self.rest()
@@ -106,7 +106,7 @@ class Stage:
         await self.rest()
 
     async def rest(self, seconds: float = REST_SECONDS, within: float = LONGEST_SECONDS) -> None:
-        """Until nothing has happened for so long; `NoRest` where that never comes."""
+        """Wait until the processes are idle. Raises `NoRest` if they never are."""
         began, moves = self.clock.elapsed(), self._moves
         while (left := self._last_move + seconds - self.clock.elapsed()) > 0:
             if self.clock.elapsed() - began > within:
@@ -116,7 +116,7 @@ class Stage:
     # ---- for seams -----------------------------------------------------------------------------------------------
 
     async def choose(self, what: str, faults: Sequence[Option]) -> Option:
-        """What happens here; acts that are chosen to come first are over when it returns."""
+        """Return the option taken here; acts that were chosen to come first are over by then."""
         while True:
             early = [Option(f"before it: {self._to_come[0].name}", Sort.EARLY_ACT)] if self._to_come else []
             taken = self._take(what, (AS_IT_SHOULD, *early, *faults))
@@ -131,7 +131,7 @@ class Stage:
             self.trail[number - 1] = replace(self.trail[number - 1], ending=ending)
 
     def moved(self) -> None:
-        """Something happened: all that must hold is looked at."""
+        """Note an event, and run all checks."""
         self._moves += 1
         self._last_move = self.clock.elapsed()
         if self._moves > MOST_MOVES:
@@ -151,7 +151,7 @@ class Stage:
             raise
 
     async def until_ended(self, tasks: Collection[asyncio.Future[Any]]) -> None:
-        """Cancels them, as often as that takes and makes sense."""
+        """Cancel tasks, several times if needed, and wait for them."""
         for _ in range(MOST_CANCELLATIONS):
             running = [task for task in tasks if not task.done()]
             if not running:
@@ -187,7 +187,7 @@ class Stage:
         return taken
 
     def _unheard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What a task ended with that nobody waits for; the dead may end as they like."""
+        """Return the error of a task that nothing awaits; tasks of a dead process may end with any."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.broken(EndedUnheard(f"{context['message']}: {type(error).__name__}: {error}"))
@@ -225,7 +225,7 @@ class Stage:
 
 
 async def _throw_away(task: asyncio.Task[Any]) -> None:
-    """Else the loop would wait for it when it is closed: in real time, and for ever."""
+    """Discard a task that cannot be cancelled: closing the loop would wait for it for ever, in real time."""
     coroutine: Any = task.get_coro()
     with suppress(RuntimeError):  # it catches even that
         coroutine.close()
@@ -236,7 +236,7 @@ async def _throw_away(task: asyncio.Task[Any]) -> None:
 
 
 def _hold(check: Callable[[], object]) -> None:
-    """A check that answers False is easily written, and would never be heard."""
+    """Run a check. One that returns False raises too: it is easily written, and would never fail."""
     if check() is False:
         code = getattr(check, "__code__", None)
         place = f" at {code.co_filename}:{code.co_firstlineno}" if code else ""

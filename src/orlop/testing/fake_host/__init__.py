@@ -5,8 +5,8 @@
     host = FakeNodeHost(machine, points)               # what one process has of it; each change is an effect
     machine.faults.fail("bind", errno.EIO)             # and may fail
 
-Tests play kubelet, tenants and other namespaces by the machine's own functions, which are no effects. It models no
-power loss, no symbolic links and no descriptors: those are asked of the real host.
+Tests play kubelet, tenants and other namespaces with the machine's own functions, which are no effects. Power loss,
+symbolic links and descriptors are not modelled: test those with the real host.
 """
 
 from orlop.testing.fake_host.fake_node_host import FakeNodeHost

@@ -1,6 +1,6 @@
-"""How one process acts on a fake machine: every change is an effect that a kill may hit, every call may fail.
+"""The calls of one process to a fake machine: every change is an effect that a kill can hit, every call can fail.
 
-From its kill on a process changes nothing and learns nothing more. A refusal is a HostError with the kernel's reason.
+A killed process changes and reads nothing more. A refused call raises HostError with the kernel's errno.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Acts:
 
     @contextmanager
     def change(self, function: str, what: str) -> Iterator[None]:
-        """The only effect of a function."""
+        """Make the block the only effect of a function."""
         with self.machine.faults.around(function), self.effect(what):
             yield
 
     @contextmanager
     def effect(self, what: str) -> Iterator[None]:
-        """One of the effects of a function, whose faults are around all of them."""
+        """Make the block one of several effects of a function, which applies its faults around all of them."""
         with self._points.effect(what), self.machine.lock:
             yield
 

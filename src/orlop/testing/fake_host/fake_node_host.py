@@ -1,4 +1,4 @@
-"""A fake machine's node host: what one process has of it, until it ends or is killed."""
+"""The node host of one process on a fake machine, until the process ends or is killed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class FakeNodeHost:
 
 
 def as_node_host(host: FakeNodeHost) -> NodeHost:
-    """The type checker's proof that the seam is kept."""
+    """Prove to the type checker that the fake implements the protocol."""
     return host
 
 
 def _as_found(options: MountOptions) -> MountOptions:
-    """A mount has some rule for access times; the fake disk's is the usual one."""
+    """Return the options as the mount table shows them: with the default rule for access times."""
     return replace(options, access_times=options.access_times or AccessTimes.RELATIVE)

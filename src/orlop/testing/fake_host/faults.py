@@ -1,6 +1,6 @@
-"""Errors that were asked for: the next so many calls of a function fail, before or after they did their work.
+"""Planned errors: the next calls of a function fail, before or after they take effect.
 
-Counts the calls as well: what a program asks of a machine that fails is a part of how it behaves.
+Calls are counted as well: how often a program calls a failing machine is part of its behaviour.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from orlop.testing.kill_points import KillMoment
 
 
 class Faults:
-    """By the name of the function that is to fail, such as `bind` or `write_record`."""
+    """Planned errors, by the name of the function, such as `bind` or `write_record`."""
 
     def __init__(self) -> None:
         self._due: defaultdict[tuple[str, KillMoment], deque[int]] = defaultdict(deque)
         self._calls: Counter[str] = Counter()
 
     def fail(self, function: str, number: int, *, times: int = 1, moment: KillMoment = KillMoment.BEFORE) -> None:
-        """AFTER: the world has changed and the caller learns of an error, as when making it durable failed."""
+        """Plan an error. AFTER: the call takes effect and still raises, as when only the fsync failed."""
         self._due[function, moment].extend([number] * times)
 
     def next(self, function: str, moment: KillMoment = KillMoment.BEFORE) -> int | None:
-        """With which error its next call fails; None: it does not."""
+        """Return the error of the next call; None: it succeeds."""
         due = self._due.get((function, moment))
         return due[0] if due else None
 
     def forget(self) -> None:
-        """Nothing fails any more."""
+        """Remove all planned errors."""
         self._due.clear()
 
     def calls(self, function: str) -> int:

@@ -1,4 +1,4 @@
-"""Kubelet's directory on a fake machine, as one process has it."""
+"""Kubelet's directory on a fake machine, as one process uses it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What stays of a machine when a process dies: folders with records, kubelet's tree, mounts, the room on the disk.
+"""The state of a fake machine that outlives a process: folders with records, kubelet's tree, mounts, disk space.
 
-Its functions are what others do there: kubelet, tenants, containers, the admin. None of them is an effect.
+Its functions are what kubelet, tenants, containers and the admin do. None of them is an effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KUBELET_DIR: Final = "/var/lib/kubelet"
 
 @dataclass(frozen=True, slots=True)
 class FakeShare:
-    """What one inode takes, and the number it counts by."""
+    """The size of one inode, and its project number."""
 
     path: str
     project: int
@@ -36,7 +36,7 @@ class FakeShare:
 
 @dataclass(eq=False, slots=True)
 class FakeFolder:
-    """The same object wherever it is moved to, as an inode is."""
+    """A folder. It stays the same object when it is moved, like an inode."""
 
     inode: int
     mode: int
@@ -60,7 +60,7 @@ class FakeFolder:
         return 1 + len(self.files)
 
     def shares(self) -> Iterator[FakeShare]:
-        """Of each inode, the folder's own first."""
+        """Yield the share of each inode, the folder's own first."""
         yield FakeShare(".", self.project, BLOCK)
         for path, content in sorted(self.files.items()):
             yield FakeShare(path, self.left.get(path, self.project), _in_blocks(content))
@@ -68,7 +68,7 @@ class FakeFolder:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FakeMount:
-    """`folder` is None for a mount of something else, such as a tmpfs."""
+    """A mount. `folder` is None if something else is mounted, such as a tmpfs."""
 
     folder: FakeFolder | None
     root: FileIdentity
@@ -119,18 +119,18 @@ class FakeMachine:
         return FakeFolder(next(self._inodes), mode, record)
 
     def kubelet_makes(self, folder: Names) -> None:
-        """With its parents."""
+        """Create a folder and its parents, as kubelet does."""
         self.kubelet_folders.update(folder[:depth] for depth in range(len(folder) + 1))
 
     def kubelet_removes(self, folder: Names) -> None:
-        """With everything below; what is mounted there goes too."""
+        """Remove a folder with everything below it, mounts included."""
         below = {names for names in self.kubelet_folders if names[: len(folder)] == folder}
         self.kubelet_folders -= below
         for names in below:
             self.mounts.pop(names, None)
 
     def mount_elsewhere(self, place: FolderPlace) -> FakeMount:
-        """A container, or a subPath of it, has the folder mounted in a namespace of its own."""
+        """Mount the folder in another mount namespace, as a container or its subPath does."""
         folder = self.folders[place]
         mount = FakeMount(folder, folder.identity, MountOptions())
         self.elsewhere.append(mount)
@@ -144,7 +144,7 @@ class FakeMachine:
         self.mounts.setdefault(target, []).append(FakeMount(None, root, MountOptions()))
 
     def place_device(self, target: Names, number: int) -> None:
-        """A driver mounts a block device at a file, which it makes."""
+        """Create a file and mount a block device on it, as a driver does."""
         self.make_empty_file(target)
         self.devices[target] = number
         root = FileIdentity(DEVICE, number)
@@ -155,14 +155,14 @@ class FakeMachine:
         self.kubelet_contents[target] = b""
 
     def take_device(self, target: Names) -> None:
-        """A driver unmounts it and removes the file."""
+        """Unmount the device and remove its file, as a driver does."""
         self.mounts.pop(target, None)
         self.devices.pop(target, None)
         self.kubelet_files.discard(target)
         self.kubelet_contents.pop(target, None)
 
     def reboot(self) -> None:
-        """Nothing is mounted and nothing attached; files and folders are there, but for those in memory."""
+        """Drop all mounts, with what is in memory, and all devices; keep files and folders on disk."""
         self.mounts.clear()
         self.devices.clear()
         self.loops.clear()
@@ -176,7 +176,7 @@ class FakeMachine:
         return max(0, self.total_inodes - used)
 
     def tenant_writes(self, place: FolderPlace, path: str, content: bytes) -> None:
-        """ENOSPC: more than the limits of its number allow; nothing is written then."""
+        """Write as a tenant does. ENOSPC, and no effect, beyond the limits of the project."""
         folder = self.folders[place]
         number = folder.left.get(path, folder.project)
         used, limits = self.usage(number), self.limits.get(number, NO_LIMITS)

@@ -1,4 +1,4 @@
-"""The working directory of a fake machine, as one process has it.
+"""The working directory of a fake machine, as one process uses it.
 
 Order of effects as in `host/folders/folder_records`: a new folder is half-made first, then has its name.
 """

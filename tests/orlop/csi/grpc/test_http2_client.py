@@ -114,7 +114,7 @@ class Pair:
             match event:
                 case ResponseReceived(call, payload):
                     self.answers.setdefault(call, []).append(payload)
-                    self.client.taken(call, payload)
+                    self.client.consumed(call, payload)
                 case CallEnded(call, error):
                     self.ended[call] = error
 
@@ -122,7 +122,7 @@ class Pair:
 @given(st.lists(st.binary(max_size=300), max_size=20), st.integers(1, 500))
 def test_every_call_has_its_own_answer_in_whatever_pieces_it_comes(payloads: list[bytes], piece: int):
     pair = Pair()
-    calls = {pair.client.ask(PATH, payload, 5.0): payload for payload in payloads}
+    calls = {pair.client.start_call(PATH, payload, 5.0): payload for payload in payloads}
     pair.talk(piece)
 
     assert pair.answers == {call: [payload] for call, payload in calls.items()}
@@ -132,7 +132,7 @@ def test_every_call_has_its_own_answer_in_whatever_pieces_it_comes(payloads: lis
 
 def test_messages_of_the_largest_size_go_both_ways():
     pair = Pair()
-    calls = [pair.client.ask(PATH, bytes([number]) * LARGEST_MESSAGE, 5.0) for number in range(3)]
+    calls = [pair.client.start_call(PATH, bytes([number]) * LARGEST_MESSAGE, 5.0) for number in range(3)]
     pair.talk()
 
     assert {call: [len(each) for each in pair.answers[call]] for call in calls} == {
@@ -142,7 +142,7 @@ def test_messages_of_the_largest_size_go_both_ways():
 
 def test_an_unknown_path_is_unimplemented():
     pair = Pair()
-    call = pair.client.ask("/t.T/Nothing", b"", 5.0)
+    call = pair.client.start_call("/t.T/Nothing", b"", 5.0)
     pair.talk()
 
     assert isinstance(pair.ended[call], Unimplemented)
@@ -160,7 +160,7 @@ def test_a_connection_begins_as_http2_begins():
 
 def test_a_call_says_what_grpc_says():
     client = greeted()
-    client.ask(PATH, b"payload", 15.0)
+    client.start_call(PATH, b"payload", 15.0)
     (_, _, _, headers), (kind, flags, stream, payload) = sent(client)
 
     assert headers == {
@@ -194,7 +194,7 @@ def test_a_time_has_at_most_eight_digits(seconds: float, text: bytes):
 def test_a_request_goes_as_far_as_the_windows_let_it():
     client = greeted()
     client.receive(settings((4, 10)))
-    client.ask(PATH, b"x" * 25, 5.0)
+    client.start_call(PATH, b"x" * 25, 5.0)
 
     def data_sent() -> list[tuple[int, int]]:
         return [(flags, len(payload)) for kind, flags, _, payload in sent(client) if kind == DATA]  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ def test_a_request_goes_as_far_as_the_windows_let_it():
 def test_nothing_goes_out_while_the_socket_is_full():
     client = greeted()
     client.pause()
-    client.ask(PATH, b"x", 5.0)
+    client.start_call(PATH, b"x", 5.0)
     assert [kind for kind, *_ in sent(client)] == [HEADERS]
     client.resume()
     assert [kind for kind, *_ in sent(client)] == [DATA]
@@ -218,7 +218,7 @@ def test_nothing_goes_out_while_the_socket_is_full():
 def test_calls_beyond_what_the_server_takes_at_a_time_wait_for_their_turn():
     client = greeted()
     client.receive(settings((3, 2)))
-    calls = [client.ask(PATH, b"", 5.0) for _ in range(4)]
+    calls = [client.start_call(PATH, b"", 5.0) for _ in range(4)]
     assert [stream for kind, _, stream, _ in sent(client) if kind == HEADERS] == [1, 3]
     client.cancel(calls[2])
     client.receive(answer(1, b""))
@@ -228,7 +228,7 @@ def test_calls_beyond_what_the_server_takes_at_a_time_wait_for_their_turn():
 
 def test_a_call_that_the_server_refused_to_begin_has_another_turn_when_one_has_ended():
     client = greeted()
-    first, second = client.ask(PATH, b"1", 5.0), client.ask(PATH, b"2", 5.0)
+    first, second = client.start_call(PATH, b"1", 5.0), client.start_call(PATH, b"2", 5.0)
     client.to_send()
     assert client.receive(reset(3, 7)) == []
     assert sent(client) == []
@@ -239,7 +239,7 @@ def test_a_call_that_the_server_refused_to_begin_has_another_turn_when_one_has_e
 
 def test_a_call_that_is_refused_again_and_again_is_unavailable():
     client = greeted()
-    call = client.ask(PATH, b"", 5.0)
+    call = client.start_call(PATH, b"", 5.0)
     events = [event for stream in range(1, 100, 2) for event in client.receive(reset(stream, 7))]
 
     assert [(event.call, type(event.error)) for event in events if isinstance(event, CallEnded)] == [
@@ -249,7 +249,7 @@ def test_a_call_that_is_refused_again_and_again_is_unavailable():
 
 def test_a_call_that_is_cancelled_is_broken_off_and_what_still_comes_of_it_is_passed_over():
     client = greeted()
-    call = client.ask(PATH, b"", 5.0)
+    call = client.start_call(PATH, b"", 5.0)
     client.to_send()
     client.cancel(call)
 
@@ -263,9 +263,9 @@ def test_a_server_that_wants_no_table_is_told_that_there_is_none():
     client = greeted()
     client.receive(settings((1, 0)))
     client.to_send()
-    client.ask(PATH, b"", 5.0)
+    client.start_call(PATH, b"", 5.0)
     assert client.to_send()[9:10] == b"\x20"
-    client.ask(PATH, b"", 5.0)
+    client.start_call(PATH, b"", 5.0)
     assert client.to_send()[9:10] != b"\x20"
 
 
@@ -321,7 +321,7 @@ BAD_ENDS: dict[str, tuple[bytes, type[CsiError], str]] = {
 @pytest.mark.parametrize(("received", "kind", "words"), BAD_ENDS.values(), ids=BAD_ENDS.keys())
 def test_a_call_that_ends_badly_has_the_error_for_it(received: bytes, kind: type[CsiError], words: str):
     client = greeted()
-    client.ask(PATH, b"", 5.0)
+    client.start_call(PATH, b"", 5.0)
     error = error_of_call(client, received)
 
     assert type(error) is kind
@@ -333,14 +333,14 @@ def test_a_call_that_ends_badly_has_the_error_for_it(received: bytes, kind: type
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
 def test_each_code_is_the_error_of_its_name(code: Code):
     client = greeted()
-    client.ask(PATH, b"", 5.0)
+    client.start_call(PATH, b"", 5.0)
 
     assert error_of_call(client, answer(1, ends=(("grpc-status", str(int(code))),))).code is code
 
 
 def test_headers_that_only_announce_others_are_passed_over():
     client = greeted()
-    client.ask(PATH, b"", 5.0)
+    client.start_call(PATH, b"", 5.0)
 
     assert client.receive(headers_frame(1, ((":status", "103"),)) + answer(1, b"x")) == [
         ResponseReceived(1, b"x"),
@@ -350,7 +350,7 @@ def test_headers_that_only_announce_others_are_passed_over():
 
 def test_a_server_that_goes_answers_what_it_has_seen_and_nothing_else():
     client = greeted()
-    calls = [client.ask(PATH, b"", 5.0) for _ in range(3)]
+    calls = [client.start_call(PATH, b"", 5.0) for _ in range(3)]
     events = client.receive(frame(GOAWAY, wire(calls[1]).to_bytes(4, "big") + bytes(4)))
 
     assert [event.call for event in events] == [calls[2]]
@@ -361,7 +361,7 @@ def test_a_server_that_goes_answers_what_it_has_seen_and_nothing_else():
 
 def test_a_server_that_ended_a_call_before_it_read_all_is_sent_no_more_of_it():
     client = greeted()
-    client.ask(PATH, b"x" * 100_000, 5.0)
+    client.start_call(PATH, b"x" * 100_000, 5.0)
     client.to_send()
     assert error_of_call(client, answer(1, ends=(("grpc-status", "8"),))).code is Code.RESOURCE_EXHAUSTED
     assert [kind for kind, *_ in sent(client)] == [RST]
@@ -372,7 +372,7 @@ def test_a_server_that_ended_a_call_before_it_read_all_is_sent_no_more_of_it():
 def test_a_connection_that_is_gone_ends_all_calls_also_those_that_waited():
     client = greeted()
     client.receive(settings((3, 1)))
-    calls = [client.ask(PATH, b"", 5.0) for _ in range(2)]
+    calls = [client.start_call(PATH, b"", 5.0) for _ in range(2)]
     ended = client.end("it broke")
 
     assert [(event.call, type(event.error)) for event in ended if isinstance(event, CallEnded)] == [
@@ -385,7 +385,7 @@ def test_a_connection_that_is_gone_ends_all_calls_also_those_that_waited():
 
 def test_a_stream_of_answers_is_allowed_more_as_they_are_taken_and_not_before():
     client = greeted()
-    call = client.ask(PATH, b"", 5.0)
+    call = client.start_call(PATH, b"", 5.0)
     client.receive(headers_frame(call, BEGINS))
     client.to_send()
     payload = message(bytes(16_000))
@@ -393,13 +393,13 @@ def test_a_stream_of_answers_is_allowed_more_as_they_are_taken_and_not_before():
         client.receive(data(call, payload))
     assert [stream for kind, _, stream, _ in sent(client) if kind == WINDOW] == []
     for _ in range(STREAM_WINDOW // 2 // len(payload) + 1):
-        client.taken(call, bytes(16_000))
+        client.consumed(call, bytes(16_000))
     assert [stream for kind, _, stream, _ in sent(client) if kind == WINDOW] == [call]
 
 
 def test_the_connection_is_allowed_more_before_its_window_is_used_up():
     client = greeted()
-    calls = [client.ask(PATH, b"", 5.0) for _ in range(4)]
+    calls = [client.start_call(PATH, b"", 5.0) for _ in range(4)]
     client.to_send()
     received = 0
     for call in calls:
@@ -431,7 +431,7 @@ BREACHES = {
 @pytest.mark.parametrize("received", BREACHES.values(), ids=BREACHES.keys())
 def test_who_breaks_the_protocol_is_told_so_and_not_heard_again(received: bytes):
     client = Http2Client()
-    client.ask(PATH, b"", 5.0)
+    client.start_call(PATH, b"", 5.0)
     client.to_send()
     client.receive(received)
 
@@ -443,7 +443,7 @@ def test_who_breaks_the_protocol_is_told_so_and_not_heard_again(received: bytes)
 @given(st.binary(max_size=400), st.sampled_from([b"", settings(), settings() + headers_frame(1, BEGINS)]))
 def test_any_bytes_end_the_connection_or_mean_something_and_nothing_else(received: bytes, before: bytes):
     client = Http2Client()
-    client.ask(PATH, b"payload", 5.0)
+    client.start_call(PATH, b"payload", 5.0)
     for piece in (before, received, answer(1, b"x")):
         client.receive(piece)
         client.to_send()
