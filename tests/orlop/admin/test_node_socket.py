@@ -117,7 +117,7 @@ def test_of_an_orlop_up_with_another_driver_it_is_told_what_to_do(short_folder: 
 
 @pytest.mark.parametrize(
     ("said", "told"),
-    [(b"", "before its end"), (b"J\0\0\0\x02{}", "version"), (encoded(1, b'{"answer":"done"}'), "version")],
+    [(b"", "before its last response"), (b"J\0\0\0\x02{}", "version"), (encoded(1, b'{"answer":"done"}'), "version")],
 )
 def test_an_answer_that_is_none_is_a_sentence(short_folder: Path, said: bytes, told: str):
     with socket.socket(socket.AF_UNIX) as listener:
