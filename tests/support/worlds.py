@@ -28,7 +28,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from onenode.apiserver.access.access_rules import ADMIN
 from onenode.apiserver.edge.in_process_client import InProcessTransport, Server
@@ -116,7 +116,13 @@ class World:
             raise TypeError("settle() would sleep in real time: use until() with the condition that is waited for")
         await self.clock.sleep(seconds)
 
-    async def until(self, condition: Callable[[], Awaitable[T] | T], within: float = 600.0) -> T:
+    @overload
+    async def until(self, condition: Callable[[], Awaitable[T]], within: float = ...) -> T: ...
+
+    @overload
+    async def until(self, condition: Callable[[], T], within: float = ...) -> T: ...
+
+    async def until(self, condition: Callable[[], Any], within: float = 600.0) -> Any:
         """Wait until the condition is true, and return its value; fail after `within` virtual seconds."""
         if not isinstance(self.clock, VirtualClock):
             return await eventually_answered(lambda: _value_of(condition))
@@ -241,7 +247,7 @@ async def controller_parts(
 async def running(*coroutines: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
     """Run tasks beside the block and end them in reverse order; the failure of a task ends the block."""
     async with TaskGroup() as group:
-        tasks = [group.start(coroutine, name=coroutine.__qualname__) for coroutine in coroutines]
+        tasks = [group.start(coroutine, name=getattr(coroutine, "__qualname__", "task")) for coroutine in coroutines]
         try:
             yield
         finally:
@@ -266,6 +272,6 @@ def object_name(kind: Kind, name: str) -> ObjectName:
     return ObjectName("default" if kind.namespaced else None, name)
 
 
-async def _value_of(condition: Callable[[], Awaitable[T] | T]) -> T:
+async def _value_of(condition: Callable[[], Any]) -> Any:
     value = condition()
     return await value if inspect.isawaitable(value) else value
