@@ -299,4 +299,4 @@ async def die_and_come_back(who: str, machine: Machine, beside: Beside) -> None:
                 await part.kill()
             await machine.settle(2)
             for part in parts:
-                await part.start()
+                part.start()

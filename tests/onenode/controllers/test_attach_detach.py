@@ -8,7 +8,7 @@ from orlop.kube.client import DeleteOptions
 from orlop.kube.kinds import CSI_DRIVER, NODE, POD, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, uid
 from support.api.api_objects import attachment
-from support.attaching.attaching_worlds import DRIVER, attaching_world, attachment_of, unique, volume_attached
+from support.attaching.attaching_worlds import DRIVER, AttachingWorld, attachment_of, unique, volume_attached
 
 pytestmark = pytest.mark.virtual_time
 SUCCESS = ("Normal", "SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv-h1" ')
@@ -25,7 +25,7 @@ def not_attached(why: str) -> tuple[str, str, str]:
 
 
 async def test_a_volume_is_attached_where_its_pod_is_placed_and_its_node_lists_it_when_it_is():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -51,7 +51,7 @@ async def test_a_volume_is_attached_where_its_pod_is_placed_and_its_node_lists_i
 
 
 async def test_a_pod_without_a_node_or_an_inline_volume_or_an_unbound_claim_attaches_nothing():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         inline = [{"name": "scratch", "csi": {"driver": DRIVER}}]
@@ -64,7 +64,7 @@ async def test_a_pod_without_a_node_or_an_inline_volume_or_an_unbound_claim_atta
 
 
 async def test_a_claim_that_is_bound_after_its_pod_was_placed_is_attached_then():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         async with w.controller():
             await w.pod()
@@ -75,7 +75,7 @@ async def test_a_claim_that_is_bound_after_its_pod_was_placed_is_attached_then()
 
 
 async def test_nothing_is_attached_of_a_driver_whose_object_says_so_and_what_is_goes_when_it_says_so_later():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.driver(attachRequired=False)
         await w.bound_claim()
@@ -94,7 +94,7 @@ async def test_nothing_is_attached_of_a_driver_whose_object_says_so_and_what_is_
 
 
 async def test_a_volume_is_attached_to_no_node_whose_kubelet_attaches_for_itself_or_which_is_not_there():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.client.create(NODE, {"metadata": {"name": "n1"}})
         await w.bound_claim()
         await w.bound_claim("other", "h2")
@@ -106,7 +106,7 @@ async def test_a_volume_is_attached_to_no_node_whose_kubelet_attaches_for_itself
 
 
 async def test_two_pods_that_share_a_volume_on_one_node_have_one_attachment_until_both_are_gone():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -123,7 +123,7 @@ async def test_two_pods_that_share_a_volume_on_one_node_have_one_attachment_unti
 
 
 async def test_a_failure_is_told_on_the_pod_once_for_each_that_the_attacher_has_and_its_end_as_well():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -142,7 +142,7 @@ async def test_a_failure_is_told_on_the_pod_once_for_each_that_the_attacher_has_
 
 
 async def test_an_attacher_that_says_nothing_is_complained_of_every_two_minutes():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -160,7 +160,7 @@ async def test_an_attacher_that_says_nothing_is_complained_of_every_two_minutes(
 
 
 async def test_what_the_api_server_refuses_is_told_on_the_pod_and_tried_again():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         theirs = attachment(attachment_of(), attacher="another.example", nodeName="n1")
@@ -203,7 +203,7 @@ async def test_a_volume_is_detached_when_kubelet_no_longer_uses_it_and_no_pod_ne
 
 
 async def test_a_volume_is_off_its_nodes_list_before_its_attachment_is_deleted():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -243,7 +243,7 @@ async def test_a_pod_that_is_deleted_needs_its_volume_for_as_long_as_a_container
 
 
 async def test_a_pod_that_comes_while_its_volume_is_being_detached_waits_and_gets_a_new_attachment_and_no_complaint():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -271,7 +271,7 @@ async def test_a_pod_that_comes_while_its_volume_is_being_detached_waits_and_get
 
 
 async def test_an_attachment_that_somebody_deletes_under_a_pod_is_made_anew_and_the_pod_is_told():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -289,7 +289,7 @@ async def test_an_attachment_that_somebody_deletes_under_a_pod_is_made_anew_and_
 
 
 async def test_a_failure_to_detach_is_logged_once_and_the_volume_stays_taken():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():

@@ -12,12 +12,10 @@ import asyncio
 import pytest
 
 from conftest import SOAK
-from orlop.kube.kinds import POD, SERVICE_ACCOUNT
+from orlop.kube.kinds import POD
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly, replay
 from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
 from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, DIES_BEFORE, LATE, LOST_AND_LATE, REPLY_LOST
-from support.api.api_objects import named
-from support.api.api_servers import api_server
 from support.attaching.attaching_players import Players
 from support.attaching.attaching_worlds import AttachingWorld, attachment_of
 
@@ -30,16 +28,14 @@ WITHOUT_LEASES = frozenset(
 
 async def a_volume_moves(stage: Stage) -> None:
     """It is for one node; a second pod on another node has to wait for it."""
-    async with api_server(stage.clock) as on:
-        await on.client().create(SERVICE_ACCOUNT, named("default"), namespace="default")
-        world = AttachingWorld(on)
+    async with AttachingWorld(stage.clock) as world:
         for name in ("n1", "n2"):
             await world.node(name)
         await world.bound_claim("c", "h1")
         players = Players(world, {"c": "h1"})
 
         async def controller(life: Life) -> None:
-            async with world.controller(way=ExploredTransport(life, on.transport())):
+            async with world.controller(way=ExploredTransport(life, world.transport())):
                 await asyncio.Event().wait()
 
         def nothing_is_broken() -> None:

@@ -15,7 +15,7 @@ from orlop.kube.kinds import NODE, POD, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.attaching.attaching_players import Players
-from support.attaching.attaching_worlds import AttachingWorld, attaching_world, attachment_of
+from support.attaching.attaching_worlds import AttachingWorld, attachment_of
 from support.random_tests import MANY_LIVES
 
 HANDLES = {"one": "h1", "many": "h2"}
@@ -129,7 +129,7 @@ def test_whatever_is_done_to_nodes_and_attachments_nothing_is_left_in_the_end(st
 
 def lived(steps: list[tuple[Any, ...]]) -> None:
     async def run(_: VirtualClock) -> None:
-        async with attaching_world() as w, AsyncExitStack() as life:
+        async with AttachingWorld() as w, AsyncExitStack() as life:
             for name in ("n1", "n2"):
                 await w.node(name)
             await w.bound_claim("one", HANDLES["one"])

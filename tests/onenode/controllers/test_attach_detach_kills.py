@@ -10,7 +10,7 @@ from conftest import SOAK
 from orlop.kube.kinds import POD
 from orlop.testing.kill_points import KillPoints, explore_kills
 from support.attaching.attaching_players import Players
-from support.attaching.attaching_worlds import attaching_world, unique
+from support.attaching.attaching_worlds import AttachingWorld, unique
 
 pytestmark = pytest.mark.virtual_time
 HANDLES = {"c": "h1", "other": "h2"}
@@ -22,7 +22,7 @@ async def test_a_controller_that_dies_at_any_write_leaves_nothing_half_done():
 
         async def build() -> Players:
             await stack.aclose()  # the last world: all live on one clock, and each pass of it costs
-            world = await stack.enter_async_context(attaching_world())
+            world = await stack.enter_async_context(AttachingWorld())
             for name in ("n1", "n2"):
                 await world.node(name)
             for name, handle in HANDLES.items():

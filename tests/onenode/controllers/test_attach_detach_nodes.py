@@ -6,7 +6,7 @@ import pytest
 
 from onenode.controllers.attach_detach_rules import OUT_OF_SERVICE
 from orlop.kube.kinds import NODE, POD
-from support.attaching.attaching_worlds import attaching_world, attachment_of, unique, volume_attached
+from support.attaching.attaching_worlds import AttachingWorld, attachment_of, unique, volume_attached
 
 pytestmark = pytest.mark.virtual_time
 SUCCESS = ("Normal", "SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv-h1" ')
@@ -51,7 +51,7 @@ async def test_a_node_that_is_out_of_service_is_not_waited_for():
 
 
 async def test_a_node_that_is_gone_keeps_what_its_pods_need_and_loses_what_it_used_after_six_minutes():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         await w.bound_claim("other", "h2")
@@ -79,7 +79,7 @@ async def test_a_node_that_is_gone_keeps_what_its_pods_need_and_loses_what_it_us
 
 
 async def test_a_volume_for_one_node_is_refused_to_another_until_it_is_detached_and_the_pod_is_told_whose_it_is():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         for name in ("n1", "n2"):
             await w.node(name)
         await w.bound_claim()
@@ -102,7 +102,7 @@ async def test_a_volume_for_one_node_is_refused_to_another_until_it_is_detached_
 
 
 async def test_a_pod_whose_volume_is_still_mounted_where_no_pod_is_any_more_is_told_that_one_node_has_it():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         for name in ("n1", "n2"):
             await w.node(name)
         await w.bound_claim()
@@ -121,7 +121,7 @@ async def test_a_pod_whose_volume_is_still_mounted_where_no_pod_is_any_more_is_t
 
 
 async def test_a_volume_for_many_nodes_is_attached_to_each():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.bound_claim(accessModes=["ReadWriteMany"])
         async with w.controller():
             for name in ("n1", "n2", "n3"):
@@ -134,7 +134,7 @@ async def test_a_volume_for_many_nodes_is_attached_to_each():
 
 
 async def test_of_two_pods_that_want_a_volume_at_once_on_two_nodes_one_gets_it():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         for name in ("n1", "n2"):
             await w.node(name)
         await w.bound_claim()
@@ -146,7 +146,7 @@ async def test_of_two_pods_that_want_a_volume_at_once_on_two_nodes_one_gets_it()
 
 
 async def test_a_node_where_attaching_failed_does_not_keep_the_volume_from_another():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         for name in ("n1", "n2"):
             await w.node(name)
         await w.bound_claim()

@@ -9,7 +9,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, VO
 from orlop.kube.objects import ObjectName, finalizers
 from orlop.testing.kill_points import KillPoints
 from support.api.api_objects import attachment
-from support.attaching.attaching_worlds import DRIVER, attaching_world, attachment_of, unique, volume_attached
+from support.attaching.attaching_worlds import DRIVER, AttachingWorld, attachment_of, unique, volume_attached
 
 pytestmark = pytest.mark.virtual_time
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def test_after_a_restart_what_is_attached_stays_and_what_nobody_needs_goes():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         for name, handle in (("a", "h1"), ("b", "h2"), ("c", "h3")):
             await w.bound_claim(name, handle)
@@ -42,7 +42,7 @@ async def test_after_a_restart_what_is_attached_stays_and_what_nobody_needs_goes
 
 
 async def test_a_list_on_a_node_that_nobody_keeps_is_brought_up_to_date_and_volumes_of_other_kinds_stay_on_it():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         others = {"name": "kubernetes.io/iscsi/iqn", "devicePath": "/dev/sdx"}
         stale = {"name": unique("stale"), "devicePath": ""}
         await w.node(volumesAttached=[others, stale])
@@ -57,7 +57,7 @@ async def test_a_list_on_a_node_that_nobody_keeps_is_brought_up_to_date_and_volu
 
 
 async def test_attachments_of_other_names_are_left_alone():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         by_hand = attachment("by-hand", attacher=DRIVER, source={"persistentVolumeName": "pv-h1"})
@@ -72,7 +72,7 @@ async def test_attachments_of_other_names_are_left_alone():
 
 @pytest.mark.parametrize("told", [[], [{"name": unique(), "devicePath": ""}]], ids=["unlisted", "listed by its node"])
 async def test_an_attachment_that_names_no_persistent_volume_is_left_alone_whatever_its_name(told: list[object]):
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node(volumesAttached=told)
         inline = {"accessModes": ["ReadWriteOnce"], "csi": {"driver": DRIVER, "volumeHandle": "h1"}}
         made = attachment(attachment_of(), attacher=DRIVER, nodeName="n1", source={"inlineVolumeSpec": inline})
@@ -85,7 +85,7 @@ async def test_an_attachment_that_names_no_persistent_volume_is_left_alone_whate
 
 
 async def test_a_pod_keeps_its_attachment_when_its_claim_and_volume_vanish_and_it_goes_with_the_pod():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -109,7 +109,7 @@ async def test_a_pod_keeps_its_attachment_when_its_claim_and_volume_vanish_and_i
 
 
 async def test_an_attachment_of_which_nobody_knows_the_volume_any_more_does_not_stay_for_ever():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         made = attachment(attachment_of(), attacher=DRIVER, nodeName="n1", source={"persistentVolumeName": "gone"})
         await w.client.create(VOLUME_ATTACHMENT, made)
@@ -133,7 +133,7 @@ async def test_a_volume_that_is_being_deleted_is_still_detached():
 
 @pytest.mark.parametrize("lost", ["lost_writes", "lost_answers"])
 async def test_writes_that_are_lost_or_whose_answers_are_end_as_well_as_others(lost: str):
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         await w.bound_claim()
         async with w.controller():
@@ -155,7 +155,7 @@ async def test_writes_that_are_lost_or_whose_answers_are_end_as_well_as_others(l
 
 async def test_a_node_with_many_volumes_is_written_to_once_for_all_that_came_meanwhile():
     many, points = 200, KillPoints()
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         for number in range(many):
             await w.bound_claim(f"c{number}", f"h{number}")

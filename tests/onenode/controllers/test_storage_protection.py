@@ -15,7 +15,8 @@ from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 from orlop.kube.kinds import NAMESPACE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, SERVICE_ACCOUNT, Kind
 from orlop.kube.objects import ObjectName, finalizers, is_being_deleted
 from support.api.api_objects import claim, finalized, pod, volume
-from support.api.protected_storage import AT_ONCE, World, user_of, world
+from support.api.protected_storage import ProtectionWorld, user_of
+from support.worlds import AT_ONCE
 
 pytestmark = pytest.mark.virtual_time
 
@@ -27,8 +28,8 @@ CLAIM_PROTECTION, VOLUME_PROTECTION = "kubernetes.io/pvc-protection", "kubernete
 
 
 async def test_a_claim_that_nobody_uses_goes_when_it_is_deleted():
-    async with world() as w, w.protection():
-        await w.make(PERSISTENT_VOLUME_CLAIM, claim("data"))
+    async with ProtectionWorld() as w, w.protection():
+        await w.create(PERSISTENT_VOLUME_CLAIM, claim("data"))
         await w.settle()
         assert await w.find(PERSISTENT_VOLUME_CLAIM, "data") is not None
         await w.delete(PERSISTENT_VOLUME_CLAIM, "data")
@@ -38,10 +39,10 @@ async def test_a_claim_that_nobody_uses_goes_when_it_is_deleted():
 
 
 async def test_a_claim_in_use_goes_when_its_last_pod_has_gone():
-    async with world() as w, w.protection():
-        await w.make(PERSISTENT_VOLUME_CLAIM, claim("data"))
+    async with ProtectionWorld() as w, w.protection():
+        await w.create(PERSISTENT_VOLUME_CLAIM, claim("data"))
         for name in ("p", "q"):
-            await w.make(POD, user_of("data", name))
+            await w.create(POD, user_of("data", name))
         await w.delete(PERSISTENT_VOLUME_CLAIM, "data")
         await w.settle(3600)
         await w.delete(POD, "p")
@@ -56,9 +57,9 @@ async def test_a_claim_in_use_goes_when_its_last_pod_has_gone():
 
 
 async def test_a_pod_that_has_finished_still_holds_its_claim():
-    async with world() as w, w.protection():
-        await w.make(PERSISTENT_VOLUME_CLAIM, claim("data"))
-        await w.make(POD, user_of("data"))
+    async with ProtectionWorld() as w, w.protection():
+        await w.create(PERSISTENT_VOLUME_CLAIM, claim("data"))
+        await w.create(POD, user_of("data"))
         await w.merge(POD, "p", {"status": {"phase": "Succeeded"}}, "status")
         await w.delete(PERSISTENT_VOLUME_CLAIM, "data")
         await w.settle(60)
@@ -71,11 +72,11 @@ async def test_a_pod_that_has_finished_still_holds_its_claim():
 
 
 async def test_a_pod_without_a_node_holds_nothing():
-    async with world() as w, w.protection():
-        await w.make(PERSISTENT_VOLUME_CLAIM, claim("data"))
+    async with ProtectionWorld() as w, w.protection():
+        await w.create(PERSISTENT_VOLUME_CLAIM, claim("data"))
         waiting = user_of("data")
         del waiting["spec"]["nodeName"]
-        await w.make(POD, waiting)
+        await w.create(POD, waiting)
         await w.delete(PERSISTENT_VOLUME_CLAIM, "data")
         await w.settle()
 
@@ -83,14 +84,14 @@ async def test_a_pod_without_a_node_holds_nothing():
 
 
 async def test_a_pod_of_the_same_name_that_uses_another_claim_frees_the_first():
-    async with world() as w, w.protection():
+    async with ProtectionWorld() as w, w.protection():
         for name in ("one", "two"):
-            await w.make(PERSISTENT_VOLUME_CLAIM, claim(name))
-        await w.make(POD, user_of("one"))
+            await w.create(PERSISTENT_VOLUME_CLAIM, claim(name))
+        await w.create(POD, user_of("one"))
         await w.delete(PERSISTENT_VOLUME_CLAIM, "one")
         await w.settle()
         await w.delete(POD, "p")
-        await w.make(POD, user_of("two"))
+        await w.create(POD, user_of("two"))
         await w.settle()
 
         assert await w.find(PERSISTENT_VOLUME_CLAIM, "one") is None
@@ -98,14 +99,14 @@ async def test_a_pod_of_the_same_name_that_uses_another_claim_frees_the_first():
 
 
 async def test_the_claim_of_an_ephemeral_volume_goes_though_its_pod_waits_for_a_finalizer():
-    async with world() as w, w.protection():
+    async with ProtectionWorld() as w, w.protection():
         template = {"spec": claim()["spec"]}
         volumes = [{"name": "v", "ephemeral": {"volumeClaimTemplate": template}}]
-        made = await w.make(POD, finalized(pod("p", volumes=volumes, nodeName="n1"), "x/y"))
+        made = await w.create(POD, finalized(pod("p", volumes=volumes, nodeName="n1"), "x/y"))
         owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": made["metadata"]["uid"], "controller": True}
         owned = claim("p-v")
         owned["metadata"]["ownerReferences"] = [owner]
-        await w.make(PERSISTENT_VOLUME_CLAIM, owned)
+        await w.create(PERSISTENT_VOLUME_CLAIM, owned)
         await w.delete(PERSISTENT_VOLUME_CLAIM, "p-v")
         await w.settle(60)
         held = await w.find(PERSISTENT_VOLUME_CLAIM, "p-v")
@@ -118,7 +119,7 @@ async def test_the_claim_of_an_ephemeral_volume_goes_though_its_pod_waits_for_a_
 
 
 async def test_a_namespace_goes_with_its_claims():
-    async with world() as w, w.protection():
+    async with ProtectionWorld() as w, w.protection():
         await w.client.create(NAMESPACE, {"metadata": {"name": "n"}})
         await w.client.create(SERVICE_ACCOUNT, {"metadata": {"name": "default"}}, namespace="n")
         for number in range(5):
@@ -139,8 +140,8 @@ async def test_a_namespace_goes_with_its_claims():
 
 
 async def test_a_volume_that_is_not_bound_goes_when_it_is_deleted():
-    async with world() as w, w.protection():
-        await w.make(PERSISTENT_VOLUME, volume("v"))
+    async with ProtectionWorld() as w, w.protection():
+        await w.create(PERSISTENT_VOLUME, volume("v"))
         await w.delete(PERSISTENT_VOLUME, "v")
         await w.settle()
 
@@ -148,8 +149,8 @@ async def test_a_volume_that_is_not_bound_goes_when_it_is_deleted():
 
 
 async def test_a_bound_volume_goes_when_it_is_released():
-    async with world() as w, w.protection():
-        await w.make(PERSISTENT_VOLUME, volume("v"))
+    async with ProtectionWorld() as w, w.protection():
+        await w.create(PERSISTENT_VOLUME, volume("v"))
         await w.merge(PERSISTENT_VOLUME, "v", {"status": {"phase": "Bound"}}, "status")
         await w.delete(PERSISTENT_VOLUME, "v")
         await w.settle(3600)
@@ -165,9 +166,9 @@ async def test_a_bound_volume_goes_when_it_is_released():
 
 
 async def test_protection_that_was_taken_off_is_put_on_again():
-    async with world() as w, w.protection():
+    async with ProtectionWorld() as w, w.protection():
         for kind, obj in ((PERSISTENT_VOLUME_CLAIM, claim("o")), (PERSISTENT_VOLUME, volume("o"))):
-            await w.make(kind, obj)
+            await w.create(kind, obj)
             await w.merge(kind, "o", {"metadata": {"finalizers": ["x/y"]}})
         await w.settle()
 
@@ -178,9 +179,9 @@ async def test_protection_that_was_taken_off_is_put_on_again():
 
 
 async def test_what_others_hold_stays_and_only_our_finalizer_goes():
-    async with world() as w, w.protection():
+    async with ProtectionWorld() as w, w.protection():
         for kind, obj in ((PERSISTENT_VOLUME_CLAIM, claim("o")), (PERSISTENT_VOLUME, volume("o"))):
-            await w.make(kind, finalized(obj, "x/y"))
+            await w.create(kind, finalized(obj, "x/y"))
             await w.delete(kind, "o")
         await w.settle()
 
@@ -193,7 +194,7 @@ async def test_what_others_hold_stays_and_only_our_finalizer_goes():
 class Between:
     """Lets another writer in just before each patch of the protection."""
 
-    def __init__(self, w: World, most: int) -> None:
+    def __init__(self, w: ProtectionWorld, most: int) -> None:
         self.world, self.left = w, most
 
     async def answer(self, request: HttpRequest, user: User) -> HttpResponse | HttpStream:
@@ -211,9 +212,9 @@ class Between:
 
 @pytest.mark.parametrize("kind", [PERSISTENT_VOLUME_CLAIM, PERSISTENT_VOLUME], ids=str)
 async def test_a_writer_who_is_always_a_little_faster_only_delays_it(kind: Kind):
-    async with world() as w:
+    async with ProtectionWorld() as w:
         obj = claim("o") if kind is PERSISTENT_VOLUME_CLAIM else volume("o")
-        await w.make(kind, finalized(obj, *(f"x/{number}" for number in range(5))))
+        await w.create(kind, finalized(obj, *(f"x/{number}" for number in range(5))))
         await w.delete(kind, "o")
         async with w.protection(Between(w, 5)):
             await w.settle(60)
@@ -228,8 +229,8 @@ async def test_a_volume_that_is_bound_at_the_last_moment_stays():
                 await w.merge(PERSISTENT_VOLUME, "o", {"status": {"phase": "Bound"}}, "status")
             return await w.on.server.answer(request, user)
 
-    async with world() as w:
-        await w.make(PERSISTENT_VOLUME, volume("o"))
+    async with ProtectionWorld() as w:
+        await w.create(PERSISTENT_VOLUME, volume("o"))
         await w.delete(PERSISTENT_VOLUME, "o")
         async with w.protection(Binding()):
             await w.settle(60)
@@ -246,8 +247,8 @@ async def test_what_goes_under_its_hands_is_no_trouble():
                 await w.merge(PERSISTENT_VOLUME_CLAIM, "o", {"metadata": {"finalizers": None}})
             return await w.on.server.answer(request, user)
 
-    async with world() as w:
-        await w.make(PERSISTENT_VOLUME_CLAIM, claim("o"))
+    async with ProtectionWorld() as w:
+        await w.create(PERSISTENT_VOLUME_CLAIM, claim("o"))
         await w.delete(PERSISTENT_VOLUME_CLAIM, "o")
         async with w.protection(Forcing()):
             await w.settle(60)
@@ -274,9 +275,9 @@ class NoPodsSeen:
 
 
 async def test_a_pod_that_the_cache_has_not_seen_holds_its_claim_and_its_end_is_noticed():
-    async with world() as w, w.protection(NoPodsSeen(w.on.server)):
-        await w.make(PERSISTENT_VOLUME_CLAIM, claim("data"))
-        await w.make(POD, user_of("data"))
+    async with ProtectionWorld() as w, w.protection(NoPodsSeen(w.on.server)):
+        await w.create(PERSISTENT_VOLUME_CLAIM, claim("data"))
+        await w.create(POD, user_of("data"))
         await w.delete(PERSISTENT_VOLUME_CLAIM, "data")
         await w.settle(60)
         held = await w.find(PERSISTENT_VOLUME_CLAIM, "data")
@@ -299,9 +300,9 @@ class Counting:
 
 
 async def test_many_claims_that_go_at_once_share_the_question_for_pods():
-    async with world() as w:
+    async with ProtectionWorld() as w:
         for number in range(100):
-            await w.make(PERSISTENT_VOLUME_CLAIM, claim(f"c{number}"))
+            await w.create(PERSISTENT_VOLUME_CLAIM, claim(f"c{number}"))
         await w.client.delete_all(PERSISTENT_VOLUME_CLAIM, Selection("default"))
         counting = Counting(w.on.server)
         async with w.protection(counting):
@@ -312,14 +313,14 @@ async def test_many_claims_that_go_at_once_share_the_question_for_pods():
 
 
 async def test_what_was_told_of_pods_before_a_claim_was_deleted_is_not_believed_of_it():
-    async with world() as w:
+    async with ProtectionWorld() as w:
         for name in ("early", "late"):
-            await w.make(PERSISTENT_VOLUME_CLAIM, claim(name))
+            await w.create(PERSISTENT_VOLUME_CLAIM, claim(name))
         await w.delete(PERSISTENT_VOLUME_CLAIM, "early")
         pods = LivePods(w.client)
         assert not await pods.use(await w.find(PERSISTENT_VOLUME_CLAIM, "early"))
 
-        await w.make(POD, user_of("late"))
+        await w.create(POD, user_of("late"))
         await w.delete(PERSISTENT_VOLUME_CLAIM, "late")
         assert await pods.use(await w.find(PERSISTENT_VOLUME_CLAIM, "late"))
         await w.delete(POD, "p")
@@ -330,11 +331,11 @@ async def test_what_was_told_of_pods_before_a_claim_was_deleted_is_not_believed_
 
 
 async def test_what_happened_while_it_was_away_is_caught_up_with():
-    async with world() as w:
+    async with ProtectionWorld() as w:
         for name in ("free", "used", "freed"):
-            await w.make(PERSISTENT_VOLUME_CLAIM, claim(name))
-        await w.make(POD, user_of("used", "p"))
-        await w.make(POD, user_of("freed", "q"))
+            await w.create(PERSISTENT_VOLUME_CLAIM, claim(name))
+        await w.create(POD, user_of("used", "p"))
+        await w.create(POD, user_of("freed", "q"))
         async with w.protection():
             await w.delete(PERSISTENT_VOLUME_CLAIM, "freed")
             await w.settle()
@@ -350,8 +351,8 @@ async def test_what_happened_while_it_was_away_is_caught_up_with():
 
 
 async def test_it_may_end_before_it_has_begun():
-    async with world() as w:
-        await w.make(PERSISTENT_VOLUME_CLAIM, claim("data"))
+    async with ProtectionWorld() as w:
+        await w.create(PERSISTENT_VOLUME_CLAIM, claim("data"))
         await w.delete(PERSISTENT_VOLUME_CLAIM, "data")
         async with w.protection():
             pass

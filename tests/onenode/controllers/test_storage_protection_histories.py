@@ -13,7 +13,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD
 from orlop.kube.objects import finalizers, is_being_deleted, uid
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.api.api_objects import claim
-from support.api.protected_storage import World, user_of, world
+from support.api.protected_storage import ProtectionWorld, user_of
 
 CLAIMS = st.sampled_from(["a", "b"])
 PODS = st.sampled_from(["p", "q"])
@@ -34,7 +34,7 @@ PROTECTION = "kubernetes.io/pvc-protection"
 class History:
     """`holders` are the pods that used a claim when its deletion was asked for: it may not go while one is there."""
 
-    def __init__(self, w: World, life: AsyncExitStack) -> None:
+    def __init__(self, w: ProtectionWorld, life: AsyncExitStack) -> None:
         self.world = w
         self.life = life
         self.holders: dict[str, set[str]] = {}
@@ -51,11 +51,11 @@ class History:
         w = self.world
         match (what, *rest):
             case "make claim", name:
-                await w.make(PERSISTENT_VOLUME_CLAIM, claim(name))
+                await w.create(PERSISTENT_VOLUME_CLAIM, claim(name))
             case "delete claim", name:
                 await self._delete_claim(name)
             case "make pod", name, used:
-                await w.make(POD, user_of(used, name))
+                await w.create(POD, user_of(used, name))
             case "delete pod", name:
                 await w.delete(POD, name)
             case "finish pod", name:
@@ -105,7 +105,7 @@ class History:
 @given(st.lists(STEPS, max_size=25))
 def test_a_deleted_claim_stays_exactly_as_long_as_it_is_used(steps: list[tuple[Any, ...]]):
     async def run(_: VirtualClock) -> None:
-        async with world() as w, AsyncExitStack() as life:
+        async with ProtectionWorld() as w, AsyncExitStack() as life:
             history = History(w, life)
             await history.begin()
             for step in steps:

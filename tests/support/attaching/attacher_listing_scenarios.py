@@ -21,8 +21,9 @@ from orlop.sidecars.attacher.attach_rules import NODE_ID_ANNOTATION, id_in_csi_n
 from orlop.sidecars.attacher.handler import AttacherSettings
 from orlop.testing.driver_model.storage import VolumeUse
 from orlop.testing.explorer import Act, Stage
-from support.attaching.attacher_scenarios import DRIVER, HANDLE, NODE, OURS, PV, SETTINGS, VA, Drama, Object, drama_of
-from support.attaching.attacher_worlds import PUBLISH, UNPUBLISH
+from support.attaching.attacher_scenarios import HANDLE, NODE, PV, SETTINGS, VA, Drama, drama_of
+from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH
+from support.worlds import Object
 
 BRIEF = replace(SETTINGS, timeout=60.0, retry_most=10.0, drift_check=10.0)
 THEIRS = "somebody.example.com/else"

@@ -12,50 +12,38 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from random import Random
 from typing import Any, TypeVar
 
 from onenode.apiserver.store.journal import JournalState, NoJournal
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, Stored
 from onenode.apiserver.verbs.stored_objects import KindInStore
-from orlop.csi.client import CsiClient
 from orlop.csi.in_process_transport import InProcessConnection
 from orlop.csi.interceptor import CallInterceptor, Methods
 from orlop.csi.rpc_type import Rpc
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import LogEntry, collecting_log
-from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
-from orlop.kube.cache.informers import Informers
-from orlop.kube.client import KubeClient
 from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import BUILT_IN, CSI_NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
-from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.attacher.attach_rules import is_attached, recorded_node_id
-from orlop.sidecars.attacher.attachment_controller import attachment_controller
-from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.attacher.handler import AttacherSettings
 from orlop.testing.driver_model import DriverFacts, DriverModel
 from orlop.testing.explorer import Act, ExploredTransport, Life, LifeConnection, Process, Stage, explored_methods
 from support.api.api_objects import attachment, csi_node, volume
 from support.api.api_servers import TestServer, api_server, api_server_on
-from support.attaching.attacher_worlds import PUBLISH, UNPUBLISH, used_caches
+from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherParts, used_caches
+from support.csi.driver_lives import csi_client
 from support.csi.indiscreet_drivers import IndiscreetDriver
+from support.worlds import Object, controller_parts, runtime_of
 
-DRIVER = "mock.example.com"
-OURS = finalizer_of(DRIVER)
 SETTINGS = AttacherSettings(DRIVER, OURS, workers=2, drift_check=0.0)
 CANARY = "c4n4ry-of-the-secret"
 PV, VA, NODE, HANDLE = "pv1", "va1", "n1", "h1"
 METRICS = Metrics("explored", of_process=False)
-QUEUE_METRICS = WorkqueueMetrics(METRICS)
 """Nobody reads them."""
-Object = dict[str, Any]
 
 
 @dataclass
@@ -97,30 +85,15 @@ class Drama:
         )
 
     async def _live(self, life: Life) -> None:
-        log, clock, metrics = collecting_log(self.log), self.stage.clock, METRICS
-        kube = KubeClient(ExploredTransport(life, self.on.transport()), clock=clock, random=Random(2), log=log)
+        runtime = runtime_of("attacher", self.stage.clock, self.log)
+        transport = ExploredTransport(life, self.on.transport())
         connection = LifeConnection(life, InProcessConnection(IndiscreetDriver(self.interceptor)))
-        csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
-        events = EventRecorder(kube, Reporter("a", "a-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
-        runtime = Runtime(clock=clock, random=Random(6), log=log, metrics=metrics)
         async with (
-            Informers(kube, clock=clock, random=Random(5), log=log) as informers,
-            used_caches(informers) as caches,
-            TaskGroup() as tasks,
+            controller_parts(runtime, transport, Reporter("attacher", "attacher-0")) as shared,
+            used_caches(shared.informers) as caches,
         ):
-            controller = attachment_controller(
-                caches,
-                self.settings,
-                runtime=runtime,
-                kube=kube,
-                csi=csi,
-                events=events,
-                queue_metrics=QUEUE_METRICS,
-                may_act=life.guard,
-                trivial=False,
-            )
-            tasks.start(events.run(), name="events")
-            await controller.run()
+            parts = AttacherParts(caches, self.settings, shared, csi_client(connection, runtime))
+            await parts.controller(may_act=life.guard).run()
 
     def _watched(self, methods: Methods) -> Methods:
         def watched(rpc: Rpc[Any, Any], serve: Any) -> Any:

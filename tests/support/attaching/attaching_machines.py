@@ -6,29 +6,21 @@ Each can die and come back; what they have done is in the API server and in the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from random import Random
+from dataclasses import dataclass
 from typing import Any
 
 from onenode.controllers.attach_detach import attach_detach
-from orlop.csi.client import CsiClient
-from orlop.csi.driver_session import Capabilities, DriverSession, SessionTimes
 from orlop.csi.in_process_transport import InProcessConnection
 from orlop.csi.transport import Shape
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.kube.cache.informers import Informers
-from orlop.kube.client import KubeClient
-from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.sidecars.attacher.attachment_controller import AttachmentController, attachment_controller
-from orlop.sidecars.attacher.driver_request_rules import CAN_ATTACH
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.attacher.handler import AttacherSettings
-from support.attaching.attacher_worlds import used_caches
-from support.kubelet.journey_machines import Machine, UncountedWay, telling_events
-from support.kubelet.volume_worlds import DRIVER
+from support.attaching.attacher_worlds import AttacherParts, used_caches
+from support.csi.driver_lives import csi_client
+from support.kubelet.journey_machines import Machine, UncountedWay
+from support.kubelet.volume_worlds import DRIVER, NODE_NAME
+from support.worlds import ControllerParts
 
 OURS = finalizer_of(DRIVER)
 
@@ -53,115 +45,46 @@ class DriversController:
 
 
 @dataclass
-class Part:
-    """Something that lives beside the machine."""
-
-    life: Callable[[], AbstractAsyncContextManager[None]]
-    _task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        async def live() -> None:
-            async with self.life():
-                await asyncio.Event().wait()
-
-        self._task = asyncio.get_running_loop().create_task(live())
-
-    async def kill(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            if not self._task.cancelled() and (error := self._task.exception()) is not None:
-                raise error
-        self._task = None
-
-    async def restart(self) -> None:
-        await self.kill()
-        await self.start()
-
-
-@dataclass
 class Beside:
     """The two of them."""
 
     machine: Machine
-    controller: Part = field(init=False)
-    attacher: Part = field(init=False)
 
     def __post_init__(self) -> None:
-        self.controller = Part(lambda: _controller(self.machine))
-        self.attacher = Part(lambda: _attacher(self.machine))
+        self.controller = self.machine.world.part("attachdetach-controller", self._controller)
+        self.attacher = self.machine.world.part("external-attacher", self._attacher)
+
+    async def _controller(self) -> None:
+        async with (
+            self._parts("attachdetach-controller") as the,
+            attach_detach(the.kube, the.informers, the.runtime, the.events, the.queue_metrics),
+        ):
+            await asyncio.Event().wait()
+
+    async def _attacher(self) -> None:
+        connection = InProcessConnection(DriversController(self.machine))
+        settings = AttacherSettings(DRIVER, OURS, drift_check=0.0)
+        async with self._parts("external-attacher") as shared, used_caches(shared.informers) as caches:
+            parts = AttacherParts(caches, settings, shared, csi_client(connection, shared.runtime))
+            try:
+                await parts.run_session(asyncio.Event(), lost_after=1000.0)
+            finally:
+                await connection.close()
+
+    def _parts(self, name: str) -> AbstractAsyncContextManager[ControllerParts]:
+        return self.machine.world.controller_parts(name, UncountedWay(self.machine), NODE_NAME)
 
 
 @asynccontextmanager
 async def attaching_beside(machine: Machine) -> AsyncIterator[Beside]:
     beside = Beside(machine)
-    for part in (beside.controller, beside.attacher):
-        await part.start()
+    beside.controller.start()
+    beside.attacher.start()
     try:
         yield beside
     finally:
-        for part in (beside.attacher, beside.controller):
-            await part.kill()
-
-
-def _client(machine: Machine, name: str) -> KubeClient:
-    return KubeClient(UncountedWay(machine), clock=machine.clock, random=Random(11), log=machine.log, name=name)
-
-
-@asynccontextmanager
-async def _controller(machine: Machine) -> AsyncIterator[None]:
-    client, clock, log = _client(machine, "adc"), machine.clock, machine.log
-    metrics = Metrics("t", of_process=False)
-    runtime = Runtime(clock=clock, random=Random(13), log=log, metrics=metrics)
-    async with (
-        telling_events(client, "attachdetach-controller", clock, log) as events,
-        Informers(client, clock=clock, random=Random(12), log=log) as informers,
-        attach_detach(client, informers, runtime, events, WorkqueueMetrics(metrics)),
-    ):
-        yield
-
-
-@asynccontextmanager
-async def _attacher(machine: Machine) -> AsyncIterator[None]:
-    client, clock, log = _client(machine, "attacher"), machine.clock, machine.log
-    metrics, connection = Metrics("t", of_process=False), InProcessConnection(DriversController(machine))
-    csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(14))
-    settings = AttacherSettings(DRIVER, OURS, drift_check=0.0)
-    times = SessionTimes(lost_after=1000.0, call_timeout=15.0, grace=20.0)
-    session = DriverSession(csi, DRIVER, times, clock=clock, log=log)
-    runtime = Runtime(clock=clock, random=Random(16), log=log, metrics=metrics)
-    async with (
-        telling_events(client, "external-attacher", clock, log) as events,
-        Informers(client, clock=clock, random=Random(15), log=log) as informers,
-        used_caches(informers) as caches,
-    ):
-
-        def controller_for(capabilities: Capabilities) -> AttachmentController:
-            return attachment_controller(
-                caches,
-                settings,
-                runtime=runtime,
-                kube=client,
-                csi=csi,
-                events=events,
-                queue_metrics=WorkqueueMetrics(metrics),
-                may_act=lambda: None,
-                trivial=CAN_ATTACH not in capabilities,
-            )
-
-        async def run() -> None:
-            async with session.open():
-                await session.run_workers(controller_for, asyncio.Event())
-
-        task = asyncio.get_running_loop().create_task(run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            await connection.close()
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        await beside.attacher.kill()
+        await beside.controller.kill()
 
 
 def attached_at_driver(machine: Machine, handle: str = "h1") -> list[str]:

@@ -5,23 +5,16 @@ What kubelets and attachers do is done by the test's own hand, unless it starts 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from random import Random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from onenode.controllers.attach_detach import attach_detach
 from onenode.kubelet.node.node_status_rules import ATTACH_ANNOTATION
 from onenode.kubelet.volumes.volume_values import attachment_name, persistent_name
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import LogEntry, collecting_log
-from orlop.kube.api_errors import ConnectionBroken, NotFound
-from orlop.kube.cache.informers import Informers
-from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
-from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
+from orlop.foundation.clock import Clock
+from orlop.kube.api_errors import ConnectionBroken
+from orlop.kube.client import MergePatch
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, Transport
 from orlop.kube.kinds import (
     CORE_EVENT,
@@ -33,18 +26,13 @@ from orlop.kube.kinds import (
     POD,
     SERVICE_ACCOUNT,
     VOLUME_ATTACHMENT,
-    Kind,
 )
 from orlop.kube.objects import ObjectName, uid
-from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.testing.kill_points import KillPoints
-from orlop.testing.virtual_clock import VirtualClock
 from support.api.api_objects import claim, csi_driver, named, pod, volume
-from support.api.api_servers import TestServer, api_server
+from support.worlds import ClusterWorld, Object
 
-Object = dict[str, Any]
 DRIVER = "d.example"
-AT_ONCE = DeleteOptions(grace_seconds=0)
 WRITES = ("create", "patch", "delete")
 
 
@@ -78,69 +66,45 @@ class LossyWay:
         return getattr(self._inner, name)
 
 
-class AttachingWorld:
-    def __init__(self, on: TestServer) -> None:
-        self.on = on
+class AttachingWorld(ClusterWorld):
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
         self.lost_writes = self.lost_answers = 0
-        self.clock = on.clock
-        self.client = on.client()
-        self.log: list[LogEntry] = []
 
     @asynccontextmanager
     async def controller(self, points: KillPoints | None = None, way: Transport | None = None) -> AsyncIterator[None]:
         """One life of it; what it writes are its effects."""
-        log, metrics = collecting_log(self.log), Metrics("t", of_process=False)
-        used = KubeClient(way or LossyWay(self), clock=self.clock, random=Random(2), log=log, name="adc")
-        events = EventRecorder(
-            used,
-            Reporter("attachdetach-controller", "c-0"),
-            clock=self.clock,
-            random=Random(3),
-            log=log,
-            metrics=metrics,
-        )
-        runtime = Runtime(clock=self.clock, random=Random(4), log=log, metrics=metrics)
-        writing = used if points is None else points.wrap(used, *WRITES)
-        telling = asyncio.get_running_loop().create_task(events.run())
-        try:
-            async with (
-                Informers(used, clock=self.clock, random=Random(5), log=log) as informers,
-                attach_detach(writing, informers, runtime, events, WorkqueueMetrics(metrics)),
-            ):
+        async with self.controller_parts("attachdetach-controller", way or LossyWay(self)) as the:
+            writing = the.kube if points is None else points.wrap(the.kube, *WRITES)
+            async with attach_detach(writing, the.informers, the.runtime, the.events, the.queue_metrics):
                 yield
-            await events.drain(10.0)
-        finally:
-            telling.cancel()
-            await asyncio.wait([telling])
 
     # ---- objects -------------------------------------------------------------------------------------------------
 
     async def node(self, name: str = "n1", **status: Any) -> None:
         """Its kubelet leaves attaching to a controller, and is ready."""
-        body = {"metadata": {"name": name, "annotations": {ATTACH_ANNOTATION: "true"}}}
-        await self.client.create(NODE, body)
+        await self.create(NODE, {"metadata": {"name": name, "annotations": {ATTACH_ANNOTATION: "true"}}})
         await self.node_says(name, conditions=[{"type": "Ready", "status": "True"}], **status)
 
     async def node_says(self, name: str = "n1", **status: Any) -> None:
-        await self.client.patch(NODE, ObjectName(None, name), MergePatch({"status": status}), subresource="status")
+        await self.merge(NODE, name, {"status": status}, "status")
 
     async def uses(self, *handles: str, node: str = "n1") -> None:
         """What the node's kubelet has mounted."""
         await self.node_says(node, volumesInUse=[unique(handle) for handle in handles] or None)
 
     async def taint(self, key: str, name: str = "n1") -> None:
-        taints = [{"key": key, "effect": "NoExecute"}]
-        await self.client.patch(NODE, ObjectName(None, name), MergePatch({"spec": {"taints": taints}}))
+        await self.merge(NODE, name, {"spec": {"taints": [{"key": key, "effect": "NoExecute"}]}})
 
     async def driver(self, **spec: Any) -> None:
-        await self.client.create(CSI_DRIVER, csi_driver(DRIVER, **spec))
+        await self.create(CSI_DRIVER, csi_driver(DRIVER, **spec))
 
     async def bound_claim(self, name: str = "c", handle: str = "h1", namespace: str = "default", **spec: Any) -> None:
         pv = f"pv-{handle}"
         made = await self.client.create(PERSISTENT_VOLUME_CLAIM, claim(name, volumeName=pv), namespace=namespace)
         reference = {"kind": "PersistentVolumeClaim", "namespace": namespace, "name": name, "uid": uid(made)}
         source = {"driver": DRIVER, "volumeHandle": handle}
-        await self.client.create(PERSISTENT_VOLUME, volume(pv, csi=source, claimRef=reference, **spec))
+        await self.create(PERSISTENT_VOLUME, volume(pv, csi=source, claimRef=reference, **spec))
         status = MergePatch({"status": {"phase": "Bound"}})
         await self.client.patch(PERSISTENT_VOLUME_CLAIM, ObjectName(namespace, name), status, subresource="status")
 
@@ -152,19 +116,11 @@ class AttachingWorld:
         return await self.client.create(POD, pod(name, **{"volumes": volumes, **placed, **spec}), namespace=namespace)
 
     async def pod_says(self, name: str = "p", **status: Any) -> None:
-        await self.client.patch(POD, ObjectName("default", name), MergePatch({"status": status}), subresource="status")
+        await self.merge(POD, name, {"status": status}, "status")
 
     async def namespace(self, name: str) -> None:
-        await self.client.create(NAMESPACE, named(name))
+        await self.create(NAMESPACE, named(name))
         await self.client.create(SERVICE_ACCOUNT, named("default"), namespace=name)
-
-    async def delete(self, kind: Kind, name: str, options: DeleteOptions = AT_ONCE) -> None:
-        await self.client.delete(kind, ObjectName("default" if kind.namespaced else None, name), options)
-
-    async def find(self, kind: Kind, name: str) -> Object | None:
-        with suppress(NotFound):
-            return await self.client.get(kind, ObjectName("default" if kind.namespaced else None, name))
-        return None
 
     # ---- attachments ---------------------------------------------------------------------------------------------
 
@@ -179,14 +135,13 @@ class AttachingWorld:
         return sorted(one["metadata"]["name"] for one in found)
 
     async def attacher_says(self, handle: str = "h1", node: str = "n1", **status: Any) -> None:
-        name = ObjectName(None, attachment_of(handle, node))
-        told = MergePatch({"status": {"attached": False, **status}})
-        await self.client.patch(VOLUME_ATTACHMENT, name, told, subresource="status")
+        told = {"status": {"attached": False, **status}}
+        await self.merge(VOLUME_ATTACHMENT, attachment_of(handle, node), told, "status")
 
     async def attacher_holds(self, handle: str = "h1", node: str = "n1", *, holds: bool = True) -> None:
         """Its finalizer."""
-        finalizers = MergePatch({"metadata": {"finalizers": ["a.example/attacher"] if holds else None}})
-        await self.client.patch(VOLUME_ATTACHMENT, ObjectName(None, attachment_of(handle, node)), finalizers)
+        finalizers = {"metadata": {"finalizers": ["a.example/attacher"] if holds else None}}
+        await self.merge(VOLUME_ATTACHMENT, attachment_of(handle, node), finalizers)
 
     async def attached(self, handle: str = "h1", node: str = "n1") -> None:
         """As far as an attacher goes, and then the controller."""
@@ -203,29 +158,11 @@ class AttachingWorld:
         found = (await self.client.list(CORE_EVENT)).items
         return [(one["type"], one["reason"], one["message"]) for one in found if one["involvedObject"]["name"] == name]
 
-    # ---- time ----------------------------------------------------------------------------------------------------
-
-    async def settle(self, seconds: float = 1.0) -> None:
-        await self.clock.sleep(seconds)
-
-    async def until(self, condition: Callable[[], Awaitable[bool]], within: float = 600.0) -> None:
-        end = self.clock.elapsed() + within
-        while not await condition():
-            assert self.clock.elapsed() < end, f"not within {within} seconds"
-            await self.clock.sleep(0.05)
-
-
-@asynccontextmanager
-async def attaching_world() -> AsyncIterator[AttachingWorld]:
-    async with api_server(VirtualClock()) as on:
-        await on.client().create(SERVICE_ACCOUNT, named("default"), namespace="default")
-        yield AttachingWorld(on)
-
 
 @asynccontextmanager
 async def volume_attached() -> AsyncIterator[AttachingWorld]:
     """The same with a controller, and the volume of a pod attached to its node."""
-    async with attaching_world() as world:
+    async with AttachingWorld() as world:
         await world.node()
         await world.bound_claim()
         async with world.controller():

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.kubelet.volume_worlds import World
+from support.kubelet.volume_worlds import VolumeWorld
 from support.processes.up_process import Up
 
 
@@ -31,7 +31,7 @@ class Remains:
 NOTHING = Remains()
 
 
-def remains_of_fake(world: World, processes: Iterable[str]) -> Remains:
+def remains_of_fake(world: VolumeWorld, processes: Iterable[str]) -> Remains:
     """Below kubelet's folder, and what the driver has in its own books."""
     mounted = {"/".join(at) for at, stack in world.machine.mounts.items() if stack}
     rest = [name for name in world.left() if name not in mounted]

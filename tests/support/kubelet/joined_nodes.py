@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from random import Random
 from typing import Any
 
 from onenode.kubelet.node.managed_volumes import ManagedVolumes
@@ -15,16 +13,13 @@ from onenode.kubelet.pods.pod_manager import pod_manager
 from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings
 from onenode.testing.fake_containers import FakeContainers
 from onenode.testing.fake_plain_volume_host import FakePlainVolumeHost
-from orlop.foundation.structured_log import collecting_log
-from orlop.foundation.task_group import TaskGroup
-from orlop.kube.api_errors import NotFound
-from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions
 from orlop.kube.kinds import POD
 from orlop.kube.objects import ObjectName
 from orlop.testing.kill_points import KillPoints
 from support.api.api_objects import container
-from support.kubelet.volume_worlds import DRIVER, NODE_NAME, World, volume_world
+from support.kubelet.volume_worlds import DRIVER, NODE_NAME, VolumeWorld
+from support.worlds import running
 
 INLINE: dict[str, Any] = {"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]}
 ALLOCATABLE = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "10Gi"}
@@ -33,33 +28,25 @@ ALLOCATABLE = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "10Gi"}
 class Node:
     """A kubelet's pods and volumes; it can die and come back."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: VolumeWorld) -> None:
         self.world = world
         self.containers = FakeContainers(world.clock)
 
     @asynccontextmanager
     async def running(self, points: KillPoints | None = None) -> AsyncIterator[None]:
-        world, clock, client = self.world, self.world.clock, self.world.kubelets_client
-        log = collecting_log(world.log)
-        async with (
-            world.manager(points, known=False) as manager,
-            Informers(client, clock=clock, random=Random(4), log=log) as informers,
-            TaskGroup() as tasks,
-            plain_volumes(
-                PlainVolumeSeams(world.seams, FakePlainVolumeHost(world.machine, points), ALLOCATABLE), world.runtime
-            ) as plain,
-        ):
-            volumes = ManagedVolumes(manager, plain, replace(world.runtime, random=Random(5)))
-            await manager.wait_reconstructed()
-            syncing = tasks.start(volumes.run(), name="syncs")
-            settings = PodSettings(NODE_NAME)
-            seams = PodSeams(client, world.recorder, self.containers, volumes)
-            try:
-                async with pod_manager(informers, seams, settings, replace(world.runtime, random=Random(7))):
-                    yield
-            finally:
-                syncing.cancel()
-                self.containers.die()
+        world = self.world
+        async with world.manager(points, known=False) as manager:
+            the, plain_host = world.parts, FakePlainVolumeHost(world.machine, points)
+            async with plain_volumes(PlainVolumeSeams(world.seams, plain_host, ALLOCATABLE), the.runtime) as plain:
+                volumes = ManagedVolumes(manager, plain, world.runtime("volume syncs"))
+                await manager.wait_reconstructed()
+                seams = PodSeams(the.kube, the.events, self.containers, volumes)
+                async with running(volumes.run()):
+                    try:
+                        async with pod_manager(the.informers, seams, PodSettings(NODE_NAME), world.runtime("pods")):
+                            yield
+                    finally:
+                        self.containers.die()
 
     async def make(self, name: str = "p", *mounts: dict[str, Any], **spec: Any) -> dict[str, Any]:
         used = list(mounts) or [{"name": "scratch", "mountPath": "/scratch"}]
@@ -74,21 +61,17 @@ class Node:
         return (await self.status(name))["phase"]
 
     async def delete(self, name: str = "p") -> None:
-        await self.world.client.delete(POD, ObjectName("default", name), DeleteOptions(grace_seconds=1))
+        await self.world.delete(POD, name, DeleteOptions(grace_seconds=1))
 
     async def is_gone(self, name: str = "p") -> bool:
-        try:
-            await self.status(name)
-        except NotFound:
-            return True
-        return False
+        return await self.world.find(POD, name) is None
 
     async def settle(self, seconds: float = 1.0) -> None:
-        await self.world.clock.sleep(seconds)
+        await self.world.settle(seconds)
 
 
 @asynccontextmanager
-async def node_with_driver(**driver: Any) -> AsyncIterator[tuple[Node, World]]:
-    async with volume_world() as world:
+async def node_with_driver(**driver: Any) -> AsyncIterator[tuple[Node, VolumeWorld]]:
+    async with VolumeWorld() as world:
         await world.csi_driver(**{**INLINE, **driver})
         yield Node(world), world

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
 from typing import Any, TypeVar
 
 from onenode.controllers.scheduler import scheduler
@@ -29,28 +28,20 @@ from orlop.csi.in_process_transport import InProcessConnection
 from orlop.csi.proto import csi_pb2, registration_pb2, rpc
 from orlop.csi.transport import ClientTransport, Shape
 from orlop.foundation.clock import Clock
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import Log, collecting_log
-from orlop.kube.api_errors import ConnectionBroken, NotConnected, NotFound
-from orlop.kube.cache.informers import Informers
-from orlop.kube.client import DeleteOptions, KubeClient
-from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.api_errors import ConnectionBroken, NotConnected
+from orlop.kube.client import DeleteOptions
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 from orlop.kube.kinds import POD, Kind
-from orlop.kube.objects import ObjectName
-from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.testing.driver_script import read_script
 from orlop.testing.fake_host.machine import KUBELET_DIR
-from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
+from orlop.testing.scripted_driver import ScriptedInterceptor
 from support.api.api_objects import container, named
-from support.api.api_servers import api_server_on
+from support.api.api_servers import TestServer, api_server_on
 from support.host.remains import Remains, remains_of_fake
 from support.kubelet.crossings import Crossings
 from support.kubelet.kubelet_plugins import VirtualSocket
 from support.kubelet.plugin_worlds import TellingFolder
-from support.kubelet.volume_worlds import DRIVER, NODE_NAME, TokenIssuer, World, of, volume_world
+from support.kubelet.volume_worlds import DRIVER, NODE_NAME, TokenIssuer, VolumeWorld
+from support.worlds import object_name
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -70,7 +61,7 @@ GONE = "Gone"
 class DriverSocket:
     """One life of the driver, announcing itself on the socket it answers on; it stages by a mount of its own."""
 
-    world: World
+    world: VolumeWorld
     crossings: Crossings
     name: str = DRIVER
     interceptor: ScriptedInterceptor | None = None
@@ -183,30 +174,24 @@ class CrossingContainers(FakeContainers):
 
 @dataclass
 class Machine:
-    world: World
+    world: VolumeWorld
     crossings: Crossings = field(default_factory=Crossings)
     registry: TellingFolder = field(default_factory=TellingFolder)
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.clock = self.world.clock
         self.containers = CrossingContainers(self.clock, self.crossings)
         self.transport: Any = self.world.on.transport()
-        self._apis: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
         self._connections: dict[str, list[InProcessConnection]] = {}
-        self._life: asyncio.Task[None] | None = None
+        self._kubelet = self.world.part("kubelet", self._live)
         self._parts: asyncio.Future[RunningKubelet] | None = None
         self.registry.is_socket = lambda path: path in self.registry.there  # type: ignore[method-assign]
-
-    @property
-    def log(self) -> Log:
-        return collecting_log(self.world.log)
 
     # ---- the kubelet ---------------------------------------------------------------------------------------------
 
     async def start_kubelet(self) -> None:
         self._parts = asyncio.get_running_loop().create_future()
-        self._life = asyncio.get_running_loop().create_task(self._live(self._parts), name="a kubelet's life")
+        self._kubelet.start()
 
     async def parts(self) -> RunningKubelet:
         assert self._parts is not None
@@ -214,33 +199,19 @@ class Machine:
 
     async def kill_kubelet(self) -> None:
         """Its containers die with it."""
-        if self._life is not None:
-            self._life.cancel()
-            await asyncio.wait([self._life])
-            if not self._life.cancelled() and (error := self._life.exception()) is not None:
-                raise error
-        self._life = None
+        await self._kubelet.kill()
         self.containers.die()
 
-    async def _live(self, parts: asyncio.Future[RunningKubelet]) -> None:
-        clock, log = self.clock, self.log
-        client = KubeClient(WayToApi(self), clock=clock, random=Random(3), log=log, name="kubelet")
+    async def _live(self) -> None:
+        assert self._parts is not None
         node = NodeSeams(_facts, self.registry, PLUGINS, self._connect)
         host, plain = FakeVolumeHost(self.world.machine), FakePlainVolumeHost(self.world.machine)
         machine = KubeletMachine(node, host, plain, self.containers, self._in_thread)
-        async with (
-            telling_events(client, "kubelet", clock, log) as events,
-            Informers(client, clock=clock, random=Random(4), log=log) as informers,
-            running_kubelet(
-                KubeletSettings(NODE),
-                machine,
-                informers,
-                NodeApi(NODE_NAME, client, events),
-                Runtime(clock=clock, random=Random(5), log=log, metrics=Metrics("t", of_process=False)),
-            ) as kubelet,
-        ):
-            parts.set_result(kubelet)
-            await asyncio.Event().wait()
+        async with self.world.controller_parts("kubelet", WayToApi(self), NODE_NAME) as the:
+            api = NodeApi(NODE_NAME, the.kube, the.events)
+            async with running_kubelet(KubeletSettings(NODE), machine, the.informers, api, the.runtime) as kubelet:
+                self._parts.set_result(kubelet)
+                await asyncio.Event().wait()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         async def act() -> T:
@@ -260,18 +231,10 @@ class Machine:
 
     def start_driver(self, socket: str = "d", other: str = "", **script: Any) -> DriverSocket:
         """A socket that was there is replaced; another driver has a name, volumes and a script of its own."""
-        interceptor = self._other(other, script) if other else None
+        interceptor = self.world.start_driver(other, script, storage=None) if other else None
         driver = DriverSocket(self.world, self.crossings, other or DRIVER, interceptor)
         self.registry.there[f"{REGISTRY}/{socket}.sock"] = VirtualSocket(driver)
         return driver
-
-    def _other(self, name: str, script: dict[str, Any]) -> ScriptedInterceptor:
-        world = self.world
-        played = {"driver": {"name": name}, "node": {"id": "n"}, "capabilities": world.capabilities, "script": script}
-        driver = ScriptedDriver(read_script(played), self.clock, targets=world.targets)
-        interceptor = ScriptedInterceptor(driver, log=self.log, metrics=Metrics("t"), clock=self.clock)
-        world.others.append((interceptor, driver))
-        return interceptor
 
     def kill_driver(self, socket: str = "d") -> None:
         """Without a word: the socket's file stays."""
@@ -292,14 +255,14 @@ class Machine:
 
     async def start_api_server(self) -> None:
         """Another one, on what the last one had stored."""
-        stopped, started = asyncio.Event(), asyncio.get_running_loop().create_future()
+        started: asyncio.Future[TestServer] = asyncio.get_running_loop().create_future()
 
         async def live() -> None:
             async with api_server_on(self.world.on.store, self.clock, reviews=TokenIssuer(self.clock)) as on:
                 started.set_result(on)
-                await stopped.wait()
+                await asyncio.Event().wait()
 
-        self._apis.append((stopped, asyncio.get_running_loop().create_task(live(), name="an API server")))
+        self.world.start(live(), "API server")
         on = await started
         self.world.on, self.world.client, self.transport = on, on.client(), on.transport()
 
@@ -322,9 +285,6 @@ class Machine:
         self.crossings.is_counting = False
         self.crossings.go_on()
         await self.kill_kubelet()
-        for stopped, task in self._apis:
-            stopped.set()
-            await task
         for connections in self._connections.values():
             for connection in connections:
                 await connection.close()
@@ -336,30 +296,23 @@ class Machine:
         mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
         one = container(command=["sleep", "1000000"], volumeMounts=mounts)
         body = named(name, spec={"containers": [one], "volumes": list(volumes), **spec})
-        return await self.world.client.create(POD, body, namespace="default")
+        return await self.world.create(POD, body)
 
     async def get(self, kind: Kind, name: str) -> Object:
-        return await self.world.client.get(kind, of(kind, name))
+        return await self.world.client.get(kind, object_name(kind, name))
 
     async def delete_pod(self, name: str = "p", grace: int = 1) -> None:
-        await self.world.client.delete(POD, ObjectName("default", name), DeleteOptions(grace_seconds=grace))
+        await self.world.delete(POD, name, DeleteOptions(grace_seconds=grace))
 
     async def phase(self, name: str = "p") -> str:
-        try:
-            found = (await self.get(POD, name))["status"].get("phase", "")
-        except NotFound:
-            return GONE
-        return str(found)
+        found = await self.world.find(POD, name)
+        return GONE if found is None else str(found["status"].get("phase", ""))
 
     async def settle(self, seconds: float = 1.0) -> None:
-        await self.clock.sleep(seconds)
+        await self.world.settle(seconds)
 
     async def until(self, condition: Callable[[], Awaitable[bool]], within: float = 600.0) -> None:
-        """On virtual time: looks as often as it likes."""
-        end = self.clock.elapsed() + within
-        while not await condition():
-            assert self.clock.elapsed() < end, f"not within {within} seconds"
-            await self.clock.sleep(0.25)
+        await self.world.until(condition, within)
 
     async def until_phase(self, phase: str, name: str = "p") -> None:
         async def is_so() -> bool:
@@ -376,27 +329,10 @@ async def _facts() -> MachineFacts:
 
 
 @asynccontextmanager
-async def telling_events(client: KubeClient, who: str, clock: Clock, log: Log) -> AsyncIterator[EventRecorder]:
-    metrics = Metrics("t", of_process=False)
-    events = EventRecorder(client, Reporter(who, NODE_NAME), clock=clock, random=Random(2), log=log, metrics=metrics)
-    telling = asyncio.get_running_loop().create_task(events.run())
-    try:
-        yield events
-        await events.drain(60.0)
-    finally:
-        telling.cancel()
-        await asyncio.wait([telling])
-
-
-@asynccontextmanager
 async def _scheduling(machine: Machine) -> AsyncIterator[None]:
-    clock, log = machine.clock, machine.log
-    client = KubeClient(UncountedWay(machine), clock=clock, random=Random(8), log=log, name="scheduler")
-    runtime = Runtime(clock=clock, random=Random(7), log=log, metrics=Metrics("t", of_process=False))
     async with (
-        telling_events(client, "default-scheduler", clock, log) as events,
-        Informers(client, clock=clock, random=Random(6), log=log) as informers,
-        scheduler(client, informers, runtime, events, WorkqueueMetrics(runtime.metrics)),
+        machine.world.controller_parts("default-scheduler", UncountedWay(machine), NODE_NAME) as the,
+        scheduler(the.kube, the.informers, the.runtime, the.events, the.queue_metrics),
     ):
         yield
 
@@ -413,7 +349,7 @@ class UncountedWay(WayToApi):
 @asynccontextmanager
 async def journey_machine(**capabilities: Any) -> AsyncIterator[Machine]:
     """With an API server and a scheduler; drivers and the kubelet are the test's to start."""
-    async with volume_world(**capabilities) as world:
+    async with VolumeWorld(**capabilities) as world:
         machine = Machine(world)
         try:
             async with _scheduling(machine):

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
-from onenode.apiserver.access.access_rules import ADMIN
-from onenode.apiserver.edge.in_process_client import InProcessTransport
 from onenode.kubelet.node.csi_node_objects import CsiNodeObjects
 from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.node.plugin_registration import PluginRegistration
@@ -23,22 +20,14 @@ from orlop.csi.in_process_transport import InProcessConnection
 from orlop.csi.proto import csi_pb2, registration_pb2, rpc
 from orlop.csi.transport import ClientTransport, Shape
 from orlop.foundation.clock import Clock
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import LogEntry, collecting_log
-from orlop.kube.client import KubeClient
-from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import CSI_NODE, EVENT, NODE, Kind
 from orlop.kube.objects import ObjectName
-from orlop.testing.virtual_clock import VirtualClock
-from support.api.api_servers import TestServer, api_server
 from support.kubelet.kubelet_plugins import VirtualFolder, VirtualSocket
+from support.worlds import ClusterWorld, ControllerParts, Object, running
 
 REGISTRY = "/kubelet/plugins_registry"
 PLUGINS = "/kubelet/plugins"
 NODE_NAME = "node-1"
-Object = dict[str, Any]
 
 
 @dataclass
@@ -139,15 +128,20 @@ class TellingFolder(VirtualFolder):
         return path in self.there
 
 
-@dataclass
-class PluginWorld:
-    on: TestServer
-    clock: VirtualClock
-    folder: TellingFolder = field(default_factory=TellingFolder)
-    elsewhere: TellingFolder = field(default_factory=TellingFolder)
-    """Sockets that are in no registry: drivers' own."""
-    entries: list[LogEntry] = field(default_factory=list)
-    connections: list[ClientTransport] = field(default_factory=list)
+class PluginWorld(ClusterWorld):
+    """`node` is the metadata of the Node, beside its name."""
+
+    def __init__(self, **node: Any) -> None:
+        super().__init__()
+        self.folder = TellingFolder()
+        self.elsewhere = TellingFolder()
+        """Sockets that are in no registry: drivers' own."""
+        self.connections: list[ClientTransport] = []
+        self._node = {"metadata": {"name": NODE_NAME, **node}}
+
+    async def begin(self, ends: AsyncExitStack) -> None:
+        await super().begin(ends)
+        await self.create(NODE, self._node)
 
     # ---- plugins -----------------------------------------------------------------------------------------------------
 
@@ -178,35 +172,26 @@ class PluginWorld:
 
     # ---- the watcher -------------------------------------------------------------------------------------------------
 
-    def api(self, server: Any = None) -> tuple[NodeApi, Runtime]:
-        log = collecting_log(self.entries)
-        transport = InProcessTransport(server or self.on.server, ADMIN)
-        kube = KubeClient(transport, clock=self.clock, random=Random(2), log=log)
-        metrics = Metrics("test", of_process=False)
-        events = EventRecorder(
-            kube, Reporter("kubelet", NODE_NAME), clock=self.clock, random=Random(3), log=log, metrics=metrics
-        )
-        runtime = Runtime(clock=self.clock, random=Random(4), log=log, metrics=metrics)
-        return NodeApi(NODE_NAME, kube, events), runtime
+    @asynccontextmanager
+    async def api(self, server: Any = None) -> AsyncIterator[tuple[NodeApi, ControllerParts]]:
+        """`server` stands between the API server and whoever uses this."""
+        async with self.controller_parts("kubelet", self.transport(server), NODE_NAME) as parts:
+            yield NodeApi(NODE_NAME, parts.kube, parts.events), parts
 
     @asynccontextmanager
     async def watcher(self, server: Any = None) -> AsyncIterator[PluginWatcher]:
-        """`server` stands between the API server and the watcher."""
-        api, runtime = self.api(server)
-        objects, drivers = CsiNodeObjects(api, runtime), RegisteredDrivers()
-        registration = PluginRegistration(self.connect, objects, drivers, runtime)
         self.folder.is_socket = self.is_socket  # type: ignore[method-assign]
-        watcher = PluginWatcher(self.folder, PLUGINS, registration, drivers, api, runtime)
-        async with running(objects.begin(), watcher.run(), api.events.run()):
-            yield watcher
-
-    async def settle(self, seconds: float = 1.0) -> None:
-        await self.clock.sleep(seconds)
+        async with self.api(server) as (api, parts):
+            objects, drivers = CsiNodeObjects(api, parts.runtime), RegisteredDrivers()
+            registration = PluginRegistration(self.connect, objects, drivers, parts.runtime)
+            watcher = PluginWatcher(self.folder, PLUGINS, registration, drivers, api, parts.runtime)
+            async with running(objects.begin(), watcher.run()):
+                yield watcher
 
     # ---- the API -----------------------------------------------------------------------------------------------------
 
     async def get(self, kind: Kind) -> Object:
-        return await self.on.client().get(kind, ObjectName(None, NODE_NAME))
+        return await self.client.get(kind, ObjectName(None, NODE_NAME))
 
     async def csi_drivers(self) -> list[Object]:
         return (await self.get(CSI_NODE))["spec"].get("drivers") or []
@@ -218,30 +203,7 @@ class PluginWorld:
         return (await self.get(NODE))["metadata"].get("annotations") or {}
 
     async def events(self) -> list[Object]:
-        return (await self.on.client().list(EVENT)).items
-
-
-@asynccontextmanager
-async def running(*coroutines: Any) -> AsyncIterator[None]:
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(coroutine) for coroutine in coroutines]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-@asynccontextmanager
-async def plugin_world(**node: Any) -> AsyncIterator[PluginWorld]:
-    clock = VirtualClock()
-    async with AsyncExitStack() as stack:
-        on = await stack.enter_async_context(api_server(clock))
-        await on.client().create(NODE, {"metadata": {"name": NODE_NAME, **node}})
-        yield PluginWorld(on, clock)
+        return (await self.client.list(EVENT)).items
 
 
 def is_closed(connection: ClientTransport) -> bool:

@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
-from onenode.apiserver.access.access_rules import ADMIN
-from onenode.apiserver.edge.in_process_client import InProcessTransport, Server
+from onenode.apiserver.edge.in_process_client import Server
 from onenode.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from onenode.kubelet.pods.pod_manager import PodManager, pod_manager
 from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings, SubPathNotReady, VolumesNotReady
 from onenode.testing.fake_containers import FakeContainers
 from orlop.foundation.clock import Clock
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.task_group import TaskGroup
-from orlop.kube.api_errors import NotFound
-from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions, KubeClient
-from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import EventRecorder
-from orlop.kube.kinds import CORE_EVENT, POD, SERVICE_ACCOUNT
-from orlop.kube.objects import ObjectName, uid
+from orlop.kube.kinds import CORE_EVENT, POD
+from orlop.kube.objects import uid
 from orlop.testing.kill_points import KillPoints
-from orlop.testing.virtual_clock import VirtualClock
 from support.api.api_objects import container, pod
-from support.api.api_servers import TestServer, api_server
+from support.worlds import ClusterWorld, Object
 
-Object = dict[str, Any]
 NODE = "n1"
 
 
@@ -66,32 +56,21 @@ class ModelVolumes:
         self.held.discard(uid(pod))
 
 
-class PodWorld:
-    def __init__(self, on: TestServer) -> None:
-        self.on = on
-        self.clock = on.clock
-        self.client = on.client()
+class PodWorld(ClusterWorld):
+    def __init__(self) -> None:
+        super().__init__()
         self.containers = FakeContainers(self.clock)
         self.volumes = ModelVolumes(self.clock)
 
     @asynccontextmanager
     async def node(self, points: KillPoints | None = None, through: Server | None = None) -> AsyncIterator[PodManager]:
         """A node's life; when it ends, so do its containers."""
-        log = self.on.log
-        client = KubeClient(
-            InProcessTransport(through or self.on.server, ADMIN), clock=self.clock, random=Random(2), log=log
-        )
-        reporter, metrics = Reporter("kubelet", NODE), Metrics("test", of_process=False)
-        events = EventRecorder(client, reporter, clock=self.clock, random=Random(5), log=log, metrics=metrics)
-        seams = self._seams(client, events, points)
-        runtime = Runtime(clock=self.clock, random=Random(3), log=log, metrics=metrics)
-        async with Informers(client, clock=self.clock, random=Random(4), log=log) as informers, TaskGroup() as tasks:
-            telling = tasks.start(events.run(), name="events")
+        async with self.controller_parts("kubelet", self.transport(through), NODE) as the:
+            seams = self._seams(the.kube, the.events, points)
             try:
-                async with pod_manager(informers, seams, PodSettings(NODE), runtime) as manager:
+                async with pod_manager(the.informers, seams, PodSettings(NODE), the.runtime) as manager:
                     yield manager
             finally:
-                telling.cancel()
                 self.containers.die()
 
     def _seams(self, client: KubeClient, events: EventRecorder, points: KillPoints | None) -> PodSeams:
@@ -104,27 +83,19 @@ class PodWorld:
             writer = points.wrap(client, "patch", "delete")
         return PodSeams(writer, events, containers, volumes)
 
-    async def settle(self, seconds: float = 1.0) -> None:
-        await self.clock.sleep(seconds)
-
     async def make(self, script: str = "sleep 100000", name: str = "p", **spec: Any) -> Object:
         """A pod of one container, unless the spec says otherwise."""
         main = container(command=["sh", "-c", script])
-        return await self.client.create(
-            POD, pod(name, **{"nodeName": NODE, "containers": [main], **spec}), namespace="default"
-        )
+        return await self.create(POD, pod(name, **{"nodeName": NODE, "containers": [main], **spec}))
 
-    async def delete(self, name: str = "p", grace: int | None = None) -> None:
-        await self.client.delete(POD, ObjectName("default", name), DeleteOptions(grace_seconds=grace))
+    async def delete_pod(self, name: str = "p", grace: int | None = None) -> None:
+        await self.delete(POD, name, DeleteOptions(grace_seconds=grace))
 
-    async def find(self, name: str = "p") -> Object | None:
-        try:
-            return await self.client.get(POD, ObjectName("default", name))
-        except NotFound:
-            return None
+    async def pod(self, name: str = "p") -> Object | None:
+        return await self.find(POD, name)
 
     async def status(self, name: str = "p") -> Object:
-        found = await self.find(name)
+        found = await self.pod(name)
         assert found is not None
         return found["status"]
 
@@ -137,10 +108,3 @@ class PodWorld:
     async def events(self) -> list[tuple[str, str]]:
         found = await self.client.list(CORE_EVENT)
         return [(event["reason"], event["message"]) for event in found.items]
-
-
-@asynccontextmanager
-async def pod_world() -> AsyncIterator[PodWorld]:
-    async with api_server(VirtualClock()) as on:
-        await on.client().create(SERVICE_ACCOUNT, {"metadata": {"name": "default"}}, namespace="default")
-        yield PodWorld(on)

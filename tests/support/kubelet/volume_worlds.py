@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from random import Random
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -24,13 +23,7 @@ from onenode.testing.fake_volume_host import FakeVolumeHost
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.clock import Clock
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.api_errors import NotConnected
-from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
-from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import (
     CONFIG_MAP,
     CSI_DRIVER,
@@ -39,26 +32,24 @@ from orlop.kube.kinds import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD,
-    SERVICE_ACCOUNT,
     Kind,
 )
-from orlop.kube.objects import ObjectName, time_text, uid
-from orlop.testing.driver_model import ALL_CAPABILITIES, Storage
-from orlop.testing.driver_script import read_script
+from orlop.kube.objects import time_text, uid
+from orlop.testing.driver_model import ALL_CAPABILITIES
 from orlop.testing.fake_host.machine import KUBELET_DIR
 from orlop.testing.kill_points import KillPoints
-from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
+from orlop.testing.scripted_driver import ScriptedInterceptor
 from orlop.testing.virtual_clock import VirtualClock
 from support.api.api_objects import claim, config_map, container, csi_driver, named, volume
-from support.api.api_servers import TestServer, api_server
+from support.csi.driver_lives import DriverLives, csi_client
+from support.worlds import ClusterWorld, Object, running
 
 T = TypeVar("T")
-Object = dict[str, Any]
 DRIVER = "d.example"
 NODE_NAME = "node1"
-AT_ONCE = DeleteOptions(grace_seconds=0)
 STAGED = {"plugin": sorted(ALL_CAPABILITIES.plugin), "node": ["STAGE_UNSTAGE_VOLUME"], "controller": []}
 """Without a controller it knows every volume, as drivers must that are asked to undo what they never did."""
+CHANGES = ("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
 
 
 @dataclass
@@ -107,67 +98,64 @@ class Registry:
         return self.clients.get(name)
 
 
-@dataclass
-class World:
-    on: TestServer
-    machine: FakeKubeletMachine
-    targets: MachineTargets
-    clock: Clock
-    storage: Storage
-    log: list[LogEntry]
-    capabilities: Mapping[str, Any]
-    driver: ScriptedDriver = field(init=False)
-    interceptor: ScriptedInterceptor = field(init=False)
-    connection: InProcessConnection = field(init=False)
-    drivers: Registry = field(default_factory=Registry)
-    csi_drivers: dict[str, Object] = field(default_factory=dict)
-    seams: VolumeSeams = field(init=False)
-    runtime: Runtime = field(init=False)
-    volumes: VolumeManager = field(init=False)
-    recorder: EventRecorder = field(init=False)
-    others: list[tuple[ScriptedInterceptor, ScriptedDriver]] = field(default_factory=list)
+class VolumeWorld(ClusterWorld):
+    """`clock` is a `SystemClock` where the kernel is this machine's."""
 
-    def __post_init__(self) -> None:
-        self.client = self.on.client()
-        self.way = AwayTransport(self.on.transport())
-        self.kubelets_client = KubeClient(
-            self.way, clock=self.clock, random=Random(3), log=collecting_log(self.log), name="kubelet"
-        )
-        self.play({})
+    def __init__(self, clock: Clock | None = None, **capabilities: Any) -> None:
+        used = clock or VirtualClock()
+        super().__init__(used, reviews=TokenIssuer(used))
+        self.machine = FakeKubeletMachine()
+        self.targets = MachineTargets(self.machine)
+        self.capabilities: Mapping[str, Any] = {**STAGED, **capabilities}
+        self.lives = DriverLives(self.runtime("driver"))
+        self.storage = self.lives.storage
+        self.drivers = Registry()
+        self.csi_drivers: dict[str, Object] = {}
+        self._start_life({})
         self.connection = InProcessConnection(self.interceptor)
         self.register()
+
+    async def begin(self, ends: AsyncExitStack) -> None:
+        await super().begin(ends)
+        self.way = AwayTransport(self.on.transport())
+        await self.create(CONFIG_MAP, config_map("kube-root-ca.crt", **{"ca.crt": "x"}))
+        await self.create(NODE, named(NODE_NAME, metadata={"name": NODE_NAME, "labels": {"zone": "a"}}))
+        ends.push_async_callback(self.lives.end)
+        ends.push_async_callback(self.connection.close)
+        ends.push(self._check_removals)
+
+    def _check_removals(self, kind: object, *_error: object) -> None:
+        # The failure of a test is raised as itself.
+        refused = self.machine.refused_removals
+        assert kind or refused == [], "kubelet must look for a mount before it removes a folder or file"
 
     # ---- the driver ----------------------------------------------------------------------------------------------
 
     def play(self, script: Mapping[str, Any]) -> None:
         """The driver begins anew, on the same storage, with this script."""
-        played = {"driver": {"name": DRIVER}, "node": {"id": "n"}, "capabilities": self.capabilities, "script": script}
-        self.driver = ScriptedDriver(read_script(played), self.clock, storage=self.storage, targets=self.targets)
-        log = collecting_log(self.log)
-        self.interceptor = ScriptedInterceptor(self.driver, log=log, metrics=Metrics("t"), clock=self.clock)
-        self.others.append((self.interceptor, self.driver))
-        if hasattr(self, "connection"):
-            self.connection.mend(self.interceptor)
+        self._start_life(script)
+        self.connection.mend(self.interceptor)
+
+    def _start_life(self, script: Mapping[str, Any]) -> None:
+        self.interceptor = self.start_driver(DRIVER, script)
+        self.driver = self.lives.drivers[-1]
+
+    def start_driver(self, name: str, script: Mapping[str, Any], **options: Any) -> ScriptedInterceptor:
+        played = {"driver": {"name": name}, "node": {"id": "n"}, "capabilities": self.capabilities, "script": script}
+        return self.lives.start(played, targets=self.targets, **options)
 
     def register(self, name: str = DRIVER, connection: Any = None) -> None:
-        self.drivers.clients[name] = CsiClient(
-            connection or self.connection,
-            log=collecting_log(self.log),
-            metrics=Metrics("t"),
-            clock=self.clock,
-            random=Random(1),
-        )
+        self.drivers.clients[name] = csi_client(connection or self.connection, self.runtime("kubelet's driver client"))
 
     def deregister(self, name: str = DRIVER) -> None:
         del self.drivers.clients[name]
 
     def calls(self, *methods: str) -> list[str]:
         """Node calls that change something, in order."""
-        wanted = methods or ("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
-        return [call.method for _, driver in self.others for call in driver.calls if call.method in wanted]
+        return self.lives.calls(*(methods or CHANGES))
 
     def requests(self, method: str) -> list[Any]:
-        return [call.request for _, driver in self.others for call in driver.calls if call.method == method]
+        return self.lives.requests(method)
 
     # ---- the manager ---------------------------------------------------------------------------------------------
 
@@ -181,45 +169,27 @@ class World:
         threads: InThread | None = None,
         seen_node: Callable[[], Object | None] = lambda: None,
     ) -> AsyncIterator[VolumeManager]:
-        log = collecting_log(self.log)
-        events = self.recorder = EventRecorder(
-            self.kubelets_client,
-            Reporter("kubelet", NODE_NAME),
-            clock=self.clock,
-            random=Random(2),
-            log=log,
-            metrics=Metrics("t"),
-        )
-        used = host or FakeVolumeHost(self.machine, points)
-        seams = VolumeSeams(
-            NODE_NAME,
-            self.kubelets_client,
-            self.csi_drivers.get,
-            self.drivers,
-            used,
-            threads or in_thread,
-            events,
-            seen_node=seen_node,
-        )
-        self.seams = seams
-        self.runtime = Runtime(clock=self.clock, random=Random(6), log=log, metrics=Metrics("t", of_process=False))
-        self.volumes = VolumeManager(seams, self.runtime)
-        tasks = [asyncio.ensure_future(self.volumes.run()), asyncio.ensure_future(events.run())]
-        if known:
-            self.volumes.all_pods_known()
-        try:
-            yield self.volumes
-            await events.drain(60.0)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        async with self.controller_parts("kubelet", self.way, NODE_NAME) as self.parts:
+            self.seams = VolumeSeams(
+                NODE_NAME,
+                self.parts.kube,
+                self.csi_drivers.get,
+                self.drivers,
+                host or FakeVolumeHost(self.machine, points),
+                threads or in_thread,
+                self.parts.events,
+                seen_node=seen_node,
+            )
+            self.volumes = VolumeManager(self.seams, self.parts.runtime)
+            async with running(self.volumes.run()):
+                if known:
+                    self.volumes.all_pods_known()
+                yield self.volumes
 
     # ---- objects -------------------------------------------------------------------------------------------------
 
     async def csi_driver(self, name: str = DRIVER, **spec: Any) -> None:
-        made = await self.client.create(CSI_DRIVER, csi_driver(name, **spec))
-        self.csi_drivers[name] = made
+        self.csi_drivers[name] = await self.create(CSI_DRIVER, csi_driver(name, **spec))
 
     async def inline_pod(self, name: str = "p", **source: Any) -> Object:
         inline = {"name": "scratch", "csi": {"driver": DRIVER, **source}}
@@ -229,7 +199,7 @@ class World:
         mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
         containers = [container(volumeMounts=mounts)]
         body = named(name, spec={"containers": containers, "volumes": list(volumes), "nodeName": NODE_NAME, **spec})
-        return await self.client.create(POD, body, namespace="default")
+        return await self.create(POD, body)
 
     async def claimed_pod(self, name: str = "p", claim_name: str = "c", **spec: Any) -> Object:
         return await self.pod(name, {"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}, **spec)
@@ -243,15 +213,14 @@ class World:
         if self.storage.volumes.get(handle) is None:
             self.storage.add_volume(handle, 1 << 30)
         source = {"driver": DRIVER, "volumeHandle": handle, **spec.pop("csi", {})}
-        made = await self.client.create(PERSISTENT_VOLUME_CLAIM, claim(claim_name, volumeName=pv), namespace="default")
+        made = await self.create(PERSISTENT_VOLUME_CLAIM, claim(claim_name, volumeName=pv))
         reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": claim_name, "uid": uid(made)}
-        await self.client.create(PERSISTENT_VOLUME, volume(pv, csi=source, claimRef=reference, **spec))
+        await self.create(PERSISTENT_VOLUME, volume(pv, csi=source, claimRef=reference, **spec))
         await self.bind(claim_name)
 
     async def bind(self, claim_name: str) -> None:
-        name = ObjectName("default", claim_name)
-        status = MergePatch({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}})
-        await self.client.patch(PERSISTENT_VOLUME_CLAIM, name, status, subresource="status")
+        bound = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+        await self.merge(PERSISTENT_VOLUME_CLAIM, claim_name, bound, "status")
 
     async def events(self) -> list[str]:
         found = (await self.client.list(EVENT)).items
@@ -318,25 +287,3 @@ class TokenIssuer:
 
 async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
-
-
-@asynccontextmanager
-async def volume_world(clock: Clock | None = None, **capabilities: Any) -> AsyncIterator[World]:
-    used = clock or VirtualClock()
-    async with api_server(used, reviews=TokenIssuer(used)) as on:
-        client: KubeClient = on.client()
-        await client.create(SERVICE_ACCOUNT, named("default"), namespace="default")
-        await client.create(CONFIG_MAP, config_map("kube-root-ca.crt", **{"ca.crt": "x"}), namespace="default")
-        await client.create(NODE, named(NODE_NAME, metadata={"name": NODE_NAME, "labels": {"zone": "a"}}))
-        machine = FakeKubeletMachine()
-        world = World(on, machine, MachineTargets(machine), used, Storage(), [], {**STAGED, **capabilities})
-        yield world
-        assert machine.refused_removals == [], "kubelet must look for a mount before it removes a folder or file"
-        await world.connection.close()
-        for interceptor, driver in world.others:
-            driver.stop_hanging()
-            await interceptor.drain(60.0)
-
-
-def of(kind: Kind, name: str) -> ObjectName:
-    return ObjectName("default" if kind.namespaced else None, name)

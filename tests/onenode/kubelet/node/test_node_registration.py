@@ -26,7 +26,8 @@ from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import CSI_NODE, LEASE, NODE
 from orlop.kube.objects import ObjectName, read_time
 from orlop.testing.virtual_clock import START
-from support.kubelet.plugin_worlds import NODE_NAME, Plugin, PluginWorld, plugin_world, running
+from support.kubelet.plugin_worlds import NODE_NAME, Plugin, PluginWorld
+from support.worlds import running
 
 MACHINE = MachineFacts(
     hostname="the-host",
@@ -57,11 +58,11 @@ class Kubelet:
 
     @asynccontextmanager
     async def running(self, server: Any = None) -> AsyncIterator[NodeRegistration]:
-        api, runtime = self.the.api(server)
-        registration = self.registration(api, runtime)
-        lease = NodeLease(registration.node, api, runtime)
-        async with running(registration.run(), lease.run(), api.events.run()):
-            yield registration
+        async with self.the.api(server) as (api, parts):
+            registration = self.registration(api, parts.runtime)
+            lease = NodeLease(registration.node, api, parts.runtime)
+            async with running(registration.run(), lease.run()):
+                yield registration
 
     def registration(self, api: NodeApi, runtime: Runtime) -> NodeRegistration:
         async def machine() -> MachineFacts:
@@ -85,7 +86,7 @@ class Kubelet:
 
 @asynccontextmanager
 async def kubelet() -> AsyncIterator[Kubelet]:
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         await the.on.client().delete(NODE, ME)
         yield Kubelet(the)
 

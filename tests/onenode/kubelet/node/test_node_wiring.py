@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ from onenode.kubelet.node.node_status_rules import Contribution, NodeSettings
 from onenode.kubelet.node.node_wiring import NodeSeams, RunningNode, running_node
 from orlop.csi.error_codes import Internal
 from orlop.kube import objects
-from orlop.kube.cache.informers import Informers
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import CSI_DRIVER, LEASE, NODE
 from orlop.kube.objects import ObjectName
-from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, PluginWorld, plugin_world, running
+from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, PluginWorld
 
 pytestmark = pytest.mark.virtual_time
 
@@ -34,20 +32,18 @@ async def machine() -> MachineFacts:
 
 @asynccontextmanager
 async def node_of(the: PluginWorld) -> AsyncIterator[RunningNode]:
-    api, runtime = the.api()
     the.folder.is_socket = the.is_socket  # type: ignore[method-assign]
     seams = NodeSeams(machine, the.folder, PLUGINS, the.connect)
     async with (
-        Informers(api.kube, clock=the.clock, random=Random(5), log=runtime.log) as informers,
-        running(api.events.run()),
-        running_node(SETTINGS, seams, informers, api, runtime) as node,
+        the.api() as (api, parts),
+        running_node(SETTINGS, seams, parts.informers, api, parts.runtime) as node,
     ):
         yield node
 
 
 @asynccontextmanager
 async def fresh() -> AsyncIterator[PluginWorld]:
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         await the.on.client().delete(NODE, ME)
         yield the
 

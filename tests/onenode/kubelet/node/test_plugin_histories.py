@@ -14,7 +14,8 @@ from onenode.kubelet.node.plugin_watcher import PluginWatcher
 from orlop.csi.error_codes import Internal
 from orlop.testing.virtual_clock import run_virtual
 from support.kubelet.kubelet_plugins import Kubelet
-from support.kubelet.plugin_worlds import Plugin, PluginWorld, plugin_world, running
+from support.kubelet.plugin_worlds import Plugin, PluginWorld
+from support.worlds import running
 
 SOCKETS = ["s1", "s2", "s3"]
 LONG_ENOUGH = 1000.0
@@ -124,7 +125,7 @@ async def live(the: PluginWorld, steps: list[Step]) -> None:
 
 
 async def history_seen_by_both(steps: list[Step]) -> None:
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         model = Kubelet(the.folder, the.folder.dial, the.clock)
         async with running(model.run()):
             await live(the, steps)
@@ -148,7 +149,7 @@ def test_plugins_that_die_and_come_back_are_registered_as_the_model_of_kubelet_r
 @settings(max_examples=400 if os.environ.get("ORLOP_SOAK") else 30)
 def test_whatever_happened_plugins_that_behave_are_registered_in_the_end(steps: list[Step]):
     async def history(_clock: object) -> None:
-        async with plugin_world() as the, the.watcher() as watcher:
+        async with PluginWorld() as the, the.watcher() as watcher:
             await live(the, steps)
             for socket in SOCKETS:
                 take(the, Make(socket, f"{socket}.e", 1, "well"))

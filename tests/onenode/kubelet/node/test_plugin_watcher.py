@@ -15,7 +15,7 @@ from orlop.kube.client import MergePatch
 from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import CSI_NODE, NODE
 from orlop.kube.objects import ObjectName
-from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, PluginWorld, is_closed, plugin_world
+from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, PluginWorld, is_closed
 
 pytestmark = pytest.mark.virtual_time
 
@@ -31,7 +31,7 @@ def names(entries: list[dict[str, Any]]) -> list[str]:
 
 
 async def test_a_driver_that_announces_itself_is_registered_and_told_so_at_once():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         await the.settle()
         plugin = the.make("a", Plugin(A, node_id="n-7", topology={"zone": "z1", "rack": "r2"}, max_volumes=9))
         await the.settle(0.2)
@@ -46,7 +46,7 @@ async def test_a_driver_that_announces_itself_is_registered_and_told_so_at_once(
 
 
 async def test_the_csinode_belongs_to_the_node_and_names_the_migrated_plugins():
-    async with plugin_world() as the, the.watcher():
+    async with PluginWorld() as the, the.watcher():
         await the.settle()
 
         node, csi_node = await the.get(NODE), await the.get(CSI_NODE)
@@ -56,7 +56,7 @@ async def test_the_csinode_belongs_to_the_node_and_names_the_migrated_plugins():
 
 
 async def test_the_driver_is_asked_at_the_endpoint_it_names():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         driver = the.put_driver("/host/csi.sock", Plugin(A, node_id="behind"))
         the.make("a", Plugin(A, node_id="not this one", endpoint="/host/csi.sock"))
         await the.settle()
@@ -67,7 +67,7 @@ async def test_the_driver_is_asked_at_the_endpoint_it_names():
 
 
 async def test_what_is_there_when_the_watcher_begins_is_registered_too():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         the.make("a", Plugin(A))
         the.make("b", Plugin(B))
         async with the.watcher() as watcher:
@@ -78,7 +78,7 @@ async def test_what_is_there_when_the_watcher_begins_is_registered_too():
 
 
 async def test_entries_of_drivers_that_others_wrote_are_kept():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         other = {"name": "other.example.com", "nodeID": "x", "topologyKeys": ["k"]}
         await the.on.client().create(CSI_NODE, {"metadata": {"name": NODE_NAME}, "spec": {"drivers": [other]}})
         async with the.watcher():
@@ -92,7 +92,7 @@ async def test_entries_of_drivers_that_others_wrote_are_kept():
 
 
 async def test_nothing_is_written_that_stands_there_already():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         the.make("a", Plugin(A, topology={"zone": "z1"}, max_volumes=3))
         async with the.watcher():
             await the.settle()
@@ -105,7 +105,7 @@ async def test_nothing_is_written_that_stands_there_already():
 
 
 async def test_an_idle_watcher_does_nothing_at_all():
-    async with plugin_world() as the, the.watcher():
+    async with PluginWorld() as the, the.watcher():
         plugin = the.make("a", Plugin(A))
         await the.settle(1.0)
         asked, version = list(plugin.asked), (await the.get(CSI_NODE))["metadata"]["resourceVersion"]
@@ -119,7 +119,7 @@ async def test_an_idle_watcher_does_nothing_at_all():
 
 
 async def test_a_driver_whose_socket_is_removed_is_forgotten_and_its_labels_stay():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A, topology={"zone": "z1"}))
         await the.settle()
         client = watcher.drivers[A].client
@@ -135,7 +135,7 @@ async def test_a_driver_whose_socket_is_removed_is_forgotten_and_its_labels_stay
 
 
 async def test_a_socket_that_is_made_anew_registers_the_driver_again_with_what_it_says_now():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A, node_id="old"))
         await the.settle()
         the.make("a", Plugin(A, node_id="new"))
@@ -147,7 +147,7 @@ async def test_a_socket_that_is_made_anew_registers_the_driver_again_with_what_i
 
 
 async def test_a_plugin_that_died_without_removing_its_socket_stays_registered():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A))
         await the.settle()
         the.folder.kill()
@@ -157,7 +157,7 @@ async def test_a_plugin_that_died_without_removing_its_socket_stays_registered()
 
 
 async def test_a_socket_removed_while_its_driver_is_asked_is_forgotten_when_that_is_over():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A, behaviour={"NodeGetInfo": 30.0}))
         await the.settle(1.0)
         the.remove("a")
@@ -168,7 +168,7 @@ async def test_a_socket_removed_while_its_driver_is_asked_is_forgotten_when_that
 
 
 async def test_stopping_the_watcher_closes_all_connections_and_leaves_the_api_as_it_is():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         the.make("a", Plugin(A))
         async with the.watcher():
             await the.settle()
@@ -179,7 +179,7 @@ async def test_stopping_the_watcher_closes_all_connections_and_leaves_the_api_as
 
 
 async def test_an_entry_left_from_before_with_another_node_id_is_replaced():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         the.make("a", Plugin(A, node_id="old"))
         async with the.watcher():
             await the.settle()
@@ -199,7 +199,7 @@ async def test_an_entry_left_from_before_with_another_node_id_is_replaced():
 async def test_a_plugin_that_fails_is_not_registered_and_harms_no_other(method: str, fault: Any):
     if fault == b"\xff\xff\xff" and method == "NotifyRegistrationStatus":
         fault = Internal("any bytes are an empty message")
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         await the.settle()
         bad = the.make("0-bad", Plugin(B, behaviour={method: fault}))
         the.make("a", Plugin(A))
@@ -218,7 +218,7 @@ async def test_a_plugin_that_fails_is_not_registered_and_harms_no_other(method: 
 
 
 async def test_a_plugin_that_answers_late_but_in_time_is_registered():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A, behaviour={"GetInfo": 0.9, "NodeGetInfo": 119.0, "NotifyRegistrationStatus": 4.9}))
         await the.settle(130.0)
 
@@ -226,7 +226,7 @@ async def test_a_plugin_that_answers_late_but_in_time_is_registered():
 
 
 async def test_failures_are_retried_after_half_a_second_and_ever_less_often_up_to_two_minutes():
-    async with plugin_world() as the, the.watcher():
+    async with PluginWorld() as the, the.watcher():
         plugin = the.make("a", Plugin(A, behaviour={"GetInfo": Internal("no")}))
         seen: list[float] = []
         for _ in range(5000):
@@ -240,7 +240,7 @@ async def test_failures_are_retried_after_half_a_second_and_ever_less_often_up_t
 
 
 async def test_making_a_socket_anew_does_not_shorten_the_wait():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A, behaviour={"GetInfo": Internal("no")}))
         await the.settle(100.0)
         good = the.make("a", Plugin(A))
@@ -252,7 +252,7 @@ async def test_making_a_socket_anew_does_not_shorten_the_wait():
 
 
 async def test_a_stale_socket_is_dialled_for_ten_seconds_and_then_again_later():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A))
         the.folder.kill()
         await the.settle(10.2)
@@ -263,7 +263,7 @@ async def test_a_stale_socket_is_dialled_for_ten_seconds_and_then_again_later():
 
 
 async def test_a_driver_that_says_no_node_id_is_refused_in_kubelet_s_words():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         plugin = the.make("a", Plugin(A, node_id=""))
         await the.settle()
 
@@ -273,7 +273,7 @@ async def test_a_driver_that_says_no_node_id_is_refused_in_kubelet_s_words():
 
 
 async def test_an_error_of_the_driver_is_told_to_its_registrar_as_kubelet_tells_it():
-    async with plugin_world() as the, the.watcher():
+    async with PluginWorld() as the, the.watcher():
         plugin = the.make("a", Plugin(A, behaviour={"NodeGetInfo": Unavailable("not today")}))
         await the.settle()
 
@@ -295,7 +295,7 @@ async def test_an_error_of_the_driver_is_told_to_its_registrar_as_kubelet_tells_
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_what_kubelet_would_refuse_is_refused_with_its_sentence(plugin: Plugin, sentence: str):
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", plugin)
         await the.settle()
 
@@ -310,7 +310,7 @@ async def test_what_kubelet_would_refuse_is_refused_with_its_sentence(plugin: Pl
 
 
 async def test_a_label_with_another_value_refuses_the_driver_and_is_not_changed():
-    async with plugin_world(labels={"zone": "mine"}) as the, the.watcher() as watcher:
+    async with PluginWorld(labels={"zone": "mine"}) as the, the.watcher() as watcher:
         plugin = the.make("a", Plugin(A, topology={"zone": "other", "rack": "r"}))
         await the.settle()
 
@@ -329,7 +329,7 @@ async def test_a_label_with_another_value_refuses_the_driver_and_is_not_changed(
 
 
 async def test_two_drivers_may_say_the_same_of_the_node():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("a", Plugin(A, topology={"zone": "z"}))
         the.make("b", Plugin(B, topology={"zone": "z"}))
         await the.settle()
@@ -341,7 +341,7 @@ async def test_two_drivers_may_say_the_same_of_the_node():
 
 
 async def test_of_two_with_one_name_and_version_the_second_waits_until_the_first_goes():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("first", Plugin(A, node_id="1"))
         await the.settle()
         second = the.make("second", Plugin(A, node_id="2"))
@@ -356,7 +356,7 @@ async def test_of_two_with_one_name_and_version_the_second_waits_until_the_first
 
 
 async def test_removing_a_socket_that_was_refused_does_nothing():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("first", Plugin(A, node_id="1"))
         await the.settle()
         the.make("second", Plugin(A, node_id="2"))
@@ -368,7 +368,7 @@ async def test_removing_a_socket_that_was_refused_does_nothing():
 
 
 async def test_a_higher_version_takes_the_name_over():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("first", Plugin(A))
         await the.settle()
         client = watcher.drivers[A].client
@@ -381,7 +381,7 @@ async def test_a_higher_version_takes_the_name_over():
 
 
 async def test_removing_the_socket_of_a_driver_that_was_taken_over_deregisters_the_new_one_as_kubelet_does():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("first", Plugin(A))
         await the.settle()
         the.make("second", Plugin(A, versions=("1.1.0",)))
@@ -398,7 +398,7 @@ async def test_removing_the_socket_of_a_driver_that_was_taken_over_deregisters_t
 
 @pytest.mark.parametrize("fault", [Internal("no"), None], ids=["fails", "hangs"])
 async def test_a_newcomer_with_a_higher_version_that_fails_does_not_harm_who_has_the_name(fault: Any):
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("first", Plugin(A, node_id="1", max_volumes=4))
         await the.settle()
         the.make("second", Plugin(A, node_id="2", versions=("1.9",), behaviour={"NodeGetInfo": fault}))
@@ -415,7 +415,7 @@ async def test_a_newcomer_with_a_higher_version_that_fails_does_not_harm_who_has
 
 @pytest.mark.parametrize("name", ["", "../../etc", "a/b", "spa ce", "x" * 64, "-a", "a\nb", "ä"])
 async def test_a_name_that_cannot_be_a_path_is_refused_with_an_event_on_the_node(name: str):
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         plugin = the.make("a", Plugin(name))
         await the.settle()
 
@@ -427,7 +427,7 @@ async def test_a_name_that_cannot_be_a_path_is_refused_with_an_event_on_the_node
 
 
 async def test_a_pod_that_asks_for_such_a_name_makes_the_same_event():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         assert watcher.driver("../escape") is None
         await the.settle()
 
@@ -443,7 +443,7 @@ def fixed(name: str) -> str:
 
 
 async def test_a_driver_at_its_fixed_path_is_found_when_it_is_wanted_for_a_while():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.put_driver(fixed(A), Plugin(A, node_id="old-style"))
         await the.settle(60.0)
         assert dict(watcher.drivers) == {}
@@ -461,14 +461,14 @@ async def test_a_driver_at_its_fixed_path_is_found_when_it_is_wanted_for_a_while
 
 
 async def test_waiting_for_a_driver_finds_it_at_its_fixed_path_too():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.put_driver(fixed(A), Plugin(A))
         async with the.clock.timeout(30.0):
             assert (await watcher.wait_for(A)).name == A
 
 
 async def test_waiting_for_a_driver_ends_when_it_announces_itself():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         plugin = Plugin(A, behaviour={"NodeGetInfo": 100.0})
         the.make("a", plugin)
         async with the.clock.timeout(101.0):
@@ -476,7 +476,7 @@ async def test_waiting_for_a_driver_ends_when_it_announces_itself():
 
 
 async def test_a_driver_that_announces_itself_takes_over_from_its_fixed_path_and_keeps_its_connection():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.put_driver(fixed(A), Plugin(A))
         client = (await watcher.wait_for(A)).client
         plugin = the.make("a", Plugin(A, endpoint=fixed(A)))
@@ -489,7 +489,7 @@ async def test_a_driver_that_announces_itself_takes_over_from_its_fixed_path_and
 
 
 async def test_a_driver_at_another_s_fixed_path_is_not_taken():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.put_driver(fixed(A), Plugin(B))
         watcher.driver(A)
         await the.settle(60.0)
@@ -499,7 +499,7 @@ async def test_a_driver_at_another_s_fixed_path_is_not_taken():
 
 
 async def test_an_unannounced_driver_is_forgotten_when_its_socket_is_gone():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.put_driver(fixed(A), Plugin(A))
         await watcher.wait_for(A)
         del the.elsewhere.there[fixed(A)]
@@ -510,7 +510,7 @@ async def test_an_unannounced_driver_is_forgotten_when_its_socket_is_gone():
 
 
 async def test_a_driver_that_is_nowhere_is_not_found():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         for _ in range(10):
             assert watcher.driver(A) is None
             await the.settle(10.0)
@@ -522,7 +522,7 @@ async def test_a_driver_that_is_nowhere_is_not_found():
 
 
 async def test_a_csinode_of_a_node_that_had_the_name_before_is_replaced():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         owner = {"apiVersion": "v1", "kind": "Node", "name": NODE_NAME, "uid": "gone"}
         stale = {"metadata": {"name": NODE_NAME, "ownerReferences": [owner]}, "spec": {"drivers": []}}
         stale["spec"] = {"drivers": [{"name": B, "nodeID": "of another"}]}
@@ -536,7 +536,7 @@ async def test_a_csinode_of_a_node_that_had_the_name_before_is_replaced():
 
 
 async def test_a_driver_waits_for_a_node_that_is_not_there_yet():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         await the.on.client().delete(NODE, ME)
         async with the.watcher() as watcher:
             plugin = the.make("a", Plugin(A))
@@ -551,7 +551,7 @@ async def test_a_driver_waits_for_a_node_that_is_not_there_yet():
 
 
 async def test_others_may_write_on_the_node_meanwhile():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         for number in range(5):
             the.make(f"s{number}", Plugin(f"d{number}.example.com", topology={f"k{number}": "v"}))
             changes = {"metadata": {"labels": {f"other{number}": "x"}, "annotations": {f"a{number}": "y"}}}
@@ -567,7 +567,7 @@ async def test_others_may_write_on_the_node_meanwhile():
 
 
 async def test_one_that_claims_a_name_and_never_answers_keeps_its_owner_from_nothing():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("hostile", Plugin(A, versions=("1.9",), behaviour={"NodeGetInfo": None}))
         await the.settle(1.0)
         the.make("owner", Plugin(A, node_id="1"))
@@ -582,7 +582,7 @@ async def test_one_that_claims_a_name_and_never_answers_keeps_its_owner_from_not
 
 
 async def test_two_of_one_name_that_come_at_once_do_not_mix_what_they_say():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         slow, fast = Plugin(A, node_id="slow", behaviour={"NodeGetInfo": 3.0}), Plugin(A, node_id="fast")
         the.make("a", slow)
         the.make("b", fast)
@@ -595,7 +595,7 @@ async def test_two_of_one_name_that_come_at_once_do_not_mix_what_they_say():
 
 
 async def test_hundreds_of_plugins_that_never_answer_keep_nobody_waiting():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         for number in range(200):
             method = ("GetInfo", "NodeGetInfo", "NotifyRegistrationStatus")[number % 3]
             the.make(f"{number:03}", Plugin(f"d{number}.example.com", behaviour={method: None}))
@@ -606,7 +606,7 @@ async def test_hundreds_of_plugins_that_never_answer_keep_nobody_waiting():
 
 
 async def test_connections_to_plugins_that_failed_are_not_kept():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         for number, fault in enumerate((None, Internal("no"), b"\xff")):
             for method in ("GetInfo", "NodeGetInfo"):
                 the.make(f"{number}{method}", Plugin(f"d{number}.{method}.e", behaviour={method: fault}))
@@ -619,7 +619,7 @@ async def test_connections_to_plugins_that_failed_are_not_kept():
 
 
 async def test_a_newcomer_whose_facts_cannot_be_written_leaves_those_of_who_has_the_name():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.make("first", Plugin(A, node_id="1"))
         await the.settle()
         second = the.make("second", Plugin(A, node_id="2", versions=("1.9",)))
@@ -642,7 +642,7 @@ class SlowWrites:
 
 
 async def test_one_that_goes_while_another_takes_its_name_over_takes_nothing_of_it_away():
-    async with plugin_world() as the, the.watcher(SlowWrites(the)) as watcher:
+    async with PluginWorld() as the, the.watcher(SlowWrites(the)) as watcher:
         the.make("first", Plugin(A, max_volumes=1))
         await the.settle(10.0)
         the.make("second", Plugin(A, max_volumes=2, versions=("1.1",)))
@@ -656,7 +656,7 @@ async def test_one_that_goes_while_another_takes_its_name_over_takes_nothing_of_
 
 
 async def test_a_driver_that_announced_itself_does_not_go_with_its_former_socket_at_the_fixed_path():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         the.put_driver(fixed(A), Plugin(A))
         await watcher.wait_for(A)
         the.make("a", Plugin(A))

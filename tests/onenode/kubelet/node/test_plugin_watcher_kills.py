@@ -12,7 +12,7 @@ import pytest
 from onenode.kubelet.node.csi_node_rules import NODE_ID_ANNOTATION
 from orlop.kube.api_errors import ConnectionBroken
 from orlop.kube.http.http_messages import HttpRequest
-from support.kubelet.plugin_worlds import Plugin, PluginWorld, plugin_world
+from support.kubelet.plugin_worlds import Plugin, PluginWorld
 
 A, B = "a.example.com", "b.example.com"
 MOST_WRITES = 12
@@ -65,7 +65,7 @@ async def assert_right(the: PluginWorld) -> None:
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(("number", "moment"), WRITES)
 async def test_a_watcher_that_was_killed_at_a_write_is_right_after_its_restart(number: int, moment: str):
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         server = Breaking(the, number, moment, for_good=True)
         async with the.watcher(server):
             await history(the)
@@ -79,7 +79,7 @@ async def test_a_watcher_that_was_killed_at_a_write_is_right_after_its_restart(n
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(("number", "moment"), WRITES)
 async def test_a_connection_that_broke_at_a_write_does_no_harm(number: int, moment: str):
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         server = Breaking(the, number, moment, for_good=False)
         async with the.watcher(server) as watcher:
             await history(the)
@@ -91,7 +91,7 @@ async def test_a_connection_that_broke_at_a_write_does_no_harm(number: int, mome
 
 @pytest.mark.virtual_time
 async def test_the_history_has_as_many_writes_as_are_broken():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         server = Breaking(the, 0, "never", for_good=False)
         async with the.watcher(server):
             await history(the)
@@ -102,7 +102,7 @@ async def test_the_history_has_as_many_writes_as_are_broken():
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_one_write_that_failed_is_repeated_and_no_plugin_hears_of_it(moment: str):
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         server = Breaking(the, 2, moment, for_good=False)
         async with the.watcher(server):
             await the.settle()

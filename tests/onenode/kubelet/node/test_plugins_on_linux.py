@@ -39,9 +39,9 @@ from orlop.kube.objects import ObjectName
 from support.api.api_servers import TestServer, api_server
 from support.host import kernel_rooms
 from support.kubelet.plugin_worlds import NODE_NAME, Plugin
-from support.kubelet.plugin_worlds import running as tasks_running
 from support.processes.orlop_process import Running, running
 from support.waiting import eventually, eventually_answered
+from support.worlds import running as tasks_running
 
 MOCK = "mock.example.com"
 

@@ -23,7 +23,7 @@ from orlop.kube.objects import ObjectName, uid
 from orlop.testing.kill_points import KillPoints, explore_kills
 from support.api.api_objects import config_map, container, secret
 from support.kubelet.joined_nodes import ALLOCATABLE, Node, node_with_driver
-from support.kubelet.volume_worlds import World, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
 
 pytestmark = pytest.mark.virtual_time
 Object = dict[str, Any]
@@ -38,7 +38,7 @@ async def make(node: Node, *volumes: Object, mounts: list[Object] | None = None,
     return await node.make(**body)
 
 
-def files(world: World, of: Object, kind: str, name: str) -> dict[str, bytes]:
+def files(world: VolumeWorld, of: Object, kind: str, name: str) -> dict[str, bytes]:
     payload = world.machine.payloads[folder(of, kind, name)]
     return {"/".join(names): file.content for names, file in payload.items()}
 
@@ -47,7 +47,7 @@ def folder(of: Object, kind: str, name: str) -> tuple[str, ...]:
     return ("pods", uid(of), "volumes", f"kubernetes.io~{kind}", name)
 
 
-async def failures(world: World) -> list[str]:
+async def failures(world: VolumeWorld) -> list[str]:
     return [event for event in await world.events() if event.startswith("FailedMount")]
 
 
@@ -351,12 +351,12 @@ VOLUMES: list[Object] = [
 ]
 
 
-async def live(world: World, points: KillPoints) -> None:
+async def live(world: VolumeWorld, points: KillPoints) -> None:
     """A kubelet's life: a pod has its volumes, and parts of them; it is deleted, and they go."""
     async with (
         world.manager(points, known=False),
         plain_volumes(
-            PlainVolumeSeams(world.seams, FakePlainVolumeHost(world.machine, points), ALLOCATABLE), world.runtime
+            PlainVolumeSeams(world.seams, FakePlainVolumeHost(world.machine, points), ALLOCATABLE), world.parts.runtime
         ) as plain,
     ):
         pods = (await world.client.list(POD)).items
@@ -369,7 +369,7 @@ async def live(world: World, points: KillPoints) -> None:
         await world.clock.sleep(200)  # as long as the longest delay: what is due is done by then
 
 
-def check(world: World) -> None:
+def check(world: VolumeWorld) -> None:
     assert world.left() == []
     assert world.machine.payloads == {}
 
@@ -377,9 +377,9 @@ def check(world: World) -> None:
 async def test_killed_at_any_effect_nothing_is_left_once_it_is_back():
     async with AsyncExitStack() as stack:
 
-        async def build() -> World:
+        async def build() -> VolumeWorld:
             await stack.aclose()  # the last world: all live on one clock, and each pass of it costs
-            world = await stack.enter_async_context(volume_world())
+            world = await stack.enter_async_context(VolumeWorld())
             await world.pod("p", *VOLUMES, automountServiceAccountToken=False)
             return world
 
@@ -389,7 +389,7 @@ async def test_killed_at_any_effect_nothing_is_left_once_it_is_back():
 
 
 async def test_host_paths_on_a_disk_that_hangs_leave_threads_for_everybody_else():
-    async with volume_world() as world, world.manager():
+    async with VolumeWorld() as world, world.manager():
         looked_at: list[object] = []
 
         async def hangs(work: Any) -> Any:
@@ -399,7 +399,7 @@ async def test_host_paths_on_a_disk_that_hangs_leave_threads_for_everybody_else(
         seams = PlainVolumeSeams(replace(world.seams, in_thread=hangs), FakePlainVolumeHost(world.machine), ALLOCATABLE)
         wanted = PlainVolume("h", PlainKind.HOST_PATH, {"path": "/mnt/dead"})
         pod = {"metadata": {"name": "p", "uid": "u"}}
-        references = ReferenceReader(seams.volumes.client, ALLOCATABLE, world.runtime)
+        references = ReferenceReader(seams.volumes.client, ALLOCATABLE, world.parts.runtime)
         set_ups = [VolumeSetUp(seams, references, world.clock) for _ in range(40)]
         waiting = [asyncio.ensure_future(one.set_up(pod, wanted)) for one in set_ups]
         await world.clock.sleep(1)

@@ -12,7 +12,7 @@ from orlop.kube.api_errors import NotFound
 from orlop.kube.client import DeleteOptions
 from orlop.kube.kinds import POD
 from orlop.kube.objects import ObjectName, is_being_deleted, uid
-from support.kubelet.running_pods import PodWorld, pod_world
+from support.kubelet.running_pods import PodWorld
 
 pytestmark = pytest.mark.virtual_time
 
@@ -27,7 +27,7 @@ NAMES = ("a", "b", "c")
 @pytest.mark.parametrize("seed", range(HISTORIES))
 async def test_what_runs_and_what_is_held_follows_from_the_pods_there_are(seed: int):
     random = Random(seed)
-    async with pod_world() as w, AsyncExitStack() as node:
+    async with PodWorld() as w, AsyncExitStack() as node:
         await node.enter_async_context(w.node())
         for _ in range(25):
             await one_thing(w, node, random)
@@ -36,8 +36,8 @@ async def test_what_runs_and_what_is_held_follows_from_the_pods_there_are(seed: 
         await w.settle(700)
         await check(w)
         for name in NAMES:
-            if await w.find(name) is not None:
-                await w.delete(name)
+            if await w.pod(name) is not None:
+                await w.delete_pod(name)
         await w.settle(100)
 
         assert w.containers.running() == []
@@ -50,7 +50,7 @@ async def one_thing(w: PodWorld, node: AsyncExitStack, random: Random) -> None:
     name = random.choice(NAMES)
     match random.choice(("make", "make", "make", "delete", "delete", "force", "restart", "volumes")):
         case "make":
-            if await w.find(name) is None:
+            if await w.pod(name) is None:
                 policy = random.choice(("Always", "OnFailure", "Never"))
                 grace = random.choice((1, 10, 30))
                 await w.make(random.choice(SCRIPTS), name, restartPolicy=policy, terminationGracePeriodSeconds=grace)

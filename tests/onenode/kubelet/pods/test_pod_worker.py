@@ -13,7 +13,7 @@ from orlop.kube.kinds import CONFIG_MAP, POD, SECRET
 from orlop.kube.objects import condition, is_being_deleted
 from orlop.testing.kill_points import KillPoints, explore_kills
 from support.api.api_objects import config_map, container, secret
-from support.kubelet.running_pods import NODE, PodWorld, pod_world
+from support.kubelet.running_pods import NODE, PodWorld
 
 pytestmark = pytest.mark.virtual_time
 
@@ -26,10 +26,10 @@ def sh(script: str, name: str = "main", **rest: Any) -> dict[str, Any]:
 
 
 async def test_a_pod_runs():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make()
         await w.settle()
-        found = await w.find()
+        found = await w.pod()
 
     assert found is not None
     status = found["status"]
@@ -44,7 +44,7 @@ async def test_a_pod_runs():
 
 
 async def test_a_pod_of_another_node_is_none_of_ours():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make(nodeName="elsewhere")
         await w.settle(60)
 
@@ -53,7 +53,7 @@ async def test_a_pod_of_another_node_is_none_of_ours():
 
 
 async def test_a_pod_waits_for_its_volumes():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         w.volumes.seconds = 30
         await w.make()
         await w.settle(20)
@@ -67,7 +67,7 @@ async def test_a_pod_waits_for_its_volumes():
 
 
 async def test_volumes_that_cannot_be_had_are_told_and_asked_for_again():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         w.volumes.trouble = "unmounted volumes=[v], unattached volumes=[], failed to process volumes=[v]: no"
         await w.make()
         await w.settle(5)
@@ -92,7 +92,7 @@ def told_trouble() -> str:
     ],
 )
 async def test_a_pod_that_has_ended_says_how(policy: str, script: str, phase: str, reason: str):
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         made = await w.make(script, restartPolicy=policy)
         await w.settle(5)
         status = await w.main_status()
@@ -104,7 +104,7 @@ async def test_a_pod_that_has_ended_says_how(policy: str, script: str, phase: st
 
 
 async def test_a_container_that_fails_is_restarted_ever_later():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("exit 1", restartPolicy="OnFailure")
         counts = []
         for _ in range(4):
@@ -124,7 +124,7 @@ async def test_a_container_that_fails_is_restarted_ever_later():
 
 async def test_the_back_off_of_a_crash_counts_from_the_end_of_the_container_and_not_from_its_start():
     """One that runs for longer than its back-off before it crashes would otherwise be restarted without any pause."""
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("sleep 15; exit 1")
         await w.settle(32)  # both attempts without a pause have ended
         ended = await w.main_status()
@@ -138,7 +138,7 @@ async def test_the_back_off_of_a_crash_counts_from_the_end_of_the_container_and_
 
 
 async def test_a_container_that_is_restarted_does_not_bring_its_init_containers_back():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("exit 1", initContainers=[sh("exit 0", "init")])
         await w.settle(60)
         names = [one.split("/")[1] for one in w.containers.began]
@@ -147,7 +147,7 @@ async def test_a_container_that_is_restarted_does_not_bring_its_init_containers_
 
 
 async def test_always_also_restarts_what_succeeded():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("sleep 1; exit 0")
         await w.settle(5)
 
@@ -156,7 +156,7 @@ async def test_always_also_restarts_what_succeeded():
 
 
 async def test_init_containers_run_one_after_the_other_before_all_others():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         init = [sh("sleep 10", "first"), sh("sleep 10", "second")]
         await w.make(initContainers=init, containers=[sh("sleep 1000", "a"), sh("sleep 1000", "b")])
         await w.settle(5)
@@ -176,7 +176,7 @@ async def test_init_containers_run_one_after_the_other_before_all_others():
 
 
 async def test_a_failed_init_container_fails_a_pod_that_is_never_restarted():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make(initContainers=[sh("exit 2", "init")], restartPolicy="Never")
         await w.settle(60)
 
@@ -185,7 +185,7 @@ async def test_a_failed_init_container_fails_a_pod_that_is_never_restarted():
 
 
 async def test_a_container_without_a_command_is_told_to_have_one():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make(containers=[container("main")])
         await w.settle(60)
         waiting = (await w.main_status())["state"]["waiting"]
@@ -198,7 +198,7 @@ async def test_a_container_without_a_command_is_told_to_have_one():
 
 
 async def test_an_unknown_program_is_a_start_error():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make(containers=[container("main", command=["nonsense"])], restartPolicy="Never")
         await w.settle(5)
         ended = (await w.main_status())["state"]["terminated"]
@@ -209,7 +209,7 @@ async def test_an_unknown_program_is_a_start_error():
 
 
 async def test_what_is_not_done_is_told_once():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         probe = {"exec": {"command": ["true"]}}
         await w.make(containers=[sh("exit 1", livenessProbe=probe)])
         await w.settle(1000)
@@ -222,7 +222,7 @@ async def test_what_is_not_done_is_told_once():
 
 
 async def test_the_environment_comes_from_config_maps_and_secrets_when_they_are_there():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         env = [
             {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
             {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
@@ -254,14 +254,14 @@ async def test_the_environment_comes_from_config_maps_and_secrets_when_they_are_
 
 
 async def test_a_deleted_pod_goes_when_its_containers_have_ended():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("trap 'exit 5' TERM; sleep 100000")
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await w.settle()
         told = await w.events()
 
-        assert await w.find() is None
+        assert await w.pod() is None
         assert w.containers.running() == []
         assert w.volumes.held == set()
         assert w.containers.logs == {}
@@ -269,37 +269,37 @@ async def test_a_deleted_pod_goes_when_its_containers_have_ended():
 
 
 async def test_a_container_that_does_not_listen_has_its_grace_period():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("trap '' TERM; sleep 100000", terminationGracePeriodSeconds=20)
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await w.settle(19)
-        still = await w.find()
+        still = await w.pod()
         await w.settle(3)
 
         assert still is not None
         assert is_being_deleted(still)
-        assert await w.find() is None
+        assert await w.pod() is None
         assert w.containers.all[0].code == 137
 
 
 async def test_a_grace_period_can_be_shortened():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("trap '' TERM; sleep 100000", terminationGracePeriodSeconds=1000)
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await w.settle(5)
-        await w.delete(grace=2)
+        await w.delete_pod(grace=2)
         await w.settle(3)
 
-        assert await w.find() is None
+        assert await w.pod() is None
 
 
 async def test_a_pod_whose_object_was_removed_by_force_is_ended_all_the_same():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         await w.make("trap '' TERM; sleep 100000", terminationGracePeriodSeconds=5)
         await w.settle()
-        await w.delete(grace=0)
+        await w.delete_pod(grace=0)
         await w.settle(10)
 
         assert w.containers.running() == []
@@ -307,10 +307,10 @@ async def test_a_pod_whose_object_was_removed_by_force_is_ended_all_the_same():
 
 
 async def test_a_second_pod_of_the_name_begins_while_the_first_is_ending():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         first = await w.make("trap '' TERM; sleep 100000", terminationGracePeriodSeconds=30)
         await w.settle()
-        await w.delete(grace=0)
+        await w.delete_pod(grace=0)
         second = await w.make()
         await w.settle(10)
         both = {one.wanted.pod_uid for one in w.containers.running()}
@@ -322,22 +322,22 @@ async def test_a_second_pod_of_the_name_begins_while_the_first_is_ending():
 
 
 async def test_a_pod_that_is_deleted_while_its_container_does_not_come_up_goes():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         w.containers.start_seconds = 1_000_000
         made = await w.make()
         await w.settle(5)
         held = made["metadata"]["uid"] in w.volumes.held
-        await w.delete()
+        await w.delete_pod()
         await w.settle(5)
 
         assert held
-        assert await w.find() is None
+        assert await w.pod() is None
         assert w.containers.began == []
         assert made["metadata"]["uid"] not in w.volumes.held
 
 
 async def test_a_container_that_is_slow_to_come_up_runs():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         w.containers.start_seconds = 30
         await w.make()
         await w.settle(20)
@@ -348,14 +348,14 @@ async def test_a_container_that_is_slow_to_come_up_runs():
 
 
 async def test_a_pod_that_is_deleted_while_it_waits_for_volumes_goes():
-    async with pod_world() as w, w.node():
+    async with PodWorld() as w, w.node():
         w.volumes.seconds = 50
         await w.make()
         await w.settle(10)
-        await w.delete()
+        await w.delete_pod()
         await w.settle(100)
 
-        assert await w.find() is None
+        assert await w.pod() is None
         assert w.containers.began == []
 
 
@@ -363,7 +363,7 @@ async def test_a_pod_that_is_deleted_while_it_waits_for_volumes_goes():
 
 
 async def test_after_a_restart_of_ours_pods_begin_again_as_after_a_reboot():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             await w.make()
             await w.settle()
@@ -381,7 +381,7 @@ async def test_after_a_restart_of_ours_pods_begin_again_as_after_a_reboot():
 
 
 async def test_after_a_restart_of_ours_a_pod_that_is_never_restarted_has_failed():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             await w.make(restartPolicy="Never")
             await w.settle()
@@ -398,7 +398,7 @@ async def test_after_a_restart_of_ours_a_pod_that_is_never_restarted_has_failed(
 
 async def test_after_a_restart_of_ours_init_containers_run_once_more_before_the_others():
     """Nothing of the pod is left but its volumes, as after a reboot: what init containers prepare may be gone."""
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             await w.make(initContainers=[sh("exit 0", "first"), sh("exit 0", "second")])
             await w.settle()
@@ -423,7 +423,7 @@ async def test_after_a_restart_of_ours_init_containers_run_once_more_before_the_
 async def test_after_a_restart_of_ours_no_init_container_of_a_pod_that_is_never_restarted_runs_again(
     init: list[tuple[str, str]], main: str, began: list[str]
 ):
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             await w.make(main, restartPolicy="Never", initContainers=[sh(*one) for one in init])
             await w.settle()
@@ -436,7 +436,7 @@ async def test_after_a_restart_of_ours_no_init_container_of_a_pod_that_is_never_
 
 
 async def test_after_a_restart_of_ours_a_pod_that_never_got_past_its_init_containers_goes_on_with_the_next():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             w.containers.start_seconds = 10.0
             await w.make("exit 0", restartPolicy="Never", initContainers=[sh("exit 0", "a"), sh("exit 0", "b")])
@@ -451,7 +451,7 @@ async def test_after_a_restart_of_ours_a_pod_that_never_got_past_its_init_contai
 
 
 async def test_after_a_restart_of_ours_what_succeeded_is_not_run_again_where_only_failures_are():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             both = [sh("exit 0", "done"), sh("sleep 1000", "lost")]
             await w.make(restartPolicy="OnFailure", initContainers=[sh("exit 0", "init")], containers=both)
@@ -464,10 +464,10 @@ async def test_after_a_restart_of_ours_what_succeeded_is_not_run_again_where_onl
 
 
 async def test_a_pod_of_which_nothing_starts_after_a_restart_of_ours_is_not_told_of_images_again():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         for _ in range(2):
             async with w.node():
-                if await w.find() is None:
+                if await w.pod() is None:
                     await w.make(restartPolicy="Never")
                 await w.settle()
         told = [reason for reason, _ in await w.events()]
@@ -476,7 +476,7 @@ async def test_a_pod_of_which_nothing_starts_after_a_restart_of_ours_is_not_told
 
 
 async def test_after_a_restart_of_ours_what_has_finished_stays_finished():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             await w.make("exit 0", restartPolicy="Never", initContainers=[sh("exit 0", "init")])
             await w.settle()
@@ -489,14 +489,14 @@ async def test_after_a_restart_of_ours_what_has_finished_stays_finished():
 
 
 async def test_many_pods_run_and_go():
-    async with pod_world() as w, w.node() as manager:
+    async with PodWorld() as w, w.node() as manager:
         for number in range(50):
             await w.make(name=f"p-{number}")
         await w.settle(5)
         found = await w.client.list(POD, Selection(fields=f"spec.nodeName={NODE}"))
         phases = {one["status"]["phase"] for one in found.items}
         for number in range(50):
-            await w.delete(f"p-{number}")
+            await w.delete_pod(f"p-{number}")
         await w.settle(5)
         left = await w.client.list(POD)
 
@@ -511,15 +511,15 @@ async def test_a_pod_killed_anywhere_in_its_life_ends_with_nothing_left():
 
     async def run(w: PodWorld, points: KillPoints) -> None:
         async with w.node(points):
-            if await w.find() is None and not w.containers.began:
+            if await w.pod() is None and not w.containers.began:
                 await w.make("sleep 3; exit 1", initContainers=[sh("sleep 1", "init")])
             await w.settle(30)
-            if await w.find() is not None:
-                await w.delete()
+            if await w.pod() is not None:
+                await w.delete_pod()
             await w.settle(60)
 
     async def check(w: PodWorld) -> None:
-        assert await w.find() is None
+        assert await w.pod() is None
         assert w.containers.running() == []
         assert w.volumes.held == set()
         assert w.containers.logs == {}
@@ -528,7 +528,7 @@ async def test_a_pod_killed_anywhere_in_its_life_ends_with_nothing_left():
 
         async def build() -> PodWorld:
             await stack.aclose()  # the last world: all live on one clock, and each pass of it costs
-            return await stack.enter_async_context(pod_world())
+            return await stack.enter_async_context(PodWorld())
 
         explored = await explore_kills(build, run, check, deaths=2 if os.environ.get("ORLOP_SOAK") else 1)
 

@@ -14,7 +14,7 @@ from onenode.kubelet.volumes.volume_manager import VolumesNotMounted
 from orlop.kube.kinds import SECRET
 from orlop.kube.objects import uid
 from support.api.api_objects import named
-from support.kubelet.volume_worlds import World, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
 
 pytestmark = pytest.mark.virtual_time
 ROOT = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices"
@@ -24,14 +24,14 @@ def failing(method: str, code: str, times: int = 1) -> dict[str, Any]:
     return {method: [{"times": times, "error": {"code": code, "message": "boom"}}]}
 
 
-async def block_world(world: World, *, driver: dict[str, Any] | None = None, **spec: Any) -> Any:
+async def block_world(world: VolumeWorld, *, driver: dict[str, Any] | None = None, **spec: Any) -> Any:
     await world.csi_driver(attachRequired=False, **(driver or {}))
     await world.bound_claim(volumeMode="Block", **spec)
     return await world.device_pod()
 
 
 async def test_a_device_is_staged_published_mounted_linked_and_held_and_all_of_it_goes_again():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world, driver={"podInfoOnMount": True})
         pod_uid, machine = uid(pod), world.machine
         async with world.manager() as volumes:
@@ -59,7 +59,7 @@ async def test_a_device_is_staged_published_mounted_linked_and_held_and_all_of_i
 
 
 async def test_a_driver_is_asked_for_a_device_with_kubelets_paths_and_no_file_system():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(
             world,
             driver={"podInfoOnMount": True, "tokenRequests": [{"audience": "a"}]},
@@ -79,7 +79,7 @@ async def test_a_driver_is_asked_for_a_device_with_kubelets_paths_and_no_file_sy
 
 
 async def test_a_driver_that_does_not_stage_is_told_the_staging_path_all_the_same_and_nothing_is_made_there():
-    async with volume_world(node=[]) as world:
+    async with VolumeWorld(node=[]) as world:
         pod = await block_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -108,7 +108,7 @@ NOTHING = 'MapVolume.EvalHostSymlinks failed for volume "pv1" : lstat {path}: no
     ],
 )
 async def test_what_is_no_device_is_noticed_told_and_taken_back(what: str, told: str):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         world.targets.blocks, world.targets.makes = what, what != "nothing"
         async with world.manager() as volumes:
@@ -126,7 +126,7 @@ async def test_what_is_no_device_is_noticed_told_and_taken_back(what: str, told:
 
 @pytest.mark.parametrize(("code", "asked"), [("UNAVAILABLE", 1), ("INTERNAL", 0)])
 async def test_the_code_of_an_error_decides_whether_a_publish_is_undone(code: str, asked: int):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         world.play(failing("NodePublishVolume", code, times=100))
         async with world.manager() as volumes:
@@ -143,7 +143,7 @@ async def test_the_code_of_an_error_decides_whether_a_publish_is_undone(code: st
 
 
 async def test_what_was_made_for_a_staging_that_failed_for_good_goes_at_once():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         world.play(failing("NodeStageVolume", "INTERNAL", times=100))
         async with world.manager() as volumes:
@@ -158,7 +158,7 @@ async def test_what_was_made_for_a_staging_that_failed_for_good_goes_at_once():
 
 
 async def test_a_driver_that_is_not_registered_is_told_in_kubelets_words_and_leaves_nothing():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         world.deregister()
         async with world.manager() as volumes:
@@ -177,7 +177,7 @@ async def test_a_driver_that_is_not_registered_is_told_in_kubelets_words_and_lea
 
 async def test_a_device_of_another_node_is_told_as_kubelet_does_it():
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world, nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
         async with world.manager() as volumes:
             volumes.want(pod)
@@ -189,7 +189,7 @@ async def test_a_device_of_another_node_is_told_as_kubelet_does_it():
 
 
 async def test_two_pods_have_one_device_each_holds_it_and_it_is_unstaged_after_the_last():
-    async with volume_world(node=["STAGE_UNSTAGE_VOLUME", "SINGLE_NODE_MULTI_WRITER"]) as world:
+    async with VolumeWorld(node=["STAGE_UNSTAGE_VOLUME", "SINGLE_NODE_MULTI_WRITER"]) as world:
         pod = await block_world(world)
         other = await world.device_pod("q")
         async with world.manager() as volumes:
@@ -210,7 +210,7 @@ async def test_two_pods_have_one_device_each_holds_it_and_it_is_unstaged_after_t
 
 
 async def test_a_device_for_one_pod_alone_is_refused_to_a_second():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world, accessModes=["ReadWriteOncePod"])
         other = await world.device_pod("q")
         async with world.manager() as volumes:
@@ -225,7 +225,7 @@ async def test_a_device_for_one_pod_alone_is_refused_to_a_second():
 
 
 async def test_a_loop_device_that_is_in_use_keeps_the_volume():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -242,7 +242,7 @@ async def test_a_loop_device_that_is_in_use_keeps_the_volume():
 
 
 async def test_success_of_an_unpublish_that_leaves_the_device_is_not_believed():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         world.targets.unmounts = False
         async with world.manager() as volumes:
@@ -260,7 +260,7 @@ async def test_success_of_an_unpublish_that_leaves_the_device_is_not_believed():
 
 
 async def test_a_kubelet_that_comes_back_finds_the_loop_device_and_uses_it_again():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -278,7 +278,7 @@ async def test_a_kubelet_that_comes_back_finds_the_loop_device_and_uses_it_again
 
 
 async def test_another_device_after_a_restart_takes_the_place_of_the_one_that_is_held():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         published = volume_paths.block_publish("pv1", uid(pod))
         async with world.manager() as volumes:
@@ -294,7 +294,7 @@ async def test_another_device_after_a_restart_takes_the_place_of_the_one_that_is
 
 
 async def test_a_pod_that_is_gone_after_a_reboot_is_unpublished_and_its_volume_unstaged():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -307,7 +307,7 @@ async def test_a_pod_that_is_gone_after_a_reboot_is_unpublished_and_its_volume_u
 
 
 async def test_a_file_that_is_gone_keeps_the_pod_until_it_is_back():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         file = volume_paths.data_file(volume_paths.block_data("pv1"))
         async with world.manager() as volumes:
@@ -324,7 +324,7 @@ async def test_a_file_that_is_gone_keeps_the_pod_until_it_is_back():
 
 
 async def test_a_device_that_our_books_have_lost_keeps_its_staging():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         lost = (*volume_paths.block_devices("pv1"), "lost")
         async with world.manager() as volumes:
@@ -342,7 +342,7 @@ async def test_a_device_that_our_books_have_lost_keeps_its_staging():
 
 
 async def test_files_that_a_driver_left_in_the_staging_path_are_not_erased():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         staging = volume_paths.block_staging("pv1")
         async with world.manager() as volumes:
@@ -358,7 +358,7 @@ async def test_files_that_a_driver_left_in_the_staging_path_are_not_erased():
 
 @pytest.mark.parametrize("name", ["staging", "publish"])
 async def test_a_volume_cannot_have_the_name_of_one_of_kubelets_own_folders(name: str):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim(volumeMode="Block", pv=name)
         pod = await world.device_pod()
@@ -369,7 +369,7 @@ async def test_a_volume_cannot_have_the_name_of_one_of_kubelets_own_folders(name
 
 
 async def test_a_volume_that_is_mounted_cannot_be_a_device_and_the_other_way_round():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim(volumeMode="Block")
         pod = await world.claimed_pod()
@@ -380,7 +380,7 @@ async def test_a_volume_that_is_mounted_cannot_be_a_device_and_the_other_way_rou
 
 async def test_secrets_reach_the_driver_of_a_device_and_a_missing_one_is_told():
     stage, publish = ({"namespace": "default", "name": name} for name in ("stage", "publish"))
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.client.create(SECRET, named("stage", stringData={"key": "canary-stage"}), namespace="default")
         pod = await block_world(world, csi={"nodeStageSecretRef": stage, "nodePublishSecretRef": publish})
         async with world.manager() as volumes:
@@ -401,7 +401,7 @@ async def test_secrets_reach_the_driver_of_a_device_and_a_missing_one_is_told():
 
 async def test_a_mount_below_the_staging_path_of_a_device_keeps_all_of_the_volume():
     """A driver that says success of an unstage and leaves its mount is asked again: its file stays until then."""
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -421,7 +421,7 @@ async def test_a_mount_below_the_staging_path_of_a_device_keeps_all_of_the_volum
 
 
 async def test_a_link_that_nobody_knows_goes_with_its_folders():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False)
         link = volume_paths.pod_device_link("u9", "pv9")
         world.machine.kubelet_makes(link[:-1])
@@ -433,7 +433,7 @@ async def test_a_link_that_nobody_knows_goes_with_its_folders():
 
 
 async def test_a_machine_without_a_free_loop_device_is_told_and_tried_again():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await block_world(world)
         world.machine.faults.fail("hold_device", errno.ENOSPC)
         async with world.manager() as volumes:

@@ -21,7 +21,7 @@ from orlop.kube.objects import uid
 from support.host.block_devices import SIZE, block_device, loops_about, publish_device, unpublish_device
 from support.host.kernel_rooms import mount_points_of, mount_room, run
 from support.kubelet.machine_pods import Kubelet, kubelet_in
-from support.kubelet.volume_worlds import World, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
 from support.waiting import eventually
 
 
@@ -60,8 +60,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @asynccontextmanager
-async def device_world(machine: Machine, **source: Any) -> AsyncIterator[tuple[World, LinuxVolumeHost, Any]]:
-    async with volume_world(SystemClock()) as world:
+async def device_world(machine: Machine, **source: Any) -> AsyncIterator[tuple[VolumeWorld, LinuxVolumeHost, Any]]:
+    async with VolumeWorld(SystemClock()) as world:
         world.targets = machine  # type: ignore[assignment]
         world.play({})
         await world.csi_driver(attachRequired=False)

@@ -10,7 +10,7 @@ from onenode.kubelet.volumes.volume_manager import VolumesNotMounted
 from orlop.kube.kinds import EVENT, PERSISTENT_VOLUME_CLAIM
 from orlop.kube.objects import uid
 from support.api.api_objects import claim
-from support.kubelet.volume_worlds import World, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
 
 pytestmark = pytest.mark.virtual_time
 INLINE_DRIVER: dict[str, Any] = {"attachRequired": False, "volumeLifecycleModes": ["Ephemeral", "Persistent"]}
@@ -20,13 +20,13 @@ def failing(method: str, *messages: str) -> dict[str, Any]:
     return {method: [{"times": 1, "error": {"code": "INTERNAL", "message": message}} for message in messages]}
 
 
-async def inline_pod(world: World) -> Any:
+async def inline_pod(world: VolumeWorld) -> Any:
     await world.csi_driver(**INLINE_DRIVER, podInfoOnMount=True)
     return await world.inline_pod()
 
 
 async def test_of_a_claim_that_is_not_bound_the_pod_is_told_that_nothing_here_binds_it():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.client.create(PERSISTENT_VOLUME_CLAIM, claim("c"), namespace="default")
         pod = await world.claimed_pod()
         async with world.manager() as volumes:
@@ -40,7 +40,7 @@ async def test_of_a_claim_that_is_not_bound_the_pod_is_told_that_nothing_here_bi
 
 
 async def test_of_a_claim_that_is_not_there_nobody_is_told_to_bind_it():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await world.claimed_pod()
         async with world.manager() as volumes:
             with pytest.raises(VolumesNotMounted):
@@ -55,12 +55,12 @@ UNMOUNT_TOLD = (
 )
 
 
-def failed_lines(world: World) -> list[dict[str, Any]]:
+def failed_lines(world: VolumeWorld) -> list[dict[str, Any]]:
     return [dict(entry.fields) for entry in world.log if entry.message == "volume operation failed"]
 
 
 async def test_an_unmount_that_fails_is_told_to_the_pod_once_for_each_reason():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_pod(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -72,7 +72,7 @@ async def test_an_unmount_that_fails_is_told_to_the_pod_once_for_each_reason():
 
 
 async def test_an_unmount_that_fails_is_told_also_when_the_pod_was_never_wanted_in_this_life():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_pod(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -85,7 +85,7 @@ async def test_an_unmount_that_fails_is_told_also_when_the_pod_was_never_wanted_
 
 
 async def test_the_log_names_the_pod_and_its_volume_and_says_the_same_reason_once():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_pod(world)
         world.play(failing("NodePublishVolume", *["boom"] * 4))
         async with world.manager() as volumes:
@@ -98,7 +98,7 @@ async def test_the_log_names_the_pod_and_its_volume_and_says_the_same_reason_onc
 
 
 async def test_the_log_says_a_reason_anew_when_another_pod_has_it_or_it_went_away_meanwhile():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod, other = await inline_pod(world), await world.inline_pod("other")
         async with world.manager() as volumes:
             for each in (pod, other, pod):
@@ -110,7 +110,7 @@ async def test_the_log_says_a_reason_anew_when_another_pod_has_it_or_it_went_awa
 
 
 async def test_a_pod_that_cannot_end_because_a_file_is_gone_is_told_so_once():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_pod(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)

@@ -25,7 +25,8 @@ from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, SECRET, STORAGE_CLASS
 from orlop.kube.objects import ObjectName, uid
 from support.api.api_objects import named, storage_class
-from support.kubelet.volume_worlds import World, of, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
+from support.worlds import object_name
 
 EXPAND = "NodeExpandVolume"
 ABLE = ["STAGE_UNSTAGE_VOLUME", "EXPAND_VOLUME"]
@@ -36,22 +37,22 @@ TOLD = 'FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for v
 class Growing:
     """A claim whose volume grows, as a resizer does it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: VolumeWorld) -> None:
         self.world = world
 
     async def volume(self, size: str = "2Gi") -> None:
         patch = MergePatch({"spec": {"capacity": {"storage": size}}})
-        await self.world.client.patch(PERSISTENT_VOLUME, of(PERSISTENT_VOLUME, "pv1"), patch)
+        await self.world.client.patch(PERSISTENT_VOLUME, object_name(PERSISTENT_VOLUME, "pv1"), patch)
 
     async def request(self, size: str = "2Gi") -> None:
         await self.world.client.create(STORAGE_CLASS, storage_class("none", allowVolumeExpansion=True))
         patch = MergePatch({"spec": {"resources": {"requests": {"storage": size}}}})
-        await self.world.client.patch(PERSISTENT_VOLUME_CLAIM, of(PERSISTENT_VOLUME_CLAIM, "c"), patch)
+        await self.world.client.patch(PERSISTENT_VOLUME_CLAIM, object_name(PERSISTENT_VOLUME_CLAIM, "c"), patch)
 
     async def claim(self, **status: Any) -> None:
         patch = MergePatch({"status": status})
         await self.world.client.patch(
-            PERSISTENT_VOLUME_CLAIM, of(PERSISTENT_VOLUME_CLAIM, "c"), patch, subresource="status"
+            PERSISTENT_VOLUME_CLAIM, object_name(PERSISTENT_VOLUME_CLAIM, "c"), patch, subresource="status"
         )
 
     async def pending(self, size: str = "2Gi", status: str = "NodeResizePending") -> None:
@@ -63,7 +64,7 @@ class Growing:
         )
 
     async def status(self) -> dict[str, Any]:
-        found = await self.world.client.get(PERSISTENT_VOLUME_CLAIM, of(PERSISTENT_VOLUME_CLAIM, "c"))
+        found = await self.world.client.get(PERSISTENT_VOLUME_CLAIM, object_name(PERSISTENT_VOLUME_CLAIM, "c"))
         return found["status"]
 
     async def conditions(self) -> dict[str, str]:
@@ -76,9 +77,9 @@ class Growing:
 @asynccontextmanager
 async def growing(
     *, block: bool = False, able: bool = True, read_only: bool = False, **spec: Any
-) -> AsyncIterator[tuple[World, Growing, Any]]:
+) -> AsyncIterator[tuple[VolumeWorld, Growing, Any]]:
     node = ABLE if able else ABLE[:1]
-    async with volume_world(node=node) as world:
+    async with VolumeWorld(node=node) as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim(volumeMode="Block" if block else "Filesystem", **spec)
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": read_only}}
@@ -114,7 +115,7 @@ async def test_a_volume_in_use_grows_and_its_claim_and_people_are_told(*, block:
             "conditions": [{"type": "Other", "status": "True"}],
         }
         await world.clock.sleep(10)
-        await world.recorder.drain(10)
+        await world.parts.events.drain(10)
         assert [told for told in await world.events() if "SuccessfulMount" not in told] == [TOLD, TOLD]
         assert len(world.requests(EXPAND)) == 1
 
@@ -290,7 +291,7 @@ async def test_an_error_at_the_end_of_a_mount_keeps_the_pod_waiting_and_is_undon
         assert not volumes.volumes_of(pod).is_ready
         await volumes.wait_unmounted(uid(pod))
         await world.clock.sleep(5)
-        await world.recorder.drain(10)
+        await world.parts.events.drain(10)
 
         assert "NodeUnpublishVolume" in world.calls()
         assert world.left() == []
@@ -306,7 +307,7 @@ async def test_a_driver_that_cannot_expand_is_an_error_only_where_somebody_waits
         await grows.pending("3Gi")
         volumes.want(pod)
         await world.clock.sleep(1)
-        await world.recorder.drain(10)
+        await world.parts.events.drain(10)
 
         assert (await world.events())[0] == (
             'VolumeResizeFailed: NodeExpandVolume.NodeExpandVolume failed for volume "pv1" : NodeExpand is not '
@@ -322,7 +323,7 @@ async def test_what_is_used_read_only_does_not_grow_and_people_are_told():
         await grows.volume("3Gi")
         volumes.want(pod)
         await world.clock.sleep(60)
-        await world.recorder.drain(10)
+        await world.parts.events.drain(10)
 
         told = (
             'FileSystemResizeFailed: MountVolume.NodeExpandVolume failed for volume "pv1" requested read-only file '
@@ -363,7 +364,7 @@ async def test_the_secret_for_growing_reaches_the_driver_and_a_missing_one_is_to
         await world.clock.sleep(0.2)
         await world.client.create(SECRET, named("grow", stringData={"k": "canary"}), namespace="default")
         await world.clock.sleep(5)
-        await world.recorder.drain(10)
+        await world.parts.events.drain(10)
 
         assert [dict(request.secrets) for request in world.requests(EXPAND)] == [{"k": "canary"}]
         told = await world.events()

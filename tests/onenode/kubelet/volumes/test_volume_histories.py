@@ -16,7 +16,8 @@ from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, SECRET
 from orlop.kube.objects import uid
 from support.api.api_objects import claim, named
-from support.kubelet.volume_worlds import DRIVER, World, in_thread, of, volume_world
+from support.kubelet.volume_worlds import DRIVER, VolumeWorld, in_thread
+from support.worlds import object_name
 
 pytestmark = pytest.mark.virtual_time
 INLINE_DRIVER: dict[str, Any] = {"attachRequired": False, "volumeLifecycleModes": ["Ephemeral", "Persistent"]}
@@ -26,12 +27,12 @@ def failing(method: str, code: str, times: int = 1, **options: Any) -> dict[str,
     return {method: [{"times": times, "error": {"code": code, "message": "boom"}, **options}]}
 
 
-async def inline_world(world: World) -> Any:
+async def inline_world(world: VolumeWorld) -> Any:
     await world.csi_driver(**INLINE_DRIVER, podInfoOnMount=True)
     return await world.inline_pod()
 
 
-async def persistent_world(world: World, **spec: Any) -> Any:
+async def persistent_world(world: VolumeWorld, **spec: Any) -> Any:
     await world.csi_driver(**INLINE_DRIVER)
     await world.bound_claim(**spec)
     return await world.claimed_pod()
@@ -39,7 +40,7 @@ async def persistent_world(world: World, **spec: Any) -> Any:
 
 @pytest.mark.parametrize(("code", "asked", "is_kept"), [("UNAVAILABLE", 1, True), ("INTERNAL", 0, False)])
 async def test_the_code_of_an_error_decides_whether_a_publish_is_undone(code: str, asked: int, *, is_kept: bool):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.play(failing("NodePublishVolume", code, times=100))
         async with world.manager() as volumes:
@@ -56,7 +57,7 @@ async def test_the_code_of_an_error_decides_whether_a_publish_is_undone(code: st
 
 
 async def test_a_failure_is_told_in_kubelets_words():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.play(failing("NodePublishVolume", "INTERNAL"))
         async with world.manager() as volumes:
@@ -68,7 +69,7 @@ async def test_a_failure_is_told_in_kubelets_words():
 
 
 async def test_a_failure_of_staging_is_told_as_such_and_what_was_made_for_it_goes():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await persistent_world(world)
         world.play(failing("NodeStageVolume", "INTERNAL", times=100))
         async with world.manager() as volumes:
@@ -82,7 +83,7 @@ async def test_a_failure_of_staging_is_told_as_such_and_what_was_made_for_it_goe
 
 
 async def test_gaps_between_tries_double_and_an_unmount_does_not_wait_for_them():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.play(failing("NodePublishVolume", "UNAVAILABLE", times=100))
         async with world.manager() as volumes:
@@ -98,7 +99,7 @@ async def test_gaps_between_tries_double_and_an_unmount_does_not_wait_for_them()
 
 
 async def test_what_was_staged_is_unstaged_though_it_was_never_published():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await persistent_world(world)
         world.play(failing("NodePublishVolume", "INTERNAL", times=100))
         async with world.manager() as volumes:
@@ -113,7 +114,7 @@ async def test_what_was_staged_is_unstaged_though_it_was_never_published():
 
 
 async def test_a_claim_that_is_not_bound_is_told_within_a_second_and_used_once_it_is():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(**INLINE_DRIVER)
         await world.client.create(PERSISTENT_VOLUME_CLAIM, claim("c"), namespace="default")
         pod = await world.claimed_pod()
@@ -132,12 +133,12 @@ async def test_a_claim_that_is_not_bound_is_told_within_a_second_and_used_once_i
 
 
 async def test_a_claim_that_was_read_before_the_pod_was_last_told_does_not_count():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(**INLINE_DRIVER)
         await world.bound_claim()
         await world.client.patch(
             PERSISTENT_VOLUME_CLAIM,
-            of(PERSISTENT_VOLUME_CLAIM, "c"),
+            object_name(PERSISTENT_VOLUME_CLAIM, "c"),
             MergePatch({"status": {"phase": "Pending"}}),
             subresource="status",
         )
@@ -156,7 +157,7 @@ async def test_a_claim_that_was_read_before_the_pod_was_last_told_does_not_count
 
 
 async def test_waiting_too_long_is_no_event():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.play({"NodePublishVolume": [{"hang": True}]})
         async with world.manager() as volumes:
@@ -169,7 +170,7 @@ async def test_waiting_too_long_is_no_event():
 
 
 async def test_a_driver_that_never_answers_harms_no_other():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         handle = {"volumeContext": {"csi.storage.k8s.io/pod.name": "stuck"}}
         world.play({"NodePublishVolume": [{"hang": True, "times": 100, "when": handle}]})
@@ -192,7 +193,7 @@ async def test_a_driver_that_never_answers_harms_no_other():
 
 
 async def test_success_with_nothing_at_the_target_is_not_believed():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.targets.makes = False
         async with world.manager() as volumes:
@@ -209,7 +210,7 @@ async def test_success_with_nothing_at_the_target_is_not_believed():
 
 
 async def test_success_with_a_plain_folder_is_believed_and_told():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.targets.mounts = False
         async with world.manager() as volumes:
@@ -222,7 +223,7 @@ async def test_success_with_a_plain_folder_is_believed_and_told():
 
 
 async def test_success_of_an_unpublish_that_leaves_the_mount_removes_nothing_and_the_pod_does_not_finish():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.targets.unmounts = False
         async with world.manager() as volumes:
@@ -241,7 +242,7 @@ async def test_success_of_an_unpublish_that_leaves_the_mount_removes_nothing_and
 
 async def test_a_target_that_is_not_empty_keeps_its_file_and_its_driver_is_asked_again():
     """Without vol_data.json nobody could ask the driver any more."""
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -262,7 +263,7 @@ async def test_a_target_that_is_not_empty_keeps_its_file_and_its_driver_is_asked
 
 
 async def test_a_mount_that_nothing_says_anything_about_is_left_alone_and_keeps_its_pod():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         target = volume_paths.mount_target("u9", "v9")
         world.machine.kubelet_makes(target)
         world.machine.mount_something_else(target)
@@ -283,7 +284,7 @@ SLOW_PUBLISH: dict[str, Any] = {"NodePublishVolume": [{"times": 1, "delay": "10s
 
 
 async def test_a_pod_does_not_end_before_the_publish_that_is_under_way_and_its_unpublish():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.play(SLOW_PUBLISH)
         async with world.manager() as volumes:
@@ -297,7 +298,7 @@ async def test_a_pod_does_not_end_before_the_publish_that_is_under_way_and_its_u
 
 async def test_a_sweep_leaves_the_folders_of_a_mount_that_is_under_way_though_its_pod_was_let_go():
     """The file would be missing when the driver must be asked to unpublish."""
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.play(SLOW_PUBLISH)
         async with world.manager() as volumes:
@@ -322,7 +323,7 @@ async def test_nothing_is_mounted_while_a_sweep_removes_empty_folders():
             await sweeping.wait()
         return await in_thread(work)
 
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         async with world.manager(threads=threads) as volumes:
             await world.clock.sleep(1)
@@ -338,7 +339,7 @@ async def test_nothing_is_mounted_while_a_sweep_removes_empty_folders():
 
 
 async def test_a_file_that_is_gone_keeps_the_pod_and_is_looked_for_ten_times_a_second():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -356,7 +357,7 @@ async def test_a_file_that_is_gone_keeps_the_pod_and_is_looked_for_ten_times_a_s
 
 
 async def test_a_driver_that_is_not_registered_is_waited_for_and_its_coming_ends_the_delay():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         world.deregister()
         async with world.manager() as volumes:
@@ -376,7 +377,7 @@ async def test_a_driver_that_is_not_registered_is_waited_for_and_its_coming_ends
 
 
 async def test_an_inline_volume_needs_a_driver_that_says_so():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False)
         pod = await world.inline_pod()
         async with world.manager() as volumes:
@@ -393,7 +394,7 @@ async def test_an_inline_volume_needs_a_driver_that_says_so():
 
 
 async def test_a_volume_is_published_anew_at_each_sync_where_the_driver_asks_and_a_failure_of_that_keeps_it():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(**INLINE_DRIVER, requiresRepublish=True, podInfoOnMount=True)
         pod = await world.inline_pod()
         async with world.manager() as volumes:
@@ -411,7 +412,7 @@ async def test_a_volume_is_published_anew_at_each_sync_where_the_driver_asks_and
 
 
 async def test_one_volume_serves_two_pods_and_is_unstaged_after_the_last():
-    async with volume_world(node=["STAGE_UNSTAGE_VOLUME", "SINGLE_NODE_MULTI_WRITER"]) as world:
+    async with VolumeWorld(node=["STAGE_UNSTAGE_VOLUME", "SINGLE_NODE_MULTI_WRITER"]) as world:
         pod = await persistent_world(world)
         other = await world.claimed_pod("q")
         async with world.manager() as volumes:
@@ -429,7 +430,7 @@ async def test_one_volume_serves_two_pods_and_is_unstaged_after_the_last():
 
 
 async def test_a_volume_for_one_pod_alone_is_refused_to_a_second_until_the_first_has_gone():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await persistent_world(world, accessModes=["ReadWriteOncePod"])
         other = await world.claimed_pod("q")
         async with world.manager() as volumes:
@@ -445,7 +446,7 @@ async def test_a_volume_for_one_pod_alone_is_refused_to_a_second_until_the_first
 
 async def test_a_volume_of_another_node_is_not_mounted_here():
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await persistent_world(world, nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
         async with world.manager() as volumes:
             volumes.want(pod)
@@ -460,7 +461,7 @@ async def test_a_volume_of_another_node_is_not_mounted_here():
 async def test_secrets_reach_the_driver_and_nobody_else():
     stage = {"namespace": "default", "name": "stage"}
     publish = {"namespace": "default", "name": "publish"}
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         for name in ("stage", "publish"):
             await world.client.create(SECRET, named(name, stringData={"key": f"canary-{name}"}), namespace="default")
         pod = await persistent_world(world, csi={"nodeStageSecretRef": stage, "nodePublishSecretRef": publish})
@@ -480,7 +481,7 @@ async def test_secrets_reach_the_driver_and_nobody_else():
 
 
 async def test_a_secret_that_is_missing_is_told_and_waited_for():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(**INLINE_DRIVER, podInfoOnMount=True)
         pod = await world.inline_pod(nodePublishSecretRef={"name": "s"})
         async with world.manager() as volumes:
@@ -500,14 +501,14 @@ async def test_a_secret_that_is_missing_is_told_and_waited_for():
 async def test_a_secret_that_is_not_text_never_reaches_the_driver_and_the_event_names_its_key(which: str):
     """Replaced bytes would be another credential, and nobody would see why it is refused."""
     binary = base64.b64encode(b"canary\xff\xfe").decode()
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.client.create(SECRET, named("s", data={"pass": binary}), namespace="default")
         pod = await persistent_world(world, csi={which: {"namespace": "default", "name": "s"}})
         async with world.manager() as volumes:
             volumes.want(pod)
             await world.clock.sleep(0.2)
             asked = world.calls("NodeStageVolume" if which == "nodeStageSecretRef" else "NodePublishVolume")
-            await world.client.patch(SECRET, of(SECRET, "s"), MergePatch({"data": {"pass": "dGV4dA=="}}))
+            await world.client.patch(SECRET, object_name(SECRET, "s"), MergePatch({"data": {"pass": "dGV4dA=="}}))
             await volumes.wait_mounted(pod)
         told = [note for note in await world.events() if note.startswith("FailedMount")]
 
@@ -518,7 +519,7 @@ async def test_a_secret_that_is_not_text_never_reaches_the_driver_and_the_event_
 
 @pytest.mark.parametrize("path", ["/etc", "../x", "a/../../b", "..", "a\0b"])
 async def test_a_subpath_that_leads_elsewhere_is_refused(path: str):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -533,7 +534,7 @@ async def test_a_subpath_that_leads_elsewhere_is_refused(path: str):
 
 
 async def test_a_subpath_is_unmounted_before_its_volume_and_one_in_use_keeps_it():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -551,7 +552,7 @@ async def test_a_subpath_is_unmounted_before_its_volume_and_one_in_use_keeps_it(
 
 
 async def test_a_claim_that_can_no_longer_be_read_takes_no_volume_from_a_pod_that_runs():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await persistent_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -564,7 +565,7 @@ async def test_a_claim_that_can_no_longer_be_read_takes_no_volume_from_a_pod_tha
 
 
 async def test_what_is_staged_is_not_unstaged_while_it_is_mounted_elsewhere():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await persistent_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
@@ -583,7 +584,7 @@ async def test_what_is_staged_is_not_unstaged_while_it_is_mounted_elsewhere():
 
 
 async def test_an_empty_folder_of_a_pod_that_somebody_is_making_is_left_alone():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await inline_world(world)
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)

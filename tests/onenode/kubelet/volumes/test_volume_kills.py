@@ -15,30 +15,31 @@ from orlop.kube.api_errors import NotFound
 from orlop.kube.kinds import POD
 from orlop.kube.objects import uid
 from orlop.testing.kill_points import KillPoints, explore_kills
-from support.kubelet.volume_worlds import AT_ONCE, World, of, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
+from support.worlds import AT_ONCE, object_name
 
 pytestmark = pytest.mark.virtual_time
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 
 
-async def make_inline(world: World) -> None:
+async def make_inline(world: VolumeWorld) -> None:
     await world.csi_driver(attachRequired=False, podInfoOnMount=True, volumeLifecycleModes=["Ephemeral"])
     await world.inline_pod()
 
 
-async def make_persistent(world: World) -> None:
+async def make_persistent(world: VolumeWorld) -> None:
     await world.csi_driver(attachRequired=False)
     await world.bound_claim()
     await world.claimed_pod()
 
 
-async def make_block(world: World) -> None:
+async def make_block(world: VolumeWorld) -> None:
     await world.csi_driver(attachRequired=False)
     await world.bound_claim(volumeMode="Block")
     await world.device_pod()
 
 
-async def make_both(world: World) -> None:
+async def make_both(world: VolumeWorld) -> None:
     await world.csi_driver(
         attachRequired=False,
         podInfoOnMount=True,
@@ -59,14 +60,14 @@ class Worlds:
         self._make = make
         self._capabilities = capabilities
 
-    async def build(self) -> World:
+    async def build(self) -> VolumeWorld:
         await self._stack.aclose()
-        world = await self._stack.enter_async_context(volume_world(**self._capabilities))
+        world = await self._stack.enter_async_context(VolumeWorld(**self._capabilities))
         await self._make(world)
         return world
 
 
-async def live(world: World, points: KillPoints) -> None:
+async def live(world: VolumeWorld, points: KillPoints) -> None:
     """A kubelet's life: pods that are there have their volumes; the pod is deleted, and they go."""
     world.register(connection=points.wrap(world.connection, "call", describe=lambda path, *_: path))
     async with world.manager(points, known=False) as volumes:
@@ -80,17 +81,17 @@ async def live(world: World, points: KillPoints) -> None:
                 if mounted.is_device:
                     continue
                 await volumes.mount_subpath(pod, SubPathMount(name, "main", index, "a/b"))
-            await world.client.delete(POD, of(POD, "p"), AT_ONCE)
+            await world.client.delete(POD, object_name(POD, "p"), AT_ONCE)
             await volumes.wait_unmounted(uid(pod))
         await world.clock.sleep(200)  # as long as the longest delay: what is due is done by then
 
 
-async def run(world: World, points: KillPoints) -> None:
+async def run(world: VolumeWorld, points: KillPoints) -> None:
     with suppress(CsiError):
         await live(world, points)
 
 
-def check(world: World) -> None:
+def check(world: VolumeWorld) -> None:
     assert world.left() == []
 
 
@@ -106,12 +107,12 @@ async def test_a_kubelet_killed_at_any_effect_leaves_nothing_once_it_is_back(mak
 @pytest.mark.parametrize("make", [make_inline, make_persistent, make_block])
 async def test_a_kubelet_killed_at_any_effect_leaves_nothing_of_a_pod_that_is_gone_when_it_is_back(make: Any):
     """Nobody wants the volume any more: what the driver did can be undone only where a file says so."""
-    begun: list[World] = []
+    begun: list[VolumeWorld] = []
 
-    async def run_once(world: World, points: KillPoints) -> None:
+    async def run_once(world: VolumeWorld, points: KillPoints) -> None:
         if any(known is world for known in begun):
             with suppress(NotFound):
-                await world.client.delete(POD, of(POD, "p"), AT_ONCE)
+                await world.client.delete(POD, object_name(POD, "p"), AT_ONCE)
         begun.append(world)
         await run(world, points)
 
@@ -136,7 +137,7 @@ def slow() -> dict[str, Any]:
 @pytest.mark.parametrize("seconds", STAGES)
 @pytest.mark.parametrize("make", [make_inline, make_persistent, make_block])
 async def test_a_pod_that_is_deleted_at_any_stage_of_its_start_leaves_nothing(make: Any, seconds: float):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make(world)
         world.play(slow())
         (pod,) = (await world.client.list(POD)).items
@@ -152,7 +153,7 @@ async def test_a_pod_that_is_deleted_at_any_stage_of_its_start_leaves_nothing(ma
 @pytest.mark.parametrize("seconds", STAGES)
 @pytest.mark.parametrize("make", [make_inline, make_persistent, make_block])
 async def test_a_driver_that_is_killed_at_any_stage_is_asked_again_when_it_is_back(make: Any, seconds: float):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make(world)
         world.play(slow())
         (pod,) = (await world.client.list(POD)).items
@@ -178,7 +179,7 @@ async def test_a_driver_that_is_killed_at_any_stage_is_asked_again_when_it_is_ba
 
 
 async def test_nothing_is_unmounted_before_all_pods_are_known_and_all_is_mounted_anew_after_a_restart():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make_persistent(world)
         (pod,) = (await world.client.list(POD)).items
         async with world.manager() as volumes:
@@ -195,7 +196,7 @@ async def test_nothing_is_unmounted_before_all_pods_are_known_and_all_is_mounted
 
 
 async def test_a_final_error_after_a_restart_removes_nothing_of_a_pod_that_runs():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make_inline(world)
         (pod,) = (await world.client.list(POD)).items
         async with world.manager() as volumes:
@@ -216,7 +217,7 @@ async def test_a_final_error_after_a_restart_removes_nothing_of_a_pod_that_runs(
 
 
 async def test_a_pod_whose_claim_cannot_be_read_after_a_restart_keeps_its_volume():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make_persistent(world)
         (pod,) = (await world.client.list(POD)).items
         async with world.manager() as volumes:
@@ -234,7 +235,7 @@ async def test_a_pod_whose_claim_cannot_be_read_after_a_restart_keeps_its_volume
 
 @pytest.mark.parametrize("make", [make_persistent, make_block])
 async def test_what_a_reboot_left_without_its_mounts_is_cleaned_or_mounted_anew(make: Any):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make(world)
         (pod,) = (await world.client.list(POD)).items
         async with world.manager() as volumes:
@@ -253,7 +254,7 @@ async def test_what_a_reboot_left_without_its_mounts_is_cleaned_or_mounted_anew(
 
 
 async def test_a_file_that_names_another_volume_than_its_folder_unmounts_nothing():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make_inline(world)
         folder = ("pods", "u9", "volumes", "kubernetes.io~csi", "mine")
         world.machine.kubelet_makes(folder)
@@ -270,7 +271,7 @@ async def test_a_file_that_names_another_volume_than_its_folder_unmounts_nothing
 
 
 async def test_a_kubelet_that_comes_back_while_the_api_server_is_away_unmounts_nothing_until_it_is_there():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make_persistent(world)
         (pod,) = (await world.client.list(POD)).items
         async with world.manager() as volumes:
@@ -285,6 +286,8 @@ async def test_a_kubelet_that_comes_back_while_the_api_server_is_away_unmounts_n
             world.way.is_away = False
             await volumes.wait_mounted(pod)
             assert world.calls() == ["NodeStageVolume", "NodePublishVolume"] * 2
+            # It unmounts nothing before it has read its Node, too, which it retries after some seconds.
+            await world.settle(60)
             world.way.is_away = True
             await volumes.wait_unmounted(uid(pod))
             await world.clock.sleep(5)
@@ -293,12 +296,12 @@ async def test_a_kubelet_that_comes_back_while_the_api_server_is_away_unmounts_n
 
 async def test_a_kubelet_that_comes_back_unmounts_nothing_of_a_pod_that_is_gone_before_it_has_read_its_node():
     """The Node says which of the volumes found are attached for us: they must not be forgotten as others."""
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make_persistent(world)
         (pod,) = (await world.client.list(POD)).items
         async with world.manager() as volumes:
             await volumes.wait_mounted(pod)
-        await world.client.delete(POD, of(POD, "p"), AT_ONCE)
+        await world.client.delete(POD, object_name(POD, "p"), AT_ONCE)
         world.way.is_away = True
         async with world.manager() as volumes:
             await world.clock.sleep(60)
@@ -312,7 +315,7 @@ async def test_a_kubelet_that_comes_back_unmounts_nothing_of_a_pod_that_is_gone_
 
 
 async def test_a_kubelet_that_comes_back_does_not_unstage_what_a_pod_wants_whose_claim_is_not_read_yet():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await make_persistent(world)
         (pod,) = (await world.client.list(POD)).items
         world.play({"NodePublishVolume": [{"times": 100, "error": {"code": "INTERNAL", "message": "boom"}}]})

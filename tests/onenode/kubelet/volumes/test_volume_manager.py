@@ -6,12 +6,12 @@ import pytest
 
 from onenode.kubelet.volumes.volume_manager import VolumesNotMounted
 from orlop.kube.objects import uid
-from support.kubelet.volume_worlds import NODE_NAME, volume_world
+from support.kubelet.volume_worlds import NODE_NAME, VolumeWorld
 
 
 @pytest.mark.virtual_time
 async def test_an_inline_volume_is_mounted_and_goes_with_its_pod():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False, podInfoOnMount=True, volumeLifecycleModes=["Ephemeral"])
         pod = await world.inline_pod()
         async with world.manager() as volumes:
@@ -29,7 +29,7 @@ async def test_an_inline_volume_is_mounted_and_goes_with_its_pod():
 
 @pytest.mark.virtual_time
 async def test_a_persistent_volume_is_staged_published_unpublished_and_unstaged_in_this_order():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim()
         pod = await world.claimed_pod()
@@ -54,7 +54,7 @@ STRANGE: list[dict[str, Any]] = [
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("spec", STRANGE, ids=str)
 async def test_a_pod_that_cannot_be_understood_is_told_of_and_harms_no_other(spec: dict[str, Any]):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(**INLINE)
         pod = await world.inline_pod()
         about = {"name": "strange", "namespace": "default", "uid": "u-strange"}
@@ -76,7 +76,7 @@ async def test_a_pod_that_cannot_be_understood_is_told_of_and_harms_no_other(spe
 
 @pytest.mark.virtual_time
 async def test_a_pod_that_is_not_understood_any_more_keeps_its_volumes_also_over_a_restart():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(**INLINE)
         pod = await world.inline_pod()
         strange = {**pod, "spec": {**pod["spec"], "volumes": ["scratch"]}}

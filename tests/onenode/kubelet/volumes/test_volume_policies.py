@@ -17,7 +17,7 @@ from orlop.kube.kinds import NODE as NODE_KIND
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, uid
 from orlop.testing.kill_points import KillMoment
-from support.kubelet.volume_worlds import DRIVER, NODE_NAME, World, volume_world
+from support.kubelet.volume_worlds import DRIVER, NODE_NAME, VolumeWorld
 
 POD = PodFacts("u1", ObjectName("ns1", "web-0"), fs_group=2000)
 INLINE = VolumeSpec("scratch", "d", "h", Lifecycle.EPHEMERAL)
@@ -94,7 +94,7 @@ def test_one_term_is_enough_and_an_empty_one_matches_nothing():
 
 @pytest.mark.virtual_time
 async def test_a_volume_is_given_to_its_pods_group_and_a_failure_of_that_is_tried_again():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False, fsGroupPolicy="File")
         await world.bound_claim()
         pod = await world.claimed_pod(securityContext={"fsGroup": 2000})
@@ -111,14 +111,14 @@ async def test_a_volume_is_given_to_its_pods_group_and_a_failure_of_that_is_trie
         assert world.calls("NodePublishVolume") == ["NodePublishVolume"] * 2
 
 
-async def node_says(world: World, **status: Any) -> None:
+async def node_says(world: VolumeWorld, **status: Any) -> None:
     patch = MergePatch({"status": status})
     await world.client.patch(NODE_KIND, ObjectName(None, NODE_NAME), patch, subresource="status")
 
 
 @pytest.mark.virtual_time
 async def test_a_volume_that_needs_attaching_waits_for_it_and_the_driver_is_told_what_attaching_told():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=True)
         await world.bound_claim()
         pod = await world.claimed_pod()
@@ -159,7 +159,7 @@ IN_USE = "kubernetes.io/csi/d.example^h1"
 USABLE: dict[str, Any] = {"volumesInUse": [IN_USE], "volumesAttached": [{"name": IN_USE, "devicePath": ""}]}
 
 
-async def attached_pod(world: World, **metadata: Any) -> Any:
+async def attached_pod(world: VolumeWorld, **metadata: Any) -> Any:
     await world.csi_driver(attachRequired=True)
     await world.bound_claim()
     name = attachment_name("h1", DRIVER, NODE_NAME)
@@ -173,7 +173,7 @@ async def attached_pod(world: World, **metadata: Any) -> Any:
 @pytest.mark.virtual_time
 async def test_a_volume_that_only_a_cache_calls_attached_is_not_used():
     """A cache may be behind: what is used though it was detached loses data."""
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await attached_pod(world)
         async with world.manager(seen_node=lambda: {"status": USABLE}) as volumes:
             volumes.want(pod)
@@ -187,7 +187,7 @@ async def test_a_volume_that_only_a_cache_calls_attached_is_not_used():
 
 @pytest.mark.virtual_time
 async def test_a_volume_whose_attachment_is_being_deleted_is_not_used():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         pod = await attached_pod(world, finalizers=["example.com/detach"])
         await world.client.delete(VOLUME_ATTACHMENT, ObjectName(None, attachment_name("h1", DRIVER, NODE_NAME)))
         await node_says(world, **USABLE)  # it lists the volume until it is detached
@@ -202,7 +202,7 @@ async def test_a_volume_whose_attachment_is_being_deleted_is_not_used():
 
 @pytest.mark.virtual_time
 async def test_tokens_of_the_pods_account_go_to_drivers_that_ask_and_are_kept_for_a_while():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(
             attachRequired=False,
             podInfoOnMount=True,

@@ -23,7 +23,7 @@ from onenode.kubelet.volumes.volume_stats import (
 from orlop.csi.proto import csi_pb2
 from support.host.descriptors import folder_descriptor
 from support.kubelet.kubelet_servers import ShownPods
-from support.kubelet.volume_worlds import STAGED, World, volume_world
+from support.kubelet.volume_worlds import STAGED, VolumeWorld
 
 WITH_STATS = {"node": [*STAGED["node"], "GET_VOLUME_STATS"]}
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,8 +33,8 @@ ASKED = "NodeGetVolumeStats"
 
 
 @asynccontextmanager
-async def stats_of(world: World):
-    async with volume_stats(world.volumes.mounted_volumes, world.drivers, world.runtime) as stats:
+async def stats_of(world: VolumeWorld):
+    async with volume_stats(world.volumes.mounted_volumes, world.drivers, world.parts.runtime) as stats:
         yield stats
 
 
@@ -44,7 +44,7 @@ async def amounts(stats: VolumeStats) -> dict[tuple[str, ...], Amount | None]:
 
 @pytest.mark.virtual_time
 async def test_a_volume_of_a_pod_is_asked_about_at_most_once_a_minute():
-    async with volume_world(**WITH_STATS) as world:
+    async with VolumeWorld(**WITH_STATS) as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim()
         pod = await world.claimed_pod()
@@ -67,7 +67,7 @@ async def test_a_volume_of_a_pod_is_asked_about_at_most_once_a_minute():
 
 @pytest.mark.virtual_time
 async def test_a_driver_that_cannot_tell_is_not_asked():
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim()
         pod = await world.claimed_pod()
@@ -80,7 +80,7 @@ async def test_a_driver_that_cannot_tell_is_not_asked():
 
 @pytest.mark.virtual_time
 async def test_a_driver_that_hangs_keeps_the_first_waiting_two_seconds_and_nobody_after():
-    async with volume_world(**WITH_STATS) as world:
+    async with VolumeWorld(**WITH_STATS) as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim()
         pod = await world.claimed_pod()
@@ -100,7 +100,7 @@ async def test_a_driver_that_hangs_keeps_the_first_waiting_two_seconds_and_nobod
 
 @pytest.mark.virtual_time
 async def test_a_driver_that_fails_is_asked_again_after_a_minute():
-    async with volume_world(**WITH_STATS) as world:
+    async with VolumeWorld(**WITH_STATS) as world:
         await world.csi_driver(attachRequired=False)
         await world.bound_claim()
         pod = await world.claimed_pod()
@@ -195,7 +195,7 @@ def test_a_volume_is_told_with_the_claim_it_came_by(source: dict[str, Any], refe
 
 @pytest.mark.virtual_time
 async def test_a_node_tells_of_its_disk_and_its_memory(tmp_path: Path):
-    async with volume_world() as world:
+    async with VolumeWorld() as world:
         with folder_descriptor(tmp_path) as folder:
             async with world.manager(), stats_of(world) as stats:
                 told = await NodeSummary("n1", folder, ShownPods(), stats, world.clock)(True)

@@ -17,16 +17,16 @@ from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import silent_log
 from orlop.kube.objects import uid
 from support.afterlife.kernel_nodes import KernelNode, node
-from support.kubelet.volume_worlds import World, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
 
 __all__ = ["node"]
 ORLOP = "csi.orlop.dev"
 
 
 @asynccontextmanager
-async def scratch_world(node: KernelNode) -> AsyncIterator[tuple[World, LinuxVolumeHost]]:
+async def scratch_world(node: KernelNode) -> AsyncIterator[tuple[VolumeWorld, LinuxVolumeHost]]:
     clock = SystemClock()
-    async with volume_world(clock) as world, node.running() as service:
+    async with VolumeWorld(clock) as world, node.running() as service:
         await world.csi_driver(
             ORLOP,
             attachRequired=False,
@@ -51,7 +51,7 @@ async def scratch_world(node: KernelNode) -> AsyncIterator[tuple[World, LinuxVol
         await interceptor.drain(5.0)
 
 
-async def scratch_pod(world: World, **spec: Any) -> Any:
+async def scratch_pod(world: VolumeWorld, **spec: Any) -> Any:
     return await world.pod("p", {"name": "scratch", "csi": {"driver": ORLOP}}, **spec)
 
 

@@ -11,7 +11,7 @@ from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attach_rules import NODE_IDS_ANNOTATION
 from support.api.api_objects import named
-from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 ATTACHES = ["PATCH persistentvolumes/pv1", "PATCH volumeattachments/va1", "PATCH volumeattachments/va1/status"]
@@ -24,7 +24,7 @@ async def settled(world: AttacherWorld) -> int:
 
 
 async def test_an_attach_is_three_writes_and_no_read_and_a_detach_one_write():
-    async with attacher_world() as world, world.attacher():
+    async with AttacherWorld() as world, world.attacher():
         await world.node()
         await world.volume()
         before = await settled(world)
@@ -40,7 +40,7 @@ async def test_an_attach_is_three_writes_and_no_read_and_a_detach_one_write():
 
 
 async def test_where_the_volume_carries_the_finalizer_already_it_is_two():
-    async with attacher_world() as world, world.attacher():
+    async with AttacherWorld() as world, world.attacher():
         await world.node()
         await world.volume()
         ours = MergePatch({"metadata": {"finalizers": [OURS]}})
@@ -54,7 +54,7 @@ async def test_where_the_volume_carries_the_finalizer_already_it_is_two():
 
 
 async def test_the_only_read_is_that_of_the_secret_once_for_each_call():
-    async with attacher_world() as world, world.attacher():
+    async with AttacherWorld() as world, world.attacher():
         await world.client.create(SECRET, named("s", data={"k": base64.b64encode(b"v").decode()}), namespace="default")
         await world.node()
         await world.volume(controllerPublishSecretRef={"name": "s", "namespace": "default"})
@@ -70,7 +70,7 @@ async def test_the_only_read_is_that_of_the_secret_once_for_each_call():
 
 
 async def test_a_node_without_a_csinode_is_read_once_to_attach_and_not_at_all_to_detach():
-    async with attacher_world() as world, world.attacher():
+    async with AttacherWorld() as world, world.attacher():
         node = named("n1")
         node["metadata"]["annotations"] = {NODE_IDS_ANNOTATION: f'{{"{DRIVER}": "old-id"}}'}
         await world.client.create(NODE, node)
@@ -87,7 +87,7 @@ async def test_a_node_without_a_csinode_is_read_once_to_attach_and_not_at_all_to
 
 
 async def test_where_others_keep_the_object_a_detach_is_two_writes():
-    async with attacher_world() as world, world.attacher():
+    async with AttacherWorld() as world, world.attacher():
         await world.node()
         await world.volume()
         await world.wanted()
@@ -102,7 +102,7 @@ async def test_where_others_keep_the_object_a_detach_is_two_writes():
 
 
 async def test_an_hour_of_rest_asks_for_nothing_at_all():
-    async with attacher_world() as world, world.attacher():
+    async with AttacherWorld() as world, world.attacher():
         await world.node()
         await world.volume()
         await world.wanted()

@@ -21,7 +21,7 @@ from orlop.sidecars.attacher.attach_rules import NODE_ID_ANNOTATION, NODE_IDS_AN
 from orlop.sidecars.attacher.attachment_controller import AttachmentController
 from orlop.testing.driver_model.attachment_model import DEVICE_KEY
 from support.api.api_objects import attachment, named
-from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 DRIVER = "mock.example.com"
@@ -34,7 +34,7 @@ async def prepared(world: AttacherWorld) -> None:
 
 
 async def test_a_volume_is_attached_with_one_call_and_told_with_what_the_driver_gave():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             found = await world.until_attached()
@@ -43,7 +43,7 @@ async def test_a_volume_is_attached_with_one_call_and_told_with_what_the_driver_
         assert objects.finalizers(found) == (OURS,)
         assert objects.annotations(found)[NODE_ID_ANNOTATION] == "id-1"
         assert found["status"] == {"attached": True, "attachmentMetadata": {DEVICE_KEY: "/dev/h1"}}
-        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        volume = await world.find(PERSISTENT_VOLUME, "pv1")
         assert volume is not None
         assert objects.has_finalizer(volume, OURS)
         assert world.published() == ["id-1"]
@@ -51,18 +51,18 @@ async def test_a_volume_is_attached_with_one_call_and_told_with_what_the_driver_
 
 
 async def test_a_deleted_one_is_detached_with_one_call_and_goes_and_its_volume_after_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
             await world.delete(PERSISTENT_VOLUME, "pv1")
             await world.clock.sleep(5)
-            assert await world.get(PERSISTENT_VOLUME, "pv1") is not None, "an attached volume's object stays"
+            assert await world.find(PERSISTENT_VOLUME, "pv1") is not None, "an attached volume's object stays"
             await world.delete(VOLUME_ATTACHMENT, "va1")
             await world.until_gone(VOLUME_ATTACHMENT, "va1")
-            volume = await world.get(PERSISTENT_VOLUME, "pv1")
+            volume = await world.find(PERSISTENT_VOLUME, "pv1")
             await world.clock.sleep(5)
-            volume = await world.get(PERSISTENT_VOLUME, "pv1")
+            volume = await world.find(PERSISTENT_VOLUME, "pv1")
 
         assert volume is None or not objects.has_finalizer(volume, OURS)
         assert world.published() == []
@@ -71,7 +71,7 @@ async def test_a_deleted_one_is_detached_with_one_call_and_goes_and_its_volume_a
 
 @pytest.mark.parametrize("first", [VOLUME_ATTACHMENT, PERSISTENT_VOLUME], ids=["attachment first", "volume first"])
 async def test_a_deleted_volume_stays_while_its_attachment_is_being_detached(first: Kind):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({UNPUBLISH: [{"times": 3, "error": {"code": "INTERNAL", "message": "busy"}}]})
         await prepared(world)
         async with world.attacher():
@@ -79,8 +79,8 @@ async def test_a_deleted_volume_stays_while_its_attachment_is_being_detached(fir
             names = {VOLUME_ATTACHMENT: "va1", PERSISTENT_VOLUME: "pv1"}
             for kind in sorted(names, key=lambda kind: kind != first):
                 await world.delete(kind, names[kind])
-            while await world.get(VOLUME_ATTACHMENT, "va1") is not None:
-                volume = await world.get(PERSISTENT_VOLUME, "pv1")
+            while await world.find(VOLUME_ATTACHMENT, "va1") is not None:
+                volume = await world.find(PERSISTENT_VOLUME, "pv1")
                 assert objects.has_finalizer(volume or {}, OURS), "without its handle nothing could be detached"
                 await world.clock.sleep(0.2)
             await world.until_released("pv1")
@@ -88,7 +88,7 @@ async def test_a_deleted_volume_stays_while_its_attachment_is_being_detached(fir
 
 
 async def test_what_another_attachment_has_attached_stays_attached_though_an_old_id_was_left_on_this_one():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node("n2", "id-2")
         await world.volume()
         await world.wanted("va2", "pv1", "n2")
@@ -104,20 +104,20 @@ async def test_what_another_attachment_has_attached_stays_attached_though_an_old
 
 
 async def test_a_volume_that_is_not_deleted_keeps_our_finalizer_when_it_is_detached():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
             await world.delete(VOLUME_ATTACHMENT, "va1")
             await world.until_gone(VOLUME_ATTACHMENT, "va1")
             await world.clock.sleep(5)
-        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        volume = await world.find(PERSISTENT_VOLUME, "pv1")
         assert volume is not None
         assert objects.has_finalizer(volume, OURS)
 
 
 async def test_a_failure_is_told_with_its_code_and_an_event_and_tried_again_ever_later():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 3, "error": {"code": "RESOURCE_EXHAUSTED", "message": "no slot"}}]})
         await prepared(world)
         async with world.attacher():
@@ -137,7 +137,7 @@ async def test_a_failure_is_told_with_its_code_and_an_event_and_tried_again_ever
 
 
 async def test_an_attempt_that_may_still_run_is_taken_back_though_it_never_succeeded():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 0, "effect": True, "error": {"code": "DEADLINE_EXCEEDED", "message": "slow"}}]})
         await prepared(world)
         async with world.attacher():
@@ -152,7 +152,7 @@ async def test_an_attempt_that_may_still_run_is_taken_back_though_it_never_succe
 
 
 async def test_a_detachment_that_fails_is_told_and_the_object_stays_until_it_succeeds():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({UNPUBLISH: [{"times": 2, "error": {"code": "INTERNAL", "message": "stuck"}}]})
         await prepared(world)
         async with world.attacher():
@@ -172,7 +172,7 @@ async def test_a_detachment_that_fails_is_told_and_the_object_stays_until_it_suc
 
 
 async def test_what_others_keep_is_told_as_detached_and_our_finalizer_is_gone():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         theirs = MergePatch({"metadata": {"finalizers": ["somebody/else"]}})
         await world.client.patch(VOLUME_ATTACHMENT, ObjectName(None, "va1"), theirs)
@@ -188,7 +188,7 @@ async def test_what_others_keep_is_told_as_detached_and_our_finalizer_is_gone():
 
 
 async def test_a_node_that_is_known_later_is_attached_to_at_once():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.volume()
         await world.wanted()
         async with world.attacher():
@@ -202,7 +202,7 @@ async def test_a_node_that_is_known_later_is_attached_to_at_once():
 
 
 async def test_one_that_is_to_be_detached_from_a_node_that_is_known_later_is_detached_at_once():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -221,7 +221,7 @@ async def test_one_that_is_to_be_detached_from_a_node_that_is_known_later_is_det
 
 
 async def test_the_annotation_of_a_node_names_it_where_no_csinode_does():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         node = named("n1")
         node["metadata"]["annotations"] = {NODE_IDS_ANNOTATION: f'{{"{DRIVER}": "old-id"}}'}
         await world.client.create(NODE, node)
@@ -233,7 +233,7 @@ async def test_the_annotation_of_a_node_names_it_where_no_csinode_does():
 
 
 async def test_it_is_detached_from_a_node_that_is_gone():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -244,7 +244,7 @@ async def test_it_is_detached_from_a_node_that_is_gone():
 
 
 async def test_the_former_id_of_a_node_stays_recorded_until_the_volume_is_unpublished_from_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         reached = {"effect": True, "error": {"code": "DEADLINE_EXCEEDED", "message": "slow"}}
         busy = {"times": 2, "error": {"code": "INTERNAL", "message": "busy"}}
         world.play({PUBLISH: [reached], UNPUBLISH: [busy]})
@@ -267,7 +267,7 @@ async def test_the_former_id_of_a_node_stays_recorded_until_the_volume_is_unpubl
 
 async def test_secrets_are_handed_to_both_calls_and_stand_nowhere_also_where_the_driver_quotes_them():
     canary = "tw33t-tw33t"
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         refused = {"error": {"code": "INTERNAL", "message": "login failed"}}
         world.play({PUBLISH: [refused], UNPUBLISH: [refused]})
         data = {"password": base64.b64encode(canary.encode()).decode()}
@@ -289,7 +289,7 @@ async def test_secrets_are_handed_to_both_calls_and_stand_nowhere_also_where_the
         assert [error["message"] for error in errors] == [hidden, hidden]
         events = await world.events()
         assert events == [f"FailedAttachVolume: {hidden}", f"FailedDetachVolume: {hidden}"]
-        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        volume = await world.find(PERSISTENT_VOLUME, "pv1")
         assert canary not in str([world.log, events, stood, volume, world.scrape("")])
 
 
@@ -302,7 +302,7 @@ async def test_secrets_are_handed_to_both_calls_and_stand_nowhere_also_where_the
     ids=["missing", "not UTF-8"],
 )
 async def test_a_secret_that_cannot_be_used_is_told_and_nothing_is_asked(data: dict[str, str] | None, sentence: str):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         if data is not None:
             await world.client.create(SECRET, named("s", data=data), namespace="default")
         await world.node()
@@ -315,7 +315,7 @@ async def test_a_secret_that_cannot_be_used_is_told_and_nothing_is_asked(data: d
 
 
 async def test_an_attacher_that_died_at_its_work_is_followed_by_one_that_ends_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"delay": "10s"}]})
         await prepared(world)
         async with world.attacher():
@@ -359,7 +359,7 @@ async def behind_its_watch(world: AttacherWorld, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_nothing_is_attached_twice_because_the_cache_does_not_show_it_yet(monkeypatch: pytest.MonkeyPatch):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"error": {"code": "UNAVAILABLE", "message": "later"}}]})
         await prepared(world)
         async with world.attacher():
@@ -371,7 +371,7 @@ async def test_nothing_is_attached_twice_because_the_cache_does_not_show_it_yet(
 
 
 async def test_nothing_is_detached_twice_because_the_cache_does_not_show_it_yet(monkeypatch: pytest.MonkeyPatch):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -382,7 +382,7 @@ async def test_nothing_is_detached_twice_because_the_cache_does_not_show_it_yet(
 
 
 async def test_what_somebody_else_has_ended_meanwhile_is_not_detached_again(monkeypatch: pytest.MonkeyPatch):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -397,7 +397,7 @@ async def test_what_somebody_else_has_ended_meanwhile_is_not_detached_again(monk
 
 async def test_hundreds_are_attached_and_detached_with_one_call_each():
     count = 1_000 if SOAK else 250
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
 
         async def all_there() -> list[dict[str, Any]]:
             return (await world.client.list(VOLUME_ATTACHMENT)).items
@@ -425,7 +425,7 @@ async def test_hundreds_are_attached_and_detached_with_one_call_each():
 
 
 async def test_a_node_whose_volumes_hang_holds_up_no_other():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"when": {"nodeId": "id-1"}, "times": 0, "delay": "1000s"}]})
         await world.node("n1", "id-1")
         await world.node("n2", "id-2")
@@ -442,7 +442,7 @@ async def test_a_node_whose_volumes_hang_holds_up_no_other():
 
 
 async def test_three_nodes_whose_volumes_hang_hold_up_no_other():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         bad = [f"bad{number}" for number in range(3)]
         hang = [{"when": {"nodeId": f"id-{node}"}, "times": 0, "delay": "1000s"} for node in bad]
         world.play({PUBLISH: hang})
@@ -464,7 +464,7 @@ async def test_three_nodes_whose_volumes_hang_hold_up_no_other():
 
 
 async def test_nodes_that_hang_hold_up_another_no_longer_than_one_call_takes_however_many_they_are():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         bad = [f"bad{number}" for number in range(12)]
         hang = [{"when": {"nodeId": f"id-{node}"}, "times": 0, "delay": "1000s"} for node in bad]
         world.play({PUBLISH: hang})
@@ -483,7 +483,7 @@ async def test_nodes_that_hang_hold_up_another_no_longer_than_one_call_takes_how
 
 
 async def test_what_a_driver_says_cannot_write_on_the_terminal_of_whoever_reads_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"error": {"code": "INTERNAL", "message": "gone\x1b[2J\u009b31m\r\nError: none\u202e"}}]})
         await world.node()
         await world.volume()
@@ -501,7 +501,7 @@ async def test_what_it_keeps_does_not_grow_with_what_was_there_and_is_gone():
         assert len(held) >= 4, "else nothing would be counted here"
         return sum(len(each) for each in held)
 
-    async with attacher_world() as world, world.attacher(reconcile=10.0) as controller:
+    async with AttacherWorld() as world, world.attacher(reconcile=10.0) as controller:
         for number in range(20):
             await world.node(f"n{number}")
             await world.volume(f"pv{number}", f"h{number}")

@@ -18,7 +18,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHMENT
 from orlop.sidecars.attacher.attach_rules import NODE_ID_ANNOTATION
 from orlop.sidecars.attacher.volume_source_rules import MIGRATED
 from support.api.api_objects import attachment, finalized, named, volume
-from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 HOUR = 3600.0
@@ -114,7 +114,7 @@ def assert_that_nothing_broke(world: AttacherWorld) -> None:
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
 async def test_it_is_told_on_the_object_and_nobody_is_kept_busy(bad: Bad):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await make(world, bad)
         async with world.attacher():
             told = await world.until_told()
@@ -132,7 +132,7 @@ async def test_it_is_told_on_the_object_and_nobody_is_kept_busy(bad: Bad):
     ids=["neither source", "no source at all", "both sources"],
 )
 async def test_one_that_the_api_server_does_not_even_let_be_told_is_told_by_an_event(source: Any):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await make(world, Bad("", va=wanted(source=source)))
         async with world.attacher():
             await assert_that_nobody_is_busy(world)
@@ -160,7 +160,7 @@ GOING: dict[str, Bad] = {
 
 @pytest.mark.parametrize("bad", GOING.values(), ids=list(GOING))
 async def test_one_that_cannot_be_detached_is_told_so_and_keeps_our_finalizer(bad: Bad):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await make(world, bad)
         async with world.attacher():
             told = await world.until_told("detachError")
@@ -181,7 +181,7 @@ HARMLESS: dict[str, Json] = {
 
 @pytest.mark.parametrize("pv", HARMLESS.values(), ids=list(HARMLESS))
 async def test_what_only_attaching_needs_hinders_no_detaching(pv: Json):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await make(world, Bad("", pv, going()))
         async with world.attacher():
             await world.until_gone(VOLUME_ATTACHMENT, "va1")
@@ -189,7 +189,7 @@ async def test_what_only_attaching_needs_hinders_no_detaching(pv: Json):
 
 
 async def test_fields_that_nobody_knows_hinder_nothing():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.storage.add_volume("h1", 1 << 30)
         pv = {**finalized(csi_volume({"newField": {"a": 1}}, another=[1, 2]), OURS), "more": True}
         await make(world, Bad("", pv, {**wanted(), "extra": {"b": 2}}))
@@ -200,7 +200,7 @@ async def test_fields_that_nobody_knows_hinder_nothing():
 
 
 async def test_one_that_is_mended_is_attached_at_once():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await make(world, BAD["missing volume"])
         async with world.attacher():
             await world.clock.sleep(HOUR)
@@ -212,7 +212,7 @@ async def test_one_that_is_mended_is_attached_at_once():
 
 
 async def test_many_bad_ones_hold_up_no_good_one():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         for number in range(50):
             await world.wanted(f"bad{number}", "none")

@@ -12,7 +12,7 @@ from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.drift import Drift, next_drift
 from orlop.testing.driver_model.storage import VolumeUse
 from support.api.api_wires import failing, refusal
-from support.attaching.attacher_worlds import PUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import PUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 THEIRS = "somebody.example.com/else"
@@ -28,7 +28,7 @@ async def attached(world: AttacherWorld) -> None:
 
 
 async def test_what_vanished_at_the_driver_is_attached_again():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await attached(world)
         async with world.attacher(reconcile=60.0):
             for number in range(COUNT):
@@ -43,7 +43,7 @@ async def test_what_vanished_at_the_driver_is_attached_again():
 
 
 async def test_what_vanished_is_attached_again_soon_also_where_that_cannot_be_told_at_first():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         await world.volume()
         await world.wanted()
@@ -59,7 +59,7 @@ async def test_what_vanished_is_attached_again_soon_also_where_that_cannot_be_to
 
 
 async def test_where_both_agree_the_driver_is_only_asked_to_list():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await attached(world)
         async with world.attacher(reconcile=60.0):
             await world.clock.sleep(1000)
@@ -82,7 +82,7 @@ async def let_go_and_kept_by_others(world: AttacherWorld) -> None:
 
 
 async def test_what_the_driver_still_has_though_it_was_let_go_is_taken_back():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await let_go_and_kept_by_others(world)
         still_there = world.storage.volumes.get("h1")
         assert still_there is not None
@@ -98,7 +98,7 @@ async def test_what_the_driver_still_has_though_it_was_let_go_is_taken_back():
 
 
 async def test_what_was_let_go_is_not_taken_from_another_object_that_asks_for_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await let_go_and_kept_by_others(world)
         await world.wanted("va2")
         async with world.attacher(reconcile=60.0):
@@ -112,7 +112,7 @@ async def test_what_was_let_go_is_not_taken_from_another_object_that_asks_for_it
 
 @pytest.mark.parametrize("effect", [True, False], ids=["it is listed meanwhile", "it is not"])
 async def test_an_attach_call_that_hangs_across_several_lists_is_not_detached_meanwhile(effect: bool):  # noqa: FBT001 - a row
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"hang": True, "effect": effect}]})
         await world.node()
         await world.volume()
@@ -130,7 +130,7 @@ async def test_an_attach_call_that_hangs_across_several_lists_is_not_detached_me
 
 
 async def test_a_driver_whose_list_is_wrong_for_good_is_asked_to_attach_less_and_less_often():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({"ListVolumes": [{"times": 0, "answer": {"entries": []}}]})
         await world.node()
         await world.volume()
@@ -145,7 +145,7 @@ async def test_a_driver_whose_list_is_wrong_for_good_is_asked_to_attach_less_and
 
 
 async def test_a_driver_that_cannot_list_is_not_asked():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({}, capabilities={"controller": ["PUBLISH_UNPUBLISH_VOLUME"]})
         await attached(world)
         async with world.attacher(reconcile=60.0):
@@ -154,7 +154,7 @@ async def test_a_driver_that_cannot_list_is_not_asked():
 
 
 async def test_a_list_whose_token_comes_back_is_given_up_and_nothing_is_concluded_from_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({"ListVolumes": [{"times": 0, "answer": {"nextToken": "again"}}]})
         await attached(world)
         async with world.attacher(reconcile=60.0):
@@ -168,7 +168,7 @@ async def test_a_volume_on_two_pages_is_published_on_the_nodes_of_both():
     def page(node: str, **token: str) -> dict[str, object]:
         return {"entries": [{"volume": {"volumeId": "h1"}, "status": {"publishedNodeIds": [node]}}], **token}
 
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         first = {"when": {"startingToken": "2"}, "times": 0, "answer": page("id-9")}
         world.play({"ListVolumes": [first, {"times": 0, "answer": page("id-1", nextToken="2")}]})
         await world.node()
@@ -218,7 +218,7 @@ def test_another_object_or_another_answer_is_another_drift():
 
 
 async def test_what_was_found_of_an_object_that_went_before_anybody_could_act_on_it_is_forgotten():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         await world.volume()
         await world.wanted()

@@ -15,7 +15,7 @@ from orlop.kube import objects
 from orlop.kube.kinds import VOLUME_ATTACHMENT
 from orlop.sidecars.attacher.attach_rules import MARKED_ANNOTATION
 from orlop.testing.driver_model.attachment_model import DEVICE_KEY
-from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 OTHER = {"driver": {"name": "other.example.com"}}
@@ -39,12 +39,12 @@ class Session:
 
 @asynccontextmanager
 async def session() -> AsyncIterator[Session]:
-    async with attacher_world() as world, world.parts() as parts:
+    async with AttacherWorld() as world, world.parts() as parts:
         await world.node()
         await world.volume()
         await world.wanted()
         stop = asyncio.Event()
-        made = Session(world, parts.connection, stop, asyncio.ensure_future(parts.run_session(stop)))
+        made = Session(world, world.connection, stop, asyncio.ensure_future(parts.run_session(stop)))
         try:
             yield made
         finally:

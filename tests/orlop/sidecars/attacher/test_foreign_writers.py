@@ -21,7 +21,7 @@ from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, Kin
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attach_rules import NODE_ID_ANNOTATION
 from orlop.testing.virtual_clock import run_virtual
-from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld
 from support.random_tests import A_HANDFUL
 
 ACTS = [
@@ -119,14 +119,14 @@ async def whole_life(world: AttacherWorld, acts: list[str]) -> None:
         assert objects.annotations(found)[NODE_ID_ANNOTATION] == "id-1"
         somebody.assert_his_is_there(found)
         assert found["status"].get("detachError", {}).get("message") == somebody.error
-        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        volume = await world.find(PERSISTENT_VOLUME, "pv1")
         assert volume is not None
         assert OURS in objects.finalizers(volume)
         somebody.assert_his_is_there(volume)
         await world.delete(VOLUME_ATTACHMENT, "va1")
         await world.delete(PERSISTENT_VOLUME, "pv1")
         await world.clock.sleep(400)
-        left = await world.get(VOLUME_ATTACHMENT, "va1")
+        left = await world.find(VOLUME_ATTACHMENT, "va1")
         assert bool(left) == bool(somebody.finalizers["va1"])
         if left is not None:
             assert OURS not in objects.finalizers(left)
@@ -136,7 +136,7 @@ async def whole_life(world: AttacherWorld, acts: list[str]) -> None:
                 VOLUME_ATTACHMENT, ObjectName(None, "va1"), MergePatch({"metadata": {"finalizers": None}})
             )
         await world.until_released("pv1")
-    volume = await world.get(PERSISTENT_VOLUME, "pv1")
+    volume = await world.find(PERSISTENT_VOLUME, "pv1")
     assert volume is not None, "the API server's own finalizer is on it"
     somebody.assert_his_is_there(volume)
     assert world.published() == []
@@ -147,7 +147,7 @@ async def whole_life(world: AttacherWorld, acts: list[str]) -> None:
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("act", ACTS)
 async def test_whatever_he_does_before_any_one_of_our_writes_it_stays_and_ours_is_done(act: str, place: int):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await whole_life(world, [*[NOTHING] * place, act])
         assert world.calls() == [PUBLISH, UNPUBLISH], "the driver is called once, also where our write was refused"
 
@@ -155,7 +155,7 @@ async def test_whatever_he_does_before_any_one_of_our_writes_it_stays_and_ours_i
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("act", ACTS)
 async def test_whatever_he_does_before_each_of_our_writes_it_stays_and_ours_is_done(act: str):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await whole_life(world, [act] * 30)
 
 
@@ -163,7 +163,7 @@ async def test_whatever_he_does_before_each_of_our_writes_it_stays_and_ours_is_d
 @given(st.lists(st.sampled_from(ACTS), min_size=3, max_size=25))
 def test_whatever_he_does_one_after_the_other_it_stays_and_ours_is_done(acts: list[str]):
     async def main(_clock: object) -> None:
-        async with attacher_world() as world:
+        async with AttacherWorld() as world:
             await whole_life(world, acts)
 
     run_virtual(main)
@@ -171,7 +171,7 @@ def test_whatever_he_does_one_after_the_other_it_stays_and_ours_is_done(acts: li
 
 @pytest.mark.virtual_time
 async def test_a_status_that_somebody_made_where_there_was_none_is_not_written_over():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"error": {"code": "INTERNAL", "message": "no"}}]})
         await world.node()
         await world.volume()
@@ -187,7 +187,7 @@ async def test_a_status_that_somebody_made_where_there_was_none_is_not_written_o
 
 @pytest.mark.virtual_time
 async def test_a_node_that_is_called_otherwise_and_as_before_again_while_he_writes_is_attached_to_in_earnest():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         somebody = SomebodyElse(world, iter([NOTHING, NOTHING, "tells an error of detaching"]))
         names = iter(["id-2", "id-1"])
 
@@ -210,7 +210,7 @@ async def test_a_node_that_is_called_otherwise_and_as_before_again_while_he_writ
 
 @pytest.mark.virtual_time
 async def test_the_driver_is_called_once_to_detach_though_the_write_after_that_is_refused():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await whole_life(world, [NOTHING, NOTHING, "adds a finalizer", "takes his finalizer"])
         assert world.calls() == [PUBLISH, UNPUBLISH]
 
@@ -241,7 +241,7 @@ class Replacer:
 
 @pytest.mark.virtual_time
 async def test_another_object_of_the_same_name_is_attached_though_the_first_was_attached_just_before():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         replacer = Replacer(world, PUBLISH, being_deleted=False)
         await world.node()
         await world.volume()
@@ -257,7 +257,7 @@ async def test_another_object_of_the_same_name_is_attached_though_the_first_was_
 
 @pytest.mark.virtual_time
 async def test_another_object_of_the_same_name_is_detached_though_the_first_was_detached_just_before():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         replacer = Replacer(world, UNPUBLISH, being_deleted=True)
         await world.node()
         await world.volume()
@@ -276,5 +276,5 @@ async def test_another_object_of_the_same_name_is_detached_though_the_first_was_
             await world.until_gone(VOLUME_ATTACHMENT, "va1")
             await world.clock.sleep(10)
         assert replacer.has_replaced
-        assert await world.get(VOLUME_ATTACHMENT, "va1") is None
+        assert await world.find(VOLUME_ATTACHMENT, "va1") is None
         assert world.published("h2") == []

@@ -13,7 +13,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.leader_election import LeadershipLost
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attach_rules import NODE_ID_ANNOTATION, is_attached
-from support.attaching.attacher_worlds import OURS, PUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import OURS, PUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 VA, PV = ObjectName(None, "va1"), ObjectName(None, "pv1")
@@ -91,7 +91,7 @@ CASES: list[tuple[Prepare, bool]] = [
     ("prepare", "trivial"), CASES, ids=[f"{'trivial ' if row[1] else ''}{row[0].__name__}" for row in CASES]
 )
 async def test_without_the_lease_nothing_is_written_and_the_driver_is_not_called(prepare: Prepare, *, trivial: bool):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepare(world)
         before = await run_without_lease(world, Lease(0), trivial=trivial)
         assert world.wire.written(before) == []
@@ -99,7 +99,7 @@ async def test_without_the_lease_nothing_is_written_and_the_driver_is_not_called
 
 
 async def test_a_lease_that_is_lost_during_the_call_leaves_the_result_to_the_next_leader():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await ready_to_publish(world)
         await run_without_lease(world, Lease(1), trivial=False)
         assert world.calls() == [PUBLISH]

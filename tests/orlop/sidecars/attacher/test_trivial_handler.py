@@ -17,7 +17,7 @@ from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.attacher.trivial_rules import AnnotateMarked, MarkAttached, ReleaseFinalizer, next_trivial_step
 from support.api.api_objects import attachment
 from support.api.api_wires import failing
-from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 LEAVING = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
@@ -41,7 +41,7 @@ async def test_the_next_step(metadata: dict[str, Any], status: dict[str, Any], s
 
 
 async def test_all_are_marked_attached_with_no_call_and_no_finalizer():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.volume()
         await world.wanted()
         async with world.attacher(trivial=True):
@@ -65,7 +65,7 @@ async def attached_for_real(world: AttacherWorld, count: int) -> None:
 
 
 async def test_what_is_attached_keeps_its_finalizers_when_the_driver_loses_its_capability_and_is_counted():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await attached_for_real(world, 3)
         async with world.attacher(trivial=True):
             await world.clock.sleep(700)
@@ -73,7 +73,7 @@ async def test_what_is_attached_keeps_its_finalizers_when_the_driver_loses_its_c
                 found = await world.attachment(f"va{number}")
                 assert objects.finalizers(found) == (OURS,)
                 assert found["status"]["attached"] is True
-                volume = await world.get(PERSISTENT_VOLUME, f"pv{number}")
+                volume = await world.find(PERSISTENT_VOLUME, f"pv{number}")
                 assert objects.has_finalizer(volume or {}, OURS)
             assert world.metrics()[KEPT] == 3
         warned = [entry for entry in world.log if "keep the finalizer" in entry.message]
@@ -81,7 +81,7 @@ async def test_what_is_attached_keeps_its_finalizers_when_the_driver_loses_its_c
 
 
 async def test_what_kept_its_finalizer_is_detached_when_the_capability_is_back():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await attached_for_real(world, 1)
         async with world.attacher(trivial=True):
             await world.clock.sleep(10)
@@ -96,23 +96,23 @@ async def test_what_kept_its_finalizer_is_detached_when_the_capability_is_back()
 
 
 async def test_what_is_deleted_without_the_capability_goes_and_its_volume_after_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await attached_for_real(world, 2)
         async with world.attacher(trivial=True, reconcile=60.0):
             await world.delete(PERSISTENT_VOLUME, "pv0")
             await world.clock.sleep(5)
-            assert await world.get(PERSISTENT_VOLUME, "pv0") is not None, "a VolumeAttachment names it"
+            assert await world.find(PERSISTENT_VOLUME, "pv0") is not None, "a VolumeAttachment names it"
             await world.delete(VOLUME_ATTACHMENT, "va0")
             await world.until_gone(VOLUME_ATTACHMENT, "va0")
             await world.until_released("pv0")
             await world.clock.sleep(100)
             assert world.metrics()[KEPT] == 1
-        volume = await world.get(PERSISTENT_VOLUME, "pv1")
+        volume = await world.find(PERSISTENT_VOLUME, "pv1")
         assert objects.has_finalizer(volume or {}, OURS)
 
 
 async def test_an_attach_that_had_begun_is_made_good_when_the_capability_is_back_though_it_was_marked_attached():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 0, "error": {"code": "INTERNAL", "message": "no"}}]})
         await world.node()
         await world.volume()
@@ -138,7 +138,7 @@ async def test_a_deleted_volume_keeps_the_finalizer_while_another_driver_whose_n
     alike = DRIVER.replace(".", "-")
     assert finalizer_of(alike) == OURS
     protected = MergePatch({"metadata": {"finalizers": [OURS]}})
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         for name, driver in (("ours", DRIVER), ("theirs", alike)):
             await world.volume(name, name, driver=driver)
             await world.client.patch(PERSISTENT_VOLUME, ObjectName(None, name), protected)
@@ -149,12 +149,12 @@ async def test_a_deleted_volume_keeps_the_finalizer_while_another_driver_whose_n
         async with world.attacher(trivial=True):
             await world.until_released("ours")
             await world.clock.sleep(5)
-        found = await world.get(PERSISTENT_VOLUME, "theirs")
+        found = await world.find(PERSISTENT_VOLUME, "theirs")
         assert objects.has_finalizer(found or {}, OURS)
 
 
 async def test_an_api_server_that_drops_our_writes_is_not_written_to_without_end():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         made = await world.wanted()
         unchanged = HttpResponse(200, {"content-type": "application/json"}, json.dumps(made).encode())
         world.wire.before = failing("PATCH volumeattachments/va1/status", times=10_000, answer=unchanged)
@@ -165,7 +165,7 @@ async def test_an_api_server_that_drops_our_writes_is_not_written_to_without_end
 
 
 async def test_a_driver_that_gains_the_capability_is_called_for_what_was_only_marked_attached():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         await world.volume()
         await world.wanted()

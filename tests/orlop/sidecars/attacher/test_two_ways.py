@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from orlop.kube.kinds import VOLUME_ATTACHMENT
-from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, attacher_world
+from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 REFUSED = {"times": 0, "error": {"code": "INTERNAL", "message": "no"}}
@@ -18,7 +18,7 @@ MANY = 15
 
 
 async def test_no_worker_who_attaches_is_kept_by_what_could_not_be_attached_and_cannot_be_detached():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [REFUSED], UNPUBLISH: [SLOWLY_REFUSED]})
         await world.node()
         async with world.attacher():
@@ -36,7 +36,7 @@ async def test_no_worker_who_attaches_is_kept_by_what_could_not_be_attached_and_
 
 async def test_what_cannot_be_detached_is_asked_for_as_often_though_it_was_to_be_attached_again():
     async def asked(*, failed_before: bool) -> int:
-        async with attacher_world() as world:
+        async with AttacherWorld() as world:
             world.play({PUBLISH: [REFUSED] if failed_before else [], UNPUBLISH: [REFUSED]})
             await world.node()
             await world.volume()
@@ -54,7 +54,7 @@ async def test_what_cannot_be_detached_is_asked_for_as_often_though_it_was_to_be
 async def test_one_that_is_deleted_during_a_call_that_ends_late_is_detached_as_soon_as_that_has_ended(
     outcome: dict[str, object],
 ):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         failures = {"times": 6, "error": {"code": "INTERNAL", "message": "no"}}
         world.play({PUBLISH: [failures, {"delay": "10s", **outcome}]})
         await world.node()
@@ -75,7 +75,7 @@ async def test_one_that_is_deleted_during_a_call_that_ends_late_is_detached_as_s
 
 
 async def test_one_that_came_again_after_its_detaching_failed_is_attached_at_once_and_once():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({UNPUBLISH: [{"times": 4, "error": {"code": "INTERNAL", "message": "no"}}]})
         await world.node()
         await world.volume()
@@ -94,7 +94,7 @@ async def test_one_that_came_again_after_its_detaching_failed_is_attached_at_onc
 
 
 async def test_one_that_came_again_waits_no_longer_than_the_first_of_its_name_however_often_that_failed():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 10, "error": {"code": "INTERNAL", "message": "no"}}]})
         await world.node()
         await world.volume()
@@ -115,7 +115,7 @@ async def test_one_that_came_again_waits_no_longer_than_the_first_of_its_name_ho
 
 
 async def test_a_retry_that_was_left_from_attaching_does_not_shorten_the_delays_of_detaching():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [REFUSED], UNPUBLISH: [REFUSED]})
         await world.node()
         await world.volume()
@@ -135,7 +135,7 @@ async def test_a_retry_that_was_left_from_attaching_does_not_shorten_the_delays_
 
 
 async def test_no_worker_who_attaches_is_kept_by_detaching_what_was_deleted_during_its_call():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"delay": "5s"}], UNPUBLISH: [SLOWLY_REFUSED]})
         await world.node()
         await world.volume()

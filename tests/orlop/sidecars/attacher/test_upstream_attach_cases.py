@@ -15,7 +15,7 @@ from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHM
 from orlop.kube.objects import ObjectName
 from support.api.api_objects import attachment, csi_node, finalized, named, volume
 from support.api.api_wires import failing, refusal
-from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 Mode = csi_pb2.VolumeCapability.AccessMode.Mode
@@ -43,7 +43,7 @@ def publish_request(world: AttacherWorld) -> csi_pb2.ControllerPublishVolumeRequ
 
 
 async def test_a_volume_with_attributes_is_attached_with_them():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world, volumeAttributes={"tier": "gold", "zone": "a"}, fsType="xfs")
         async with world.attacher():
             await world.until_attached()
@@ -55,7 +55,7 @@ async def test_a_volume_with_attributes_is_attached_with_them():
 
 @pytest.mark.parametrize(("more", "asked"), [(["PUBLISH_READONLY"], True), ([], False)], ids=["can", "cannot"])
 async def test_a_read_only_volume_is_attached_as_such_only_where_the_driver_can(more: list[str], *, asked: bool):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({}, capabilities={"controller": ["PUBLISH_UNPUBLISH_VOLUME", *more]})
         await prepared(world, readOnly=True)
         async with world.attacher():
@@ -64,7 +64,7 @@ async def test_a_read_only_volume_is_attached_as_such_only_where_the_driver_can(
 
 
 async def test_a_volume_of_a_driver_that_knows_single_writers_is_attached_as_of_one_node():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher(default_fs_type="ext4"):
             await world.until_attached()
@@ -74,7 +74,7 @@ async def test_a_volume_of_a_driver_that_knows_single_writers_is_attached_as_of_
 
 
 async def test_a_secret_with_nothing_in_it_is_none():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await with_secret(world)
         await prepared(world, **SECRET_OF)
         async with world.attacher():
@@ -90,7 +90,7 @@ async def test_a_secret_with_nothing_in_it_is_none():
 async def test_a_volume_that_the_attachment_describes_itself_is_attached_and_detached(
     csi: dict[str, Any], secrets: dict[str, str]
 ):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await with_secret(world, k=b"v")
         await world.node()
         world.storage.add_volume("h1", 1 << 30)
@@ -113,7 +113,7 @@ async def test_a_volume_that_the_attachment_describes_itself_is_attached_and_det
 
 
 async def test_one_that_is_attached_already_is_ignored():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -125,7 +125,7 @@ async def test_one_that_is_attached_already_is_ignored():
 
 
 async def test_one_of_an_unknown_driver_is_ignored():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         other = attachment("va2", attacher="other.example.com", nodeName="n1", source={"persistentVolumeName": "pv1"})
         made = await world.client.create(VOLUME_ATTACHMENT, other)
@@ -137,7 +137,7 @@ async def test_one_of_an_unknown_driver_is_ignored():
 
 
 async def test_a_volume_that_is_being_deleted_is_told_and_not_attached():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         world.storage.add_volume("h1", 1 << 30)
         source = {"driver": DRIVER, "volumeHandle": "h1"}
@@ -155,7 +155,7 @@ async def test_a_volume_that_is_being_deleted_is_told_and_not_attached():
 
 
 async def test_a_csinode_that_does_not_name_the_driver_is_told_and_attached_to_when_it_does():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.client.create(CSI_NODE, csi_node("n1", {"name": "other.example.com", "nodeID": "x"}))
         await world.volume()
         await world.wanted()
@@ -170,7 +170,7 @@ async def test_a_csinode_that_does_not_name_the_driver_is_told_and_attached_to_w
 
 
 async def test_a_volume_that_comes_later_is_attached_at_once():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         await world.wanted()
         async with world.attacher():
@@ -185,7 +185,7 @@ async def test_a_volume_that_comes_later_is_attached_at_once():
 
 
 async def test_a_call_that_takes_too_long_is_told_and_tried_again():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"delay": "60s"}]})
         await prepared(world)
         async with world.attacher(timeout=15.0):
@@ -197,7 +197,7 @@ async def test_a_call_that_takes_too_long_is_told_and_tried_again():
 
 @pytest.mark.parametrize("code", ["CANCELLED", "DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED"])
 async def test_what_may_still_be_running_is_detached_though_it_was_never_attached(code: str):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 0, "effect": True, "error": {"code": code, "message": "m"}}]})
         await prepared(world)
         async with world.attacher():
@@ -209,7 +209,7 @@ async def test_what_may_still_be_running_is_detached_though_it_was_never_attache
 
 
 async def test_a_volume_of_which_attaching_failed_for_good_does_not_stay_behind():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 0, "error": {"code": "INVALID_ARGUMENT", "message": "never"}}]})
         await prepared(world)
         async with world.attacher():
@@ -225,7 +225,7 @@ WRITES = ["PATCH persistentvolumes/pv1", "PATCH volumeattachments/va1", "PATCH v
 
 @pytest.mark.parametrize("write", WRITES, ids=["the volume's finalizer", "the attachment's finalizer", "attached"])
 async def test_a_write_that_fails_is_made_again_and_all_ends_well(write: str):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.wire.before = failing(write, times=2)
         await prepared(world)
         async with world.attacher():
@@ -237,7 +237,7 @@ async def test_a_write_that_fails_is_made_again_and_all_ends_well(write: str):
 
 
 async def test_a_volume_that_may_not_be_protected_is_told_where_people_look():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.wire.before = failing(WRITES[0], times=1)
         await prepared(world)
         async with world.attacher():
@@ -252,7 +252,7 @@ async def test_a_volume_that_may_not_be_protected_is_told_where_people_look():
     ids=["by the server", "by its database"],
 )
 async def test_an_answer_that_is_too_large_for_a_server_of_somebody_elses_is_told(answer: HttpResponse):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.wire.before = failing(WRITES[2], times=1, answer=answer)
         await prepared(world)
         async with world.attacher():
@@ -262,7 +262,7 @@ async def test_an_answer_that_is_too_large_for_a_server_of_somebody_elses_is_tol
 
 
 async def test_an_answer_of_the_driver_that_no_object_can_hold_is_told_and_taken_back_with_the_object():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 0, "answer": {"publishContext": {"disk": "x" * (1 << 19)}}}]})
         await prepared(world)
         async with world.attacher():
@@ -275,7 +275,7 @@ async def test_an_answer_of_the_driver_that_no_object_can_hold_is_told_and_taken
 
 
 async def test_an_error_that_cannot_be_told_is_told_later():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.wire.before = failing("PATCH volumeattachments/va1/status", times=3)
         await world.node()
         await world.wanted()
@@ -285,7 +285,7 @@ async def test_an_error_that_cannot_be_told_is_told_later():
 
 
 async def test_a_node_that_came_back_under_its_name_is_attached_to_by_its_new_id():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 1, "effect": True, "error": {"code": "UNAVAILABLE", "message": "m"}}]})
         await prepared(world)
         async with world.attacher(retry_start=60.0):

@@ -13,7 +13,7 @@ from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, SECRET, VOLUME_ATTACHM
 from orlop.kube.objects import ObjectName
 from support.api.api_objects import attachment, finalized, named, volume
 from support.api.api_wires import failing
-from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import DRIVER, OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 SECRET_OF = {"controllerPublishSecretRef": {"name": "s", "namespace": "default"}}
@@ -27,7 +27,7 @@ async def prepared(world: AttacherWorld, **csi: Any) -> None:
 
 
 async def volume_of(world: AttacherWorld, name: str = "pv1") -> dict[str, Any]:
-    found = await world.get(PERSISTENT_VOLUME, name)
+    found = await world.find(PERSISTENT_VOLUME, name)
     assert found is not None
     return found
 
@@ -37,7 +37,7 @@ async def volume_of(world: AttacherWorld, name: str = "pv1") -> dict[str, Any]:
 
 @pytest.mark.parametrize("data", [{}, {"k": "v"}], ids=["nothing in it", "something in it"])
 async def test_a_volume_with_a_secret_is_detached_with_it(data: dict[str, str]):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
         await world.client.create(SECRET, named("s", data=encoded), namespace="default")
         await prepared(world, **SECRET_OF)
@@ -50,7 +50,7 @@ async def test_a_volume_with_a_secret_is_detached_with_it(data: dict[str, str]):
 
 
 async def test_a_secret_that_went_away_is_told_and_detached_with_when_it_is_back():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         secret = named("s", data={"k": base64.b64encode(b"v").decode()})
         await world.client.create(SECRET, secret, namespace="default")
         await prepared(world, **SECRET_OF)
@@ -67,7 +67,7 @@ async def test_a_secret_that_went_away_is_told_and_detached_with_when_it_is_back
 
 
 async def test_a_call_that_takes_too_long_is_told_and_made_again():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({UNPUBLISH: [{"delay": "60s"}]})
         await prepared(world)
         async with world.attacher(timeout=15.0):
@@ -80,7 +80,7 @@ async def test_a_call_that_takes_too_long_is_told_and_made_again():
 
 
 async def test_one_that_is_detached_already_and_kept_by_others_is_ignored():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         await world.volume()
         source = {"persistentVolumeName": "pv1"}
@@ -95,7 +95,7 @@ async def test_one_that_is_detached_already_and_kept_by_others_is_ignored():
 
 @pytest.mark.parametrize("field", ["finalizers", "status"])
 async def test_a_write_that_fails_is_made_again_and_it_goes(field: str):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -114,7 +114,7 @@ async def test_a_write_that_fails_is_made_again_and_it_goes(field: str):
 
 
 async def test_one_whose_node_is_gone_is_there_until_the_driver_has_taken_it_back():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({UNPUBLISH: [{"times": 5, "error": {"code": "INTERNAL", "message": "stuck"}}]})
         await prepared(world)
         async with world.attacher():
@@ -132,7 +132,7 @@ async def test_one_whose_node_is_gone_is_there_until_the_driver_has_taken_it_bac
 
 
 async def test_a_detached_volume_is_let_go_when_it_is_deleted_later():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -147,7 +147,7 @@ async def test_a_detached_volume_is_let_go_when_it_is_deleted_later():
 
 
 async def test_of_the_finalizers_of_a_volume_only_ours_goes():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.node()
         source = {"driver": DRIVER, "volumeHandle": "h1"}
         body = finalized(volume("pv1", csi=source), "a.example.com/x", OURS, "b.example.com/y")
@@ -160,7 +160,7 @@ async def test_of_the_finalizers_of_a_volume_only_ours_goes():
 
 
 async def test_a_volume_that_cannot_be_let_go_is_tried_again():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -173,7 +173,7 @@ async def test_a_volume_that_cannot_be_let_go_is_tried_again():
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_volume_without_our_finalizer_is_ignored(*, deleted: bool):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         source = {"driver": DRIVER, "volumeHandle": "h1"}
         await world.client.create(PERSISTENT_VOLUME, finalized(volume("pv1", csi=source), THEIRS))
         async with world.attacher():
@@ -185,7 +185,7 @@ async def test_a_volume_without_our_finalizer_is_ignored(*, deleted: bool):
 
 @pytest.mark.parametrize("source", [{"csi": {"driver": "other", "volumeHandle": "h"}}, {"hostPath": {"path": "/x"}}])
 async def test_volumes_of_other_drivers_and_of_kubernetes_itself_are_ignored(source: dict[str, Any]):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         body = finalized(volume("pv1", **source), "external-attacher/other")
         body["spec"] = {key: value for key, value in body["spec"].items() if key != "csi" or "csi" in source}
         await world.client.create(PERSISTENT_VOLUME, body)
@@ -196,7 +196,7 @@ async def test_volumes_of_other_drivers_and_of_kubernetes_itself_are_ignored(sou
 
 
 async def test_a_volume_of_a_migrated_plugin_that_carries_our_finalizer_does_not_stay_behind():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         body = finalized(volume("pv1", gcePersistentDisk={"pdName": "d"}), OURS)
         del body["spec"]["csi"]
         await world.client.create(PERSISTENT_VOLUME, body)
@@ -208,7 +208,7 @@ async def test_a_volume_of_a_migrated_plugin_that_carries_our_finalizer_does_not
 
 
 async def test_a_volume_is_kept_for_as_long_as_any_of_its_attachments_is_there():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         await world.node("n2", "id-2")
         async with world.attacher():

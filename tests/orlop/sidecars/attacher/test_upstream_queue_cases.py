@@ -11,7 +11,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from support.api.api_objects import attachment
 from support.api.api_wires import failing, refusal
-from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import OURS, PUBLISH, UNPUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 VA1 = ObjectName(None, "va1")
@@ -29,7 +29,7 @@ async def prepared(world: AttacherWorld) -> None:
 
 @pytest.mark.parametrize("field", ["attachError", "detachError"])
 async def test_an_error_that_is_written_or_changed_wakes_nobody(field: str):
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [FAILS]})
         await prepared(world)
         async with world.attacher(retry_start=1000.0, retry_most=1000.0, resync=0.0):
@@ -44,7 +44,7 @@ async def test_an_error_that_is_written_or_changed_wakes_nobody(field: str):
 
 
 async def test_labels_annotations_and_who_manages_what_wake_nobody():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [FAILS]})
         await prepared(world)
         async with world.attacher(retry_start=1000.0, retry_most=1000.0, resync=0.0):
@@ -60,7 +60,7 @@ async def test_labels_annotations_and_who_manages_what_wake_nobody():
 
 
 async def test_from_time_to_time_all_are_looked_at_again_though_nothing_was_told():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [FAILS]})
         await prepared(world)
         async with world.attacher(retry_start=100_000.0, retry_most=100_000.0, resync=600.0):
@@ -69,7 +69,7 @@ async def test_from_time_to_time_all_are_looked_at_again_though_nothing_was_told
 
 
 async def test_a_finalizer_of_ours_that_somebody_took_is_put_back_and_it_is_attached_again():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -81,7 +81,7 @@ async def test_a_finalizer_of_ours_that_somebody_took_is_put_back_and_it_is_atta
 
 
 async def test_failures_of_one_object_do_not_delay_another():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{**FAILS, "when": {"volumeId": "h1"}}]})
         await prepared(world)
         async with world.attacher():
@@ -99,7 +99,7 @@ async def test_failures_of_one_object_do_not_delay_another():
 
 
 async def test_attaching_does_not_wait_behind_a_burst_of_detaching_that_hangs():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({UNPUBLISH: [{"times": 0, "delay": "1000s"}]})
         await world.node()
         for number in range(50):
@@ -119,7 +119,7 @@ async def test_attaching_does_not_wait_behind_a_burst_of_detaching_that_hangs():
 
 
 async def test_one_that_is_deleted_while_it_is_attached_is_detached_after_that_call_and_not_beside_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"delay": "10s"}]})
         await prepared(world)
         async with world.attacher():
@@ -134,7 +134,7 @@ async def test_one_that_is_deleted_while_it_is_attached_is_detached_after_that_c
 
 
 async def test_a_server_that_says_when_to_come_back_is_obeyed_and_no_error_is_told():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         busy = refusal(429, "TooManyRequests")
         later = HttpResponse(429, {**busy.headers, "retry-after": "7"}, busy.body)
         world.wire.before = failing("PATCH", times=2, answer=later)
@@ -148,7 +148,7 @@ async def test_a_server_that_says_when_to_come_back_is_obeyed_and_no_error_is_to
 
 
 async def test_the_backlog_and_the_age_of_its_oldest_are_metrics():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"times": 0, "delay": "100s"}]})
         await world.node()
         for number in range(5):
@@ -169,7 +169,7 @@ async def test_the_backlog_and_the_age_of_its_oldest_are_metrics():
 
 
 async def test_what_the_driver_has_though_the_object_is_not_attached_is_attached_without_waiting_for_its_turn():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.play({PUBLISH: [{"effect": True, "error": {"code": "INTERNAL", "message": "the answer was lost"}}]})
         await prepared(world)
         async with world.attacher(reconcile=60.0, retry_start=100_000.0, retry_most=100_000.0, resync=0.0):
@@ -181,7 +181,7 @@ async def test_what_the_driver_has_though_the_object_is_not_attached_is_attached
 
 
 async def test_what_the_driver_has_and_no_object_asks_for_is_left_alone():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await prepared(world)
         async with world.attacher():
             await world.until_attached()
@@ -198,7 +198,7 @@ async def test_what_the_driver_has_and_no_object_asks_for_is_left_alone():
 
 
 async def test_without_attaching_those_of_an_unknown_driver_are_ignored():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.client.create(VOLUME_ATTACHMENT, attachment("va1", attacher="other.example.com", nodeName="n1"))
         async with world.attacher(trivial=True):
             await world.clock.sleep(700)
@@ -206,7 +206,7 @@ async def test_without_attaching_those_of_an_unknown_driver_are_ignored():
 
 
 async def test_without_attaching_a_write_that_fails_is_made_again():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         world.wire.before = failing("PATCH volumeattachments/va1/status", times=3)
         await world.wanted()
         async with world.attacher(trivial=True):
@@ -214,7 +214,7 @@ async def test_without_attaching_a_write_that_fails_is_made_again():
 
 
 async def test_without_attaching_one_that_is_being_deleted_is_left_to_those_who_keep_it():
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         await world.wanted()
         keeps = MergePatch({"metadata": {"finalizers": ["somebody/else"]}})
         await world.client.patch(VOLUME_ATTACHMENT, VA1, keeps)
