@@ -23,6 +23,7 @@ from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions, KubeClient
 from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.http.http_messages import Transport
 from orlop.kube.kinds import CORE_EVENT, POD, SERVICE_ACCOUNT
 from orlop.kube.objects import ObjectName, uid
 from orlop.testing.kill_points import KillPoints
@@ -75,12 +76,13 @@ class PodWorld:
         self.volumes = ModelVolumes(self.clock)
 
     @asynccontextmanager
-    async def node(self, points: KillPoints | None = None, through: Server | None = None) -> AsyncIterator[PodManager]:
-        """A node's life; when it ends, so do its containers."""
+    async def node(
+        self, points: KillPoints | None = None, through: Server | None = None, way: Transport | None = None
+    ) -> AsyncIterator[PodManager]:
+        """A node's life; when it ends, so do its containers. `way` replaces its connection to the API server."""
         log = self.on.log
-        client = KubeClient(
-            InProcessTransport(through or self.on.server, ADMIN), clock=self.clock, random=Random(2), log=log
-        )
+        used = way or InProcessTransport(through or self.on.server, ADMIN)
+        client = KubeClient(used, clock=self.clock, random=Random(2), log=log)
         reporter, metrics = Reporter("kubelet", NODE), Metrics("test", of_process=False)
         events = EventRecorder(client, reporter, clock=self.clock, random=Random(5), log=log, metrics=metrics)
         seams = self._seams(client, events, points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -237,6 +238,54 @@ def test_threads_that_ask_at_once_get_different_numbers(machine: FakeMachine):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(one, range(40)))
     assert len({folder.project for folder in machine.folders.values()}) == 40
+
+
+class ShownLock:
+    """A lock that shows when a second thread waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_waited_for = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_waited_for.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_number_is_not_given_to_a_new_folder_while_another_thread_lifts_its_limits(machine: FakeMachine):
+    """Else its limits would be lifted when it has a folder again, which could then grow without end."""
+    machine.limits[FIRST] = ProjectLimits(MIB, None)
+    numbers, lock, steps = numbers_on(machine), ShownLock(), [threading.Event() for _ in range(2)]
+    numbers._lock = lock  # type: ignore[assignment]
+    is_asked, may_lift = steps
+    lift_limits = numbers._workdir.lift_limits
+
+    def lift_late(number: int) -> None:
+        if not is_asked.is_set():
+            is_asked.set()
+            may_lift.wait()
+        lift_limits(number)
+
+    def sweep_and_make() -> None:
+        is_asked.wait()
+        numbers.release_unused()
+        with numbers.reserved() as number:
+            make(machine, "a", number)
+
+    numbers._workdir.lift_limits = lift_late  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.submit(numbers.release_unused), threads.submit(sweep_and_make)
+        # The second thread either waits for the first one, or, without the lock, comes to its end before it.
+        second.add_done_callback(lambda _: lock.is_waited_for.set())
+        lock.is_waited_for.wait()
+        may_lift.set()
+        first.result()
+        second.result()
+    assert machine.limits == {machine.folders[live("a")].project: ProjectLimits(MIB, None)}
 
 
 @given(st.lists(st.sampled_from(["make", "drop", "sweep", "restart", "steal"]), max_size=40), st.randoms())
