@@ -51,6 +51,7 @@ class HeldWay:
         self._inner = inner
         self._requests: list[HeldRequest] = []
         self._watches: dict[str, asyncio.Event] = {}
+        self._broken: set[str] = set()
 
     def hold(self, method: str, part: str, *, after_effect: bool = False) -> HeldRequest:
         self._requests.append(held := HeldRequest(method, part, after_effect=after_effect))
@@ -59,6 +60,11 @@ class HeldWay:
     def hold_watch(self, resource: str) -> asyncio.Event:
         """Hold all events of a resource until the returned event is set; lists are not held."""
         return self._watches.setdefault(resource, asyncio.Event())
+
+    def break_watches(self, resource: str) -> None:
+        """Drop what is held of a resource, and refuse every further watch: who wants to know has to list."""
+        self._broken.add(resource)
+        self.hold_watch(resource).set()
 
     async def arrive_late(self, held: HeldRequest) -> HttpResponse:
         """Let the server have a request that was broken off before it came there."""
@@ -73,6 +79,7 @@ class HeldWay:
 
     @asynccontextmanager
     async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
+        self._refuse_broken(request.path)
         async with self._inner.open(request, within) as stream:
             yield HttpStream(stream.status, stream.headers, self._late(request.path, stream.pieces))
 
@@ -80,7 +87,12 @@ class HeldWay:
         async for piece in pieces:
             if (event := self._watches.get(path.rpartition("/")[2])) is not None:
                 await event.wait()
+            self._refuse_broken(path)
             yield piece
+
+    def _refuse_broken(self, path: str) -> None:
+        if path.rpartition("/")[2] in self._broken:
+            raise ConnectionBroken("the connection broke")
 
     async def renew_credentials(self) -> None:
         await self._inner.renew_credentials()

@@ -29,6 +29,7 @@ from orlop.foundation.structured_log import Entry, collecting_log
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import CSI_NODE, EVENT, NODE, Kind
 from orlop.kube.objects import ObjectName
 from orlop.testing.virtual_clock import VirtualClock
@@ -219,6 +220,18 @@ class PluginWorld:
 
     async def events(self) -> list[Object]:
         return (await self.on.client().list(EVENT)).items
+
+
+class SlowWrites:
+    """Stands between the watcher and the API server: each write takes a second."""
+
+    def __init__(self, the: PluginWorld) -> None:
+        self.the = the
+
+    async def answer(self, request: HttpRequest, user: Any) -> Any:
+        if request.method != "GET":
+            await self.the.clock.sleep(1.0)
+        return await self.the.on.server.answer(request, user)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import pytest
 from onenode.kubelet.pods.container_runtime import WantedContainer
 from onenode.kubelet.pods.pod_manager import PodManager
 from onenode.testing.fake_containers import FakeContainer
-from orlop.kube.objects import condition, uid
+from orlop.kube.objects import ObjectName, condition, uid
 from support.api.held_way import HeldWay
 from support.kubelet.running_pods import PodWorld, pod_world
 
@@ -88,6 +88,7 @@ async def test_the_status_says_that_the_containers_of_a_deleted_pod_have_ended_w
         await unmounting.has_come.wait()
 
         assert (await w.main_status())["state"]["terminated"]["exitCode"] == 5
+        assert await w.phase() == "Failed", "what is being deleted is not restarted, whatever its policy says"
         unmounting.open.set()
 
 
@@ -160,6 +161,17 @@ async def test_a_start_that_is_given_up_is_over_before_the_volumes_are_let_go():
         assert w.volumes.held == set()
 
 
+async def test_a_pod_that_is_deleted_goes_though_its_volumes_never_come():
+    async with node() as (w, _, _):
+        mounting = Gate(w.volumes, "ready")
+        await w.make()
+        await mounting.has_come.wait()
+        await w.delete()
+        await w.settle(5)
+
+        assert await w.find() is None
+
+
 async def test_a_container_that_has_started_when_its_start_is_given_up_is_ended():
     async with node() as (w, _, _):
         inner = w.containers.start
@@ -189,10 +201,11 @@ async def test_a_status_that_was_not_written_is_written_again():
     async with node() as (w, way, _):
         await w.make("sleep 5; exit 0", restartPolicy="Never")
         await w.settle(3)
-        ended = way.hold("PATCH", STATUS)
-        await ended.has_come.wait()
-        ended.break_off()
-        await w.settle(5)
+        writes = [way.hold("PATCH", STATUS) for _ in range(4)]
+        for write in writes:
+            await write.has_come.wait()
+            write.break_off()
+        await w.settle(10)
 
         assert await w.phase() == "Succeeded"
 
@@ -202,10 +215,13 @@ async def test_a_deletion_is_noticed_that_comes_while_a_back_off_is_reported():
     async with node() as (w, way, _):
         await w.make("sleep 15; exit 1")
         await w.settle(29)  # the first restart had no pause, the second has ten seconds
-        backing_off = way.hold("PATCH", STATUS)
+        ended, backing_off = way.hold("PATCH", STATUS), way.hold("PATCH", STATUS)
+        await ended.has_come.wait()
+        ended.let_go()
         await backing_off.has_come.wait()
         await w.delete()
         await w.settle()
+        way.hold_watch("pods")  # nothing wakes the worker that came later than the deletion
         backing_off.let_go()
         await w.settle(2)
 
@@ -245,7 +261,60 @@ async def test_a_status_is_not_written_on_another_pod_that_has_the_name_by_now()
         found = await w.find()
         assert found is not None
         assert found["status"] == second["status"], "the node does not know of it yet"
+        assert w.volumes.held == set(), "the node knows that its own pod is gone"
 
         pods.set()
         await w.settle()
         assert await w.phase() == "Running"
+
+
+# ---- the pods of a node ----------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_ends_whose_name_another_has_in_the_next_thing_that_the_cache_hears():
+    async with node() as (w, way, manager):
+        first = await w.make("trap '' TERM; sleep 100000", terminationGracePeriodSeconds=30)
+        await w.settle()
+        way.hold_watch("pods")
+        await w.delete(grace=0)
+        second = await w.make()
+        way.break_watches("pods")  # so that the next list has the second, and no event tells of the end of the first
+        await w.settle(20)
+        both = {one.wanted.pod_uid for one in w.containers.running()}
+        newest = manager.named(ObjectName("default", "p"))
+        await w.settle(60)
+        assert uid(first) in both
+        assert newest is not None
+        assert uid(newest.pod) == uid(second)
+        assert w.containers.running(uid(first)) == []
+        assert w.containers.running(uid(second)) != []
+
+
+async def test_nothing_of_a_pod_is_removed_before_the_pods_of_this_node_are_known():
+    async with pod_world() as w:
+        async with w.node():
+            made = await w.make()
+            await w.settle()
+        held, logs = set(w.volumes.held), dict(w.containers.logs)
+        way = HeldWay(w.on.transport())
+        listing = way.hold("GET", "/pods")
+        async with w.node(way=way):
+            await listing.has_come.wait()
+            await w.settle(60)
+            assert held == {uid(made)}
+            assert (w.volumes.held, w.containers.logs) == (held, logs)
+            listing.let_go()
+            await w.settle()
+            assert await w.phase() == "Running"
+
+
+async def test_the_logs_of_a_pod_go_whose_object_was_removed_while_the_node_was_away():
+    async with pod_world() as w:
+        async with w.node():
+            await w.make()
+            await w.settle()
+        await w.delete(grace=0)
+        assert w.containers.logs != {}
+        async with w.node():
+            await w.settle()
+            assert w.containers.logs == {}
