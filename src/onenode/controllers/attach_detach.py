@@ -298,8 +298,9 @@ class AttachDetach:
 
     async def _detach(self, volume: UniqueName, one: AttachDetachFacts, which: str) -> float | None:
         remembered = self._memory.of(volume, one.node)
+        # Saves a request and no more: until the cache shows the deletion, a second one with this uid would do nothing.
         if remembered.taken == which:
-            return None  # the cache will tell
+            return None
         name = self._known.of(volume)[one.node]
         if is_of_unknown_volume(volume) and await self._has_volume(name):
             return LOOK_AGAIN_SECONDS

@@ -14,7 +14,7 @@ from onenode.controllers import attach_detach_rules as rules
 from onenode.kubelet.volumes.volume_values import UniqueName
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
-from orlop.kube.api_errors import Conflict, NotFound, PatchRefused
+from orlop.kube.api_errors import NotFound
 from orlop.kube.cache.informer import Informer
 from orlop.kube.client import KubeClient
 from orlop.kube.kinds import NODE
@@ -107,9 +107,8 @@ class AttachedListing:
             written = await self._client.patch(NODE, name, patch, subresource="status")
         except NotFound:
             return
-        except (Conflict, PatchRefused):
-            self._over(name.name)  # it was not done
-            raise
+        # After any other error, also a refusal, the volumes stay under way until the Node was read anew: what changed
+        # the list and had us refused may be an earlier write of ours that broke off and arrived late.
         await self._nodes.reached(resource_version(written))
 
     async def _read_anew(self, name: ObjectName) -> dict[str, object] | None:

@@ -36,7 +36,7 @@ from onenode.kubelet.pods.pod_status_rules import StatusFacts, backoff_message, 
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
-from orlop.kube.api_errors import ApiError, Conflict, NotFound
+from orlop.kube.api_errors import ApiError, Conflict, Invalid, NotFound
 from orlop.kube.client import DeleteOptions, MergePatch
 from orlop.kube.kinds import POD
 from orlop.kube.objects import is_being_deleted, name_of, resource_version, uid, version_order
@@ -261,7 +261,7 @@ class PodWorker:
                 return
             try:
                 await self._write(status)
-            except (NotFound, Conflict):
+            except NotFound:
                 self._object_gone = True
             except ApiError as error:
                 failures += 1
@@ -270,7 +270,14 @@ class PodWorker:
 
     async def _write(self, status: Any) -> None:
         changes = {"metadata": {"uid": self._uid}, "status": status}
-        found = await self._seams.client.patch(POD, self._name, MergePatch(changes), subresource="status")
+        try:
+            found = await self._seams.client.patch(POD, self._name, MergePatch(changes), subresource="status")
+        except Invalid:
+            # So the API server refuses our uid where another pod has the name by now.
+            if uid(await self._seams.client.get(POD, self._name)) == self._uid:
+                raise
+            self._object_gone = True
+            return
         self._written = status
         self._take(found)
 

@@ -191,7 +191,7 @@ class Workqueue(Generic[Name]):
             return
         # Also while a worker has the name: what that worker read may be older than the reason for this add.
         mine.join(name, self._fair_share.of(name), self._clock.elapsed())
-        # Nobody may take a name that a worker has. `done` wakes a worker for it.
+        # Nobody may take a name that a worker has: a taker woken now would find nothing. `done` wakes one for it.
         if name not in self._worked_on_by:
             mine.wake_one()
 

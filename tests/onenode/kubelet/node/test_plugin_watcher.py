@@ -12,10 +12,9 @@ from onenode.kubelet.node.csi_node_rules import MIGRATED_ANNOTATION, NODE_ID_ANN
 from orlop.csi.error_codes import Cancelled, Internal, Unavailable
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.kube.client import MergePatch
-from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import CSI_NODE, NODE
 from orlop.kube.objects import ObjectName
-from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, PluginWorld, is_closed
+from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, SlowWrites, is_closed, plugin_world
 
 pytestmark = pytest.mark.virtual_time
 
@@ -629,16 +628,6 @@ async def test_a_newcomer_whose_facts_cannot_be_written_leaves_those_of_who_has_
         assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "1"}
         assert [entry["nodeID"] for entry in await the.csi_drivers()] == ["1"]
         assert watcher.drivers[A].node_id == "1"
-
-
-class SlowWrites:
-    def __init__(self, the: PluginWorld) -> None:
-        self.the = the
-
-    async def answer(self, request: HttpRequest, user: Any) -> Any:
-        if request.method != "GET":
-            await self.the.clock.sleep(1.0)
-        return await self.the.on.server.answer(request, user)
 
 
 async def test_one_that_goes_while_another_takes_its_name_over_takes_nothing_of_it_away():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -237,6 +238,82 @@ def test_threads_that_ask_at_once_get_different_numbers(machine: FakeMachine):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(one, range(40)))
     assert len({folder.project for folder in machine.folders.values()}) == 40
+
+
+class ShownLock:
+    """A lock that shows when a second thread waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_waited_for = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_waited_for.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Halting:
+    """Have the first call of one of the working directory's methods wait until another thread waits for the lock."""
+
+    def __init__(self, numbers: ProjectNumbers, method: str) -> None:
+        self.lock = ShownLock()
+        self.has_come = threading.Event()
+        self._inner = getattr(numbers._workdir, method)
+        numbers._lock = self.lock  # type: ignore[assignment]
+        setattr(numbers._workdir, method, self._call)
+
+    def _call(self, number: int) -> object:
+        if not self.has_come.is_set():
+            self.has_come.set()
+            self.lock.is_waited_for.wait()
+        return self._inner(number)
+
+    def beside(self, act: Callable[[], object]) -> None:
+        """Without the lock it does not wait, and then the first call goes on after its end."""
+        self.has_come.wait()
+        try:
+            act()
+        finally:
+            self.lock.is_waited_for.set()
+
+
+def test_a_number_is_not_given_to_a_new_folder_while_another_thread_lifts_its_limits(machine: FakeMachine):
+    """Else its limits would be lifted when it has a folder again, which could then grow without end."""
+    machine.limits[FIRST] = ProjectLimits(MIB, None)
+    numbers = numbers_on(machine)
+    halting = Halting(numbers, "lift_limits")
+
+    def sweep_and_make() -> None:
+        numbers.release_unused()
+        with numbers.reserved() as number:
+            make(machine, "a", number)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(numbers.release_unused), threads.submit(halting.beside, sweep_and_make)]:
+            done.result()
+    assert machine.limits == {machine.folders[live("a")].project: ProjectLimits(MIB, None)}
+
+
+def test_a_number_is_not_let_go_while_another_thread_is_about_to_reserve_it(machine: FakeMachine):
+    """Else the next folder would get it too."""
+    machine.limits[FIRST] = ProjectLimits(MIB, None)  # a dead process left them
+    numbers = numbers_on(machine)
+    halting = Halting(numbers, "quota_usage")
+
+    def reserve_two() -> list[int]:
+        with numbers.reserved() as first:
+            sweeping.result()
+            with numbers.reserved() as second:
+                return [first, second]
+
+    with ThreadPoolExecutor(2) as threads:
+        sweeping = threads.submit(halting.beside, numbers.release_unused)
+        reserved = threads.submit(reserve_two).result()
+    assert reserved == [FIRST, FIRST + 1]
 
 
 @given(st.lists(st.sampled_from(["make", "drop", "sweep", "restart", "steal"]), max_size=40), st.randoms())

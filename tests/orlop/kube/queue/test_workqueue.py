@@ -31,6 +31,16 @@ def test_a_name_waits_once_however_often_it_is_added():
     assert queue.is_idle()
 
 
+def test_an_idle_queue_holds_nothing_of_the_names_and_groups_it_had():
+    queue = queue_of_crowds(workers=4, share=0.8)
+    for name in ("a0", "b0", "b1"):
+        queue.add("work", name)
+    take_all(queue, "work")
+    pool = queue._pools["work"]
+    assert queue.is_idle()
+    assert not any((pool.waiting, pool.running, pool.lines, pool.group_of_running, pool.at_work, pool.failures))
+
+
 def test_a_name_added_while_it_is_worked_on_is_worked_on_again_afterwards():
     queue = queue_of("work", clock=HandClock())
     queue.add("work", "a")
@@ -333,6 +343,18 @@ async def test_a_taker_cancelled_as_it_is_woken_passes_its_turn_on():
     await clock.sleep(1)
     queue.add("work", "a")
     first.cancel()
+    assert await second == "a"
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+@pytest.mark.virtual_time
+async def test_a_taker_cancelled_just_before_it_would_be_woken_leaves_its_turn_to_the_next():
+    queue, clock = queue_of("work"), VirtualClock()
+    first, second = (asyncio.create_task(queue.take("work")) for _ in range(2))
+    await clock.sleep(1)
+    first.cancel()
+    queue.add("work", "a")  # the first one has not run since, and still stands in line
     assert await second == "a"
     with pytest.raises(asyncio.CancelledError):
         await first
