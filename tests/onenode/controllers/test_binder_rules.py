@@ -34,8 +34,8 @@ Object = dict[str, Any]
 IN_ORDER = ["volume spec", "volume status", "claim spec", "claim status"]
 EXTERNAL = (
     "PVC Normal ExternalProvisioning: Waiting for a volume to be created either by the external provisioner "
-    f"'{DRIVER}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is "
-    "running and correctly registered."
+    f"'{DRIVER}' or manually by the system administrator. If volume creation is delayed, please verify that the "
+    "provisioner is running and correctly registered."
 )
 FIRST_CONSUMER = "PVC Normal WaitForFirstConsumer: waiting for first consumer to be created before binding"
 NOTHING_AVAILABLE = (

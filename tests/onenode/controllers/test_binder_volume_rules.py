@@ -1,4 +1,4 @@
-"""Every state of a volume leads to the step that Kubernetes takes; each test is named after its row (V) of the table."""
+"""Every state of a volume (V) leads to the step that Kubernetes takes; tests are named after the rows of the table."""
 
 from __future__ import annotations
 
