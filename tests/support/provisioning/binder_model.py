@@ -83,6 +83,14 @@ class BinderModel:
         self._write(step)
         return True
 
+    def step_volume(self, name: str = "v") -> bool:
+        """Carry out one write of the volume; return whether there was one."""
+        step = rules.next_volume_step(self._volume_facts(self.volumes[name], is_read=True))
+        if not isinstance(step, rules.ReplaceVolume | rules.ReplaceVolumeStatus):
+            return False
+        self._write(step)
+        return True
+
     # ---- all -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
