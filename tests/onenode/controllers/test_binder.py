@@ -403,3 +403,19 @@ async def test_as_many_claims_as_volumes_are_all_bound_each_to_its_own():
 
         volumes = [await w.volume_of(f"c{number}") for number in range(30)]
         assert sorted(volumes) == sorted(f"v{number}" for number in range(30))
+        assert [entry.message for entry in w.log] == [], "no write was refused, and nothing had to be retried"
+
+
+async def test_claims_that_were_there_before_the_binder_are_not_marked_for_provisioning_where_a_volume_fits():
+    async with binding_world() as w:
+        await w.storage_class("fast")
+        for number in range(5):
+            await w.claim(f"c{number}", of_class="fast")
+            await w.volume(f"v{number}", of_class="fast", reserved=(f"c{number}", ""))
+        async with w.binder():
+            await w.settle()
+
+        for number in range(5):
+            claim = await w.find(PERSISTENT_VOLUME_CLAIM, f"c{number}") or {}
+            assert claim["status"]["phase"] == "Bound"
+            assert STORAGE_PROVISIONER not in annotations(claim)
