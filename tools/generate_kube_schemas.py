@@ -36,7 +36,10 @@ KINDS: Final = {
     "events.k8s.io/v1": ("events.v1", "Event"),
     "policy/v1": ("policy.v1", "Eviction"),
     "rbac.authorization.k8s.io/v1": ("rbac.v1", "ClusterRole ClusterRoleBinding Role RoleBinding"),
-    "storage.k8s.io/v1": ("storage.v1", "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment"),
+    "storage.k8s.io/v1": (
+        "storage.v1",
+        "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
+    ),
 }
 META_KINDS: Final = "DeleteOptions Status"
 

@@ -101,13 +101,6 @@ class Bench:
         body = json.dumps({"status": status})
         self.up.kubectl.ok("patch", kind, name, "--subresource=status", "--type=merge", f"--patch={body}")
 
-    def bind(self) -> None:
-        """As a binder does it."""
-        claim = self.object("pvc", "c")["metadata"]["uid"]
-        body = json.dumps({"spec": {"claimRef": {"uid": claim}}})
-        self.up.kubectl.ok("patch", "pv", "pv1", "--type=merge", f"--patch={body}")
-        self.patch("pvc", "c", phase="Bound")
-
     def until(self, what: str, path: str, value: str) -> None:
         self.up.kubectl.ok("wait", what, f"--for=jsonpath={{{path}}}={value}", "--timeout=150s")
 
@@ -151,7 +144,7 @@ def bench() -> Iterator[Bench]:
             bench.driver.start()
             bench.idle = list(up.processes().values())
             up.kubectl.ok("apply", "-f", "-", stdin=OBJECTS)
-            bench.bind()
+            bench.until("pvc/c", ".status.phase", "Bound")
             yield bench
             assert "Traceback" not in up.said(), up.said()
         finally:

@@ -16,6 +16,7 @@ from onenode.apiserver.access.access_rules import AUTHENTICATED, MASTERS, User
 from onenode.apiserver.edge.in_process_client import InProcessTransport
 from onenode.containers.seccomp_filter_rules import filter_program
 from onenode.controllers.attach_detach import attach_detach
+from onenode.controllers.binder import binder
 from onenode.controllers.scheduler import scheduler
 from onenode.kubelet.node.kubelet_wiring import KubeletSettings, RunningKubelet, linux_machine, running_kubelet
 from onenode.kubelet.node.node_api import NodeApi
@@ -98,8 +99,10 @@ async def running_cluster(order: UpOrder, runtime: Runtime) -> AsyncIterator[Run
         async with (
             _events(client, Reporter("default-scheduler", order.node_name), runtime) as of_scheduler,
             _events(client, Reporter("attachdetach-controller", order.node_name), runtime) as of_attaching,
+            _events(client, Reporter("persistentvolume-controller", order.node_name), runtime) as of_binding,
             scheduler(client, informers, runtime, of_scheduler, metrics),
             attach_detach(client, informers, runtime, of_attaching, metrics),
+            binder(client, informers, runtime, of_binding, metrics),
         ):
             yield
 

@@ -209,6 +209,14 @@ VOLUME_ATTACHMENT: Final = Kind(
 CSI_STORAGE_CAPACITY: Final = Kind(
     "storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", namespaced=True
 )
+VOLUME_ATTRIBUTES_CLASS: Final = Kind(
+    "storage.k8s.io",
+    "v1",
+    "VolumeAttributesClass",
+    "volumeattributesclasses",
+    namespaced=False,
+    short_names=("vac",),
+)
 
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases", namespaced=True)
 
@@ -293,6 +301,7 @@ BUILT_IN: Final[tuple[Kind, ...]] = (
     CSI_NODE,
     VOLUME_ATTACHMENT,
     CSI_STORAGE_CAPACITY,
+    VOLUME_ATTRIBUTES_CLASS,
     LEASE,
     DAEMON_SET,
     DEPLOYMENT,

@@ -69,6 +69,7 @@ csinodes               -      storage.k8s.io/v1            false CSINode
 csistoragecapacities   -      storage.k8s.io/v1            true  CSIStorageCapacity
 storageclasses         sc     storage.k8s.io/v1            false StorageClass
 volumeattachments      -      storage.k8s.io/v1            false VolumeAttachment
+volumeattributesclasses vac   storage.k8s.io/v1            false VolumeAttributesClass
 """
 
 

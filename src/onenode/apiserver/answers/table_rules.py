@@ -190,6 +190,10 @@ def _storage_class(obj: Object, now: datetime) -> Sequence[Any]:
     ]
 
 
+def _attributes_class(obj: Object, now: datetime) -> Sequence[Any]:
+    return [_name(obj), _text(obj, "driverName"), _age(obj, now)]
+
+
 def _csi_driver(obj: Object, now: datetime) -> Sequence[Any]:
     spec = _get(obj, "spec") or {}
     audiences = [one.get("audience", "") for one in spec.get("tokenRequests") or []]
@@ -352,6 +356,7 @@ SHAPES: Final[Mapping[str, TableShape]] = {
         (NAME, Column("Attacher", format="name"), column("PV"), column("Node"), bool_column("Attached"), AGE),
         _attachment,
     ),
+    "volumeattributesclasses.storage.k8s.io": TableShape((NAME, column("DriverName"), AGE), _attributes_class),
     "csistoragecapacities.storage.k8s.io": _CREATED,
     "roles.rbac.authorization.k8s.io": _CREATED,
     "clusterroles.rbac.authorization.k8s.io": _CREATED,

@@ -153,6 +153,9 @@ KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
         update_causes=storage_kind_rules.storage_capacity_update,
         replaced_without_version=False,
     ),
+    (_STORAGE, "VolumeAttributesClass"): KindRules(
+        causes=storage_kind_rules.attributes_class, update_causes=storage_kind_rules.attributes_class_update
+    ),
     ("apps/v1", "Deployment"): KindRules(
         make=creation_rules.with_counts(),
         causes=workload_rules.deployment,

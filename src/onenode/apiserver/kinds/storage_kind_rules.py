@@ -89,6 +89,18 @@ def _repeated(values: Sequence[str], path: str) -> Iterator[Cause]:
     return (duplicate(f"{path}[{place}]", values[place]) for place in repeated_places(values))
 
 
+def attributes_class(given: Object) -> Iterator[Cause]:
+    yield from named(lambda name: name_rules.label_key(name.lower()), given.get("driverName"), "driverName")
+    if not given.get("parameters"):
+        yield required("parameters", "must contain at least one key/value pair")
+    yield from _parameters(given.get("parameters", {}), "parameters")
+
+
+def attributes_class_update(old: Object, new: Object) -> Iterator[Cause]:
+    for field in ("driverName", "parameters"):
+        yield from unchanged(old.get(field), new.get(field), field)
+
+
 def storage_class_update(old: Object, new: Object) -> Iterator[Cause]:
     for field in ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"):
         if old.get(field) != new.get(field):

@@ -27,6 +27,7 @@ KINDS: Final[Mapping[tuple[str, str], str]] = {
     ("storage.k8s.io/v1", "CSIStorageCapacity"): "storage.CSIStorageCapacity",
     ("storage.k8s.io/v1", "StorageClass"): "storage.StorageClass",
     ("storage.k8s.io/v1", "VolumeAttachment"): "storage.VolumeAttachment",
+    ("storage.k8s.io/v1", "VolumeAttributesClass"): "storage.VolumeAttributesClass",
     ("v1", "Binding"): "core.Binding",
     ("v1", "ConfigMap"): "core.ConfigMap",
     ("v1", "Event"): "core.Event",
@@ -293,6 +294,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "storage.VolumeAttachmentSource": "1 persistentVolumeName *string, 2 inlineVolumeSpec *core.PersistentVolumeSpec",
     "storage.VolumeAttachmentSpec": "1 attacher !string, 2 source !storage.VolumeAttachmentSource, 3 nodeName !string",
     "storage.VolumeAttachmentStatus": "1 attached !bool, 2 attachmentMetadata {}string, 3 attachError *storage.VolumeError, 4 detachError *storage.VolumeError",
+    "storage.VolumeAttributesClass": "1 metadata meta.ObjectMeta, 2 driverName !string, 3 parameters {}string",
     "storage.VolumeError": "1 time Time, 2 message string, 3 errorCode *int32",
     "storage.VolumeNodeResources": "1 count *int32",
 }

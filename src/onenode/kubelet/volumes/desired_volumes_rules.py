@@ -61,8 +61,6 @@ class PodDesire:
     mounts: tuple[DesiredMount, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
-    unbound: tuple[str, ...] = ()
-    """Claims that have no volume, by their names, each once."""
 
 
 NOT_UNDERSTOOD: Final = "the pod, a claim or a volume of it cannot be understood; the kubelet's log says why"
@@ -113,16 +111,7 @@ def desire_of(pod: ApiObject, found: VolumeObjects) -> PodDesire:
         other = mounts.get(mount.volume)
         mounts[mount.volume] = mount if other is None else _merged(other, mount)
     wanted = tuple(_name(volume) for volume in volumes)
-    return PodDesire(tuple(mounts.values()), errors, wanted, _unbound(pod, found))
-
-
-def _unbound(pod: ApiObject, found: VolumeObjects) -> tuple[str, ...]:
-    read = {name: found.claims.get(name) for name in claims_to_read(pod)}
-    return tuple(
-        name
-        for name, claim in read.items()
-        if isinstance(claim, Mapping) and why_claim_is_not_ready(claim) == NOT_BOUND
-    )
+    return PodDesire(tuple(mounts.values()), errors, wanted)
 
 
 def not_understood(before: PodDesire) -> PodDesire:

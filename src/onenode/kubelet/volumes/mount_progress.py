@@ -32,8 +32,6 @@ class MountProgress:
     unattached: tuple[str, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     is_read: bool = False
-    unbound: tuple[str, ...] = ()
-    """Claims that have no volume, by their names."""
 
     @property
     def is_ready(self) -> bool:
@@ -86,7 +84,7 @@ def volumes_of(desire: PodDesire, actual: Actual, path_of: Callable[[Names], str
             unattached += mount.outer_names
         elif _is_mounted(mount, actual):
             mounted |= dict.fromkeys(mount.outer_names, _mounted(mount, path_of))
-    return MountProgress(desire.wanted, mounted, tuple(unattached), desire.errors, is_read, desire.unbound)
+    return MountProgress(desire.wanted, mounted, tuple(unattached), desire.errors, is_read)
 
 
 def _mounted(mount: DesiredMount, path_of: Callable[[Names], str]) -> MountedVolume:

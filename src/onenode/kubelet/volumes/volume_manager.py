@@ -142,8 +142,6 @@ class VolumeManager:
             text = found.text("; ".join(found.errors.values()))
             about = reference_to(pod_facts(pod))
             self._seams.events.warning(about, texts.FAILED_MOUNT, texts.cannot_be_had(text))
-            if found.unbound:
-                self._seams.events.warning(about, texts.NOTHING_BINDS, texts.nothing_binds(found.unbound))
             raise VolumesNotMounted(text, timed_out=False)
         return found
 

@@ -213,3 +213,16 @@ def test_a_capacity_keeps_what_it_is_about():
         'storageClassName: Invalid value: "b": field is immutable',
     ]
     assert wrong_change(old, capacity="-1") == ['capacity: Invalid value: "-1": must be greater than or equal to 0']
+
+
+def test_a_class_of_attributes_names_a_driver_and_at_least_one_parameter_and_keeps_both():
+    old = stored(STORAGE, "VolumeAttributesClass", {"driverName": "d.example", "parameters": {"iops": "1"}})
+
+    assert wrong(STORAGE, "VolumeAttributesClass", {"driverName": "", "parameters": {}}) == [
+        "driverName: Required value",
+        "parameters: Required value: must contain at least one key/value pair",
+    ]
+    assert wrong_change(old, driverName="e.example", parameters={"iops": "2"}) == [
+        'driverName: Invalid value: "e.example": field is immutable',
+        'parameters: Invalid value: {"iops":"2"}: field is immutable',
+    ]

@@ -21,7 +21,7 @@ SERVED = [
     *(("v1", kind) for kind in ("ConfigMap", "ServiceAccount", "Event", "Binding", "DeleteOptions", "Status")),
     ("events.k8s.io/v1", "Event"),
     *(("storage.k8s.io/v1", kind) for kind in ("StorageClass", "CSIDriver", "CSINode", "VolumeAttachment")),
-    ("storage.k8s.io/v1", "CSIStorageCapacity"),
+    *(("storage.k8s.io/v1", kind) for kind in ("CSIStorageCapacity", "VolumeAttributesClass")),
     ("coordination.k8s.io/v1", "Lease"),
     *(("apps/v1", kind) for kind in ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet")),
     *(("rbac.authorization.k8s.io/v1", kind) for kind in ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")),

@@ -204,6 +204,7 @@ VALID: dict[tuple[str, str], dict[str, Any]] = {
     (STORAGE, "StorageClass"): {"provisioner": "p"},
     (STORAGE, "CSIDriver"): {},
     (STORAGE, "CSIStorageCapacity"): {"storageClassName": "c"},
+    (STORAGE, "VolumeAttributesClass"): {"driverName": "d.example", "parameters": {"iops": "100"}},
     ("coordination.k8s.io/v1", "Lease"): {"spec": {"renewTime": "2026-08-01T12:00:00.000000Z"}},
 }
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from onenode.kubelet.volumes.volume_manager import VolumesNotMounted
-from orlop.kube.kinds import EVENT, PERSISTENT_VOLUME_CLAIM
+from orlop.kube.kinds import EVENT
 from orlop.kube.objects import uid
-from support.api.api_objects import claim
-from support.kubelet.volume_worlds import VolumeWorld
+from support.kubelet.volume_worlds import World, volume_world
 
 pytestmark = pytest.mark.virtual_time
 INLINE_DRIVER: dict[str, Any] = {"attachRequired": False, "volumeLifecycleModes": ["Ephemeral", "Persistent"]}
@@ -23,29 +21,6 @@ def failing(method: str, *messages: str) -> dict[str, Any]:
 async def inline_pod(world: VolumeWorld) -> Any:
     await world.csi_driver(**INLINE_DRIVER, podInfoOnMount=True)
     return await world.inline_pod()
-
-
-async def test_of_a_claim_that_is_not_bound_the_pod_is_told_that_nothing_here_binds_it():
-    async with VolumeWorld() as world:
-        await world.client.create(PERSISTENT_VOLUME_CLAIM, claim("c"), namespace="default")
-        pod = await world.claimed_pod()
-        async with world.manager() as volumes:
-            with pytest.raises(VolumesNotMounted):
-                await volumes.wait_mounted(pod)
-        (advice,) = [event for event in await world.events() if not event.startswith("FailedMount: ")]
-        assert advice == (
-            "OrlopNothingBindsClaims: Nothing here provisions volumes or binds claims yet, so nobody will bind c: make "
-            "a PersistentVolume and bind it by hand (docs/up.md says how); the pod starts then."
-        )
-
-
-async def test_of_a_claim_that_is_not_there_nobody_is_told_to_bind_it():
-    async with VolumeWorld() as world:
-        pod = await world.claimed_pod()
-        async with world.manager() as volumes:
-            with pytest.raises(VolumesNotMounted):
-                await volumes.wait_mounted(pod)
-        assert [event.partition(":")[0] for event in await world.events()] == ["FailedMount"]
 
 
 UNMOUNT_TOLD = (

@@ -16,8 +16,6 @@ NOT_A_MOUNT: Final = "VolumeNotAMountPoint"
 """Not kubelet's: it does not look."""
 NOT_UNMOUNTED: Final = "OrlopFailedUnmount"
 """Not kubelet's: it writes no events of unmounts."""
-NOTHING_BINDS: Final = "OrlopNothingBindsClaims"
-"""Not kubelet's: in a cluster there are controllers that do."""
 
 PLUGIN: Final = "kubernetes.io/csi: "
 NODE_AFFINITY: Final = "MountVolume.NodeAffinity check failed"
@@ -72,13 +70,6 @@ def failed(prefix: str, volume: str, why: str) -> str:
 
 def not_unmounted(prefix: str, volume: str, why: str) -> str:
     return f"{failed(prefix, volume, why)}. It is tried again; the pod stays until the volume is unmounted."
-
-
-def nothing_binds(claims: Iterable[str]) -> str:
-    return (
-        f"Nothing here provisions volumes or binds claims yet, so nobody will bind {', '.join(claims)}: make a "
-        "PersistentVolume and bind it by hand (docs/up.md says how); the pod starts then."
-    )
 
 
 def not_registered(doing: str, driver: str) -> str:
