@@ -70,8 +70,10 @@ SAID: list[tuple[Object, list[Object], str]] = [
     (
         {"requests": {"cpu": "1001m", "memory": "2Gi", "ephemeral-storage": "2Gi", "example.com/gpu": "1"}},
         [node(allocatable=SMALL)],
-        "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient ephemeral-storage, "
-        "1 Insufficient example.com/gpu, 1 Insufficient memory.",
+        (
+            "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient ephemeral-storage, "
+            "1 Insufficient example.com/gpu, 1 Insufficient memory."
+        ),
     ),
     ({}, [node(allocatable={**SMALL, "pods": "0"})], "0/1 nodes are available: 1 Too many pods."),
 ]
@@ -184,7 +186,11 @@ SUMS: list[tuple[str, Object, int]] = [
     ("of init containers the largest counts", asking({"cpu": "1"}, init=[{"cpu": "3"}, {"cpu": "2"}]), 3000),
     ("a small init container does not", asking({"cpu": "1"}, init=[{"cpu": "500m"}]), 1000),
     ("sidecars add up", asking({"cpu": "1"}, init=[{"cpu": "2", "sidecar": True}]), 3000),
-    ("an init container beside a sidecar", asking({"cpu": "1"}, init=[{"cpu": "2", "sidecar": True}, {"cpu": "4"}]), 6000),
+    (
+        "an init container beside a sidecar",
+        asking({"cpu": "1"}, init=[{"cpu": "2", "sidecar": True}, {"cpu": "4"}]),
+        6000,
+    ),
     ("overhead is added", asking({"cpu": "1"}, overhead={"cpu": "250m"}), 1250),
     ("the pod's own requests replace the sum", asking({"cpu": "1"}, resources={"requests": {"cpu": "4"}}), 4000),
     ("a limit stands for a missing request", {"spec": {"containers": [{"resources": {"limits": {"cpu": "2"}}}]}}, 2000),

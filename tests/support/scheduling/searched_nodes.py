@@ -57,14 +57,14 @@ class SearchedNodes:
         stored["metadata"]["resourceVersion"] = str(next(self._versions))
         informer: Informer = getattr(self.caches, kind)
         informer.cache.put(name_of(stored), stored)
-        informer._listeners.notify([name_of(stored)])  # noqa: SLF001 - as a watch does
+        informer._listeners.notify([name_of(stored)])
         return stored
 
     def remove(self, kind: str, name: str, namespace: str | None = None) -> None:
         informer: Informer = getattr(self.caches, kind)
         gone = ObjectName(namespace, name)
         informer.cache.remove(gone)
-        informer._listeners.notify([gone])  # noqa: SLF001 - as a watch does
+        informer._listeners.notify([gone])
 
     def find(self, pod: Object) -> Found | Unschedulable:
         return self.search.find(pod)
