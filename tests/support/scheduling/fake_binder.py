@@ -29,6 +29,11 @@ SELECTED = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 DRIVER = "d.example"
 HOST = "kubernetes.io/hostname"
+BY_CLAIM = "volumes by the claim they are reserved for"
+
+
+def _claim_keys(volume: Any) -> list[str]:
+    return [str((volume["spec"].get("claimRef") or {}).get("uid") or "")]
 
 
 @dataclass
@@ -52,6 +57,7 @@ class FakeBinder:
             informers.using(Watched(PERSISTENT_VOLUME_CLAIM)) as claims,
             informers.using(Watched(PERSISTENT_VOLUME)) as volumes,
         ):
+            volumes.add_index(BY_CLAIM, _claim_keys)
             claims.add_listener(self._note)
             volumes.add_listener(self._note)
             task = asyncio.get_running_loop().create_task(self._bind_all(claims, volumes))
@@ -79,7 +85,8 @@ class FakeBinder:
                 name = next(iter(self._changed))
                 del self._changed[name]
                 with suppress(Conflict, NotFound, AlreadyExists):  # somebody else was faster: its event will come
-                    await (self._see_claim(claims, name) if name.namespace else self._see_volume(claims, volumes, name))
+                    see = self._see_claim if name.namespace else self._see_volume
+                    await see(claims, volumes, name)
 
     async def _see_volume(self, claims: Informer, volumes: Informer, name: ObjectName) -> None:
         volume = volumes.get(name)
@@ -105,13 +112,12 @@ class FakeBinder:
         )
         await self._patch(PERSISTENT_VOLUME_CLAIM, name, {"status": {"phase": "Bound"}}, "status")
 
-    async def _see_claim(self, claims: Informer, name: ObjectName) -> None:
+    async def _see_claim(self, claims: Informer, volumes: Informer, name: ObjectName) -> None:
         claim = claims.get(name)
         if claim is None or is_being_deleted(claim) or claim["spec"].get("volumeName"):
             return
-        for found in (await self.client.list(PERSISTENT_VOLUME)).items if SELECTED not in annotations(claim) else ():
-            if (found["spec"].get("claimRef") or {}).get("uid") == uid(claim):
-                await self._bind(claim, found)
+        for volume in volumes.cache.by_index(BY_CLAIM, uid(claim)):
+            await self._bind(claim, volume)
         if node := annotations(claim).get(SELECTED):
             await self._provision(claim, name, node)
 
