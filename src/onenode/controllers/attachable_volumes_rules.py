@@ -10,14 +10,14 @@ As Kubernetes' attach/detach controller decides it:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from onenode.kubelet.volumes.steps.csi_request_rules import driver_facts
 from onenode.kubelet.volumes.volume_values import UniqueName, persistent_name
+from orlop.binding.pod_claim_rules import ClaimUse
 from orlop.kube import objects
-from orlop.kube.objects import ObjectName
 
 ApiObject: TypeAlias = Mapping[str, Any]
 """An object as it was read."""
@@ -39,15 +39,6 @@ class Attachable:
     """For one node at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimUse:
-    """A volume of a pod that it has by a claim."""
-
-    volume: str
-    claim: ObjectName
-    is_ephemeral: bool
-
-
 def node_of(pod: ApiObject) -> str:
     """Where it needs volumes; empty where it needs none, or none any more."""
     node = str(_part(pod, "spec").get("nodeName") or "")
@@ -64,17 +55,6 @@ def is_done_with_volumes(pod: ApiObject) -> bool:
 def _runs(container: ApiObject) -> bool:
     state = container.get("state") or {}
     return state.get("terminated") is None and state.get("waiting") is None
-
-
-def claims_used(pod: ApiObject) -> Iterator[ClaimUse]:
-    for volume in _part(pod, "spec").get("volumes") or ():
-        name, source = str(volume.get("name") or ""), volume.get("persistentVolumeClaim")
-        if source is not None:
-            yield ClaimUse(
-                name, ObjectName(objects.namespace(pod), str(source.get("claimName") or "")), is_ephemeral=False
-            )
-        elif volume.get("ephemeral") is not None:
-            yield ClaimUse(name, ObjectName(objects.namespace(pod), f"{objects.name(pod)}-{name}"), is_ephemeral=True)
 
 
 def volume_of_claim(claim: ApiObject | None) -> str:

@@ -1,19 +1,22 @@
-"""Whether a pod goes to a node, or why it cannot, in kube-scheduler's words. Pure.
+"""Decide which node a pod gets, or why it gets none, in kube-scheduler's words. Pure.
 
-A placeholder for one machine: a node that may be used and that the pod allows is the one. How much a node has of
-anything is not counted. What stands against a node from elsewhere, such as where a pod's volumes are, is handed in as
-`objections`, by the node's name.
+`why_not_on` holds the checks of one node, in kube-scheduler's order; the first check that fails ends it. `choose_node`
+picks among the nodes that fit. Volumes are decided by `orlop.binding` and `scheduling.attach_limit_rules`.
+
+kube-scheduler appends what preemption would achieve; nothing is preempted here, so the message ends before that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+from zlib import crc32
 
+from onenode.controllers.scheduling.pod_resource_rules import Amounts, Requests, load, shortages
+from orlop.binding.node_affinity_rules import pod_allows_node
 from orlop.kube import objects
-from orlop.kube.label_requirements import InvalidSelector, Operator, Requirement
 
 SCHEDULER: Final = "default-scheduler"
 FINAL_PHASES: Final = ("Succeeded", "Failed")
@@ -24,90 +27,142 @@ CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint(s)"
 NOT_CHOSEN: Final = "node(s) didn't match Pod's node affinity/selector"
 NOT_READY: Final = "node(s) were not ready"
-OPERATORS: Final[Mapping[str, Operator]] = {
-    "In": Operator.IN,
-    "NotIn": Operator.NOT_IN,
-    "Exists": Operator.EXISTS,
-    "DoesNotExist": Operator.NOT_EXISTS,
-    "Gt": Operator.GREATER,
-    "Lt": Operator.LESS,
-}
+UNSCHEDULABLE: Final = "Unschedulable"
+SCHEDULER_ERROR: Final = "SchedulerError"
 
-ApiObject = Mapping[str, Any]
-Objections = Mapping[str, tuple[str, ...]]
+Seen = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class NotOurs:
-    """It has a node, is another scheduler's, must wait for its gates, or will never run."""
+class NodeFacts:
+    """A Node, as far as scheduling needs it; read once for each version of the object."""
+
+    node: Seen
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Seen, ...]
+    """Those that keep pods away."""
+    is_cordoned: bool
+    is_ready: bool
+    allocatable: Amounts | None
+    """None: no kubelet has reported any, and nothing is counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class PodNeeds:
+    """What a pod asks of a node, besides volumes."""
+
+    pod: Seen
+    uid: str
+    tolerations: Sequence[Seen]
+    is_choosy: bool
+    """The pod has a nodeSelector or a required node affinity."""
+    requests: Requests
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A node on which the pod can run."""
+
+    node: str
+    load: float
+    """The share of the node's CPU and memory that is requested once the pod is there."""
+    free_space: int = 0
+    """Capacity published for the classes that the pod's claims are provisioned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
     message: str
+    reasons: frozenset[str] = field(default=frozenset(), compare=False)
+    """The reasons of single nodes, by which the pod is retried when one of them may have passed."""
 
 
-Decision = NotOurs | Bind | Unschedulable
-
-
-def waits_for_a_node(pod: ApiObject) -> bool:
+def waits_for_a_node(pod: Seen) -> bool:
+    """Return whether the pod is ours to place: it has no node and no gate, and will run."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     is_ours = not spec.get("nodeName") and (spec.get("schedulerName") or SCHEDULER) == SCHEDULER
     is_to_run = not objects.is_being_deleted(pod) and status.get("phase") not in FINAL_PHASES
     return is_ours and is_to_run and not spec.get("schedulingGates")
 
 
-def decide(pod: ApiObject, nodes: Iterable[ApiObject], objections: Objections | None = None) -> Decision:
-    """Of several nodes the first by name, so that a second look says the same."""
-    if not waits_for_a_node(pod):
-        return NotOurs()
-    against: Counter[str] = Counter()
-    count = 0
-    for node in sorted(nodes, key=objects.name):
-        count += 1
-        reasons = why_not_on(pod, node) or (objections or {}).get(objects.name(node), ())
-        if not reasons:
-            return Bind(objects.name(node))
-        against.update(reasons)
-    return Unschedulable(_message(count, against))
+def is_choosy(pod: Seen) -> bool:
+    spec = pod.get("spec") or {}
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return bool(spec.get("nodeSelector")) or "requiredDuringSchedulingIgnoredDuringExecution" in affinity
 
 
-def why_not_on(pod: ApiObject, node: ApiObject) -> tuple[str, ...]:
-    """The first reason alone, as kube-scheduler asks one thing after the other."""
-    spec, of_node = pod.get("spec") or {}, node.get("spec") or {}
-    tolerations = spec.get("tolerations") or ()
-    if of_node.get("unschedulable") and not _tolerates(tolerations, UNSCHEDULABLE_TAINT):
+def why_not_on(pod: PodNeeds, node: NodeFacts, used: Requests) -> tuple[str, ...]:
+    """Return why the node does not fit; `used` is what its pods request. Nothing: it fits."""
+    if node.is_cordoned and not _tolerates(pod.tolerations, UNSCHEDULABLE_TAINT):
         return (CORDONED,)
-    taints = [taint for taint in of_node.get("taints") or () if taint.get("effect") in FORBIDDING]
-    if not all(_tolerates(tolerations, taint) for taint in taints):
+    if node.taints and not all(_tolerates(pod.tolerations, taint) for taint in node.taints):
         return (TAINTED,)
-    if not _is_chosen(spec, node):
+    if pod.is_choosy and not pod_allows_node(pod.pod, node.node):
         return (NOT_CHOSEN,)
-    if not taints and not objects.is_condition_true(node, "Ready"):
-        return (NOT_READY,)  # its taint is just being put on
-    return ()
+    if not node.is_ready and not node.taints:
+        # The node controller taints such a node, a moment later than the Node's condition changes.
+        return (NOT_READY,)
+    return shortages(pod.requests, node.allocatable, used) if node.allocatable is not None else ()
 
 
-def unschedulable_condition(message: str) -> dict[str, str]:
-    return {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+def forbidding_taints(node: Seen) -> tuple[Seen, ...]:
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return tuple(taint for taint in taints if taint.get("effect") in FORBIDDING)
 
 
-def _message(count: int, against: Counter[str]) -> str:
-    if not count:
+def fit_on(pod: PodNeeds, node: NodeFacts, used: Requests, free_space: int = 0) -> Fit:
+    return Fit(node.name, load(pod.requests, node.allocatable, used), free_space)
+
+
+def choose_node(uid: str, fits: Sequence[Fit], against: Counter[str], nodes: int) -> Chosen | Unschedulable:
+    """Return the node with the smallest load, of several the one with the most free space.
+
+    Of equal ones a hash of the pod's uid and the node's name decides: pods spread, and a retry repeats itself.
+    """
+    if not fits:
+        return Unschedulable(filter_message(nodes, against), frozenset(against))
+    best = min((fit.load, -fit.free_space) for fit in fits)
+    equals = (fit.node for fit in fits if (fit.load, -fit.free_space) == best)
+    return Chosen(min(equals, key=lambda node: (crc32(f"{uid}/{node}".encode()), node)))
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def filter_message(nodes: int, against: Mapping[str, int]) -> str:
+    if not nodes:
         return NO_NODES
-    reasons = ", ".join(sorted(f"{times} {reason}" for reason, times in against.items()))
-    return f"0/{count} nodes are available: {reasons}."
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in against.items()))
+    return f"0/{nodes} nodes are available: {reasons}."
+
+
+def refusal_message(nodes: int, reason: str) -> str:
+    """Return the message for a pod that no node can help: the reason has no count."""
+    return f"0/{nodes} nodes are available: {reason}." if nodes else NO_NODES
+
+
+def write_failure_message(error: str) -> str:
+    return f'running PreBind plugin "VolumeBinding": {error}'
+
+
+def wait_failure_message(error: str) -> str:
+    return f'running PreBind plugin "VolumeBinding": binding volumes: {error}'
+
+
+def not_scheduled_condition(message: str, reason: str = UNSCHEDULABLE) -> dict[str, str]:
+    return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 
 # ---- taints ----------------------------------------------------------------------------------------------------------
 
 
-def _tolerates(tolerations: Sequence[ApiObject], taint: ApiObject) -> bool:
+def _tolerates(tolerations: Iterable[Seen], taint: Seen) -> bool:
     return any(_is_tolerated_by(one, taint) for one in tolerations)
 
 
@@ -119,33 +174,3 @@ def _is_tolerated_by(toleration: ApiObject, taint: ApiObject) -> bool:
     if toleration.get("operator") == "Exists":
         return True
     return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
-
-
-# ---- what the pod chooses --------------------------------------------------------------------------------------------
-
-
-def _is_chosen(spec: ApiObject, node: ApiObject) -> bool:
-    labels = objects.labels(node)
-    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return False
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
-        return True
-    return any(_fits(term, node) for term in required.get("nodeSelectorTerms") or ())
-
-
-def _fits(term: ApiObject, node: ApiObject) -> bool:
-    """A term that asks for nothing fits no node."""
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    named = {"metadata.name": objects.name(node)}
-    asked = [*((one, objects.labels(node)) for one in expressions), *((one, named) for one in fields)]
-    return bool(asked) and all(_holds(one, values) for one, values in asked)
-
-
-def _holds(expression: ApiObject, values: Mapping[str, str]) -> bool:
-    try:
-        operator = OPERATORS[expression.get("operator", "")]
-        return Requirement(expression.get("key", ""), operator, tuple(expression.get("values") or ())).matches(values)
-    except (KeyError, InvalidSelector):
-        return False

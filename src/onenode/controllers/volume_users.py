@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from onenode.controllers import attachable_volumes_rules as rules
 from onenode.controllers.attach_detach_rules import UsingPod
-from onenode.controllers.attachable_volumes_rules import ApiObject, Attachable, ClaimUse
+from onenode.controllers.attachable_volumes_rules import Attachable, ApiObject
 from onenode.kubelet.volumes.volume_values import UniqueName
+from orlop.binding.pod_claim_rules import ClaimUse, claims_used
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
@@ -88,7 +89,7 @@ class VolumeUsers:
         user = UsingPod(objects.namespace(pod) or "", objects.name(pod), objects.uid(pod))
         known = before.volumes if before is not None and before.user == user else {}
         volumes = {}
-        for use in rules.claims_used(pod):
+        for use in claims_used(pod):
             found = self._resolved(pod, use) or known.get(use.volume)
             if found is not None and rules.needs_attaching(self._find.csi_driver(ObjectName(None, found.driver))):
                 volumes[use.volume] = found

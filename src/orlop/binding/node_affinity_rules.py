@@ -34,6 +34,24 @@ def volume_allows_node(volume: Object, labels: Labels) -> bool:
     return node_selector_matches(required, labels, fields=None)
 
 
+def label_pins(volume: Object) -> frozenset[tuple[str, str]] | None:
+    """Return labels of which every node that the volume allows has one; None if there are no such labels.
+
+    For indexes: a local volume is found by its node's host name instead of being compared with each node.
+    """
+    required = ((volume.get("spec") or {}).get("nodeAffinity") or {}).get("required")
+    if required is None:
+        return None
+    pins: set[tuple[str, str]] = set()
+    for term in required.get("nodeSelectorTerms") or ():
+        expressions = term.get("matchExpressions") or ()
+        first = next((one for one in expressions if one.get("operator") == "In"), None)
+        if first is None:
+            return None
+        pins |= {(first.get("key", ""), value) for value in first.get("values") or ()}
+    return frozenset(pins)
+
+
 def node_selector_matches(selector: Object | None, labels: Labels, fields: Labels | None) -> bool:
     """Return whether a node selector (`nodeSelectorTerms`) matches; None restricts nothing.
 

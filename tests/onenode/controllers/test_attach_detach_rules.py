@@ -28,6 +28,8 @@ from onenode.controllers.attach_detach_rules import (
 from onenode.controllers.attachable_volumes_rules import Attachable
 from onenode.controllers.known_attachments import AttachmentHistory
 from onenode.kubelet.volumes.volume_values import driver_and_handle, persistent_name
+from orlop.binding.pod_claim_rules import ClaimUse
+from orlop.kube.objects import ObjectName
 from orlop.kube.patch_application import apply_json_patch
 
 NAME = "kubernetes.io/csi/d.example^h1"
@@ -311,7 +313,7 @@ def test_a_volume_is_exclusive_by_its_access_modes(modes: list[str], *, exclusiv
 
 
 CLAIM = {"metadata": {"uid": "c1"}, "spec": {"volumeName": "pv1"}, "status": {"phase": "Bound"}}
-USE = volumes.ClaimUse("data", volumes.ObjectName("default", "c"), is_ephemeral=False)
+USE = ClaimUse("data", ObjectName("default", "c"), is_ephemeral=False)
 BOUND = pv(claimRef={"uid": "c1"})
 
 
@@ -328,7 +330,7 @@ BOUND = pv(claimRef={"uid": "c1"})
     ],
 )
 def test_a_volume_that_is_not_known_to_be_the_claims_is_not_attached(
-    use: volumes.ClaimUse, claim: Object | None, volume: Object | None
+    use: ClaimUse, claim: Object | None, volume: Object | None
 ):
     assert volumes.attachable_by({"metadata": {"uid": "p1"}}, use, claim, volume) is None
     assert volumes.attachable_by({"metadata": {"uid": "p1"}}, USE, CLAIM, BOUND) is not None

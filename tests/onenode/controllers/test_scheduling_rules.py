@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.controllers.scheduling_rules import Bind, NotOurs, Unschedulable, decide, waits_for_a_node
+from onenode.controllers.scheduling.node_search import Found
+from onenode.controllers.scheduling.pod_resource_rules import load, requests_of, shortages, used_by
+from onenode.controllers.scheduling_rules import (
+    Chosen,
+    Fit,
+    Unschedulable,
+    choose_node,
+    refusal_message,
+    wait_failure_message,
+    waits_for_a_node,
+    write_failure_message,
+)
+from support.scheduling.searched_nodes import SearchedNodes, bound_claim, node, pod, volume
 
 Object = dict[str, Any]
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
-def node(name: str = "n1", *, ready: bool = True, labels: Object | None = None, **spec: Any) -> Object:
-    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
-    return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec, "status": {"conditions": conditions}}
+def decide(body: Object, nodes: list[Object]) -> Found | Unschedulable:
+    return SearchedNodes(nodes=nodes).find(body)
 
 
-def pod(**spec: Any) -> Object:
-    return {"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"containers": [], **spec}}
+def fits(body: Object, *nodes: Object) -> bool:
+    return isinstance(decide(body, list(nodes)), Found)
 
 
 def test_a_pod_goes_to_the_node_there_is():
-    assert decide(pod(), [node()]) == Bind("n1")
+    found = decide(pod(), [node()])
 
-
-def test_of_several_nodes_the_first_that_fits_is_taken_however_they_are_listed():
-    nodes = [node("c"), node("b"), node("a", unschedulable=True)]
-
-    assert decide(pod(), nodes) == decide(pod(), nodes[::-1]) == Bind("b")
+    assert isinstance(found, Found)
+    assert found.node == "n1"
 
 
 NOT_OURS: list[Object] = [
@@ -44,12 +53,10 @@ NOT_OURS: list[Object] = [
 
 @pytest.mark.parametrize("changes", NOT_OURS, ids=str)
 def test_what_has_a_node_or_another_scheduler_or_a_gate_or_no_future_is_left_alone(changes: Object):
-    found = {**pod(), **changes}
-
-    assert not waits_for_a_node(found)
-    assert decide(found, [node()]) == NotOurs()
+    assert not waits_for_a_node({**pod(), **changes})
 
 
+SMALL = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi", "pods": "1"}
 SAID: list[tuple[Object, list[Object], str]] = [
     ({}, [], "no nodes available to schedule pods"),
     ({}, [node(unschedulable=True)], "0/1 nodes are available: 1 node(s) were unschedulable."),
@@ -60,6 +67,15 @@ SAID: list[tuple[Object, list[Object], str]] = [
         [node(), node("n2", unschedulable=True), node("n3")],
         "0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't match Pod's node affinity/selector.",
     ),
+    (
+        {"requests": {"cpu": "1001m", "memory": "2Gi", "ephemeral-storage": "2Gi", "example.com/gpu": "1"}},
+        [node(allocatable=SMALL)],
+        (
+            "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient ephemeral-storage, "
+            "1 Insufficient example.com/gpu, 1 Insufficient memory."
+        ),
+    ),
+    ({}, [node(allocatable={**SMALL, "pods": "0"})], "0/1 nodes are available: 1 Too many pods."),
 ]
 
 
@@ -69,12 +85,18 @@ def test_why_not_is_said_in_the_schedulers_words(spec: Object, nodes: list[Objec
 
 
 def test_what_volumes_say_against_a_node_counts_like_everything_else():
-    against = {"n1": ("node(s) didn't match PersistentVolume's node affinity",)}
+    elsewhere = {"claims": [bound_claim()], "volumes": [volume(on="n2", phase="Bound")]}
 
-    assert decide(pod(), [node()], against) == Unschedulable(
+    assert SearchedNodes(nodes=[node()], **elsewhere).message(pod("p", "c")) == (
         "0/1 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity."
     )
-    assert decide(pod(), [node(), node("n2")], against) == Bind("n2")
+    assert SearchedNodes(nodes=[node(), node("n2")], **elsewhere).message(pod("p", "c")) == "fits n2"
+
+
+def test_a_refusal_of_all_nodes_has_no_count_and_failures_name_the_plugin():
+    assert refusal_message(3, "it cannot be") == "0/3 nodes are available: it cannot be."
+    assert write_failure_message("conflict") == 'running PreBind plugin "VolumeBinding": conflict'
+    assert wait_failure_message("gone") == 'running PreBind plugin "VolumeBinding": binding volumes: gone'
 
 
 TOLERATED: list[tuple[Object, Object, bool]] = [
@@ -89,11 +111,15 @@ TOLERATED: list[tuple[Object, Object, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("toleration", "taint", "fits"), TOLERATED)
-def test_a_taint_forbids_the_node_unless_it_is_tolerated(toleration: Object, taint: Object, *, fits: bool):
-    found = decide(pod(tolerations=[toleration]), [node(taints=[taint])])
+@pytest.mark.parametrize(("toleration", "taint", "expected"), TOLERATED)
+def test_a_taint_forbids_the_node_unless_it_is_tolerated(toleration: Object, taint: Object, *, expected: bool):
+    assert fits(pod(tolerations=[toleration]), node(taints=[taint])) == expected
 
-    assert isinstance(found, Bind) == fits
+
+def test_a_cordoned_node_takes_pods_that_tolerate_its_taint():
+    toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+
+    assert fits(pod(tolerations=[toleration]), node(unschedulable=True))
 
 
 def required(*terms: Object) -> Object:
@@ -113,9 +139,87 @@ CHOSEN: list[tuple[Object, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "fits"), CHOSEN)
-def test_a_pod_goes_only_where_it_wants_to(spec: Object, *, fits: bool):
-    assert isinstance(decide(pod(**spec), [node(labels={"zone": "a"})]), Bind) == fits
+@pytest.mark.parametrize(("spec", "expected"), CHOSEN)
+def test_a_pod_goes_only_where_it_wants_to(spec: Object, *, expected: bool):
+    assert fits(pod(**spec), node(labels={"zone": "a"})) == expected
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_loaded_node_is_chosen_then_the_one_with_the_most_free_space():
+    nobody: Counter[str] = Counter()
+
+    assert choose_node("u", [Fit("a", 0.5), Fit("b", 0.25)], nobody, 2) == Chosen("b")
+    assert choose_node("u", [Fit("a", 0.5, 10), Fit("b", 0.5, 20)], nobody, 2) == Chosen("b")
+
+
+def test_equal_nodes_are_chosen_by_pod_so_that_pods_spread_and_a_retry_repeats_itself():
+    equals = [Fit(f"n{number}", 0.0) for number in range(20)]
+    nobody: Counter[str] = Counter()
+
+    chosen = {uid: choose_node(uid, equals, nobody, 20) for uid in map(str, range(50))}
+    assert chosen == {uid: choose_node(uid, equals[::-1], nobody, 20) for uid in map(str, range(50))}
+    assert len(set(chosen.values())) > 10
+
+
+# ---- resources -------------------------------------------------------------------------------------------------------
+
+
+def asking(*containers: Object, init: list[Object] | None = None, **spec: Any) -> Object:
+    def with_requests(number: int, amounts: Object) -> Object:
+        restart = {"restartPolicy": "Always"} if amounts.get("sidecar") else {}
+        asked = {name: amount for name, amount in amounts.items() if name != "sidecar"}
+        return {"name": f"c{number}", "resources": {"requests": asked}, **restart}
+
+    return {
+        "spec": {
+            "containers": [with_requests(*one) for one in enumerate(containers)],
+            "initContainers": [with_requests(*one) for one in enumerate(init or [])],
+            **spec,
+        }
+    }
+
+
+SUMS: list[tuple[str, Object, int]] = [
+    ("containers add up", asking({"cpu": "1"}, {"cpu": "500m"}), 1500),
+    ("of init containers the largest counts", asking({"cpu": "1"}, init=[{"cpu": "3"}, {"cpu": "2"}]), 3000),
+    ("a small init container does not", asking({"cpu": "1"}, init=[{"cpu": "500m"}]), 1000),
+    ("sidecars add up", asking({"cpu": "1"}, init=[{"cpu": "2", "sidecar": True}]), 3000),
+    (
+        "an init container beside a sidecar",
+        asking({"cpu": "1"}, init=[{"cpu": "2", "sidecar": True}, {"cpu": "4"}]),
+        6000,
+    ),
+    ("overhead is added", asking({"cpu": "1"}, overhead={"cpu": "250m"}), 1250),
+    ("the pod's own requests replace the sum", asking({"cpu": "1"}, resources={"requests": {"cpu": "4"}}), 4000),
+    ("a limit stands for a missing request", {"spec": {"containers": [{"resources": {"limits": {"cpu": "2"}}}]}}, 2000),
+    ("what is no quantity is nothing", asking({"cpu": "many"}), 0),
+]
+
+
+@pytest.mark.parametrize(("body", "millis"), [row[1:] for row in SUMS], ids=[row[0] for row in SUMS])
+def test_what_a_pod_requests_is_counted_as_kubernetes_does(body: Object, millis: int):
+    assert requests_of(body).amounts.get("cpu", 0) == millis * 10**6
+
+
+def test_a_node_is_full_to_the_last_millicpu_and_no_further():
+    half = requests_of(asking({"cpu": "500m"}))
+    allocatable = {"cpu": 10**9, "pods": 10 * 10**9}
+
+    assert shortages(half, allocatable, used_by([half])) == ()
+    assert shortages(half, allocatable, used_by([half, half])) == ("Insufficient cpu",)
+
+
+def test_a_pod_without_requests_counts_in_the_load_so_that_such_pods_spread():
+    nothing = requests_of(asking({}))
+    allocatable = {"cpu": 4 * 10**9, "memory": 8 * 2**30 * 10**9}
+
+    assert 0 < load(nothing, allocatable, used_by([])) < load(nothing, allocatable, used_by([nothing]))
+
+
+def test_a_node_whose_kubelet_has_reported_nothing_has_no_limits():
+    assert fits(pod(requests={"cpu": "1000"}), node())
 
 
 NODES = st.lists(

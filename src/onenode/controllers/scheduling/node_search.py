@@ -1,0 +1,303 @@
+"""Find a node for a pod among all nodes, from what the caches and the scheduler's own decisions show.
+
+It gathers facts and has the rules decide: `scheduling_rules` (the node itself), `attach_limit_rules`, and
+`orlop.binding` (claims, volumes, capacity). Reading a Node, a CSINode or a capacity is done once for each change, so
+that a search takes microseconds for each node. A search neither waits nor changes anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onenode.controllers import scheduling_rules as rules
+from onenode.controllers.scheduling import attach_limit_rules as limits
+from onenode.controllers.scheduling.assumed_objects import AssumedObjects, FreeVolumes
+from onenode.controllers.scheduling.attach_limit_rules import Attached, NodeDrivers
+from onenode.controllers.scheduling.pod_resource_rules import allocatable_of, requests_of
+from onenode.controllers.scheduling.pods_on_nodes import PodsOnNodes
+from onenode.controllers.scheduling.storage_capacities import StorageCapacities
+from onenode.controllers.scheduling_rules import Chosen, Fit, NodeFacts, PodNeeds, Unschedulable
+from orlop.binding import capacity_rules, class_rules
+from orlop.binding import claim_state_rules as state
+from orlop.binding.node_volume_rules import LateClaim, NodeStorage, NodeVolumes, in_search_order, volumes_on_node
+from orlop.binding.pod_claim_rules import PodClaims, Refused, claims_used, pod_claims
+from orlop.kube import objects
+from orlop.kube.cache.informer import Informer
+from orlop.kube.objects import ObjectName
+
+Seen = Mapping[str, Any]
+CLAIM_IN_USE: Final = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+ONE_POD: Final = "ReadWriteOncePod"
+ATTACHMENTS_BY_NODE: Final = "the scheduler's attachments by node"
+ATTACHMENTS_BY_VOLUME: Final = "the scheduler's attachments by volume"
+NO_DRIVERS: Final = NodeDrivers()
+NO_VOLUMES: Final = NodeVolumes()
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerCaches:
+    pods: Informer
+    nodes: Informer
+    claims: Informer
+    volumes: Informer
+    classes: Informer
+    csi_nodes: Informer
+    csi_drivers: Informer
+    capacities: Informer
+    attachments: Informer
+
+    def all(self) -> tuple[Informer, ...]:
+        of_pods = self.pods, self.claims, self.volumes
+        return (*of_pods, self.nodes, self.classes, self.csi_nodes, self.csi_drivers, self.capacities, self.attachments)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A node for the pod, and what becomes of its late-binding claims there."""
+
+    node: str
+    volumes: NodeVolumes
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A pod with everything that a search compares with each node."""
+
+    needs: PodNeeds
+    bound: tuple[Seen | None, ...]
+    late: tuple[LateClaim, ...]
+    reserved: Mapping[ObjectName, list[Seen]]
+    """By late-binding claim: the volumes that name it, wherever they are."""
+    attached: tuple[Attached, ...]
+    drivers: frozenset[str]
+    is_claim_in_use: bool
+    classes_with_capacity: frozenset[str]
+
+
+class NodeSearch:
+    """`node_changed` and the like must be called for each name that a cache reports, before the next search."""
+
+    def __init__(self, caches: SchedulerCaches) -> None:
+        self._caches = caches
+        self.pods = PodsOnNodes()
+        self.claims = AssumedObjects(caches.claims)
+        self.volumes = AssumedObjects(caches.volumes)
+        self._free = FreeVolumes()
+        self._capacities = StorageCapacities()
+        self._nodes: dict[str, NodeFacts] = {}
+        self._drivers: dict[str, NodeDrivers] = {}
+        self._attached: dict[str, frozenset[Attached]] = {}
+        self._attachment_nodes: dict[ObjectName, str] = {}
+        caches.attachments.add_index(ATTACHMENTS_BY_NODE, _node_keys)
+        caches.attachments.add_index(ATTACHMENTS_BY_VOLUME, _volume_keys)
+
+    # ---- what changed --------------------------------------------------------------------------------------------
+
+    def node_changed(self, name: ObjectName) -> NodeFacts | None:
+        node = self._caches.nodes.get(name)
+        self._capacities.node_changed(name.name)
+        if node is None:
+            self._nodes.pop(name.name, None)
+            return None
+        facts = self._nodes[name.name] = _facts(node)
+        return facts
+
+    def csi_node_changed(self, name: ObjectName) -> bool:
+        """Return whether its drivers or their limits changed."""
+        before, now = self._drivers.pop(name.name, NO_DRIVERS), limits.drivers_of(self._caches.csi_nodes.get(name))
+        if now != NO_DRIVERS:
+            self._drivers[name.name] = now
+        return before != now
+
+    def volume_changed(self, name: ObjectName) -> None:
+        """Also after a decision about the volume."""
+        self.volumes.refresh(name)
+        volume = self.volumes.get(name)
+        self._free.look_at(name.name, volume)
+        reference = state.claim_reference(volume or {}) or {}
+        self.pods.claim_changed(ObjectName(reference.get("namespace"), str(reference.get("name") or "")))
+        for attachment in self._caches.attachments.cache.by_index(ATTACHMENTS_BY_VOLUME, name.name):
+            self._attached.pop(_node_of(attachment), None)
+
+    def claim_changed(self, name: ObjectName) -> None:
+        self.claims.refresh(name)
+        self.pods.claim_changed(name)
+
+    def capacity_changed(self, name: ObjectName) -> str:
+        """Return the class for which more may fit now, or ""."""
+        return self._capacities.look_at(name, self._caches.capacities.get(name))
+
+    def attachment_changed(self, name: ObjectName) -> None:
+        attachment = self._caches.attachments.get(name)
+        self._attached.pop(self._attachment_nodes.pop(name, ""), None)
+        if attachment is not None:
+            node = self._attachment_nodes[name] = _node_of(attachment)
+            self._attached.pop(node, None)
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> NodeFacts | None:
+        return self._nodes.get(name)
+
+    def storage_class(self, claim: Seen) -> Seen | None:
+        return self._caches.classes.get(ObjectName(None, state.class_name(claim)))
+
+    def find(self, pod: Seen) -> Found | Unschedulable:
+        """Return the best node, or why there is none."""
+        decision = self._claims_of(pod)
+        if isinstance(decision, Refused):
+            return Unschedulable(rules.refusal_message(len(self._nodes), decision.reason), frozenset({decision.reason}))
+        wanted = self._wanted(pod, decision)
+        fits: list[Fit] = []
+        volumes: dict[str, NodeVolumes] = {}
+        against: Counter[str] = Counter()
+        for node in self._nodes.values():
+            found = self._on(wanted, node)
+            if found.reasons:
+                against.update(found.reasons)
+                continue
+            volumes[node.name] = found
+            fits.append(self._fit(wanted, node, found))
+        chosen = rules.choose_node(wanted.needs.uid, fits, against, len(self._nodes))
+        return Found(chosen.node, volumes[chosen.node]) if isinstance(chosen, Chosen) else chosen
+
+    def _on(self, wanted: _Wanted, node: NodeFacts) -> NodeVolumes:
+        reasons = rules.why_not_on(wanted.needs, node, self.pods.used_on(node.name))
+        if not reasons and wanted.is_claim_in_use:
+            reasons = (CLAIM_IN_USE,)
+        if not reasons and wanted.drivers:
+            reasons = self._why_not_attached(wanted, node.name)
+        if reasons:
+            return NodeVolumes(reasons)
+        if not wanted.bound and not wanted.late:
+            return NO_VOLUMES
+        return volumes_on_node(wanted.bound, wanted.late, self._storage(wanted, node))
+
+    def _why_not_attached(self, wanted: _Wanted, node: str) -> tuple[str, ...]:
+        drivers = self._drivers.get(node, NO_DRIVERS)
+        csi_drivers = self._found(self._caches.csi_drivers, wanted.drivers)
+        if missing := limits.why_no_driver(wanted.drivers, csi_drivers, drivers):
+            return missing
+        if not drivers.limits or not wanted.attached:
+            return ()
+        of_pods = self.pods.volumes_on(node, self._attached_by)
+        return limits.why_not_attached(wanted.attached, of_pods, self._attached_to(node), drivers)
+
+    def _storage(self, wanted: _Wanted, node: NodeFacts) -> NodeStorage:
+        volumes = {
+            one.name: [*wanted.reserved[one.name], *self._free.on_node(state.class_name(one.claim), node.labels)]
+            for one in wanted.late
+        }
+        size_limits = {
+            name: self._capacities.room(name, node.name, node.labels).limit for name in wanted.classes_with_capacity
+        }
+        return NodeStorage(node.name, node.labels, volumes, size_limits)
+
+    def _fit(self, wanted: _Wanted, node: NodeFacts, found: NodeVolumes) -> Fit:
+        classes = {state.class_name(claim) for claim in found.provisions} & wanted.classes_with_capacity
+        free = sum(self._capacities.room(name, node.name, node.labels).free for name in classes)
+        return rules.fit_on(wanted.needs, node, self.pods.used_on(node.name), free)
+
+    # ---- what a pod wants ----------------------------------------------------------------------------------------
+
+    def _claims_of(self, pod: Seen) -> PodClaims | Refused:
+        names = [use.claim for use in claims_used(pod)]
+        if not names:
+            return PodClaims()
+        claims = {name: claim for name in names if (claim := self.claims.get(name)) is not None}
+        classes = self._found(self._caches.classes, map(state.class_name, claims.values()))
+        volumes = {
+            name: volume
+            for name in map(state.volume_name, claims.values())
+            if (volume := self.volumes.get(ObjectName(None, name))) is not None
+        }
+        return pod_claims(pod, claims, classes, volumes)
+
+    def _wanted(self, pod: Seen, claims: PodClaims) -> _Wanted:
+        late = in_search_order([LateClaim(one, self.storage_class(one) or {}) for one in claims.late])
+        attached = [self._attached_by(objects.name_of(one)) for one in (*claims.bound, *claims.late)]
+        counted = tuple(one for one in attached if one is not None)
+        return _Wanted(
+            _needs(pod),
+            tuple(self.volumes.get(ObjectName(None, state.volume_name(one))) for one in claims.bound),
+            late,
+            {one.name: self._free.reserved_for(one.claim) for one in late},
+            counted,
+            frozenset(driver for driver, _ in counted),
+            self._is_claim_in_use(pod),
+            frozenset(objects.name(one.storage_class) for one in late if self._counts_capacity(one)),
+        )
+
+    def _is_claim_in_use(self, pod: Seen) -> bool:
+        own = objects.name_of(pod)
+        for use in claims_used(pod):
+            claim = self.claims.get(use.claim)
+            is_for_one = not use.is_ephemeral and claim is not None and ONE_POD in state.access_modes(claim)
+            if is_for_one and self.pods.users_of(use.claim) - {own}:
+                return True
+        return False
+
+    def _counts_capacity(self, late: LateClaim) -> bool:
+        driver = ObjectName(None, class_rules.provisioner(late.storage_class))
+        return capacity_rules.publishes_capacity(self._caches.csi_drivers.get(driver))
+
+    # ---- volumes, as far as attaching goes -----------------------------------------------------------------------
+
+    def _attached_by(self, name: ObjectName) -> Attached | None:
+        claim = self.claims.get(name)
+        if claim is None:
+            return None
+        volume = self.volumes.get(ObjectName(None, state.volume_name(claim)))
+        return limits.volume_of_claim(claim, volume, self.storage_class(claim))
+
+    def _attached_to(self, node: str) -> frozenset[Attached]:
+        known = self._attached.get(node)
+        if known is None:
+            names = map(_volume_of, self._caches.attachments.cache.by_index(ATTACHMENTS_BY_NODE, node))
+            volumes = (self._caches.volumes.get(ObjectName(None, name)) for name in names)
+            known = frozenset(one for volume in volumes if (one := limits.volume_of(volume)) is not None)
+            self._attached[node] = known
+        return known
+
+    @staticmethod
+    def _found(informer: Informer, names: Iterable[str]) -> dict[str, Seen]:
+        return {name: obj for name in names if (obj := informer.get(ObjectName(None, name))) is not None}
+
+
+def _node_of(attachment: Seen) -> str:
+    return str((attachment.get("spec") or {}).get("nodeName") or "")
+
+
+def _volume_of(attachment: Seen) -> str:
+    source = (attachment.get("spec") or {}).get("source") or {}
+    return str(source.get("persistentVolumeName") or "")
+
+
+def _node_keys(attachment: Seen) -> list[str]:
+    return [_node_of(attachment)]
+
+
+def _volume_keys(attachment: Seen) -> list[str]:
+    return [_volume_of(attachment)]
+
+
+def _facts(node: Seen) -> NodeFacts:
+    return NodeFacts(
+        node,
+        objects.name(node),
+        objects.labels(node),
+        rules.forbidding_taints(node),
+        bool((node.get("spec") or {}).get("unschedulable")),
+        objects.is_condition_true(node, "Ready"),
+        allocatable_of(node),
+    )
+
+
+def _needs(pod: Seen) -> PodNeeds:
+    tolerations = (pod.get("spec") or {}).get("tolerations") or ()
+    return PodNeeds(pod, objects.uid(pod), tolerations, rules.is_choosy(pod), requests_of(pod))

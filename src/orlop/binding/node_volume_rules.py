@@ -1,0 +1,189 @@
+"""Decide whether the volumes of a pod can be used on one node, and how its late-binding claims get theirs. Pure.
+
+The order is kube-scheduler's (Filter of VolumeBinding, then VolumeZone), and so are the words:
+
+1. Bound claims: the volume exists and its node affinity allows the node.
+2. A late-binding claim that was given another node before: the node does not fit. Given this node: to be provisioned,
+   without a search among existing volumes, because a provisioner may be at work on it.
+3. Other late-binding claims, the smallest first: an existing volume that fits here, and that no other claim of the pod
+   has been given.
+4. What is left must be provisioned: the class has a provisioner, allows the node, and its driver has room there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orlop.binding import claim_state_rules as state
+from orlop.binding import class_rules, match_rules
+from orlop.binding.node_affinity_rules import topology_terms_match, volume_allows_node
+from orlop.foundation.quantity import Quantity
+from orlop.kube import objects
+from orlop.kube.objects import ObjectName
+
+AFFINITY_CONFLICT: Final = "node(s) didn't match PersistentVolume's node affinity"
+BIND_CONFLICT: Final = "node(s) didn't find available persistent volumes to bind"
+NO_ROOM: Final = "node(s) did not have enough free storage"
+VOLUME_MISSING: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+ZONE_CONFLICT: Final = "node(s) had no available volume zone"
+
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+CURRENT_KEY: Final[Mapping[str, str]] = {
+    ZONE: ZONE,
+    REGION: REGION,
+    "failure-domain.beta.kubernetes.io/zone": ZONE,
+    "failure-domain.beta.kubernetes.io/region": REGION,
+}
+BETWEEN_ZONES: Final = "__"
+_NOTHING: Final = Quantity.of(0)
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LateClaim:
+    """A claim that waits for its pod's node, with its class."""
+
+    claim: Object
+    storage_class: Object
+
+    @property
+    def name(self) -> ObjectName:
+        return objects.name_of(self.claim)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStorage:
+    """What one node has to offer to the claims of one pod."""
+
+    node: str
+    labels: Mapping[str, str]
+    volumes: Mapping[ObjectName, Sequence[Object]]
+    """By claim: volumes that may fit it here; at least those that do, and those reserved for it anywhere."""
+    size_limits: Mapping[str, Quantity | None]
+    """By class: the largest volume that can be provisioned here. A class that is not in it has no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """An existing volume that a claim is to be bound to."""
+
+    claim: Object
+    volume: Object
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVolumes:
+    """Why the node does not fit; without reasons, the volumes to bind and the claims to provision there."""
+
+    reasons: tuple[str, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+    provisions: tuple[Object, ...] = ()
+
+
+def in_search_order(late: Sequence[LateClaim]) -> tuple[LateClaim, ...]:
+    """Return the claims by rising size, so that a small claim never takes the only volume of a large one."""
+    return tuple(sorted(late, key=lambda one: (_size(one.claim), one.name.name)))
+
+
+def volumes_on_node(bound: Sequence[Object | None], late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
+    """Return what becomes of a pod's volumes on a node.
+
+    `bound` are the volumes of bound claims, None for a missing one; `late` is in the order of `in_search_order`.
+    """
+    reasons = list(_bound_conflicts(bound, on.labels))
+    found = _late_volumes(late, on)
+    reasons += found.reasons
+    if not reasons and any(zone_conflicts(volume, on.labels) for volume in bound if volume is not None):
+        reasons.append(ZONE_CONFLICT)
+    return NodeVolumes(tuple(reasons)) if reasons else found
+
+
+def zone_conflicts(volume: Object, labels: Mapping[str, str]) -> bool:
+    """Return whether a volume's zone or region label excludes the node. A node without such labels is in every zone."""
+    wanted = {key: value for key, value in objects.labels(volume).items() if key in CURRENT_KEY}
+    if not wanted or not any(key in labels for key in CURRENT_KEY):
+        return False
+    return any(
+        labels.get(key, labels.get(CURRENT_KEY[key])) not in value.split(BETWEEN_ZONES) for key, value in wanted.items()
+    )
+
+
+def reserved_for(volume: Object, claim: Object) -> dict[str, Any] | None:
+    """Return the volume with a `claimRef` to the claim, to be written; None if it has that already.
+
+    A volume that named the claim before, by an admin's hand, is not marked `bound-by-controller`: the binder would
+    otherwise drop the admin's `claimRef` when the claim goes.
+    """
+    reference = state.claim_reference(volume) or {}
+    if state.refers_to(volume, claim) and reference.get("uid"):
+        return None
+    metadata = dict(objects.metadata(volume))
+    if not state.refers_to(volume, claim):
+        metadata["annotations"] = {**objects.annotations(volume), state.BOUND_BY_CONTROLLER: "yes"}
+    claim_ref = {
+        "kind": "PersistentVolumeClaim",
+        "namespace": objects.namespace(claim),
+        "name": objects.name(claim),
+        "uid": objects.uid(claim),
+        "apiVersion": "v1",
+        "resourceVersion": objects.resource_version(claim),
+    }
+    return {**volume, "metadata": metadata, "spec": {**(volume.get("spec") or {}), "claimRef": claim_ref}}
+
+
+def given_to_node(claim: Object, node: str) -> dict[str, Any] | None:
+    """Return the claim with the selected node, to be written; None if it has that already."""
+    if objects.annotations(claim).get(state.SELECTED_NODE) == node:
+        return None
+    annotations = {**objects.annotations(claim), state.SELECTED_NODE: node}
+    return {**claim, "metadata": {**objects.metadata(claim), "annotations": annotations}}
+
+
+def _bound_conflicts(bound: Sequence[Object | None], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the complaint about the first volume that does not fit, as kube-scheduler stops there."""
+    for volume in bound:
+        if volume is None:
+            return (VOLUME_MISSING,)
+        if not volume_allows_node(volume, labels):
+            return (AFFINITY_CONFLICT,)
+    return ()
+
+
+def _late_volumes(late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
+    selected = [objects.annotations(one.claim).get(state.SELECTED_NODE) for one in late]
+    if any(node is not None and node != on.node for node in selected):
+        return NodeVolumes((BIND_CONFLICT,))
+    to_provision = [one for one, node in zip(late, selected, strict=True) if node is not None]
+    bindings: list[Binding] = []
+    chosen: frozenset[str] = frozenset()
+    for one in (one for one, node in zip(late, selected, strict=True) if node is None):
+        volume = match_rules.volume_for_scheduler(one.claim, on.volumes.get(one.name, ()), on.labels, chosen)
+        if volume is None:
+            to_provision.append(one)
+        else:
+            bindings.append(Binding(one.claim, volume))
+            chosen |= {objects.name(volume)}
+    for one in to_provision:
+        if (reason := _why_not_provisioned(one, on)) is not None:
+            return NodeVolumes((reason,))
+    return NodeVolumes((), tuple(bindings), tuple(one.claim for one in to_provision))
+
+
+def _why_not_provisioned(one: LateClaim, on: NodeStorage) -> str | None:
+    if class_rules.provisioner(one.storage_class) in {"", class_rules.NO_PROVISIONER}:
+        return BIND_CONFLICT
+    if not topology_terms_match(class_rules.allowed_topologies(one.storage_class), on.labels):
+        return BIND_CONFLICT
+    size, name = state.requested_size(one.claim), objects.name(one.storage_class)
+    if size is None or name not in on.size_limits:
+        return None
+    limit = on.size_limits[name]
+    return NO_ROOM if limit is None or limit < size else None
+
+
+def _size(claim: Object) -> Quantity:
+    return state.requested_size(claim) or _NOTHING

@@ -1,0 +1,123 @@
+"""Decide whether the claims of a pod let it be scheduled at all, and which of them are still to be bound. Pure.
+
+These are the checks that kube-scheduler makes once for a pod, before it looks at any node (PreFilter of VolumeBinding
+and VolumeZone). A refusal is worded as kube-scheduler words it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from orlop.binding import claim_state_rules as state
+from orlop.binding import class_rules
+from orlop.kube import objects
+from orlop.kube.objects import ObjectName
+
+BOUND: Final = "Bound"
+LOST: Final = "Lost"
+UNBOUND_IMMEDIATE: Final = "pod has unbound immediate PersistentVolumeClaims"
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A volume of a pod that refers to a claim."""
+
+    volume: str
+    claim: ObjectName
+    is_ephemeral: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """The claims of a pod, each once: those that are bound, and those that wait for the pod's node."""
+
+    bound: tuple[Object, ...] = ()
+    late: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The pod fits no node, whatever the nodes are."""
+
+    reason: str
+
+
+PodClaimsDecision: TypeAlias = PodClaims | Refused
+
+
+def claims_used(pod: Object) -> Iterator[ClaimUse]:
+    """Yield the claims that a pod's volumes refer to; that of a generic ephemeral volume is `<pod>-<volume>`."""
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        name, source = str(volume.get("name") or ""), volume.get("persistentVolumeClaim")
+        if source is not None:
+            yield ClaimUse(
+                name, ObjectName(objects.namespace(pod), str(source.get("claimName") or "")), is_ephemeral=False
+            )
+        elif volume.get("ephemeral") is not None:
+            yield ClaimUse(name, ObjectName(objects.namespace(pod), f"{objects.name(pod)}-{name}"), is_ephemeral=True)
+
+
+def pod_claims(
+    pod: Object, claims: Mapping[ObjectName, Object], classes: Mapping[str, Object], volumes: Mapping[str, Object]
+) -> PodClaimsDecision:
+    """Return a pod's claims, sorted by what they need, or why the pod must wait.
+
+    `claims`, `classes` and `volumes` hold at least those that exist of the ones the pod refers to.
+    """
+    uses = {use.claim: use for use in claims_used(pod)}
+    for use in uses.values():
+        if (reason := _refusal(pod, use, claims.get(use.claim))) is not None:
+            return Refused(reason)
+    found = [claims[name] for name in uses]
+    bound = tuple(claim for claim in found if is_usable(claim))
+    late = tuple(claim for claim in found if _waits_for_node(claim, classes))
+    if len(bound) + len(late) < len(found):
+        return Refused(UNBOUND_IMMEDIATE)
+    missing = next((reason for use in uses.values() if (reason := _missing_volume(use, claims, volumes))), None)
+    return PodClaims(bound, late) if missing is None else Refused(missing)
+
+
+def is_usable(claim: Object) -> bool:
+    """Return whether the claim has its volume.
+
+    The mark of a completed bind is the binder's. A claim bound by hand, in a cluster without a binder, has the phase
+    alone.
+    """
+    return state.is_bound(claim) or (bool(state.volume_name(claim)) and state.phase(claim) == BOUND)
+
+
+def not_owner_text(pod: Object, claim: ObjectName) -> str:
+    return f"PVC {claim} was not created for pod {objects.name_of(pod)} (pod is not owner)"
+
+
+def _refusal(pod: Object, use: ClaimUse, claim: Object | None) -> str | None:
+    name = use.claim.name
+    if claim is None and use.is_ephemeral:
+        return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+    if claim is None:
+        return f'persistentvolumeclaim "{name}" not found'
+    if state.phase(claim) == LOST:
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{state.volume_name(claim)}"'
+    if objects.is_being_deleted(claim):
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    owner = objects.controller_of(claim) or {}
+    if use.is_ephemeral and owner.get("uid") != objects.uid(pod):
+        return not_owner_text(pod, use.claim)
+    return None
+
+
+def _waits_for_node(claim: Object, classes: Mapping[str, Object]) -> bool:
+    # A claim that names a volume is the binder's, also with a late-binding class: its volume is chosen already.
+    if is_usable(claim) or state.volume_name(claim):
+        return False
+    return class_rules.is_late_binding(classes.get(state.class_name(claim)))
+
+
+def _missing_volume(use: ClaimUse, claims: Mapping[ObjectName, Object], volumes: Mapping[str, Object]) -> str | None:
+    """Return the complaint of VolumeZone, which does not look at generic ephemeral volumes."""
+    name = state.volume_name(claims[use.claim])
+    return f'persistentvolume "{name}" not found' if name and not use.is_ephemeral and name not in volumes else None
