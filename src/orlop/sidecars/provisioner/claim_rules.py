@@ -20,8 +20,8 @@ from orlop.binding import claim_state_rules as state
 from orlop.csi.proto import csi_pb2
 from orlop.records.volume_order import VolumeOrder
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume
-from orlop.sidecars.provisioner.order_rules import why_not_wanted
 from orlop.sidecars.provisioner.provisioner_settings import Json
+from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
 
 
 @dataclass(frozen=True, slots=True)

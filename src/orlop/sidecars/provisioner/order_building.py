@@ -1,4 +1,4 @@
-"""Gather the facts for an order: class, data source, topology. `order_rules` decides.
+"""Gather the facts for an order: class, data source, topology. `volume_order_rules` decides.
 
 Objects come from the caches. One that is missing there is read from the API server: a claim can be seen before the
 class or the node that was created just before it.
@@ -33,8 +33,8 @@ from orlop.sidecars.provisioner.clone_rules import (
     decide_source,
     source_claim_name,
 )
-from orlop.sidecars.provisioner.order_rules import OrderDecision, OrderFacts, PlaceOrder, decide_order
 from orlop.sidecars.provisioner.provisioner_settings import HAS_TOPOLOGY, Json, ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.volume_order_rules import OrderDecision, OrderFacts, PlaceOrder, decide_order
 
 
 class OrderBuilder:

@@ -42,13 +42,19 @@ from orlop.sidecars.provisioner.claim_rules import (
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume, create_request, fault_of_volume
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.sidecars.provisioner.order_rules import LeaveClaim, PlaceOrder, RefuseClaim, ReturnToScheduler, volume_name
 from orlop.sidecars.provisioner.parameter_rules import SecretUse
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import HAS_TOPOLOGY, Json, ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.volume_calls import SecretUnavailable, VolumeCalls, may_still_run
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_object_rules import persistent_volume
+from orlop.sidecars.provisioner.volume_order_rules import (
+    LeaveClaim,
+    PlaceOrder,
+    RefuseClaim,
+    ReturnToScheduler,
+    volume_name,
+)
 
 MOST_STEPS: Final = 12
 BY_HANDLE: Final = "volumes by handle"

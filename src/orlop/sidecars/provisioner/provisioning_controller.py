@@ -29,13 +29,13 @@ from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, may_release_source, source_claim_name
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.sidecars.provisioner.order_rules import why_not_wanted
 from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, BY_UID, ProvisionHandler
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.volume_calls import VolumeCalls
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_handler import BY_VOLUME, VolumeHandler
+from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
 
 CLAIMS: Final = "claims"
 VOLUMES: Final = "volumes"
