@@ -14,6 +14,7 @@ from typing import Final
 
 from orlop.binding import claim_state_rules as state
 from orlop.csi.error_codes import CsiError, InvalidArgument, ResourceExhausted
+from orlop.csi.messages import printable_text
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
@@ -373,7 +374,7 @@ class ProvisionHandler:
     def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:
         """Record the failure as an event of the claim, if it exists; return when to try again."""
         claim = next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
-        printable = _printable(sentence)
+        printable = printable_text(sentence)
         if claim is not None:
             self._metrics.failed(state.class_name(claim))
             self._events.warning(_reference(claim), "ProvisioningFailed", printable)
@@ -395,10 +396,3 @@ def _reference(claim: Json) -> Json:
 def _reference_of_order(order: VolumeOrder) -> Json:
     claim = order.claim
     return _reference({"metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid}})
-
-
-def _printable(sentence: str) -> str:
-    """Escape what a terminal would obey: a driver can put anything into an error."""
-    if sentence.isprintable():
-        return sentence
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in sentence)
