@@ -24,9 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
-from orlop.kube.api_errors import AlreadyExists, Conflict, Forbidden, NotFound
+from orlop.kube.api_errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from orlop.kube.client import DeleteOptions, KubeClient, Selection
 from orlop.kube.kinds import LEASE
 from orlop.kube.lease_rules import holder_of
@@ -47,6 +48,7 @@ BATCH_SECONDS: Final = 0.02
 """Between two writes: under load one write then holds many orders. The first after a pause is written at once."""
 FORGET_SECONDS: Final = 0.5
 MOST_ATTEMPTS: Final = 5
+OPEN_BACKOFF: Final = Backoff(initial=0.5, factor=2.0, cap=10.0, jitter=0.2)
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 
 
@@ -94,6 +96,7 @@ class OrderJournal:
         self._namespace = namespace
         self._driver = driver
         self._clock = runtime.clock
+        self._random = runtime.random
         self._log = runtime.log
         self._may_act = may_act
         self._identity = f"{driver}_{runtime.random.getrandbits(64):016x}"
@@ -108,18 +111,29 @@ class OrderJournal:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     async def open(self) -> list[JournalEntry]:
-        """Take the journal over and return its entries."""
-        try:
-            await self._take_over()
-        except Forbidden as error:
-            self._is_volatile = True
-            self._log.warning(
-                "journal of orders cannot be kept: a volume may be leaked if this process is killed; allow it to get, "
-                "list, create, update and delete Leases",
-                namespace=self._namespace,
-                error=error,
-            )
+        """Take the journal over and return its entries. Retries until the API server allows or forbids it."""
+        failures = 0
+        while True:
+            try:
+                await self._take_over()
+                break
+            except Forbidden as error:
+                self._be_volatile(error)
+                break
+            except ApiError as error:
+                failures += 1
+                self._log.warning("journal of orders cannot be taken over; retrying", error=error)
+                await self._clock.sleep(OPEN_BACKOFF.delay(failures, self._random))
         return [entry for page in self._pages for entry in page.entries.values()]
+
+    def _be_volatile(self, error: Forbidden) -> None:
+        self._is_volatile = True
+        self._log.warning(
+            "journal of orders cannot be kept: a volume may be leaked if this process is killed; allow it to get, list, "
+            "create, update and delete Leases",
+            namespace=self._namespace,
+            error=error,
+        )
 
     def entry(self, volume_name: str) -> JournalEntry | None:
         """Return the durable entry of a volume."""

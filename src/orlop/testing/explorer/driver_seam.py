@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
@@ -34,10 +34,15 @@ CHANGING: Final = (
 )  # fmt: skip
 
 
-def explored_methods(process: Process, methods: Methods) -> Methods:
-    """Return the methods with a choice at each call that changes something, made by the process's newest life."""
+def explored_methods(process: Process, methods: Methods, *, runs_on: float = RUNS_ON_SECONDS) -> Methods:
+    """Return the methods with a choice at each call that changes something, made by the process's newest life.
+
+    A late call has its effect after `runs_on` seconds. A driver that ends calls at their deadline is played by a
+    shorter time than the callers' timeout.
+    """
+    ways = replace(WAYS, late=runs_on)
     return {
-        path: (rpc, _explored(process, rpc, serve) if rpc.name.startswith(CHANGING) else serve)
+        path: (rpc, _explored(process, rpc, serve, ways) if rpc.name.startswith(CHANGING) else serve)
         for path, (rpc, serve) in methods.items()
     }
 
@@ -56,14 +61,14 @@ _CALLER: Final[ContextVar[_Caller]] = ContextVar("_CALLER")
 Serve: TypeAlias = Callable[[Message], Awaitable[Message]]
 
 
-def _explored(process: Process, rpc: Rpc[Any, Any], serve: Serve) -> Serve:
+def _explored(process: Process, rpc: Rpc[Any, Any], serve: Serve, ways: Ways[Message]) -> Serve:
     async def answer(request: Message) -> Message:
         try:
             return await carry_out(
                 process.current,
                 _described(rpc, request),
                 lambda: serve(request),
-                WAYS,
+                ways,
                 when_chosen=_CALLER.get(_Caller()).heard_of,
             )
         except Killed:  # the driver lives on
@@ -89,7 +94,7 @@ def _shown(ending: Message | Exception) -> str:
     return failure_of(ending, "", "none").code.name if isinstance(ending, Exception) else ""
 
 
-WAYS: Final = Ways(
+WAYS: Final[Ways[Message]] = Ways(
     _lost, {FINAL: _refused, NOT_FINAL: _not_connected}, late=RUNS_ON_SECONDS, elsewhere=True, shown=_shown
 )
 
