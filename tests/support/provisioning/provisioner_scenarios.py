@@ -5,7 +5,7 @@ volumes of the PersistentVolumes, one each, and neither a finalizer nor a journa
 At each CreateVolume call, the journal in the API server names the volume.
 I8: the secret reaches the driver alone, which quotes it in every error.
 
-The driver ends its calls at their deadline: what it does after that is out of a provisioner's reach. The binder is a
+The driver has no locks, and ends its calls at their deadline: what one does after that is out of reach. The binder is a
 model of its own, polled: it binds a claim to the volume that names it, and releases a volume whose claim is gone.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
@@ -66,11 +66,9 @@ from support.api.api_servers import TestServer, api_server, api_server_on
 from support.csi.indiscreet_drivers import IndiscreetDriver
 from support.provisioning.provisioner_worlds import CREATE, DRIVER, JOURNAL_NAMESPACE, NAMESPACE, used_caches
 
-SETTINGS = ProvisionerSettings(
-    driver=DRIVER, identity="p-1", workers=2, timeout=10.0, retry_most=20.0, slow_retry=20.0
-)
+SETTINGS = ProvisionerSettings(driver=DRIVER, identity="p-1", workers=2, timeout=10.0, retry_most=20.0, slow_retry=20.0)
 """Retries come sooner than everything counts as having come to rest."""
-RUNS_ON_SECONDS = 8.0
+ENDS_WITHIN_SECONDS = 8.0
 CANARY = "c4n4ry-of-the-secret"
 CLAIM, CLASS, NODE_NAME = "data", "fast", "n1"
 TOPOLOGY_KEY = "topology.example.com/node"
@@ -84,6 +82,13 @@ Object = dict[str, Any]
 def is_event(request: HttpRequest) -> bool:
     """Nothing depends on Events. Leases hold the journal, so that writes to them are explored."""
     return "/events" in request.path
+
+
+class NoLocks:
+    """The locks of a driver that has none: calls for one volume run side by side, and the last one decides."""
+
+    def try_hold(self, _key: str, *, why: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @dataclass
@@ -112,13 +117,14 @@ class Drama:
         numbers = count(1)
         watched = self._watched(self.model.methods())
         self.interceptor = CallInterceptor(
-            explored_methods(self.process, watched, runs_on=RUNS_ON_SECONDS),
+            explored_methods(self.process, watched, ends_within=ENDS_WITHIN_SECONDS),
             driver_name=DRIVER,
             log=collecting_log(self.log),
             metrics=METRICS,
             clock=self.stage.clock,
             new_id=lambda: f"call-{next(numbers)}",
         )
+        self.interceptor._keys = NoLocks()  # type: ignore[assignment]  # a model of a careless driver
         self.binder = asyncio.ensure_future(self.bind_all())
 
     async def _live(self, life: Life) -> None:

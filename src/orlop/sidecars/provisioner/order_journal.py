@@ -129,8 +129,8 @@ class OrderJournal:
     def _be_volatile(self, error: Forbidden) -> None:
         self._is_volatile = True
         self._log.warning(
-            "journal of orders cannot be kept: a volume may be leaked if this process is killed; allow it to get, list, "
-            "create, update and delete Leases",
+            "journal of orders cannot be kept: a volume may be leaked if this process is killed; allow it to get, "
+            "list, create, update and delete Leases",
             namespace=self._namespace,
             error=error,
         )

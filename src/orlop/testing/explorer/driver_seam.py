@@ -34,13 +34,14 @@ CHANGING: Final = (
 )  # fmt: skip
 
 
-def explored_methods(process: Process, methods: Methods, *, runs_on: float = RUNS_ON_SECONDS) -> Methods:
+def explored_methods(process: Process, methods: Methods, *, ends_within: float | None = None) -> Methods:
     """Return the methods with a choice at each call that changes something, made by the process's newest life.
 
-    A late call has its effect after `runs_on` seconds. A driver that ends calls at their deadline is played by a
-    shorter time than the callers' timeout.
+    By default a late call outlives its caller's deadline. With `ends_within`, which must be shorter than the callers'
+    timeout, the driver ends calls at their deadline: a late call has its effect after that many seconds, and the
+    connection may break meanwhile.
     """
-    ways = replace(WAYS, late=runs_on)
+    ways = WAYS if ends_within is None else replace(WAYS, late=ends_within, breaks_while_running=True)
     return {
         path: (rpc, _explored(process, rpc, serve, ways) if rpc.name.startswith(CHANGING) else serve)
         for path, (rpc, serve) in methods.items()
