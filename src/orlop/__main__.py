@@ -36,6 +36,7 @@ ROLES: Final[Mapping[str, EntryPoint]] = {
     "node": EntryPoint("orlop.processes.node", "serves the CSI services of a node and registers them with its kubelet"),
     "driver": EntryPoint("orlop.processes.driver", "serves the CSI services alone, for use with other sidecars"),
     "registrar": EntryPoint("orlop.processes.registrar", "registers any CSI driver with the kubelet of its node"),
+    "provisioner": EntryPoint("orlop.processes.provisioner", "creates and deletes the volumes of any CSI driver"),
     "attacher": EntryPoint("orlop.processes.attacher", "attaches and detaches the volumes of any CSI driver"),
     "apiserver": EntryPoint(
         "onenode.processes.apiserver", "serves the Kubernetes API on this machine, with its state in one folder"
@@ -53,7 +54,11 @@ VERBS: Final[Mapping[str, EntryPoint]] = {
 }
 BENCH_MODULES: Final = frozenset({"onenode", "aiohttp", "cryptography"})
 """The one-machine Kubernetes and its dependencies; images for clusters contain none of them."""
-UPSTREAM_PROGRAMS: Final[Mapping[str, str]] = {"csi-attacher": "attacher", "csi-node-driver-registrar": "registrar"}
+UPSTREAM_PROGRAMS: Final[Mapping[str, str]] = {
+    "csi-provisioner": "provisioner",
+    "csi-attacher": "attacher",
+    "csi-node-driver-registrar": "registrar",
+}
 """Names of upstream programs, and the roles that replace them."""
 
 

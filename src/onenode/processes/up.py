@@ -94,9 +94,9 @@ class UpSettings:
     sidecars: Sidecars = flag(
         parse_sidecars,
         default="auto",
-        metavar="auto|attacher|none",
-        help="Sidecars for your own driver. auto: our attacher, started when a volume may need attaching; "
-        "attacher: our attacher, always; none: nothing, the driver brings its own.",
+        metavar="auto|all|provisioner|attacher|none",
+        help="Our sidecars for your own driver. auto: the provisioner from when a StorageClass names the driver, the "
+        "attacher from when a volume may need attaching; all: both, always; none: the driver brings its own.",
     )
     listen: TcpEndpoint = flag(
         parse_http_address,
@@ -111,8 +111,8 @@ class UpSettings:
         longest = LONGEST_PATH - len(LONGEST_SOCKET) - 1
         if len(os.fsencode(os.path.realpath(self.state))) > longest:
             yield f"--state cannot be {str(self.state)!r}: the path may have {longest} bytes, as it holds sockets."
-        if self.sidecars is Sidecars.ATTACHER and self.driver is None:
-            yield "--sidecars=attacher is for a driver of your own: name its socket with --driver."
+        if self.sidecars not in (Sidecars.AUTO, Sidecars.NONE) and self.driver is None:
+            yield f"--sidecars={self.sidecars.value} is for a driver of your own: name its socket with --driver."
 
 
 DAEMON: Final = Daemon(
@@ -156,7 +156,8 @@ async def _begin(
     )
     cluster = await stack.enter_async_context(running_cluster(order, runtime))
     if settings.driver is not None:
-        beside = DriverBeside(settings.driver.path, settings.sidecars, attacher_words(settings, settings.driver, state))
+        words = {role: sidecar_words(role, settings, settings.driver, state) for role in settings.sidecars.roles}
+        beside = DriverBeside(settings.driver.path, settings.sidecars, words)
         drivers = cluster.kubelet.node.drivers
         await stack.enter_async_context(sidecars_beside(beside, drivers, cluster.api, console.say, runtime))
     return cluster
@@ -171,9 +172,9 @@ def child_words(settings: UpSettings, state: UpState, name: str) -> list[str]:
     return _words(role, flags, settings)
 
 
-def attacher_words(settings: UpSettings, driver: UnixEndpoint, state: UpState) -> list[str]:
+def sidecar_words(role: str, settings: UpSettings, driver: UnixEndpoint, state: UpState) -> list[str]:
     flags = {"csi-address": f"unix://{driver.path}", "kubeconfig": state.kubeconfig}
-    return [*ORLOP, *_words("attacher", flags, settings)]
+    return [*ORLOP, *_words(role, flags, settings)]
 
 
 def _words(role: str, flags: Mapping[str, object], settings: UpSettings) -> list[str]:

@@ -3,10 +3,10 @@
 What a child writes is passed on, line by line. One that dies soon after its start is started again later and later;
 one that had lived for a while, at once.
 
-Beside a driver that is not ours runs our attacher, from when it is needed. Order: the driver is registered → a volume
-of it is there that may have to be attached → the child begins, and runs until `orlop up` ends: what it has attached,
-it alone can detach. It ends before the API server does. Whatever becomes of it, `orlop up` goes on: it is started
-again, also when the driver came back under another name.
+Beside a driver that is not ours run our provisioner and our attacher, each from when it is needed. Order: the driver is
+registered → a class names it, or a volume of it may have to be attached → the child begins, and runs until `orlop up`
+ends: what it has attached, it alone can detach. It ends before the API server does. Whatever becomes of it, `orlop up`
+goes on: it is started again, also when the driver came back under another name.
 
 Imported before the first child begins, so what only waits for the API server is imported when that runs.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +30,7 @@ from orlop.host.kernel.programs import Child
 if TYPE_CHECKING:
     from onenode.kubelet.node.registered_drivers import RegisteredDrivers
     from onenode.processes.api_wiring import RunningApi
+    from orlop.kube.cache.informers import Informers
 
 AGAIN: Final = Backoff(initial=0.2, factor=2.0, cap=10.0, jitter=0.2)
 WELL_AFTER_SECONDS: Final = 30.0
@@ -141,83 +142,114 @@ class Sidecars(Enum):
     """The words are the flag's."""
 
     AUTO = "auto"
+    ALL = "all"
+    PROVISIONER = "provisioner"
     ATTACHER = "attacher"
     NONE = "none"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        match self:
+            case Sidecars.AUTO | Sidecars.ALL:
+                return (PROVISIONER, ATTACHER)
+            case Sidecars.NONE:
+                return ()
+            case _:
+                return (self.value,)
 
 
 def parse_sidecars(value: str) -> Sidecars:
     try:
         return Sidecars(value)
     except ValueError:
-        raise ValueError(f"allowed are {', '.join(one.value for one in Sidecars)}") from None
+        raise ValueError(f"allowed are {', '.join(each.value for each in Sidecars)}") from None
 
 
-ATTACHER: Final = "orlop attacher"
-TOGETHER_SECONDS: Final = 0.1
-"""How long news are gathered: who makes a thousand volumes is not looked at a thousand times."""
+PROVISIONER: Final = "provisioner"
+ATTACHER: Final = "attacher"
+GATHER_SECONDS: Final = 0.1
+"""How long changes are gathered: a thousand volumes that are created at once are checked once."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverBeside:
-    """A driver of somebody else: its socket, and how its attacher is started."""
+    """A driver of somebody else: its socket, and how its sidecars are started."""
 
     socket: str
     sidecars: Sidecars
-    words: Sequence[str]
+    words: Mapping[str, Sequence[str]]
+    """The command line of each role."""
 
 
 @asynccontextmanager
 async def sidecars_beside(
     driver: DriverBeside, drivers: RegisteredDrivers, api: RunningApi, say: Say, runtime: Runtime
 ) -> AsyncIterator[None]:
-    async def run() -> None:
+    async def run(role: str) -> None:
         if driver.sidecars is Sidecars.AUTO:
-            await _until_needed(driver.socket, drivers, api, runtime)
-        async with kept_running(ATTACHER, driver.words, say, runtime):
+            await _until_needed(role, driver.socket, drivers, api, runtime)
+        async with kept_running(f"orlop {role}", driver.words[role], say, runtime):
             await asyncio.Event().wait()
 
-    if driver.sidecars is Sidecars.NONE:
-        yield
-        return
     async with TaskGroup() as tasks:
-        task = tasks.start(run(), name="what runs beside the driver")
+        running = [tasks.start(run(role), name=f"{role} beside the driver") for role in driver.sidecars.roles]
         try:
             yield
         finally:
-            task.cancel()
+            for task in running:
+                task.cancel()
 
 
-async def _until_needed(socket: str, drivers: RegisteredDrivers, api: RunningApi, runtime: Runtime) -> None:
+async def _until_needed(role: str, socket: str, drivers: RegisteredDrivers, api: RunningApi, runtime: Runtime) -> None:
     from onenode.apiserver.edge.in_process_client import InProcessTransport  # noqa: PLC0415 - the API server runs now
     from onenode.processes.api_wiring import CONTROLLERS  # noqa: PLC0415 - as above
-    from orlop.kube.cache.informer import Watched, without_managed_fields  # noqa: PLC0415 - as above
     from orlop.kube.cache.informers import Informers  # noqa: PLC0415 - as above
     from orlop.kube.client import KubeClient  # noqa: PLC0415 - as above
-    from orlop.kube.kinds import CSI_DRIVER, PERSISTENT_VOLUME, VOLUME_ATTACHMENT  # noqa: PLC0415 - as above
-    from orlop.kube.objects import ObjectName  # noqa: PLC0415 - as above
-    from orlop.sidecars.attacher.finalizer_rules import needs_attacher  # noqa: PLC0415 - as above
 
     clock, random, log = runtime.clock, runtime.random, runtime.log
     transport = InProcessTransport(api.server, CONTROLLERS)
     client = KubeClient(transport, clock=clock, random=random, log=log, name="orlop-up")
-    watched = [
-        Watched(kind, transform=without_managed_fields) for kind in (CSI_DRIVER, PERSISTENT_VOLUME, VOLUME_ATTACHMENT)
-    ]
     async with Informers(client, clock=clock, random=random, log=log) as informers, AsyncExitStack() as stack:
-        csi_drivers, volumes, attachments = [await stack.enter_async_context(informers.using(one)) for one in watched]
-        news = asyncio.Event()
-        for informer in (csi_drivers, volumes, attachments):
-            informer.add_listener(lambda _name: news.set())
-            await informer.wait_synced()
-        while not any(
-            needs_attacher(name, csi_drivers.get(ObjectName(None, name)), volumes.cache, attachments.cache)
-            for name, driver in drivers.items()
-            if driver.endpoint.path == socket
-        ):
-            await _first_of(news.wait(), drivers.changed())
-            news.clear()
-            await clock.sleep(TOGETHER_SECONDS)
-    log.info("driver has volumes that may need attaching, starting its attacher")
+        changed = asyncio.Event()
+        is_needed = await _need_of(role, informers, stack, changed)
+        while not any(is_needed(name) for name, driver in drivers.items() if driver.endpoint.path == socket):
+            await _first_of(changed.wait(), drivers.changed())
+            changed.clear()
+            await clock.sleep(GATHER_SECONDS)
+    log.info("driver needs a sidecar, starting it", sidecar=role)
+
+
+async def _need_of(
+    role: str, informers: Informers, stack: AsyncExitStack, changed: asyncio.Event
+) -> Callable[[str], bool]:
+    """Return the function that decides whether the driver of a name needs the sidecar; `changed` is set on changes."""
+    from orlop.kube.cache.informer import Watched, without_managed_fields  # noqa: PLC0415 - the API server runs now
+    from orlop.kube.kinds import (  # noqa: PLC0415 - as above
+        CSI_DRIVER,
+        PERSISTENT_VOLUME,
+        STORAGE_CLASS,
+        VOLUME_ATTACHMENT,
+    )
+    from orlop.kube.objects import ObjectName  # noqa: PLC0415 - as above
+    from orlop.sidecars.attacher.finalizer_rules import needs_attacher  # noqa: PLC0415 - as above
+    from orlop.sidecars.provisioner.volume_deletion_rules import needs_provisioner  # noqa: PLC0415 - as above
+
+    kinds = {
+        PROVISIONER: (STORAGE_CLASS, PERSISTENT_VOLUME),
+        ATTACHER: (CSI_DRIVER, PERSISTENT_VOLUME, VOLUME_ATTACHMENT),
+    }[role]
+    caches = {}
+    for kind in kinds:
+        informer = await stack.enter_async_context(informers.using(Watched(kind, transform=without_managed_fields)))
+        informer.add_listener(lambda _name: changed.set())
+        await informer.wait_synced()
+        caches[kind] = informer
+    volumes = caches[PERSISTENT_VOLUME].cache
+    if role == PROVISIONER:
+        return lambda name: needs_provisioner(name, caches[STORAGE_CLASS].cache, volumes)
+    return lambda name: needs_attacher(
+        name, caches[CSI_DRIVER].get(ObjectName(None, name)), volumes, caches[VOLUME_ATTACHMENT].cache
+    )
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:

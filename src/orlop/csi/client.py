@@ -192,13 +192,14 @@ class CsiClient:
         return self._capabilities[1]
 
     async def controller_capabilities(self) -> frozenset[str]:
-        """Return the controller's capabilities alone, without calling the Node service.
+        """Return the capabilities of the plugin and of its Controller service, without calling the Node service.
 
-        On a controller's socket that service may be registered and not work.
+        On a controller's socket the Node service may be registered and not work.
         """
         while self._controller is None or self._controller[0] != self._transport.connections:
             connection = self._transport.connections
-            self._controller = (connection, await self._controller_of(await self._plugin_capabilities()))
+            plugin = await self._plugin_capabilities()
+            self._controller = (connection, plugin | await self._controller_of(plugin))
         return self._controller[1]
 
     async def _controller_of(self, plugin: frozenset[str]) -> frozenset[str]:

@@ -37,7 +37,7 @@ LONGEST_PROBE_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 1.0
 
 Capabilities: TypeAlias = frozenset[str]
-"""Those of the Controller service, by the names that the CSI specification uses."""
+"""Those of the plugin and of its Controller service, by the names that the CSI specification uses."""
 
 
 class DriverLost(Exception):

@@ -151,3 +151,10 @@ def _tokens_in(text: str) -> Iterator[str]:
         for entry in audiences.values():
             if isinstance(entry, dict) and isinstance(entry.get("token"), str):
                 yield entry["token"]
+
+
+def printable_text(sentence: str) -> str:
+    """Escape what a terminal would obey: a driver can put anything into an error."""
+    if sentence.isprintable():
+        return sentence
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in sentence)

@@ -90,7 +90,7 @@ class LeaseWiring:
         self._settings = settings
         self._runtime = runtime
         self._kube = kube
-        self._namespace = settings.leader_election_namespace or namespace
+        self.namespace = settings.leader_election_namespace or namespace
         # Host names are not unique: pods in a node's network share the node's. With a random part, two processes on
         # one machine never both lead; a process that was killed waits until its own lease has expired.
         self._identity = f"{socket.gethostname()}_{runtime.random.getrandbits(64):016x}"
@@ -102,7 +102,7 @@ class LeaseWiring:
         if not self._settings.leader_election:
             yield _always
             return
-        name = ObjectName(self._namespace, lease)
+        name = ObjectName(self.namespace, lease)
         candidate = Candidate(name, self._identity, self._settings.times, self._settings.leader_election_labels)
         runtime = self._runtime
         election = LeaderElection(self._kube, candidate, clock=runtime.clock, random=runtime.random, log=runtime.log)

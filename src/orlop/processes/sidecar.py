@@ -155,10 +155,14 @@ class SidecarSession(Generic[Flags]):
     """Its log names the driver."""
     driver: DriverSession
     kube: KubeClient
+    informers: Informers
+    """For kinds that only some drivers need; the others are in the caches that `run` is passed."""
     events: EventRecorder
     queue_metrics: WorkqueueMetrics
     may_act: Callable[[], None]
     """Raises if the lease is lost. To be called before each effect."""
+    lease_namespace: str
+    """Where the sidecar's Leases are, with or without leader election."""
     stop: asyncio.Event
 
     async def run_workers(self, worker_for: Callable[[Capabilities], Worker]) -> None:
@@ -302,21 +306,23 @@ class SidecarLife(Generic[Flags]):
         reporter = Reporter(self._sidecar.event_source, socket.gethostname())
         events = EventRecorder(self._kube, reporter, clock=clock, random=random, log=log, metrics=runtime.metrics)
         driver_session = DriverSession(self._csi, driver, self._settings.session_times, clock=clock, log=log)
-        session = SidecarSession(
-            settings=self._settings,
-            runtime=runtime,
-            driver=driver_session,
-            kube=self._kube,
-            events=events,
-            queue_metrics=self._queue_metrics,
-            may_act=may_act,
-            stop=stop,
-        )
         async with (
             Informers(self._kube, clock=clock, random=random, log=log) as informers,
             _caches(informers, self._sidecar.kinds) as caches,
             TaskGroup() as tasks,
         ):
+            session = SidecarSession(
+                settings=self._settings,
+                runtime=runtime,
+                driver=driver_session,
+                kube=self._kube,
+                informers=informers,
+                events=events,
+                queue_metrics=self._queue_metrics,
+                may_act=may_act,
+                lease_namespace=self.leases.namespace,
+                stop=stop,
+            )
             recording = tasks.start(events.run(), name="events")
             try:
                 async with driver_session.open():

@@ -30,6 +30,10 @@ class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     order: VolumeOrder
     deadline: float
     """When the last CreateVolume call of this order ends at the latest, in seconds since 1970."""
+    call_seconds: float
+    """How long that call may take. A successor on another node compares no clocks: it waits this long instead."""
+    is_being_deleted: bool = False
+    """The call was, or may have been, DeleteVolume."""
 
 
 class UnreadablePage(ValueError):
@@ -42,10 +46,12 @@ class PageOverflow(ValueError):
 
 class _StoredEntry(msgspec.Struct, frozen=True):
     deadline: float
+    call_seconds: float
     storage: str
     placement: str
     order: dict[str, Any]
     """The order without what the page stores once."""
+    is_being_deleted: bool = False
 
 
 class _Versioned(msgspec.Struct):
@@ -66,9 +72,11 @@ def encode_page(entries: Sequence[JournalEntry]) -> str:
     stored = [
         _StoredEntry(
             entry.deadline,
+            entry.call_seconds,
             _shared(classes, entry.order.storage),
             _shared(placements, entry.order.placement),
             _own_fields(entry.order),
+            entry.is_being_deleted,
         )
         for entry in entries
     ]
@@ -123,4 +131,4 @@ def _own_fields(order: VolumeOrder) -> dict[str, Any]:
 def _restored(page: _StoredPage, stored: _StoredEntry) -> JournalEntry:
     fields = {**stored.order, "storage": page.classes[stored.storage], "placement": page.placements[stored.placement]}
     order = msgspec.convert(msgspec.to_builtins(fields), VolumeOrder)
-    return JournalEntry(order, stored.deadline)
+    return JournalEntry(order, stored.deadline, stored.call_seconds, stored.is_being_deleted)

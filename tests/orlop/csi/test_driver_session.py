@@ -27,6 +27,7 @@ from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.transport import Shape
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.structured_log import LogEntry, collecting_log
+from orlop.testing.driver_model import DriverFacts
 from orlop.testing.driver_script import read_script
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
 from orlop.testing.virtual_clock import VirtualClock
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.virtual_time
 DRIVER = "mock.example.com"
 OTHER = {"driver": {"name": "other.example.com"}}
 NO_CAPABILITIES = {"capabilities": {"controller": []}}
+PLUGIN_CAPABILITIES = DriverFacts().capabilities.plugin
 CALL_TIMEOUT = 15.0
 GRACE = 20.0
 EXPAND = "ControllerExpandVolume"
@@ -266,7 +268,7 @@ async def test_a_driver_whose_capabilities_changed_gets_another_worker_that_know
         assert not the.task.done()
         first, second, third = the.world.workers
         assert "PUBLISH_UNPUBLISH_VOLUME" in first.capabilities
-        assert second.capabilities == frozenset()
+        assert second.capabilities == PLUGIN_CAPABILITIES
         assert third.capabilities == first.capabilities
         assert (first.ended, second.ended, third.ended) == (["stopped"], ["stopped"], [])
 
@@ -277,7 +279,7 @@ async def test_calls_in_flight_are_awaited_before_the_worker_is_replaced():
         await the.world.restart_driver({EXPAND: [{"delay": "12s"}]}, **NO_CAPABILITIES)
         await the.world.clock.sleep(4)
         busy = the.world.workers[-1]
-        assert (busy.capabilities, busy.ended, the.world.called(EXPAND)) == (frozenset(), [], 1)
+        assert (busy.capabilities, busy.ended, the.world.called(EXPAND)) == (PLUGIN_CAPABILITIES, [], 1)
         the.world.calls = 0
         the.world.replace_driver()
         await the.world.clock.sleep(3)

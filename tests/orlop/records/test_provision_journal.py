@@ -19,7 +19,7 @@ from orlop.records.provision_journal import (
 from orlop.records.volume_order import ClaimIdentity, TopologyRequest
 from support.provisioning.volume_orders import order, orders
 
-entries = some.builds(JournalEntry, orders, some.floats(0, 4e9))
+entries = some.builds(JournalEntry, orders, some.floats(0, 4e9), some.floats(0, 600), some.booleans())
 
 
 def of_claims(count: int, nodes: int) -> list[JournalEntry]:
@@ -33,6 +33,7 @@ def of_claims(count: int, nodes: int) -> list[JournalEntry]:
                 storage={"parameters": (("type", "fast"),)},
             ),
             1e9 + number,
+            10.0,
         )
         for number in range(count)
     ]

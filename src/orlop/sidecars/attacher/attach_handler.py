@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from orlop.csi.client import CsiClient
 from orlop.csi.error_codes import CsiError, Unavailable
+from orlop.csi.messages import printable_text
 from orlop.csi.proto import rpc
 from orlop.csi.rpc_type import Request, Response, Rpc
 from orlop.foundation.runtime import Runtime
@@ -216,7 +217,7 @@ class AttachHandler:
             await self._take(step, subject)
         except (CsiError, BadObject) as error:
             code = error.code if isinstance(error, CsiError) else None
-            await self._report_failure(subject, _printable(str(error)), code)
+            await self._report_failure(subject, printable_text(str(error)), code)
             raise NotReconciled(str(error)) from error
 
     async def _take(self, step: Step, subject: _Subject) -> None:
@@ -355,13 +356,6 @@ class AttachHandler:
         # Somebody else has written the status meanwhile: the retry reports the failure, if it fails again.
         with suppress(Conflict, PatchRefused):
             await self._patch(subject, patch, "status")
-
-
-def _printable(sentence: str) -> str:
-    """Escape what a terminal would obey: a driver can put anything into an error."""
-    if sentence.isprintable():
-        return sentence
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in sentence)
 
 
 def _shortened(sentence: str) -> str:

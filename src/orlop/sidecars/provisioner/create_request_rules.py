@@ -63,29 +63,26 @@ def delete_request(volume_id: str, secrets: Mapping[str, str]) -> csi_pb2.Delete
 
 @dataclass(frozen=True, slots=True)
 class UnusableVolume:
-    """The driver made a volume that does not serve the claim; it has to be deleted again.
-
-    `volume_id` is empty where there is nothing that could be deleted.
-    """
+    """The driver created a volume that does not serve the claim; it has to be deleted again."""
 
     reason: str
     volume_id: str = ""
+    """Empty where there is nothing that could be deleted, or nothing that may be."""
+    retry_slowly: bool = False
+    """A retry alone changes nothing."""
 
 
 def fault_of_volume(order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolume | None:
-    """Return what is wrong with a created volume; None if it serves the order.
-
-    An id that is empty or cannot be stored names no volume we could ask to delete.
-    """
+    """Return what is wrong with a created volume; None if it serves the order."""
     if not volume.volume_id:
-        return UnusableVolume("the driver answered without a volume id")
-    if len(volume.volume_id.encode()) > LONGEST_ID:
-        return UnusableVolume(f"the driver answered with a volume id of more than {LONGEST_ID} bytes")
+        return UnusableVolume("the driver returned a volume without an id", retry_slowly=True)
     reason = _why_unusable(order, volume)
     return None if reason is None else UnusableVolume(reason, volume.volume_id)
 
 
 def _why_unusable(order: VolumeOrder, volume: csi_pb2.Volume) -> str | None:
+    if len(volume.volume_id.encode()) > LONGEST_ID:
+        return f"the driver returned a volume id of more than {LONGEST_ID} bytes"
     # A driver that does not say how large its volume is answers 0; the request then counts.
     if volume.capacity_bytes and volume.capacity_bytes < order.size_bytes:
         return f"created volume capacity {volume.capacity_bytes} less than requested capacity {order.size_bytes}"
@@ -94,7 +91,7 @@ def _why_unusable(order: VolumeOrder, volume: csi_pb2.Volume) -> str | None:
     if sum(len(key) + len(value) for key, value in volume.volume_context.items()) > LARGEST_CONTEXT:
         return f"the volume context is larger than {LARGEST_CONTEXT} bytes"
     faults = topology_faults([dict(entry.segments) for entry in volume.accessible_topology])
-    return f"the driver answered with an illegal topology: {faults[0]}" if faults else None
+    return f"the driver returned an illegal topology: {faults[0]}" if faults else None
 
 
 def _capability(order: VolumeOrder, mode: str, capabilities: frozenset[str]) -> csi_pb2.VolumeCapability:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
@@ -34,10 +34,16 @@ CHANGING: Final = (
 )  # fmt: skip
 
 
-def explored_methods(process: Process, methods: Methods) -> Methods:
-    """Return the methods with a choice at each call that changes something, made by the process's newest life."""
+def explored_methods(process: Process, methods: Methods, *, ends_within: float | None = None) -> Methods:
+    """Return the methods with a choice at each call that changes something, made by the process's newest life.
+
+    By default a late call outlives its caller's deadline. With `ends_within`, which must be shorter than the callers'
+    timeout, the driver ends calls at their deadline: a late call has its effect after that many seconds, and the
+    connection may break meanwhile.
+    """
+    ways = WAYS if ends_within is None else replace(WAYS, late=ends_within, breaks_while_running=True)
     return {
-        path: (rpc, _explored(process, rpc, serve) if rpc.name.startswith(CHANGING) else serve)
+        path: (rpc, _explored(process, rpc, serve, ways) if rpc.name.startswith(CHANGING) else serve)
         for path, (rpc, serve) in methods.items()
     }
 
@@ -56,14 +62,14 @@ _CALLER: Final[ContextVar[_Caller]] = ContextVar("_CALLER")
 ServeRpc: TypeAlias = Callable[[Message], Awaitable[Message]]
 
 
-def _explored(process: Process, rpc: Rpc[Any, Any], serve: ServeRpc) -> ServeRpc:
+def _explored(process: Process, rpc: Rpc[Any, Any], serve: ServeRpc, ways: Ways[Message]) -> ServeRpc:
     async def answer(request: Message) -> Message:
         try:
             return await carry_out(
                 process.current,
                 _described(rpc, request),
                 lambda: serve(request),
-                WAYS,
+                ways,
                 when_chosen=_CALLER.get(_Caller()).heard_of,
             )
         except Killed:  # the driver lives on
@@ -89,7 +95,7 @@ def _shown(ending: Message | Exception) -> str:
     return failure_of(ending, "", "none").code.name if isinstance(ending, Exception) else ""
 
 
-WAYS: Final = Ways(
+WAYS: Final[Ways[Message]] = Ways(
     _lost, {FINAL: _refused, NOT_FINAL: _not_connected}, late=RUNS_ON_SECONDS, elsewhere=True, shown=_shown
 )
 

@@ -59,6 +59,8 @@ class Ways(Generic[T]):
     """In seconds: when an old leader's last effect lands, while it and its successor are both alive."""
     elsewhere: bool = False
     """Whether the effect runs in another process, which goes on when the caller is dead or stops waiting."""
+    breaks_while_running: bool = False
+    """Whether the connection to that process may break while the effect is under way, which then happens late."""
     shown: Callable[[T | Exception], str] = _name_of_error
     """How a history shows what the caller got: empty for a plain success."""
 
@@ -93,7 +95,8 @@ async def carry_out(
 
 def _faults(life: Life, ways: Ways[T]) -> list[Option]:
     first = [DIES_BEFORE] if life.effects == 1 else []
-    lost = [REPLY_LOST, LATE] if ways.elsewhere else [REPLY_LOST, LATE, LOST_AND_LATE]
+    is_cut_off = ways.breaks_while_running or not ways.elsewhere
+    lost = [REPLY_LOST, LATE, LOST_AND_LATE] if is_cut_off else [REPLY_LOST, LATE]
     return [*map(Option, ways.refusals), *first, *lost, DIES_AFTER, DIES_AND_LATE, LEASE_LOST]
 
 
@@ -115,7 +118,7 @@ class _Effect(Generic[T]):
             return await self._done(self._ways.overtaken)
         if taken in (REPLY_LOST, DIES_AFTER):
             await self._done(0.0)
-        elif taken in (LOST_AND_LATE, DIES_AND_LATE) and not self._ways.elsewhere:
+        elif taken == LOST_AND_LATE or (taken == DIES_AND_LATE and not self._ways.elsewhere):
             self._stage.later(self._ways.late, self._do)
         if taken in (REPLY_LOST, LOST_AND_LATE):
             return self._ways.lost()

@@ -123,10 +123,17 @@ def test_a_clone_without_its_source_does_not_serve():
     assert fault_of_volume(clone, volume(content_source=source)) is None
 
 
-@pytest.mark.parametrize("volume_id", ["", "x" * 4097, "x" * (2 << 20)])
-def test_an_id_that_cannot_be_stored_names_nothing_that_could_be_deleted(volume_id: str):
-    fault = fault_of_volume(order(), volume(volume_id=volume_id))
+def test_a_volume_without_an_id_cannot_be_deleted():
+    fault = fault_of_volume(order(), volume(volume_id=""))
 
     assert fault is not None
-    assert fault.volume_id == ""
+    assert (fault.volume_id, fault.retry_slowly) == ("", True)
+
+
+@pytest.mark.parametrize("length", [4097, 2 << 20])
+def test_a_volume_whose_id_is_too_long_to_be_stored_is_deleted_by_that_id(length: int):
+    fault = fault_of_volume(order(), volume(volume_id="x" * length))
+
+    assert fault is not None
+    assert fault.volume_id == "x" * length
     assert len(fault.reason) < 200

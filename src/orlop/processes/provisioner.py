@@ -1,0 +1,209 @@
+"""`orlop provisioner`: create the volumes of claims, and delete those of released ones, for any CSI driver.
+
+Its flags are upstream's. The process itself is `processes/sidecar`; this is the provisioner's own table of flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.binding.topology_rules import TopologyMode
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import at_least, boolean, flag, integer, text
+from orlop.kube.cache.informer import Informer, Watched
+from orlop.kube.kinds import (
+    CSI_NODE,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    VOLUME_ATTACHMENT,
+    Kind,
+)
+from orlop.kube.lease_rules import lock_name
+from orlop.kube.objects import Object
+from orlop.processes.daemon import CannotGoOn, is_some_time
+from orlop.processes.sidecar import NO_EFFECT, Caches, Sidecar, SidecarFlags, SidecarSession, run_sidecar
+from orlop.sidecars.provisioner.order_journal import JournalLost
+from orlop.sidecars.provisioner.provisioner_settings import (
+    CREATES,
+    HAS_TOPOLOGY,
+    PUBLISHES,
+    ProvisionerCaches,
+    ProvisionerSettings,
+)
+from orlop.sidecars.provisioner.provisioning_controller import provisioning_controller
+
+LONGEST_UUID: Final = 32
+NOT_HERE: Final = "Not supported: an error if set."
+
+
+def fault_of_length(length: int) -> str | None:
+    return None if length == -1 or 1 <= length <= LONGEST_UUID else f"must be -1 or between 1 and {LONGEST_UUID}"
+
+
+def fault_of_prefix(prefix: str) -> str | None:
+    return None if prefix else "Volume name prefix cannot be empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionerFlags(SidecarFlags):
+    timeout: Duration = flag(
+        Duration.parse,
+        default="10s",
+        metavar="DURATION",
+        check=is_some_time,
+        help="Timeout of one call to the driver.",
+    )
+    worker_threads: int = flag(
+        integer,
+        default="100",
+        metavar="COUNT",
+        check=at_least(1),
+        help="Number of workers that provision claims, and of workers that delete volumes.",
+    )
+    volume_name_prefix: str = flag(
+        text, default="pvc", metavar="PREFIX", check=fault_of_prefix, help="First part of the names of new volumes."
+    )
+    volume_name_uuid_length: int = flag(
+        integer,
+        default="-1",
+        metavar="COUNT",
+        check=fault_of_length,
+        help="Characters of the claim's uid in the names of new volumes, without dashes; -1: all, with dashes.",
+    )
+    default_fstype: str = flag(
+        text,
+        default="",
+        metavar="TYPE",
+        help="File system of volumes whose class names none; if not set, the driver chooses.",
+    )
+    extra_create_metadata: bool = flag(
+        boolean, default="false", help="Send the names of claim and PersistentVolume to the driver as parameters."
+    )
+    controller_publish_readonly: bool = flag(
+        boolean, default="false", help="Mark the volumes of claims that are ReadOnlyMany alone as read-only."
+    )
+    strict_topology: bool = flag(
+        boolean, default="false", help="Late binding: ask the driver for the topology of the selected node alone."
+    )
+    immediate_topology: bool = flag(
+        boolean,
+        default="true",
+        help="Immediate binding: ask for the topologies of all nodes where the class does not say which.",
+    )
+    prevent_volume_mode_conversion: bool = flag(boolean, default="true", help=NO_EFFECT)
+    cloning_protection_threads: int = flag(integer, default="1", metavar="COUNT", help=NO_EFFECT)
+    snapshot_orphan_sweep_interval: str = flag(text, default="5m", metavar="DURATION", help=NO_EFFECT)
+    enable_pprof: bool = flag(boolean, default="false", help=NO_EFFECT)
+    master: str = flag(text, default="", metavar="URL", help=NO_EFFECT)
+    enable_capacity: bool = flag(boolean, default="false", help=NOT_HERE)
+    capacity_threads: int = flag(integer, default="1", metavar="COUNT", help=NO_EFFECT)
+    capacity_poll_interval: str = flag(text, default="1m", metavar="DURATION", help=NO_EFFECT)
+    capacity_for_immediate_binding: bool = flag(boolean, default="false", help=NO_EFFECT)
+    capacity_ownerref_level: int = flag(integer, default="1", metavar="COUNT", help=NO_EFFECT)
+    kube_api_capacity_qps: str = flag(text, default="1", metavar="COUNT", help=NO_EFFECT)
+    kube_api_capacity_burst: int = flag(integer, default="5", metavar="COUNT", help=NO_EFFECT)
+    node_deployment: bool = flag(boolean, default="false", help=NOT_HERE)
+    node_deployment_immediate_binding: bool = flag(boolean, default="true", help=NO_EFFECT)
+    node_deployment_base_delay: str = flag(text, default="20s", metavar="DURATION", help=NO_EFFECT)
+    node_deployment_max_delay: str = flag(text, default="60s", metavar="DURATION", help=NO_EFFECT)
+
+    def cross_check(self) -> Iterator[str]:
+        yield from SidecarFlags.cross_check(self)
+        if self.enable_capacity:
+            yield (
+                "--enable-capacity is not supported yet. Remove it, and set storageCapacity: false in the CSIDriver: "
+                "with true and no capacity objects, no pod with late-binding claims is scheduled."
+            )
+        if self.node_deployment:
+            yield "--node-deployment is not supported: run one provisioner for the cluster, with --leader-election."
+
+
+def only_labels(node: Object) -> Object:
+    """Keep what topology needs of a Node: its status is large and changes every few minutes."""
+    metadata = node["metadata"]
+    kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata}
+    return {"metadata": kept}
+
+
+async def run(session: SidecarSession[ProvisionerFlags], caches: Caches) -> None:
+    capabilities = session.driver.capabilities
+    async with AsyncExitStack() as stack:
+        kinds = [NODE, CSI_NODE] if HAS_TOPOLOGY in capabilities else []
+        kinds += [VOLUME_ATTACHMENT] if PUBLISHES in capabilities else []
+        more = {kind: await stack.enter_async_context(session.informers.using(_watched(kind))) for kind in kinds}
+        try:
+            await _run_workers(session, {**caches, **more})
+        except JournalLost as error:
+            raise CannotGoOn(str(error)) from None
+
+
+def _watched(kind: Kind) -> Watched:
+    return Watched(kind, transform=only_labels) if kind == NODE else Watched(kind)
+
+
+async def _run_workers(session: SidecarSession[ProvisionerFlags], caches: dict[Kind, Informer]) -> None:
+    settings = provisioner_settings(session)
+    provisioner_caches = ProvisionerCaches(
+        claims=caches[PERSISTENT_VOLUME_CLAIM],
+        volumes=caches[PERSISTENT_VOLUME],
+        classes=caches[STORAGE_CLASS],
+        attachments=caches.get(VOLUME_ATTACHMENT),
+        nodes=caches.get(NODE),
+        csi_nodes=caches.get(CSI_NODE),
+    )
+    if CREATES not in session.driver.capabilities:
+        session.runtime.log.warning("driver cannot create volumes; every claim is refused", missing=CREATES)
+    await session.run_workers(
+        lambda capabilities: provisioning_controller(
+            provisioner_caches,
+            settings,
+            runtime=session.runtime,
+            kube=session.kube,
+            csi=session.driver.csi,
+            events=session.events,
+            queue_metrics=session.queue_metrics,
+            namespace=session.lease_namespace,
+            capabilities=capabilities,
+            may_act=session.may_act,
+        )
+    )
+
+
+def provisioner_settings(session: SidecarSession[ProvisionerFlags]) -> ProvisionerSettings:
+    flags, driver, runtime = session.settings, session.driver.driver, session.runtime
+    milliseconds = int(runtime.clock.now().timestamp() * 1000)
+    return ProvisionerSettings(
+        driver=driver,
+        identity=f"{milliseconds}-{runtime.random.randrange(10_000)}-{driver}",
+        volume_name_prefix=flags.volume_name_prefix,
+        volume_name_uuid_length=flags.volume_name_uuid_length,
+        default_fs_type=flags.default_fstype,
+        claim_metadata=flags.extra_create_metadata,
+        publish_read_only=flags.controller_publish_readonly,
+        topology=TopologyMode(strict=flags.strict_topology, immediate=flags.immediate_topology),
+        timeout=flags.timeout.seconds,
+        workers=flags.worker_threads,
+        retry_start=flags.retry_interval_start.seconds,
+        retry_most=flags.retry_interval_max.seconds,
+    )
+
+
+SIDECAR: Final = Sidecar(
+    name="provisioner",
+    summary="Creates the volumes of claims, and deletes those of released PersistentVolumes, for a CSI driver.",
+    flags=ProvisionerFlags,
+    event_source="external-provisioner",
+    lease_of=lock_name,
+    kinds=(PERSISTENT_VOLUME_CLAIM, PERSISTENT_VOLUME, STORAGE_CLASS),
+    run=run,
+)
+DAEMON: Final = SIDECAR.daemon
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_sidecar(SIDECAR, arguments)

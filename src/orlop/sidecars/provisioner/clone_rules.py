@@ -1,0 +1,130 @@
+"""Decide what a claim's data source means: nothing, a clone of another claim, a refusal, or somebody else's work. Pure.
+
+A source that is being cloned carries a finalizer: it must not be deleted while the driver copies from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.binding import claim_state_rules as state
+from orlop.kube import objects
+from orlop.sidecars.provisioner.provisioner_settings import CLONES, Json
+
+CLONING_PROTECTION: Final = "provisioner.storage.kubernetes.io/cloning-protection"
+SNAPSHOTS: Final = "snapshot.storage.k8s.io"
+BOUND: Final = "Bound"
+
+
+@dataclass(frozen=True, slots=True)
+class NoSource:
+    """The volume begins empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """The volume begins as a copy of another claim's volume."""
+
+    volume_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRefused:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Populated:
+    """Another controller, a populator, provides the volume."""
+
+    kind: str
+
+
+SourceDecision = NoSource | Clone | SourceRefused | Populated
+
+
+def data_source(claim: Json) -> Json | None:
+    """Return the claim's data source; None if it has none. The newer field wins: the API server fills both."""
+    spec = claim.get("spec") or {}
+    for field in ("dataSourceRef", "dataSource"):
+        source = spec.get(field)
+        if isinstance(source, dict) and source.get("kind"):
+            return source
+    return None
+
+
+def source_claim_name(claim: Json) -> str:
+    """Return the name of the claim that this one is to be cloned from; "" for none."""
+    source = data_source(claim)
+    if source is None or source.get("kind") != "PersistentVolumeClaim" or source.get("apiGroup"):
+        return ""
+    return str(source.get("name") or "")
+
+
+def decide_source(
+    claim: Json, source_claim: Json | None, source_volume: Json | None, driver: str, capabilities: frozenset[str]
+) -> SourceDecision:
+    """Decide by the claim, the claim that is its source, and the PersistentVolume of that; None: it does not exist."""
+    source = data_source(claim)
+    if source is None:
+        return NoSource()
+    group, kind = str(source.get("apiGroup") or ""), str(source["kind"])
+    if source.get("namespace") and source["namespace"] != objects.namespace(claim):
+        return SourceRefused("the data source is in another namespace, which is not supported")
+    if group == SNAPSHOTS and kind == "VolumeSnapshot":
+        return SourceRefused("the data source is a VolumeSnapshot; volumes from snapshots are not supported yet")
+    name = source_claim_name(claim)
+    if not name:
+        return Populated(f"{kind}.{group}" if group else kind)
+    fault = _fault_of_clone(claim, source_claim, source_volume, driver, capabilities)
+    if fault is not None or source_volume is None:
+        return SourceRefused(f"the claim {name} cannot be cloned: {fault}")
+    return Clone(_handle(source_volume))
+
+
+def _fault_of_clone(
+    claim: Json, source: Json | None, volume: Json | None, driver: str, capabilities: frozenset[str]
+) -> str | None:
+    if CLONES not in capabilities:
+        return f"the driver {driver} lacks the capability {CLONES}"
+    if source is None:
+        return "it does not exist"
+    if state.phase(source) != BOUND:
+        return f"it is {state.phase(source) or 'Pending'}, not Bound"
+    if objects.is_being_deleted(source):
+        return "it is being deleted"
+    if volume is None:
+        return f"its PersistentVolume {state.volume_name(source)} does not exist"
+    return _fault_of_source_volume(claim, source, volume, driver)
+
+
+def _fault_of_source_volume(claim: Json, source: Json, volume: Json, driver: str) -> str | None:
+    reference = state.claim_reference(volume) or {}
+    if (volume.get("spec") or {}).get("csi", {}).get("driver") != driver:
+        return f"its volume is not of the driver {driver}"
+    if reference.get("uid") != objects.uid(source):
+        return f"its PersistentVolume {objects.name(volume)} is bound to another claim"
+    requested, present = state.requested_size(claim), state.requested_size(source)
+    # The request of the source counts, as for external-provisioner: drivers round sizes up, users do not.
+    if requested is not None and present is not None and requested < present:
+        return f"it requests {present}, and the new claim only {requested}"
+    if state.volume_mode(claim) != state.volume_mode(source):
+        return f"its volumeMode is {state.volume_mode(source)}, and the new claim's {state.volume_mode(claim)}"
+    return None
+
+
+def is_clone_unfinished(claim: Json) -> bool:
+    """Return whether a claim may still be copied from its source."""
+    return bool(source_claim_name(claim)) and state.phase(claim) != BOUND
+
+
+def may_release_source(source: Json, claims_of_namespace: Iterable[Json]) -> bool:
+    """Return whether no unfinished clone names this claim as its source."""
+    name = objects.name(source)
+    return not any(source_claim_name(claim) == name and is_clone_unfinished(claim) for claim in claims_of_namespace)
+
+
+def _handle(volume: Json) -> str:
+    return str((volume.get("spec") or {}).get("csi", {}).get("volumeHandle") or "")

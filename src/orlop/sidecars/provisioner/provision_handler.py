@@ -1,0 +1,398 @@
+"""Provision one claim, step by step, as `claim_rules` decides.
+
+Order of effects: record the order → CreateVolume → create the PersistentVolume → forget the order. Killed after any of
+them, the next provisioner finds the order in the journal and goes on (`claim_rules` says how). Failures are reported as
+events on the claim, in upstream's words; no event, log line or journal entry ever holds a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from orlop.binding import claim_state_rules as state
+from orlop.csi.error_codes import CsiError, InvalidArgument, ResourceExhausted
+from orlop.csi.messages import printable_text
+from orlop.csi.proto import csi_pb2
+from orlop.foundation.runtime import Runtime
+from orlop.kube import objects
+from orlop.kube.api_errors import AlreadyExists, BadRequest, Invalid, NotFound, RequestTooLarge
+from orlop.kube.client import KubeClient
+from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from orlop.kube.objects import ObjectName
+from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
+from orlop.records.provision_journal import JournalEntry, PageOverflow
+from orlop.records.volume_order import VolumeOrder
+from orlop.sidecars.provisioner.claim_rules import (
+    BeginOrder,
+    CallDriver,
+    ClaimFacts,
+    ClaimStep,
+    DeleteAgain,
+    ForgetOrder,
+    Nothing,
+    OpenOrder,
+    ReportUnusable,
+    SaveVolume,
+    WaitUntil,
+    next_claim_step,
+)
+from orlop.sidecars.provisioner.create_request_rules import UnusableVolume, create_request, fault_of_volume
+from orlop.sidecars.provisioner.order_building import OrderBuilder
+from orlop.sidecars.provisioner.order_journal import OrderJournal
+from orlop.sidecars.provisioner.parameter_rules import SecretUse
+from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
+from orlop.sidecars.provisioner.provisioner_settings import HAS_TOPOLOGY, Json, ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.volume_calls import SecretUnavailable, VolumeCalls, may_still_run
+from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
+from orlop.sidecars.provisioner.volume_object_rules import persistent_volume
+from orlop.sidecars.provisioner.volume_order_rules import (
+    LeaveClaim,
+    PlaceOrder,
+    RefuseClaim,
+    ReturnToScheduler,
+    volume_name,
+)
+
+MOST_STEPS: Final = 12
+BY_HANDLE: Final = "volumes by handle"
+BY_UID: Final = "claims by uid"
+
+
+class NotProvisioned(Exception):
+    """Reported on the claim already; to be retried."""
+
+
+class ProvisionHandler:
+    def __init__(  # noqa: PLR0913 - all of it by name
+        self,
+        caches: ProvisionerCaches,
+        settings: ProvisionerSettings,
+        *,
+        runtime: Runtime,
+        kube: KubeClient,
+        calls: VolumeCalls,
+        events: EventRecorder,
+        journal: OrderJournal,
+        orders: OrderBuilder,
+        metrics: ProvisionerMetrics,
+        capabilities: frozenset[str],
+        may_act: Callable[[], None],
+    ) -> None:
+        """`may_act` raises if this process has lost its lease; it is called before each effect."""
+        self._caches = caches
+        self._settings = settings
+        self._clock = runtime.clock
+        self._log = runtime.log
+        self._kube = kube
+        self._calls = calls
+        self._events = events
+        self._journal = journal
+        self._orders = orders
+        self._metrics = metrics
+        self._capabilities = capabilities
+        self._may_act = may_act
+        self._open: dict[str, OpenOrder] = {}
+        """Open orders, by the claim's uid."""
+        self._saved: dict[str, str] = {}
+        """Versions of PersistentVolumes that we created, by the claim's uid, until the cache has them."""
+        self._written: dict[str, str] = {}
+        """Versions of claims that we wrote, by uid, until the cache has them."""
+
+    # ---- for the controller --------------------------------------------------------------------------------------
+
+    def resume(self, entries: list[JournalEntry]) -> list[str]:
+        """Adopt the orders of a former process; return the uids of their claims."""
+        now = self._clock.elapsed()
+        for entry in entries:
+            # The former process may have sent its last call just before we took the journal over. That call ends after
+            # `call_seconds` at the latest, whatever the clocks of the two machines show.
+            self._open[entry.order.claim.uid] = OpenOrder(
+                entry.order,
+                unsettled_until=now + entry.call_seconds,
+                is_recorded=True,
+                is_being_deleted=entry.is_being_deleted,
+            )
+        return [entry.order.claim.uid for entry in entries]
+
+    def has_order(self, uid: str) -> bool:
+        return uid in self._open
+
+    def is_source(self, handle: str) -> bool:
+        """Return whether an open order copies from this volume."""
+        return any(opened.order.source_volume_id == handle for opened in self._open.values())
+
+    def unsettled_until(self, volume: str) -> float:
+        """Return until when a CreateVolume call for a volume of this name may still have its effect."""
+        return max(
+            (opened.unsettled_until for opened in self._open.values() if opened.order.volume_name == volume),
+            default=0.0,
+        )
+
+    async def reconcile(self, uid: str) -> Outcome:
+        for _ in range(MOST_STEPS):
+            step = next_claim_step(await self._facts(uid))
+            if isinstance(step, Nothing):
+                return Done()
+            outcome = await self._take(step, uid)
+            if outcome is not None:
+                return outcome
+        return Failed(NotProvisioned(f"the claim {uid} changed in each of {MOST_STEPS} steps"))
+
+    async def _facts(self, uid: str) -> ClaimFacts:
+        claim = await self._current_claim(uid)
+        opened = self._open.get(uid)
+        name = opened.order.volume_name if opened is not None else self._volume_name(uid)
+        return ClaimFacts(
+            claim, opened, self._is_saved(uid, name, opened), self._settings.driver, self._clock.elapsed()
+        )
+
+    async def _current_claim(self, uid: str) -> Json | None:
+        if (version := self._written.pop(uid, None)) is not None:
+            # Decided on the claim as it was before our own write, the node we gave up would be asked again.
+            await self._caches.claims.reached(version)
+        return next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
+
+    def _volume_name(self, uid: str) -> str:
+        return volume_name(uid, self._settings.volume_name_prefix, self._settings.volume_name_uuid_length)
+
+    def _is_saved(self, uid: str, name: str, opened: OpenOrder | None) -> bool:
+        volumes = self._caches.volumes
+        version = self._saved.get(uid)
+        if version is not None:
+            if objects.version_order(volumes.version) < objects.version_order(version):
+                return True
+            del self._saved[uid]
+        volume = volumes.get(ObjectName(None, name))
+        if volume is None or opened is None or opened.volume is None:
+            return volume is not None
+        return _is_same_volume(volume, self._settings.driver, opened.volume.volume_id)
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    async def _take(self, step: ClaimStep, uid: str) -> Outcome | None:  # noqa: PLR0911 - one for each step
+        """Take a step. Return None to decide the next one at once."""
+        match step:
+            case BeginOrder(claim):
+                return await self._begin(claim, uid)
+            case CallDriver(order):
+                return await self._call(order, uid)
+            case SaveVolume(order, volume):
+                return await self._save(order, volume, uid)
+            case DeleteAgain(order, volume_id, fault):
+                return await self._delete_again(order, volume_id, fault, uid)
+            case ForgetOrder(order, reason, is_leak):
+                if is_leak:
+                    self._log.error("volume may be leaked", volume=order.volume_name, reason=reason)
+                self._close(uid)
+                return Done()
+            case ReportUnusable(reason):
+                # Called again later: the driver may have been mended.
+                self._open[uid] = replace(self._open[uid], volume=None, fault=None)
+                return self._report(uid, reason, slowly=True)
+            case WaitUntil(instant):
+                return RetryAfter(max(0.0, instant - self._clock.elapsed()))
+            case Nothing():
+                return Done()
+
+    async def _begin(self, claim: Json, uid: str) -> Outcome | None:
+        self._metrics.begin(uid, self._clock.elapsed())
+        match await self._orders.decide(claim, self._capabilities):
+            case PlaceOrder(order):
+                sentence = f'External provisioner is provisioning volume for claim "{objects.name_of(claim)}"'
+                self._events.normal(_reference(claim), "Provisioning", sentence)
+                self._open[uid] = OpenOrder(order)
+                return None
+            case RefuseClaim(reason):
+                return self._report(
+                    uid, f'failed to provision volume with StorageClass "{state.class_name(claim)}": {reason}'
+                )
+            case ReturnToScheduler(reason):
+                self._events.warning(_reference(claim), "ProvisioningFailed", reason)
+                return await self._return_to_scheduler(claim, uid)
+            case LeaveClaim(reason):
+                self._log.debug("claim left alone", claim=str(objects.name_of(claim)), reason=reason)
+                return Done()
+
+    # ---- creating ------------------------------------------------------------------------------------------------
+
+    async def _call(self, order: VolumeOrder, uid: str) -> Outcome | None:
+        try:
+            secrets = await self._calls.secrets(order.secret_for(SecretUse.PROVISION.value))
+            request = create_request(order, self._capabilities, secrets)
+            deadline = await self._record(order, uid)
+        except (SecretUnavailable, PageOverflow) as error:
+            self._drop_unrecorded(uid)
+            return self._report(uid, str(error))
+        began = self._clock.elapsed()
+        try:
+            volume = await self._calls.create(request, deadline)
+        except CsiError as error:
+            return await self._call_failed(error, uid, began=began, deadline=deadline)
+        self._open[uid] = replace(
+            self._open[uid], volume=volume, fault=self._fault(order, volume), is_being_deleted=False
+        )
+        return None
+
+    async def _record(self, order: VolumeOrder, uid: str, *, is_being_deleted: bool = False) -> float:
+        """Make the order and the deadline of the next call durable; return the deadline, in elapsed time."""
+        timeout = self._settings.timeout
+        deadline = self._clock.elapsed() + timeout
+        wall = (self._clock.now() + timedelta(seconds=timeout)).timestamp()
+        await self._journal.record(JournalEntry(order, wall, timeout, is_being_deleted))
+        self._open[uid] = replace(self._open[uid], is_recorded=True, is_being_deleted=is_being_deleted)
+        return deadline
+
+    def _drop_unrecorded(self, uid: str) -> None:
+        """Drop an order for which the driver was never called: the next attempt builds it anew."""
+        if not self._open[uid].is_recorded:
+            del self._open[uid]
+
+    async def _call_failed(self, error: CsiError, uid: str, *, began: float, deadline: float) -> Outcome:
+        opened = self._open[uid]
+        if may_still_run(error):
+            self._open[uid] = replace(opened, unsettled_until=max(opened.unsettled_until, deadline))
+            return self._report(uid, self._sentence(opened.order, error))
+        if began < opened.unsettled_until:
+            # An earlier call may still create the volume, after this one found that it cannot be created.
+            self._report(uid, self._sentence(opened.order, error))
+            return RetryAfter(max(0.0, opened.unsettled_until - self._clock.elapsed()))
+        self._close(uid)
+        claim = await self._current_claim(uid)
+        if claim is None:
+            return Done()
+        if isinstance(error, ResourceExhausted) and opened.order.selected_node and HAS_TOPOLOGY in self._capabilities:
+            self._report(uid, self._sentence(opened.order, error))
+            return await self._return_to_scheduler(claim, uid)
+        if isinstance(error, InvalidArgument):
+            prefix = "Volume provisioning failed with infeasible error. Retries will be delayed. "
+            return self._report(uid, prefix + self._sentence(opened.order, error), slowly=True)
+        return self._report(uid, self._sentence(opened.order, error))
+
+    def _sentence(self, order: VolumeOrder, error: CsiError) -> str:
+        response = f"rpc error: code = {error.code.go_name} desc = {error.message}"
+        return f'failed to provision volume with StorageClass "{order.storage.name}": {response}'
+
+    def _fault(self, order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolume | None:
+        if (owner := self._owner_of(volume.volume_id, order.volume_name)) is not None:
+            # Never deleted: it holds another claim's data.
+            reason = f"the driver returned the volume {volume.volume_id}, which is the PersistentVolume {owner} already"
+            return UnusableVolume(reason, retry_slowly=True)
+        return fault_of_volume(order, volume)
+
+    def _owner_of(self, handle: str, own_name: str) -> str | None:
+        """Return the name of another PersistentVolume with this handle."""
+        volumes = self._caches.volumes.cache.by_index(BY_HANDLE, handle)
+        return next((name for volume in volumes if (name := objects.name(volume)) != own_name), None)
+
+    # ---- saving --------------------------------------------------------------------------------------------------
+
+    async def _save(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> Outcome | None:
+        body = persistent_volume(order, volume, self._settings.driver, self._settings.identity)
+        self._may_act()
+        try:
+            saved: Json = await self._kube.create(PERSISTENT_VOLUME, body)
+        except AlreadyExists:
+            # By us, before an answer was lost, or by somebody else under the name that is ours.
+            return await self._compare_with_existing(order, volume, uid)
+        except (BadRequest, Invalid, RequestTooLarge) as error:
+            fault = UnusableVolume(
+                f"the API server refuses the PersistentVolume {order.volume_name}: {error}",
+                volume.volume_id,
+                retry_slowly=True,
+            )
+            self._open[uid] = replace(self._open[uid], fault=fault)
+            return None
+        self._succeed(order, saved, uid)
+        return None
+
+    async def _compare_with_existing(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> Outcome | None:
+        try:
+            existing = await self._kube.get(PERSISTENT_VOLUME, ObjectName(None, order.volume_name))
+        except NotFound:
+            return None
+        if _is_same_volume(existing, self._settings.driver, volume.volume_id):
+            self._succeed(order, existing, uid)
+        else:
+            reason = f"the PersistentVolume {order.volume_name} exists and is of another volume"
+            fault = UnusableVolume(reason, volume.volume_id, retry_slowly=True)
+            self._open[uid] = replace(self._open[uid], fault=fault)
+        return None
+
+    def _succeed(self, order: VolumeOrder, saved: Json, uid: str) -> None:
+        self._saved[uid] = objects.resource_version(saved)
+        self._open[uid] = replace(self._open[uid], is_saved=True)
+        self._metrics.provisioned(uid, order.storage.name, self._clock.elapsed())
+        self._events.normal(
+            _reference_of_order(order), "ProvisioningSucceeded", f"Successfully provisioned volume {order.volume_name}"
+        )
+
+    # ---- undoing -------------------------------------------------------------------------------------------------
+
+    async def _delete_again(
+        self, order: VolumeOrder, volume_id: str, fault: UnusableVolume | None, uid: str
+    ) -> Outcome | None:
+        if (owner := self._owner_of(volume_id, order.volume_name)) is not None:
+            reason = f"the volume {volume_id} became the PersistentVolume {owner}"
+            self._open[uid] = replace(self._open[uid], fault=UnusableVolume(reason, retry_slowly=True))
+            return None
+        deadline = await self._record(order, uid, is_being_deleted=True)
+        try:
+            await self._calls.delete(volume_id, order.secret_for(SecretUse.PROVISION.value), deadline)
+        except CsiError as error:
+            if may_still_run(error):
+                self._open[uid] = replace(self._open[uid], unsettled_until=deadline)
+            reason = f"{fault.reason}; " if fault is not None else ""
+            return self._report(uid, f"{reason}the volume {volume_id} cannot be deleted again: {error.message}")
+        self._close(uid)
+        if fault is None:
+            return Done()
+        return self._report(uid, fault.reason, slowly=fault.retry_slowly)
+
+    def _close(self, uid: str) -> None:
+        """Forget the order: its outcome is known."""
+        opened = self._open.pop(uid)
+        self._journal.forget(opened.order.volume_name)
+        self._metrics.end(uid)
+
+    async def _return_to_scheduler(self, claim: Json, uid: str) -> Outcome:
+        """Remove the selected node from the claim: the scheduler then chooses again."""
+        if state.SELECTED_NODE not in objects.annotations(claim):
+            return Done()
+        metadata = dict(objects.metadata(claim))
+        metadata["annotations"] = {
+            key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE
+        }
+        self._may_act()
+        written = await self._kube.replace(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": metadata})
+        self._written[uid] = objects.resource_version(written)
+        return Done()
+
+    def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:
+        """Record the failure as an event of the claim, if it exists; return when to try again."""
+        claim = next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
+        printable = printable_text(sentence)
+        if claim is not None:
+            self._metrics.failed(state.class_name(claim))
+            self._events.warning(_reference(claim), "ProvisioningFailed", printable)
+        if not slowly:
+            return Failed(NotProvisioned(printable))
+        self._log.warning("provisioning failed; retried slowly", claim=uid, error=printable)
+        return RetryAfter(self._settings.slow_retry)
+
+
+def _is_same_volume(volume: Json, driver: str, handle: str) -> bool:
+    source = csi_source(volume)
+    return source.get("driver") == driver and source.get("volumeHandle") == handle
+
+
+def _reference(claim: Json) -> Json:
+    return {"kind": PERSISTENT_VOLUME_CLAIM.kind, "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version, **claim}
+
+
+def _reference_of_order(order: VolumeOrder) -> Json:
+    claim = order.claim
+    return _reference({"metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid}})

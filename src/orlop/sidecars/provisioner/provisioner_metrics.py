@@ -1,0 +1,49 @@
+"""The provisioner's metrics, named as upstream's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orlop.foundation.metrics import Metrics
+
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+NO_SOURCE: Final = ""
+"""Label `source`: upstream names the kind of a clone's or snapshot's source there."""
+
+
+class ProvisionerMetrics:
+    def __init__(self, metrics: Metrics) -> None:
+        claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
+        labels = ("class", "source")
+        self._provisioned = metrics.counter(f"{claim}_total", "Provisioned volumes.", labels)
+        self._provision_failures = metrics.counter(f"{claim}_failed_total", "Failed attempts to provision.", labels)
+        self._provision_seconds = metrics.histogram(
+            f"{claim}_duration_seconds", "Duration of provisioning, failed attempts included.", labels, BUCKETS
+        )
+        self._deleted = metrics.counter(f"{volume}_total", "Deleted volumes.", ("class",))
+        self._deletion_failures = metrics.counter(f"{volume}_failed_total", "Failed attempts to delete.", ("class",))
+        self._deletion_seconds = metrics.histogram(
+            f"{volume}_duration_seconds", "Duration of deletions.", ("class",), BUCKETS
+        )
+        self._began: dict[str, float] = {}
+
+    def begin(self, uid: str, now: float) -> None:
+        """Provisioning of a claim has begun; attempts after a failure count from the first."""
+        self._began.setdefault(uid, now)
+
+    def end(self, uid: str) -> None:
+        self._began.pop(uid, None)
+
+    def provisioned(self, uid: str, class_name: str, now: float) -> None:
+        self._provisioned.inc(class_name, NO_SOURCE)
+        self._provision_seconds.observe(now - self._began.get(uid, now), class_name, NO_SOURCE)
+
+    def failed(self, class_name: str) -> None:
+        self._provision_failures.inc(class_name, NO_SOURCE)
+
+    def deleted(self, class_name: str, seconds: float) -> None:
+        self._deleted.inc(class_name)
+        self._deletion_seconds.observe(seconds, class_name)
+
+    def deletion_failed(self, class_name: str) -> None:
+        self._deletion_failures.inc(class_name)

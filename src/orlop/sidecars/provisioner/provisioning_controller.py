@@ -1,0 +1,299 @@
+"""Watch claims and PersistentVolumes, and have each one reconciled: claims are provisioned, released volumes deleted.
+
+Two pools of workers. Claims are queued by uid, because an order may outlive its claim, and another claim may take the
+name. A claim is enqueued when the rules have something to do for it, or while an order of its is open; also when its
+class changed, since that may be what a failed attempt waited for. A PersistentVolume is enqueued when the rules have a
+step for it, also when a VolumeAttachment that named it is gone.
+
+Order at the start: caches complete → the journal taken over → its orders adopted → work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.binding import claim_state_rules as state
+from orlop.csi.client import CsiClient
+from orlop.foundation.runtime import Runtime
+from orlop.foundation.task_group import TaskGroup
+from orlop.kube import objects
+from orlop.kube.cache.object_cache import CachedObject
+from orlop.kube.client import KubeClient
+from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.objects import ObjectName
+from orlop.kube.queue.reconcile_loop import Done, Outcome, ReconcileLoop, WorkerPool
+from orlop.kube.queue.workqueue import Workqueue
+from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
+from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, may_release_source, source_claim_name
+from orlop.sidecars.provisioner.order_building import OrderBuilder
+from orlop.sidecars.provisioner.order_journal import OrderJournal
+from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, BY_UID, ProvisionHandler
+from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
+from orlop.sidecars.provisioner.provisioner_settings import ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.volume_calls import VolumeCalls
+from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
+from orlop.sidecars.provisioner.volume_handler import BY_VOLUME, VolumeHandler
+from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
+
+CLAIMS: Final = "claims"
+VOLUMES: Final = "volumes"
+SOURCES: Final = "clone-sources"
+"""Names of the pools, as their metrics show them; the first two are upstream's."""
+BY_CLASS: Final = "claims by class"
+BY_NAMESPACE: Final = "claims by namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKey:
+    """What a queue carries: the uid of a claim, or the name of a PersistentVolume."""
+
+    pool: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ProvisioningController:
+    def __init__(  # noqa: PLR0913 - all of it by name
+        self,
+        caches: ProvisionerCaches,
+        settings: ProvisionerSettings,
+        *,
+        runtime: Runtime,
+        provisioning: ProvisionHandler,
+        deletion: VolumeHandler,
+        orders: OrderBuilder,
+        journal: OrderJournal,
+        queue_metrics: WorkqueueMetrics,
+    ) -> None:
+        self._caches = caches
+        self._driver = settings.driver
+        self._provisioning = provisioning
+        self._deletion = deletion
+        self._orders = orders
+        self._journal = journal
+        self._uids: dict[ObjectName, str] = {}
+        """Uids of the claims as last seen, to recognise one that is gone or has a successor of its name."""
+        self._volume_uids: dict[ObjectName, str] = {}
+        self._class_uids: dict[ObjectName, str] = {}
+        self._queue: Workqueue[QueueKey] = Workqueue(
+            (CLAIMS, VOLUMES, SOURCES),
+            clock=runtime.clock,
+            random=runtime.random,
+            backoff=settings.backoff,
+            metrics=queue_metrics,
+        )
+        pools = (
+            WorkerPool(CLAIMS, settings.workers, self._reconcile_claim),
+            WorkerPool(VOLUMES, settings.workers, self._reconcile_volume),
+            WorkerPool(SOURCES, 1, self._reconcile_source),
+        )
+        self._loop = ReconcileLoop(self._queue, pools, clock=runtime.clock, log=runtime.log)
+        caches.claims.add_index(BY_UID, _uid_keys)
+        caches.claims.add_index(BY_CLASS, _class_keys)
+        caches.claims.add_index(BY_NAMESPACE, _namespace_keys)
+        caches.volumes.add_index(BY_HANDLE, _handle_keys)
+        if caches.attachments is not None:
+            caches.attachments.add_index(BY_VOLUME, _attached_volume_keys)
+
+    async def run(self) -> None:
+        """Work until stopped or cancelled. Raises `JournalLost` if another process took the journal over."""
+        caches = self._caches
+        for informer in (
+            caches.claims,
+            caches.volumes,
+            caches.classes,
+            caches.attachments,
+            caches.nodes,
+            caches.csi_nodes,
+        ):
+            if informer is not None:
+                await informer.wait_synced()
+        # Before the listeners: a claim whose order is open must not get a second order.
+        for uid in self._provisioning.resume(await self._journal.open()):
+            self._queue.add(CLAIMS, QueueKey(CLAIMS, uid))
+        unsubscribe = [
+            caches.claims.add_listener(self._claim_changed),
+            caches.volumes.add_listener(self._volume_changed),
+            caches.classes.add_listener(self._class_changed),
+        ]
+        if caches.attachments is not None:
+            unsubscribe.append(caches.attachments.add_listener(self._attachment_changed))
+        try:
+            async with TaskGroup() as tasks:
+                writing = tasks.start(self._journal.run(), name="journal of orders")
+                await self._loop.run()
+                writing.cancel()
+            await self._journal.flush()
+        finally:
+            for end in unsubscribe:
+                end()
+
+    def stop(self) -> None:
+        """Start nothing more; `run` returns when the calls in flight have ended."""
+        self._loop.stop()
+
+    # ---- what is enqueued ----------------------------------------------------------------------------------------
+
+    def _claim_changed(self, name: ObjectName) -> None:
+        claim = self._caches.claims.get(name)
+        uid = objects.uid(claim) if claim is not None else ""
+        former = self._uids.get(name, "")
+        if former and former != uid and self._provisioning.has_order(former):
+            self._add_claim(former)
+        if claim is None:
+            self._uids.pop(name, None)
+            self._clone_changed(name)
+            return
+        self._uids[name] = uid
+        if why_not_wanted(claim, self._driver) is None or self._provisioning.has_order(uid):
+            self._add_claim(uid)
+        if objects.has_finalizer(claim, CLONING_PROTECTION):
+            self._queue.add(SOURCES, QueueKey(SOURCES, uid))
+        if source := source_claim_name(claim):
+            self._clone_changed(ObjectName(name.namespace, source))
+
+    def _clone_changed(self, source: ObjectName) -> None:
+        """A claim that may be cloned from others: check whether its protection is still needed."""
+        claims = self._caches.claims.cache.by_index(BY_NAMESPACE, source.namespace or "")
+        for claim in claims:
+            if objects.has_finalizer(claim, CLONING_PROTECTION):
+                self._queue.add(SOURCES, QueueKey(SOURCES, objects.uid(claim)))
+
+    def _add_claim(self, uid: str) -> None:
+        self._queue.add(CLAIMS, QueueKey(CLAIMS, uid))
+
+    def _class_changed(self, name: ObjectName) -> None:
+        storage_class = self._caches.classes.get(name)
+        uid = objects.uid(storage_class) if storage_class is not None else ""
+        if self._class_uids.get(name, "") == uid:
+            return
+        self._class_uids[name] = uid
+        for claim in self._caches.claims.cache.by_index(BY_CLASS, name.name):
+            if why_not_wanted(claim, self._driver) is None:
+                self._add_claim(objects.uid(claim))
+
+    def _volume_changed(self, name: ObjectName) -> None:
+        volume = self._caches.volumes.get(name)
+        uid = objects.uid(volume) if volume is not None else ""
+        former = self._volume_uids.get(name, "")
+        if former and former != uid:
+            self._deletion.forget(former)
+        if volume is None:
+            self._volume_uids.pop(name, None)
+            return
+        self._volume_uids[name] = uid
+        if self._deletion.is_work(volume):
+            self._queue.add(VOLUMES, QueueKey(VOLUMES, name.name))
+        reference = state.claim_reference(volume) or {}
+        if self._provisioning.has_order(str(reference.get("uid") or "")):
+            self._add_claim(str(reference["uid"]))
+
+    def _attachment_changed(self, name: ObjectName) -> None:
+        attachments = self._caches.attachments
+        if attachments is not None and attachments.get(name) is None:
+            # Which volume it named is not known any more; the few that wait for a detach are found by their phase.
+            for volume in self._caches.volumes.cache:
+                if state.phase(volume) == "Released" and self._deletion.is_work(volume):
+                    self._queue.add(VOLUMES, QueueKey(VOLUMES, objects.name(volume)))
+
+    # ---- what is reconciled --------------------------------------------------------------------------------------
+
+    async def _reconcile_claim(self, key: QueueKey) -> Outcome:
+        return await self._provisioning.reconcile(key.name)
+
+    async def _reconcile_volume(self, key: QueueKey) -> Outcome:
+        return await self._deletion.reconcile(key.name)
+
+    async def _reconcile_source(self, key: QueueKey) -> Outcome:
+        """Remove the protection of a claim that nothing is cloned from any more."""
+        source = next(iter(self._caches.claims.cache.by_index(BY_UID, key.name)), None)
+        if source is None or not objects.has_finalizer(source, CLONING_PROTECTION):
+            return Done()
+        others = self._caches.claims.cache.by_index(BY_NAMESPACE, objects.namespace(source) or "")
+        volume = self._caches.volumes.get(ObjectName(None, state.volume_name(source)))
+        handle = str(csi_source(volume).get("volumeHandle") or "") if volume is not None else ""
+        if not may_release_source(source, others) or (handle and self._provisioning.is_source(handle)):
+            return Done()
+        left = tuple(each for each in objects.finalizers(source) if each != CLONING_PROTECTION)
+        await self._orders.write_finalizers(source, left)
+        return Done()
+
+
+def _uid_keys(claim: CachedObject) -> list[str]:
+    return [objects.uid(claim)]
+
+
+def _class_keys(claim: CachedObject) -> list[str]:
+    return [name] if (name := state.class_name(claim)) else []
+
+
+def _namespace_keys(claim: CachedObject) -> list[str]:
+    return [objects.namespace(claim) or ""]
+
+
+def _handle_keys(volume: CachedObject) -> list[str]:
+    source = csi_source(volume)
+    return [str(source["volumeHandle"])] if source.get("volumeHandle") else []
+
+
+def _attached_volume_keys(attachment: CachedObject) -> list[str]:
+    source = (attachment.get("spec") or {}).get("source") or {}
+    return [name] if (name := source.get("persistentVolumeName")) else []
+
+
+def provisioning_controller(  # noqa: PLR0913 - all of it by name
+    caches: ProvisionerCaches,
+    settings: ProvisionerSettings,
+    *,
+    runtime: Runtime,
+    kube: KubeClient,
+    csi: CsiClient,
+    events: EventRecorder,
+    queue_metrics: WorkqueueMetrics,
+    namespace: str,
+    capabilities: frozenset[str],
+    may_act: Callable[[], None],
+) -> ProvisioningController:
+    """Build a controller; its journal is in the Leases of `namespace`."""
+    metrics = ProvisionerMetrics(runtime.metrics)
+    journal = OrderJournal(kube, namespace, settings.driver, runtime=runtime, may_act=may_act)
+    calls = VolumeCalls(settings.driver, runtime=runtime, csi=csi, kube=kube, may_act=may_act)
+    orders = OrderBuilder(caches, settings, kube=kube, may_act=may_act)
+    provisioning = ProvisionHandler(
+        caches,
+        settings,
+        runtime=runtime,
+        kube=kube,
+        calls=calls,
+        events=events,
+        journal=journal,
+        orders=orders,
+        metrics=metrics,
+        capabilities=capabilities,
+        may_act=may_act,
+    )
+    deletion = VolumeHandler(
+        caches,
+        settings,
+        runtime=runtime,
+        kube=kube,
+        calls=calls,
+        events=events,
+        metrics=metrics,
+        unsettled_until=provisioning.unsettled_until,
+        may_act=may_act,
+    )
+    return ProvisioningController(
+        caches,
+        settings,
+        runtime=runtime,
+        provisioning=provisioning,
+        deletion=deletion,
+        orders=orders,
+        journal=journal,
+        queue_metrics=queue_metrics,
+    )

@@ -1,0 +1,151 @@
+"""Decide the next step for a PersistentVolume: keep its finalizer right, or delete its volume. Pure.
+
+The finalizer keeps a PersistentVolume whose policy is Delete until its volume is deleted, also when somebody deletes
+the object first. Order of a deletion: DeleteVolume → delete the object → remove the finalizer. What is deleted, and the
+finalizer's name, are external-provisioner's, so that either can finish what the other began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.binding import claim_state_rules as state
+from orlop.binding import class_rules
+from orlop.binding.class_rules import DELETE
+from orlop.kube import objects, patches
+from orlop.kube.patches import JsonPatch
+from orlop.records.volume_order import SecretReference
+from orlop.sidecars.provisioner.provisioner_settings import Json
+from orlop.sidecars.provisioner.volume_object_rules import (
+    DELETION_SECRET_NAME,
+    DELETION_SECRET_NAMESPACE,
+    FINALIZER,
+)
+
+RELEASED: Final = "Released"
+BOUND: Final = "Bound"
+KEPT: Final = frozenset({"Retain", "Recycle"})
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFacts:
+    volume: Json
+    driver: str
+    attached_to: str = ""
+    """The node of a VolumeAttachment that names the volume; "" for none."""
+    is_deleted: bool = False
+    """DeleteVolume has succeeded for this very object."""
+    unsettled_until: float = 0.0
+    """Until when a CreateVolume call without a final answer may still have its effect, by the clock's elapsed time."""
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoVolumeStep:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatchFinalizers:
+    patch: JsonPatch
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVolume:
+    handle: str
+    secret: SecretReference | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObject:
+    """Delete the PersistentVolume, whose volume is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseDeletion:
+    """The volume cannot be deleted yet: reported on the object, and retried."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForCalls:
+    """Wait until CreateVolume calls without a final answer have ended: one could create the volume again."""
+
+    instant: float
+
+
+VolumeStep = NoVolumeStep | PatchFinalizers | DeleteVolume | DeleteObject | RefuseDeletion | WaitForCalls
+
+
+def is_managed(volume: Json, driver: str) -> bool:
+    """Return whether this provisioner deletes the volume: one that it provisioned, or a static one of the driver."""
+    provisioned_by = objects.annotations(volume).get(state.PROVISIONED_BY)
+    if provisioned_by is not None:
+        return driver in {provisioned_by, objects.annotations(volume).get(state.MIGRATED_TO)}
+    return csi_source(volume).get("driver") == driver
+
+
+def csi_source(volume: Json) -> Json:
+    source = (volume.get("spec") or {}).get("csi")
+    return source if isinstance(source, dict) else {}
+
+
+def next_volume_step(facts: VolumeFacts) -> VolumeStep:  # noqa: PLR0911 - one return for each state
+    volume = facts.volume
+    if not is_managed(volume, facts.driver):
+        return NoVolumeStep("another driver's volume")
+    policy, phase = (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy"), state.phase(volume)
+    if (patch := _finalizer_patch(volume, policy, phase)) is not None:
+        return PatchFinalizers(patch)
+    if policy != DELETE:
+        return NoVolumeStep(f"its reclaim policy is {policy}")
+    if objects.is_being_deleted(volume) and not objects.has_finalizer(volume, FINALIZER):
+        # The finalizer leaves last: without it the volume was deleted already, or was never ours to delete.
+        return NoVolumeStep("being deleted without our finalizer")
+    if facts.is_deleted:
+        return _remove_object(volume)
+    if phase != RELEASED:
+        return NoVolumeStep(f"its phase is {phase or 'Pending'}")
+    return _delete(facts)
+
+
+def _finalizer_patch(volume: Json, policy: object, phase: str) -> JsonPatch | None:
+    if policy == DELETE and phase == BOUND and not objects.is_being_deleted(volume):
+        return patches.add_finalizer(volume, FINALIZER)
+    return patches.remove_finalizer(volume, FINALIZER) if policy in KEPT else None
+
+
+def _remove_object(volume: Json) -> VolumeStep:
+    if not objects.is_being_deleted(volume):
+        return DeleteObject()
+    patch = patches.remove_finalizer(volume, FINALIZER)
+    return NoVolumeStep("deleted") if patch is None else PatchFinalizers(patch)
+
+
+def _delete(facts: VolumeFacts) -> VolumeStep:
+    name, source = objects.name(facts.volume), csi_source(facts.volume)
+    handle = source.get("volumeHandle")
+    if not isinstance(handle, str) or not handle or source.get("driver") != facts.driver:
+        return RefuseDeletion(f"persistentvolume {name} has no volumeHandle of the driver {facts.driver}")
+    if facts.attached_to:
+        return RefuseDeletion(f"persistentvolume {name} is still attached to node {facts.attached_to}")
+    if facts.now < facts.unsettled_until:
+        return WaitForCalls(facts.unsettled_until)
+    return DeleteVolume(handle, _secret(facts.volume))
+
+
+def _secret(volume: Json) -> SecretReference | None:
+    annotations = objects.annotations(volume)
+    name, namespace = annotations.get(DELETION_SECRET_NAME), annotations.get(DELETION_SECRET_NAMESPACE)
+    return SecretReference(namespace, name) if name and namespace else None
+
+
+def needs_provisioner(driver: str, classes: Iterable[Json], volumes: Iterable[Json]) -> bool:
+    """Return whether the driver has something to provision or to delete: a class, or a volume with policy Delete."""
+    return any(class_rules.provisioner(storage_class) == driver for storage_class in classes) or any(
+        is_managed(volume, driver) and (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") == DELETE
+        for volume in volumes
+    )

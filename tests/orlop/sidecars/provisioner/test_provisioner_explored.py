@@ -1,0 +1,104 @@
+"""The provisioner in every history within bounds: no volume is leaked, none is created twice, nothing is left (I4, I8).
+
+`make test` plays all histories with one departure of each scenario, and a random sample of those with more; `make soak`
+plays all with at most two departures (two faults, or a fault and an early act) of each.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from orlop.records.provision_journal import JournalEntry
+from orlop.sidecars.provisioner import provision_handler
+from orlop.sidecars.provisioner.claim_rules import ClaimFacts, ClaimStep, DeleteAgain, ForgetOrder, next_claim_step
+from orlop.sidecars.provisioner.order_journal import OrderJournal
+from orlop.sidecars.provisioner.provision_handler import ProvisionHandler
+from orlop.testing.explorer import Bounds, Broken, explore, explore_randomly
+from orlop.testing.explorer.effects import DIES_AND_LATE, LOST_AND_LATE
+from orlop.testing.explorer.search import Scenario
+from support.provisioning.provisioner_scenarios import SCENARIOS, created_and_deleted
+
+SOAK = bool(os.environ.get("ORLOP_SOAK"))
+ONE = Bounds(faults=1, departures=1)
+MANY = Bounds(faults=4, early_acts=2, departures=5, choices=60)
+DELETED_EARLY = "before it: the claim is deleted"
+LOST_AND_DELETED = Bounds(only=frozenset({LOST_AND_LATE.name, DELETED_EARLY}))
+DIES_AND_DELETED = Bounds(only=frozenset({DIES_AND_LATE.name, DELETED_EARLY}))
+RANDOM_HISTORIES = 300 if SOAK else 15
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_whatever_happens_to_claim_class_and_node_no_volume_is_leaked(scenario: Scenario) -> None:
+    explore(scenario, Bounds() if SOAK else ONE)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_same_holds_in_random_histories_with_more_departures(scenario: Scenario) -> None:
+    explore_randomly(scenario, seed=7, histories=RANDOM_HISTORIES, bounds=MANY)
+
+
+# ---- these checks have teeth: provisioners with one mistake each -----------------------------------------------------
+
+
+def forgets_an_order_whose_call_may_still_run(facts: ClaimFacts) -> ClaimStep:
+    step = next_claim_step(facts)
+    opened = facts.open_order
+    if opened is not None and opened.unsettled_until > facts.now and facts.claim is None:
+        return ForgetOrder(opened.order, "the claim is gone")
+    return step
+
+
+def undoes_before_calls_have_ended(facts: ClaimFacts) -> ClaimStep:
+    if facts.open_order is None or facts.claim is not None:
+        return next_claim_step(facts)
+    return next_claim_step(replace(facts, open_order=replace(facts.open_order, unsettled_until=0.0)))
+
+
+def leaves_the_volume_of_a_claim_that_is_gone(facts: ClaimFacts) -> ClaimStep:
+    step = next_claim_step(facts)
+    if isinstance(step, DeleteAgain) and facts.claim is None:
+        return ForgetOrder(step.order, "the claim is gone")
+    return step
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        forgets_an_order_whose_call_may_still_run,
+        undoes_before_calls_have_ended,
+        leaves_the_volume_of_a_claim_that_is_gone,
+    ],
+)
+def test_a_provisioner_with_a_mistake_leaks_in_some_history(monkeypatch: pytest.MonkeyPatch, mistake: object) -> None:
+    monkeypatch.setattr(provision_handler, "next_claim_step", mistake)
+
+    with pytest.raises(Broken):
+        explore(created_and_deleted, LOST_AND_DELETED)
+
+
+def test_a_journal_that_is_not_durable_is_noticed_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def record(_journal: object, _entry: object) -> None:
+        return
+
+    monkeypatch.setattr(OrderJournal, "record", record)
+
+    with pytest.raises(Broken, match="without an entry in the journal"):
+        explore(created_and_deleted, ONE)
+
+
+def test_a_successor_that_does_not_wait_for_its_predecessor_s_calls_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    resume = ProvisionHandler.resume
+
+    def resume_at_once(handler: ProvisionHandler, entries: list[JournalEntry]) -> list[str]:
+        return resume(handler, [msgspec.structs.replace(entry, call_seconds=0.0) for entry in entries])
+
+    monkeypatch.setattr(ProvisionHandler, "resume", resume_at_once)
+
+    with pytest.raises(Broken):
+        explore(created_and_deleted, DIES_AND_DELETED)

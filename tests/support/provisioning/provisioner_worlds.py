@@ -1,0 +1,246 @@
+"""A cluster on virtual time for provisioners: an API server, a scripted driver, a provisioner that dies and comes back.
+
+No binder runs here: tests mark claims for the driver and set the phases of volumes themselves, as the binder would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from onenode.apiserver.access.access_rules import ADMIN, User
+from orlop.binding import claim_state_rules as state
+from orlop.csi.client import CsiClient
+from orlop.csi.in_process_transport import InProcessConnection
+from orlop.foundation.clock import Clock
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.runtime import Runtime
+from orlop.foundation.structured_log import LogEntry, collecting_log
+from orlop.kube.api_errors import NotFound
+from orlop.kube.cache.informer import Watched, without_managed_fields
+from orlop.kube.cache.informers import Informers
+from orlop.kube.client import KubeClient, MergePatch
+from orlop.kube.events.event_bodies import Reporter
+from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.kinds import (
+    CSI_NODE,
+    EVENT,
+    LEASE,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    VOLUME_ATTACHMENT,
+    Kind,
+)
+from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
+from orlop.kube.objects import ObjectName
+from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
+from orlop.records.provision_journal import ANNOTATION, JournalEntry, decode_page
+from orlop.sidecars.provisioner.provisioner_settings import ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.provisioning_controller import ProvisioningController, provisioning_controller
+from orlop.testing.driver_model import Storage
+from orlop.testing.driver_script import read_script
+from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
+from orlop.testing.virtual_clock import VirtualClock
+from support.api.api_servers import TestServer, api_server
+from support.api.api_wires import Wire
+from support.csi.indiscreet_drivers import IndiscreetDriver
+
+DRIVER = "mock.example.com"
+NAMESPACE = "team"
+JOURNAL_NAMESPACE = "default"
+CREATE, DELETE = "CreateVolume", "DeleteVolume"
+Object = dict[str, Any]
+
+
+@dataclass
+class ProvisionerWorld:
+    on: TestServer
+    clock: Clock
+    storage: Storage
+    log: list[LogEntry] = field(default_factory=list)
+    drivers: list[ScriptedDriver] = field(default_factory=list)
+    interceptors: list[ScriptedInterceptor] = field(default_factory=list)
+    user: User = ADMIN
+    wire: Wire = field(default_factory=Wire)
+    """The provisioner's connection to the API server; the tests have another."""
+
+    def __post_init__(self) -> None:
+        self.client = self.on.client()
+        self.play({})
+
+    def play(self, script: Mapping[str, Any], **rest: Any) -> None:
+        """Start the driver anew, on the same storage, with this script."""
+        driver = ScriptedDriver(read_script({"script": script, **rest}), self.clock, storage=self.storage)
+        self.drivers.append(driver)
+        self.interceptor = ScriptedInterceptor(
+            driver, log=collecting_log(self.log), metrics=Metrics("t"), clock=self.clock
+        )
+        self.interceptors.append(self.interceptor)
+
+    # ---- the provisioner -----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def provisioner(self, **settings: Any) -> AsyncIterator[ProvisioningController]:
+        """Run a provisioner; it is killed when the block is left."""
+        log, clock, metrics = collecting_log(self.log), self.clock, Metrics("t", of_process=False)
+        kube = KubeClient(self.wire.around(self.on.transport(self.user)), clock=clock, random=Random(2), log=log)
+        connection = InProcessConnection(IndiscreetDriver(self.interceptor))
+        csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
+        events = EventRecorder(kube, Reporter("p", "p-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
+        runtime = Runtime(clock=clock, random=Random(len(self.log)), log=log, metrics=metrics)
+        capabilities = await csi.controller_capabilities()
+        async with (
+            Informers(kube, clock=clock, random=Random(5), log=log) as informers,
+            used_caches(informers, capabilities) as caches,
+        ):
+            controller = provisioning_controller(
+                caches,
+                ProvisionerSettings(driver=DRIVER, identity="p-1", **settings),
+                runtime=runtime,
+                kube=kube,
+                csi=csi,
+                events=events,
+                queue_metrics=WorkqueueMetrics(metrics),
+                namespace=JOURNAL_NAMESPACE,
+                capabilities=capabilities,
+                may_act=lambda: None,
+            )
+            tasks = [asyncio.ensure_future(controller.run()), asyncio.ensure_future(events.run())]
+            try:
+                yield controller
+                await events.drain(60.0)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                await connection.close()
+
+    # ---- objects -------------------------------------------------------------------------------------------------
+
+    async def make_class(self, name: str = "fast", **fields: Any) -> Object:
+        body = {"metadata": {"name": name}, "provisioner": DRIVER, **fields}
+        return await self.client.create(STORAGE_CLASS, body)
+
+    async def make_claim(self, name: str = "data", **changes: Any) -> Object:
+        """Create a claim that the binder has marked for the driver. `annotations` and fields of spec can be changed."""
+        marks = {state.STORAGE_PROVISIONER: DRIVER, **changes.pop("annotations", {})}
+        spec = {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "fast",
+            **changes,
+        }
+        body = {"metadata": {"name": name, "namespace": NAMESPACE, "annotations": marks}, "spec": spec}
+        return await self.client.create(PERSISTENT_VOLUME_CLAIM, body)
+
+    async def delete_claim(self, name: str = "data") -> None:
+        """Delete a claim as by force: its finalizer does not hold it."""
+        key = ObjectName(NAMESPACE, name)
+        await self.client.delete(PERSISTENT_VOLUME_CLAIM, key)
+        if await self.get(PERSISTENT_VOLUME_CLAIM, name, NAMESPACE) is not None:
+            await self.client.patch(PERSISTENT_VOLUME_CLAIM, key, MergePatch({"metadata": {"finalizers": None}}))
+
+    async def release(self, volume: str) -> None:
+        """Release a volume as the binder does; the protection controller does not hold it any more."""
+        key = ObjectName(None, volume)
+        kept = [
+            one
+            for one in (await self.client.get(PERSISTENT_VOLUME, key))["metadata"]["finalizers"]
+            if one != state.PV_PROTECTION
+        ]
+        await self.client.patch(PERSISTENT_VOLUME, key, MergePatch({"metadata": {"finalizers": kept}}))
+        await self.set_phase(volume, "Released")
+
+    async def set_phase(self, volume: str, phase: str) -> None:
+        patch = MergePatch({"status": {"phase": phase}})
+        await self.client.patch(PERSISTENT_VOLUME, ObjectName(None, volume), patch, subresource="status")
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
+        try:
+            return await self.client.get(kind, ObjectName(namespace, name))
+        except NotFound:
+            return None
+
+    async def volumes(self) -> list[Object]:
+        return (await self.client.list(PERSISTENT_VOLUME)).items
+
+    async def events(self) -> list[str]:
+        return [f"{event['reason']}: {event['note']}" for event in (await self.client.list(EVENT)).items]
+
+    async def journal(self) -> list[JournalEntry]:
+        leases = (await self.client.list(LEASE)).items
+        pages = [lease["metadata"].get("annotations", {}).get(ANNOTATION, "") for lease in leases]
+        return [entry for page in pages if page for entry in decode_page(page)]
+
+    # ---- what the driver has -------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        return sorted(volume.name for volume in self.storage.volumes)
+
+    def calls(self, *methods: str) -> list[str]:
+        listed = methods or (CREATE, DELETE)
+        return [call.method for driver in self.drivers for call in driver.calls if call.method in listed]
+
+    def requests(self, method: str) -> list[Any]:
+        return [call.request for driver in self.drivers for call in driver.calls if call.method == method]
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], within: float = 600.0) -> None:
+        end = self.clock.elapsed() + within
+        while not await condition():
+            assert self.clock.elapsed() < end, f"not within {within} seconds"
+            await self.clock.sleep(0.05)
+
+    async def until_event(self, reason: str, part: str = "") -> None:
+        async def is_recorded() -> bool:
+            return any(event.startswith(reason) and part in event for event in await self.events())
+
+        await self.until(is_recorded)
+
+    async def until_provisioned(self, count: int = 1) -> list[Object]:
+        async def are_there() -> bool:
+            return len(await self.volumes()) == count
+
+        await self.until(are_there)
+        return await self.volumes()
+
+    async def until_journal_is_empty(self) -> None:
+        async def is_empty() -> bool:
+            return not await self.journal()
+
+        await self.until(is_empty)
+
+
+@asynccontextmanager
+async def used_caches(informers: Informers, capabilities: frozenset[str]) -> AsyncIterator[ProvisionerCaches]:
+    has_topology = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in capabilities
+    kinds = {
+        "claims": PERSISTENT_VOLUME_CLAIM,
+        "volumes": PERSISTENT_VOLUME,
+        "classes": STORAGE_CLASS,
+        **({"attachments": VOLUME_ATTACHMENT} if "PUBLISH_UNPUBLISH_VOLUME" in capabilities else {}),
+        **({"nodes": NODE, "csi_nodes": CSI_NODE} if has_topology else {}),
+    }
+    async with AsyncExitStack() as stack:
+        caches = {
+            name: await stack.enter_async_context(informers.using(Watched(kind, transform=without_managed_fields)))
+            for name, kind in kinds.items()
+        }
+        yield ProvisionerCaches(**caches)
+
+
+@asynccontextmanager
+async def provisioner_world() -> AsyncIterator[ProvisionerWorld]:
+    clock = VirtualClock()
+    async with api_server(clock) as on:
+        world = ProvisionerWorld(on, clock, Storage())
+        await world.client.create(NAMESPACE_KIND, {"metadata": {"name": NAMESPACE}})
+        yield world
+        for driver, interceptor in zip(world.drivers, world.interceptors, strict=True):
+            driver.stop_hanging()
+            await interceptor.drain(10_000.0)
