@@ -30,17 +30,17 @@ NOT_READY: Final = "node(s) were not ready"
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULER_ERROR: Final = "SchedulerError"
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A Node, as far as scheduling needs it; read once for each version of the object."""
 
-    node: Seen
+    node: ApiObject
     name: str
     labels: Mapping[str, str]
-    taints: tuple[Seen, ...]
+    taints: tuple[ApiObject, ...]
     """Those that keep pods away."""
     is_cordoned: bool
     is_ready: bool
@@ -52,9 +52,9 @@ class NodeFacts:
 class PodNeeds:
     """What a pod asks of a node, besides volumes."""
 
-    pod: Seen
+    pod: ApiObject
     uid: str
-    tolerations: Sequence[Seen]
+    tolerations: Sequence[ApiObject]
     is_choosy: bool
     """The pod has a nodeSelector or a required node affinity."""
     requests: Requests
@@ -83,7 +83,7 @@ class Unschedulable:
     """The reasons of single nodes, by which the pod is retried when one of them may have passed."""
 
 
-def waits_for_a_node(pod: Seen) -> bool:
+def waits_for_a_node(pod: ApiObject) -> bool:
     """Return whether the pod is ours to place: it has no node and no gate, and will run."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     is_ours = not spec.get("nodeName") and (spec.get("schedulerName") or SCHEDULER) == SCHEDULER
@@ -91,7 +91,7 @@ def waits_for_a_node(pod: Seen) -> bool:
     return is_ours and is_to_run and not spec.get("schedulingGates")
 
 
-def is_choosy(pod: Seen) -> bool:
+def is_choosy(pod: ApiObject) -> bool:
     spec = pod.get("spec") or {}
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     return bool(spec.get("nodeSelector")) or "requiredDuringSchedulingIgnoredDuringExecution" in affinity
@@ -111,7 +111,7 @@ def why_not_on(pod: PodNeeds, node: NodeFacts, used: Requests) -> tuple[str, ...
     return shortages(pod.requests, node.allocatable, used) if node.allocatable is not None else ()
 
 
-def forbidding_taints(node: Seen) -> tuple[Seen, ...]:
+def forbidding_taints(node: ApiObject) -> tuple[ApiObject, ...]:
     taints = (node.get("spec") or {}).get("taints") or ()
     return tuple(taint for taint in taints if taint.get("effect") in FORBIDDING)
 
@@ -162,7 +162,7 @@ def not_scheduled_condition(message: str, reason: str = UNSCHEDULABLE) -> dict[s
 # ---- taints ----------------------------------------------------------------------------------------------------------
 
 
-def _tolerates(tolerations: Iterable[Seen], taint: Seen) -> bool:
+def _tolerates(tolerations: Iterable[ApiObject], taint: ApiObject) -> bool:
     return any(_is_tolerated_by(one, taint) for one in tolerations)
 
 

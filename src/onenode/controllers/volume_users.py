@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from onenode.controllers import attachable_volumes_rules as rules
 from onenode.controllers.attach_detach_rules import UsingPod
-from onenode.controllers.attachable_volumes_rules import Attachable, ApiObject
+from onenode.controllers.attachable_volumes_rules import ApiObject, Attachable
 from onenode.kubelet.volumes.volume_values import UniqueName
 from orlop.binding.pod_claim_rules import ClaimUse, claims_used
 from orlop.kube import objects

@@ -201,9 +201,6 @@ EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events", namespaced=True, s
 STORAGE_CLASS: Final = Kind(
     "storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False, short_names=("sc",)
 )
-VOLUME_ATTRIBUTES_CLASS: Final = Kind(
-    "storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", namespaced=False, short_names=("vac",)
-)
 CSI_DRIVER: Final = Kind("storage.k8s.io", "v1", "CSIDriver", "csidrivers", namespaced=False)
 CSI_NODE: Final = Kind("storage.k8s.io", "v1", "CSINode", "csinodes", namespaced=False)
 VOLUME_ATTACHMENT: Final = Kind(

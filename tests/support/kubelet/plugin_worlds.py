@@ -20,12 +20,6 @@ from orlop.csi.in_process_transport import InProcessConnection
 from orlop.csi.proto import csi_pb2, registration_pb2, rpc
 from orlop.csi.transport import ClientTransport, Shape
 from orlop.foundation.clock import Clock
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import LogEntry, collecting_log
-from orlop.kube.client import KubeClient
-from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import CSI_NODE, EVENT, NODE, Kind
 from orlop.kube.objects import ObjectName
@@ -210,7 +204,7 @@ class PluginWorld(ClusterWorld):
         return (await self.get(NODE))["metadata"].get("annotations") or {}
 
     async def events(self) -> list[Object]:
-        return (await self.on.client().list(EVENT)).items
+        return (await self.client.list(EVENT)).items
 
 
 class SlowWrites:
@@ -223,29 +217,6 @@ class SlowWrites:
         if request.method != "GET":
             await self.the.clock.sleep(1.0)
         return await self.the.on.server.answer(request, user)
-
-
-@asynccontextmanager
-async def running(*coroutines: Any) -> AsyncIterator[None]:
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(coroutine) for coroutine in coroutines]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-@asynccontextmanager
-async def plugin_world(**node: Any) -> AsyncIterator[PluginWorld]:
-    clock = VirtualClock()
-    async with AsyncExitStack() as stack:
-        on = await stack.enter_async_context(api_server(clock))
-        await on.client().create(NODE, {"metadata": {"name": NODE_NAME, **node}})
-        yield PluginWorld(on, clock)
 
 
 def is_closed(connection: ClientTransport) -> bool:

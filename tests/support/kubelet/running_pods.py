@@ -16,8 +16,8 @@ from orlop.foundation.clock import Clock
 from orlop.kube.client import DeleteOptions, KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.http.http_messages import Transport
-from orlop.kube.kinds import CORE_EVENT, POD, SERVICE_ACCOUNT
-from orlop.kube.objects import ObjectName, uid
+from orlop.kube.kinds import CORE_EVENT, POD
+from orlop.kube.objects import uid
 from orlop.testing.kill_points import KillPoints
 from support.api.api_objects import container, pod
 from support.worlds import ClusterWorld, Object
@@ -68,15 +68,8 @@ class PodWorld(ClusterWorld):
         self, points: KillPoints | None = None, through: Server | None = None, way: Transport | None = None
     ) -> AsyncIterator[PodManager]:
         """A node's life; when it ends, so do its containers. `way` replaces its connection to the API server."""
-        log = self.on.log
-        used = way or InProcessTransport(through or self.on.server, ADMIN)
-        client = KubeClient(used, clock=self.clock, random=Random(2), log=log)
-        reporter, metrics = Reporter("kubelet", NODE), Metrics("test", of_process=False)
-        events = EventRecorder(client, reporter, clock=self.clock, random=Random(5), log=log, metrics=metrics)
-        seams = self._seams(client, events, points)
-        runtime = Runtime(clock=self.clock, random=Random(3), log=log, metrics=metrics)
-        async with Informers(client, clock=self.clock, random=Random(4), log=log) as informers, TaskGroup() as tasks:
-            telling = tasks.start(events.run(), name="events")
+        async with self.controller_parts("kubelet", way or self.transport(through), NODE) as the:
+            seams = self._seams(the.kube, the.events, points)
             try:
                 async with pod_manager(the.informers, seams, PodSettings(NODE), the.runtime) as manager:
                     yield manager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orlop.csi.error_codes import Internal
-from support.kubelet.plugin_worlds import Plugin, SlowWrites, plugin_world
+from support.kubelet.plugin_worlds import Plugin, PluginWorld, SlowWrites
 
 pytestmark = pytest.mark.virtual_time
 
@@ -17,7 +17,7 @@ def entry(count: int) -> dict[str, object]:
 
 
 async def test_what_is_written_again_on_a_new_node_is_not_what_a_driver_said_that_is_being_taken_over():
-    async with plugin_world() as the, the.watcher(SlowWrites(the)) as watcher:
+    async with PluginWorld() as the, the.watcher(SlowWrites(the)) as watcher:
         the.make("first", Plugin(A, max_volumes=1))
         await the.settle(10.0)
         the.make("second", Plugin(A, max_volumes=2, versions=("1.1",)))
@@ -30,7 +30,7 @@ async def test_what_is_written_again_on_a_new_node_is_not_what_a_driver_said_tha
 
 
 async def test_one_that_fails_takes_nothing_away_of_another_of_its_name_that_is_being_registered():
-    async with plugin_world() as the, the.watcher(SlowWrites(the)) as watcher:
+    async with PluginWorld() as the, the.watcher(SlowWrites(the)) as watcher:
         await the.settle(10.0)
         the.make("first", Plugin(A, max_volumes=1))
         await the.settle(0.5)
@@ -43,7 +43,7 @@ async def test_one_that_fails_takes_nothing_away_of_another_of_its_name_that_is_
 
 
 async def test_what_an_earlier_life_left_of_a_driver_goes_when_the_driver_fails():
-    async with plugin_world() as the:
+    async with PluginWorld() as the:
         plugin = the.make("a", Plugin(A))
         async with the.watcher():
             await the.settle()
@@ -57,7 +57,7 @@ async def test_what_an_earlier_life_left_of_a_driver_goes_when_the_driver_fails(
 
 
 async def test_a_plugin_that_was_registered_after_failures_is_tried_again_soon_when_it_fails_later():
-    async with plugin_world() as the, the.watcher() as watcher:
+    async with PluginWorld() as the, the.watcher() as watcher:
         plugin = the.make("a", Plugin(A, behaviour={"GetInfo": Internal("no")}))
         await the.settle(100.0)
         plugin.behaviour.clear()

@@ -14,7 +14,7 @@ from orlop.csi.proto import csi_pb2, rpc
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import CSI_NODE, NODE
 from orlop.kube.objects import ObjectName
-from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, SlowWrites, is_closed, plugin_world
+from support.kubelet.plugin_worlds import NODE_NAME, PLUGINS, Plugin, PluginWorld, SlowWrites, is_closed
 
 pytestmark = pytest.mark.virtual_time
 

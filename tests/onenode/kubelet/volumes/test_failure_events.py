@@ -8,7 +8,7 @@ import pytest
 
 from orlop.kube.kinds import EVENT
 from orlop.kube.objects import uid
-from support.kubelet.volume_worlds import World, volume_world
+from support.kubelet.volume_worlds import VolumeWorld
 
 pytestmark = pytest.mark.virtual_time
 INLINE_DRIVER: dict[str, Any] = {"attachRequired": False, "volumeLifecycleModes": ["Ephemeral", "Persistent"]}
