@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from orlop.csi.server import serving
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import boolean, flag, group
 from orlop.foundation.runtime import Runtime
+from orlop.host.kernel import system_calls
 from orlop.processes.daemon import Daemon, LogSettings, folder_exists, is_not_negative, run_daemon
 from orlop.testing.driver_script import Script, script_from_yaml
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
@@ -63,7 +65,8 @@ class MockDriverSettings:
     create_targets: bool = flag(
         boolean,
         default="false",
-        help="Create an empty folder or file at each published target path, and remove it at unpublish.",
+        help="Create an empty folder or file at each published target path, and remove it at unpublish. As root, a "
+        "small memory file system is mounted at the folder, so that pods can write.",
     )
     grace_period: Duration = flag(
         Duration.parse,
@@ -82,25 +85,49 @@ class MockDriverSettings:
             yield f"--record cannot be '{self.record}': it cannot be written: {error.strerror}."
 
 
+MEMORY_SIZE: Final = "64m"
 DAEMON: Final = Daemon("orlop testing mock-driver", "Serves a scripted CSI driver on a socket.", MockDriverSettings)
 
 
 class CreatedTargets:
-    """Empty folders and files at target paths, where real drivers mount. Contents are not ours, and stay."""
+    """Empty folders and files at target paths, where real drivers mount. Contents that are not ours stay.
+
+    As root a memory file system is mounted at each folder: a pod can write into it, and what it wrote goes with the
+    mount. Otherwise the folder could not be removed at unpublish.
+    """
+
+    def __init__(self, *, mounts: bool) -> None:
+        self._mounts = mounts
 
     def make(self, path: str, *, block: bool) -> None:
         with _as_csi_error(path):
             if block:
                 Path(path).touch()
-            else:
-                Path(path).mkdir(exist_ok=True)
+                return
+            Path(path).mkdir(exist_ok=True)
+            if self._mounts and not Path(path).is_mount():
+                _mount_memory(path)
 
     def remove(self, path: str) -> None:
         with _as_csi_error(path):
-            if Path(path).is_dir():
-                Path(path).rmdir()
-            else:
+            if not Path(path).is_dir():
                 Path(path).unlink(missing_ok=True)
+                return
+            if self._mounts and Path(path).is_mount():
+                system_calls.umount2(path, 0)
+            Path(path).rmdir()
+
+
+def _mount_memory(path: str) -> None:
+    tree = system_calls.new_file_system("tmpfs", {"size": MEMORY_SIZE}, 0)
+    try:
+        target = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            system_calls.attach_tree(tree, target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(tree)
 
 
 @contextmanager
@@ -131,7 +158,7 @@ class RecordFile:
 
 async def run(settings: MockDriverSettings, runtime: Runtime, stop: asyncio.Event) -> None:
     record = RecordFile(settings.record)
-    targets: TargetPaths | None = CreatedTargets() if settings.create_targets else None
+    targets: TargetPaths | None = CreatedTargets(mounts=os.geteuid() == 0) if settings.create_targets else None
     driver = ScriptedDriver(settings.script or Script(), runtime.clock, targets=targets, when_ended=record.add)
     log = runtime.log.bind(driver=driver.model.facts.name)
     interceptor = ScriptedInterceptor(driver, log=log, metrics=runtime.metrics, clock=runtime.clock)
