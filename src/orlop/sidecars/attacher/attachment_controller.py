@@ -241,6 +241,7 @@ class AttachmentController:
 
     def _leave_to_other_pool(self, name: ObjectName, attachment: CachedObject) -> None:
         """Move a retry to the other pool: the object switched between attach and detach while it waited here."""
+        # A second net: the event, or the response to our write, that showed the switch has enqueued it there already.
         self._own_writes.remember(name, attachment)
         other = fingerprint_of(attachment).pool
         # With failures there, the other pool has its own time for the retry; adding it now would end its backoff.

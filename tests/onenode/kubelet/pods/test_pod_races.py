@@ -277,7 +277,7 @@ async def test_a_pod_ends_whose_name_another_has_in_the_next_thing_that_the_cach
         await w.settle()
         way.hold_watch("pods")
         await w.delete(grace=0)
-        second = await w.make()
+        second = await w.make(terminationGracePeriodSeconds=1)
         way.break_watches("pods")  # so that the next list has the second, and no event tells of the end of the first
         await w.settle(20)
         both = {one.wanted.pod_uid for one in w.containers.running()}
