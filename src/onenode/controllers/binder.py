@@ -258,9 +258,6 @@ class Binder:
                     about = {About.VOLUME: volume, **({About.CLAIM: facts.claim} if facts.claim else {})}
                     self._record_while_it_lasts(subject, told, about)
                     return Done()
-                case rules.WakeClaim() if claim_name is not None:
-                    self._add(PERSISTENT_VOLUME_CLAIM, [claim_name])
-                    return Done()
                 case rules.ReadClaim() if claim_name is not None:
                     read = await self._read(PERSISTENT_VOLUME_CLAIM, claim_name)
                 case rules.ReplaceVolume() | rules.ReplaceVolumeStatus():

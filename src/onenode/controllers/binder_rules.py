@@ -101,11 +101,6 @@ class ReadClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeClaim:
-    """The claim must be reconciled: it does not know yet that this volume is its own."""
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to do until something changes. `notices` tell people what is waited for, as long as that lasts."""
 
@@ -122,7 +117,7 @@ class Refuse:
 
 Write: TypeAlias = ReplaceVolume | ReplaceVolumeStatus | ReplaceClaim | ReplaceClaimStatus
 ClaimStep: TypeAlias = Write | ReadVolume | Wait | Refuse
-VolumeStep: TypeAlias = ReplaceVolume | ReplaceVolumeStatus | ReadClaim | WakeClaim | Wait
+VolumeStep: TypeAlias = ReplaceVolume | ReplaceVolumeStatus | ReadClaim | Wait
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
@@ -256,7 +251,7 @@ def _follow(facts: VolumeFacts, claim: Object) -> VolumeStep:
     """Return the step of a volume whose claim exists."""
     volume = facts.volume
     if not state.volume_name(claim):  # V5
-        return _wake(volume, claim)
+        return _await_claim(volume, claim)
     if state.volume_name(claim) == objects.name(volume):  # V6: also from Released, if that was a mistake
         return _in_phase(volume, BOUND, "its claim has it")
     # The claim is bound to another volume, and stays so.
@@ -276,11 +271,12 @@ def _may_be_behind(volume: Object, claim: Object | None, uid: str) -> bool:
     return objects.uid(claim) != uid
 
 
-def _wake(volume: Object, claim: Object) -> VolumeStep:
+def _await_claim(volume: Object, claim: Object) -> VolumeStep:
+    """Leave the bind to the claim, which every change of its volume wakes."""
     if state.volume_mode(volume) != state.volume_mode(claim):
         # The claim's search passes over this volume without a word: here is the only place to say why.
         return Wait("its mode is not the claim's", notices.incompatible_modes(volume, claim))
-    return WakeClaim()
+    return Wait("its claim does not name it yet")
 
 
 def _in_phase(volume: Object, phase: str, reason: str) -> VolumeStep:

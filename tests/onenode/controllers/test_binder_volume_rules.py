@@ -82,11 +82,14 @@ def test_v4_a_failure_to_reclaim_is_not_overwritten():
     assert model.volumes["v"]["status"] == {"phase": "Failed", "message": "why"}
 
 
-def test_v5_a_claim_that_does_not_know_its_volume_yet_is_woken_and_the_phase_stays():
+def test_v5_a_volume_whose_claim_does_not_name_it_yet_keeps_its_phase_and_waits_for_the_claim():
     model = BinderModel(claims=[claim()], volumes=[volume(reserved=("c", "uid-c"), phase="Pending")])
+    model.sync_volume()
+    written = list(model.writes)
+    model.sync_claim()
 
-    assert model.sync_volume()
-    assert model.writes == []
+    assert written == []
+    assert model.pairs() == {"c": "v"}
 
 
 def test_v5_a_volume_of_another_mode_is_not_bound_and_both_are_warned():

@@ -44,31 +44,30 @@ class BinderModel:
         is_read = False
         for _ in range(MOST_STEPS):
             if (found := self.claims.get(name)) is None:
-                return None
+                return
             match step := rules.next_claim_step(self._claim_facts(found, is_read=is_read)):
                 case rules.Wait(_, told):
-                    return self._record(told)
+                    self._record(told)
+                    return
                 case rules.Refuse(why):
                     self.refused.append(why)
-                    return None
+                    return
                 case rules.ReadVolume():
                     is_read = True
                 case _:
                     self._write(step)
         raise AssertionError(f"the claim {name} does not come to rest: {self.writes}")
 
-    def sync_volume(self, name: str = "v") -> bool:
-        """Carry out the volume's steps until it waits; return whether its claim was woken."""
+    def sync_volume(self, name: str = "v") -> None:
+        """Carry out the volume's steps until it waits."""
         is_read = False
         for _ in range(MOST_STEPS):
             if (found := self.volumes.get(name)) is None:
-                return False
+                return
             match step := rules.next_volume_step(self._volume_facts(found, is_read=is_read)):
                 case rules.Wait(_, told):
                     self._record(told)
-                    return False
-                case rules.WakeClaim():
-                    return True
+                    return
                 case rules.ReadClaim():
                     is_read = True
                 case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
 from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import EventRecorder
-from orlop.kube.http.http_messages import Transport
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
 from orlop.kube.kinds import (
     CORE_EVENT,
     PERSISTENT_VOLUME,
@@ -37,6 +37,41 @@ from support.provisioning import binding_objects
 
 Object = dict[str, Any]
 AT_ONCE = DeleteOptions(grace_seconds=0)
+
+
+class MeddledWay:
+    """The binder's way to the API server, on which something happens before some of its requests."""
+
+    def __init__(self, world: BindingWorld, before: Callable[[HttpRequest], Awaitable[object]]) -> None:
+        self._inner = world.on.transport()
+        self._before = before
+
+    async def exchange(self, request: HttpRequest, within: float) -> HttpResponse:
+        await self._before(request)
+        return await self._inner.exchange(request, within)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class LateVolumes(MeddledWay):
+    """The binder's way to the API server, on which changes of volumes arrive late."""
+
+    def __init__(self, world: BindingWorld, seconds: float) -> None:
+        super().__init__(world, lambda _request: world.clock.sleep(0))
+        self._clock = world.clock
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
+        async with self._inner.open(request, within) as stream:
+            is_late = request.path.endswith("/persistentvolumes")
+            yield HttpStream(stream.status, stream.headers, self._late(stream.pieces)) if is_late else stream
+
+    async def _late(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for piece in pieces:
+            await self._clock.sleep(self._seconds)
+            yield piece
 
 
 class BindingWorld:
