@@ -1,20 +1,20 @@
 """Decide which node a pod gets, or why it gets none, in kube-scheduler's words. Pure.
 
-`why_not_on` holds the checks of one node, in kube-scheduler's order; the first check that fails ends it. `choose_node`
-picks among the nodes that fit. Volumes are decided by `orlop.binding` and `scheduling.attach_limit_rules`.
+`why_not_on` holds the checks of one node, in kube-scheduler's order; the first check that fails ends it.
+`nodes_by_preference` orders the nodes that fit. Volumes are decided by `orlop.binding` and by
+`scheduling.attach_limit_rules`.
 
 kube-scheduler appends what preemption would achieve; nothing is preempted here, so the message ends before that.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
 
-from onenode.controllers.scheduling.pod_resource_rules import Amounts, Requests, load, shortages
+from onenode.controllers.scheduling.pod_resource_rules import Amounts, Requests, load, requests_of, shortages
 from orlop.binding.node_affinity_rules import pod_allows_node
 from orlop.kube import objects
 
@@ -22,6 +22,7 @@ SCHEDULER: Final = "default-scheduler"
 FINAL_PHASES: Final = ("Succeeded", "Failed")
 FORBIDDING: Final = ("NoSchedule", "NoExecute")
 UNSCHEDULABLE_TAINT: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 NO_NODES: Final = "no nodes available to schedule pods"
 CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint(s)"
@@ -58,22 +59,8 @@ class PodNeeds:
     is_choosy: bool
     """The pod has a nodeSelector or a required node affinity."""
     requests: Requests
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A node on which the pod can run."""
-
-    node: str
-    load: float
-    """The share of the node's CPU and memory that is requested once the pod is there."""
-    free_space: int = 0
-    """Capacity published for the classes that the pod's claims are provisioned from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    node: str
+    signature: str
+    """Equal for pods that fit the same nodes, volumes aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +78,12 @@ def waits_for_a_node(pod: ApiObject) -> bool:
     return is_ours and is_to_run and not spec.get("schedulingGates")
 
 
-def is_choosy(pod: ApiObject) -> bool:
+def needs_of(pod: Seen) -> PodNeeds:
     spec = pod.get("spec") or {}
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    return bool(spec.get("nodeSelector")) or "requiredDuringSchedulingIgnoredDuringExecution" in affinity
+    tolerations, selector, requests = spec.get("tolerations") or (), spec.get("nodeSelector"), requests_of(pod)
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    signature = repr((tolerations, selector, affinity, requests))
+    return PodNeeds(pod, objects.uid(pod), tolerations, bool(selector) or affinity is not None, requests, signature)
 
 
 def why_not_on(pod: PodNeeds, node: NodeFacts, used: Requests) -> tuple[str, ...]:
@@ -116,20 +105,21 @@ def forbidding_taints(node: ApiObject) -> tuple[ApiObject, ...]:
     return tuple(taint for taint in taints if taint.get("effect") in FORBIDDING)
 
 
-def fit_on(pod: PodNeeds, node: NodeFacts, used: Requests, free_space: int = 0) -> Fit:
-    return Fit(node.name, load(pod.requests, node.allocatable, used), free_space)
+def load_on(pod: PodNeeds, node: NodeFacts, used: Requests) -> float:
+    """Return the share of the node's CPU and memory that is requested once the pod is there."""
+    return load(pod.requests, node.allocatable, used)
 
 
-def choose_node(uid: str, fits: Sequence[Fit], against: Counter[str], nodes: int) -> Chosen | Unschedulable:
-    """Return the node with the smallest load, of several the one with the most free space.
+def nodes_by_preference(uid: str, loads: Mapping[str, float], free_space: Mapping[str, int]) -> Iterator[str]:
+    """Yield the nodes that fit, best first: by load, then the one with the most space for what is to be provisioned.
 
     Of equal ones a hash of the pod's uid and the node's name decides: pods spread, and a retry repeats itself.
     """
-    if not fits:
-        return Unschedulable(filter_message(nodes, against), frozenset(against))
-    best = min((fit.load, -fit.free_space) for fit in fits)
-    equals = (fit.node for fit in fits if (fit.load, -fit.free_space) == best)
-    return Chosen(min(equals, key=lambda node: (crc32(f"{uid}/{node}".encode()), node)))
+    equals: dict[tuple[float, int], list[str]] = {}
+    for node, share in loads.items():
+        equals.setdefault((share, -free_space.get(node, 0)), []).append(node)
+    for rank in sorted(equals):
+        yield from sorted(equals[rank], key=lambda node: (crc32(f"{uid}/{node}".encode()), node))
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ cannot be parsed is not a size, and `storage_size` says so with None.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from orlop.foundation.quantity import InvalidQuantity, Quantity
@@ -106,8 +107,14 @@ def capacity(volume: Object) -> Quantity | None:
 
 def storage_size(amounts: Object) -> Quantity | None:
     text = amounts.get("storage")
+    return _parsed(str(text)) if text is not None else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Quantity | None:
+    """Parse a size once: searches compare the same few sizes over and over."""
     try:
-        return Quantity.parse(str(text)) if text is not None else None
+        return Quantity.parse(text)
     except InvalidQuantity:
         return None
 

@@ -7,6 +7,7 @@ list without terms, the meaning "no node": callers pass None for "no restriction
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from orlop.kube import objects
@@ -97,12 +98,21 @@ def _term_matches(term: Object, labels: Labels, fields: Labels | None) -> bool:
 
 
 def _requirement_holds(expression: Object, labels: Labels) -> bool:
+    values = tuple(expression.get("values") or ())
+    requirement = _requirement(expression.get("key", ""), expression.get("operator", ""), values)
+    return requirement is not None and requirement.matches(labels)
+
+
+@lru_cache(maxsize=4096)
+def _requirement(key: str, operator: str, values: tuple[str, ...]) -> Requirement | None:
+    """Return the requirement, kept because the same one is compared with hundreds of nodes.
+
+    None for an expression the API server would refuse: it cannot be satisfied, and must not stop other decisions.
+    """
     try:
-        operator = OPERATORS[expression.get("operator", "")]
-        return Requirement(expression.get("key", ""), operator, tuple(expression.get("values") or ())).matches(labels)
+        return Requirement(key, OPERATORS[operator], values)
     except (KeyError, InvalidSelector):
-        # An expression the API server would refuse: it cannot be satisfied, and must not stop other decisions.
-        return False
+        return None
 
 
 def _field_holds(expression: Object, fields: Labels) -> bool:

@@ -45,14 +45,15 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LateClaim:
-    """A claim that waits for its pod's node, with its class."""
+    """A claim that waits for its pod's node, with what is asked of its class: read once, compared with each node."""
 
     claim: Object
-    storage_class: Object
-
-    @property
-    def name(self) -> ObjectName:
-        return objects.name_of(self.claim)
+    name: ObjectName
+    size: Quantity | None
+    selected_node: str | None
+    class_name: str
+    provisioner: str
+    allowed_topologies: tuple[Object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,21 @@ class NodeVolumes:
     provisions: tuple[Object, ...] = ()
 
 
+def late_claim(claim: Object, storage_class: Object) -> LateClaim:
+    return LateClaim(
+        claim,
+        objects.name_of(claim),
+        state.requested_size(claim),
+        objects.annotations(claim).get(state.SELECTED_NODE),
+        state.class_name(claim),
+        class_rules.provisioner(storage_class),
+        class_rules.allowed_topologies(storage_class),
+    )
+
+
 def in_search_order(late: Sequence[LateClaim]) -> tuple[LateClaim, ...]:
     """Return the claims by rising size, so that a small claim never takes the only volume of a large one."""
-    return tuple(sorted(late, key=lambda one: (_size(one.claim), one.name.name)))
+    return tuple(sorted(late, key=lambda one: (one.size or _NOTHING, one.name.name)))
 
 
 def volumes_on_node(bound: Sequence[Object | None], late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
@@ -154,14 +167,14 @@ def _bound_conflicts(bound: Sequence[Object | None], labels: Mapping[str, str]) 
 
 
 def _late_volumes(late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
-    selected = [objects.annotations(one.claim).get(state.SELECTED_NODE) for one in late]
-    if any(node is not None and node != on.node for node in selected):
+    if any(one.selected_node is not None and one.selected_node != on.node for one in late):
         return NodeVolumes((BIND_CONFLICT,))
-    to_provision = [one for one, node in zip(late, selected, strict=True) if node is not None]
+    to_provision = [one for one in late if one.selected_node is not None]
     bindings: list[Binding] = []
     chosen: frozenset[str] = frozenset()
-    for one in (one for one, node in zip(late, selected, strict=True) if node is None):
-        volume = match_rules.volume_for_scheduler(one.claim, on.volumes.get(one.name, ()), on.labels, chosen)
+    for one in (one for one in late if one.selected_node is None):
+        offered = on.volumes.get(one.name, ())
+        volume = match_rules.volume_for_scheduler(one.claim, offered, on.labels, chosen) if offered else None
         if volume is None:
             to_provision.append(one)
         else:
@@ -174,16 +187,11 @@ def _late_volumes(late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
 
 
 def _why_not_provisioned(one: LateClaim, on: NodeStorage) -> str | None:
-    if class_rules.provisioner(one.storage_class) in {"", class_rules.NO_PROVISIONER}:
+    if one.provisioner in {"", class_rules.NO_PROVISIONER}:
         return BIND_CONFLICT
-    if not topology_terms_match(class_rules.allowed_topologies(one.storage_class), on.labels):
+    if not topology_terms_match(one.allowed_topologies, on.labels):
         return BIND_CONFLICT
-    size, name = state.requested_size(one.claim), objects.name(one.storage_class)
-    if size is None or name not in on.size_limits:
+    if one.size is None or one.class_name not in on.size_limits:
         return None
-    limit = on.size_limits[name]
-    return NO_ROOM if limit is None or limit < size else None
-
-
-def _size(claim: Object) -> Quantity:
-    return state.requested_size(claim) or _NOTHING
+    limit = on.size_limits[one.class_name]
+    return NO_ROOM if limit is None or limit < one.size else None

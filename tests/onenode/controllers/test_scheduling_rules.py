@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from hypothesis import strategies as st
 from onenode.controllers.scheduling.node_search import Found
 from onenode.controllers.scheduling.pod_resource_rules import load, requests_of, shortages, used_by
 from onenode.controllers.scheduling_rules import (
-    Chosen,
-    Fit,
     Unschedulable,
-    choose_node,
+    nodes_by_preference,
     refusal_message,
     wait_failure_message,
     waits_for_a_node,
@@ -147,20 +144,34 @@ def test_a_pod_goes_only_where_it_wants_to(spec: Object, *, expected: bool):
 # ---- the choice ------------------------------------------------------------------------------------------------------
 
 
-def test_the_least_loaded_node_is_chosen_then_the_one_with_the_most_free_space():
-    nobody: Counter[str] = Counter()
-
-    assert choose_node("u", [Fit("a", 0.5), Fit("b", 0.25)], nobody, 2) == Chosen("b")
-    assert choose_node("u", [Fit("a", 0.5, 10), Fit("b", 0.5, 20)], nobody, 2) == Chosen("b")
+def test_the_least_loaded_node_is_best_then_the_one_with_the_most_free_space():
+    assert list(nodes_by_preference("u", {"a": 0.5, "b": 0.25}, {"a": 10})) == ["b", "a"]
+    assert list(nodes_by_preference("u", {"a": 0.5, "b": 0.5}, {"a": 10, "b": 20})) == ["b", "a"]
 
 
-def test_equal_nodes_are_chosen_by_pod_so_that_pods_spread_and_a_retry_repeats_itself():
-    equals = [Fit(f"n{number}", 0.0) for number in range(20)]
-    nobody: Counter[str] = Counter()
+def test_equal_nodes_are_taken_by_pod_so_that_pods_spread_and_a_retry_repeats_itself():
+    loads = {f"n{number}": 0.0 for number in range(20)}
+    reversed_loads = dict(reversed(loads.items()))
 
-    chosen = {uid: choose_node(uid, equals, nobody, 20) for uid in map(str, range(50))}
-    assert chosen == {uid: choose_node(uid, equals[::-1], nobody, 20) for uid in map(str, range(50))}
-    assert len(set(chosen.values())) > 10
+    orders = {uid: list(nodes_by_preference(uid, loads, {})) for uid in map(str, range(50))}
+    assert orders == {uid: list(nodes_by_preference(uid, reversed_loads, {})) for uid in map(str, range(50))}
+    assert len({order[0] for order in orders.values()}) > 10
+
+
+def test_what_was_found_for_one_pod_does_not_hide_what_changed_for_the_next():
+    s = SearchedNodes(nodes=[node(allocatable=SMALL)])
+    body = pod(requests={"cpu": "1"})
+    before = s.message(body)
+    s.put("nodes", node(unschedulable=True))
+    cordoned = s.message(body)
+    s.put("nodes", node("n2", allocatable=SMALL))
+    added = s.message(body)
+    s.remove("nodes", "n2")
+    s.remove("nodes", "n1")
+
+    assert before == "fits n1"
+    assert cordoned == "0/1 nodes are available: 1 node(s) were unschedulable."
+    assert (added, s.message(body)) == ("fits n2", "no nodes available to schedule pods")
 
 
 # ---- resources -------------------------------------------------------------------------------------------------------

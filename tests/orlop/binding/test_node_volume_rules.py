@@ -14,11 +14,11 @@ from orlop.binding.node_volume_rules import (
     NO_ROOM,
     VOLUME_MISSING,
     ZONE_CONFLICT,
-    LateClaim,
     NodeStorage,
     NodeVolumes,
     given_to_node,
     in_search_order,
+    late_claim,
     reserved_for,
     volumes_on_node,
     zone_conflicts,
@@ -37,7 +37,7 @@ def on(
 ) -> NodeVolumes:
     """On a node `n1` in zone `a`; `room` is what can be provisioned there."""
     storage_class = rest.pop("storage_class", late_class())
-    wanted = in_search_order([LateClaim(one, storage_class) for one in late or []])
+    wanted = in_search_order([late_claim(one, storage_class) for one in late or []])
     labels = {"host": "n1", "topology.kubernetes.io/zone": "a"}
     limits = {"late": Quantity.parse(rest["room"]) if rest["room"] else None} if "room" in rest else {}
     offered = {name_of(one): volumes or [] for one in late or []}

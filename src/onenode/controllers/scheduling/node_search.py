@@ -16,13 +16,22 @@ from onenode.controllers import scheduling_rules as rules
 from onenode.controllers.scheduling import attach_limit_rules as limits
 from onenode.controllers.scheduling.assumed_objects import AssumedObjects, FreeVolumes
 from onenode.controllers.scheduling.attach_limit_rules import Attached, NodeDrivers
-from onenode.controllers.scheduling.pod_resource_rules import allocatable_of, requests_of
+from onenode.controllers.scheduling.fitting_nodes import FittingNodes
+from onenode.controllers.scheduling.pod_resource_rules import allocatable_of
 from onenode.controllers.scheduling.pods_on_nodes import PodsOnNodes
 from onenode.controllers.scheduling.storage_capacities import StorageCapacities
-from onenode.controllers.scheduling_rules import Chosen, Fit, NodeFacts, PodNeeds, Unschedulable
-from orlop.binding import capacity_rules, class_rules
+from onenode.controllers.scheduling_rules import NodeFacts, PodNeeds, Unschedulable
+from orlop.binding import capacity_rules
 from orlop.binding import claim_state_rules as state
-from orlop.binding.node_volume_rules import LateClaim, NodeStorage, NodeVolumes, in_search_order, volumes_on_node
+from orlop.binding.node_affinity_rules import label_pins
+from orlop.binding.node_volume_rules import (
+    LateClaim,
+    NodeStorage,
+    NodeVolumes,
+    in_search_order,
+    late_claim,
+    volumes_on_node,
+)
 from orlop.binding.pod_claim_rules import PodClaims, Refused, claims_used, pod_claims
 from orlop.kube import objects
 from orlop.kube.cache.informer import Informer
@@ -84,12 +93,12 @@ class NodeSearch:
 
     def __init__(self, caches: SchedulerCaches) -> None:
         self._caches = caches
-        self.pods = PodsOnNodes()
+        self.pods = PodsOnNodes(self._usage_changed)
+        self._fitting = FittingNodes(self.pods.used_on)
         self.claims = AssumedObjects(caches.claims)
         self.volumes = AssumedObjects(caches.volumes)
         self._free = FreeVolumes()
         self._capacities = StorageCapacities()
-        self._nodes: dict[str, NodeFacts] = {}
         self._drivers: dict[str, NodeDrivers] = {}
         self._attached: dict[str, frozenset[Attached]] = {}
         self._attachment_nodes: dict[ObjectName, str] = {}
@@ -100,11 +109,9 @@ class NodeSearch:
 
     def node_changed(self, name: ObjectName) -> NodeFacts | None:
         node = self._caches.nodes.get(name)
+        facts = None if node is None else _facts(node)
         self._capacities.node_changed(name.name)
-        if node is None:
-            self._nodes.pop(name.name, None)
-            return None
-        facts = self._nodes[name.name] = _facts(node)
+        self._fitting.node_changed(name.name, facts)
         return facts
 
     def csi_node_changed(self, name: ObjectName) -> bool:
@@ -139,10 +146,13 @@ class NodeSearch:
             node = self._attachment_nodes[name] = _node_of(attachment)
             self._attached.pop(node, None)
 
+    def _usage_changed(self, node: str) -> None:
+        self._fitting.usage_changed(node)
+
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> NodeFacts | None:
-        return self._nodes.get(name)
+        return self._fitting.get(name)
 
     def storage_class(self, claim: Seen) -> Seen | None:
         return self._caches.classes.get(ObjectName(None, state.class_name(claim)))
@@ -151,31 +161,44 @@ class NodeSearch:
         """Return the best node, or why there is none."""
         decision = self._claims_of(pod)
         if isinstance(decision, Refused):
-            return Unschedulable(rules.refusal_message(len(self._nodes), decision.reason), frozenset({decision.reason}))
+            message = rules.refusal_message(len(self._fitting), decision.reason)
+            return Unschedulable(message, frozenset({decision.reason}))
         wanted = self._wanted(pod, decision)
-        fits: list[Fit] = []
-        volumes: dict[str, NodeVolumes] = {}
+        fits = self._fitting.of(wanted.needs)
+        possible = self._possible(wanted, fits.loads)
         against: Counter[str] = Counter()
-        for node in self._nodes.values():
-            found = self._on(wanted, node)
-            if found.reasons:
-                against.update(found.reasons)
-                continue
-            volumes[node.name] = found
-            fits.append(self._fit(wanted, node, found))
-        chosen = rules.choose_node(wanted.needs.uid, fits, against, len(self._nodes))
-        return Found(chosen.node, volumes[chosen.node]) if isinstance(chosen, Chosen) else chosen
+        for name in rules.nodes_by_preference(wanted.needs.uid, possible, self._free_space(wanted, possible)):
+            found = self._volumes_on(wanted, name)
+            if not found.reasons:
+                return Found(name, found)
+            against.update(found.reasons)
+        # The other nodes are asked for their reasons alone.
+        for name in fits.loads.keys() - possible.keys():
+            against.update(self._volumes_on(wanted, name).reasons)
+        for reasons in fits.reasons.values():
+            against.update(reasons)
+        return Unschedulable(rules.filter_message(len(self._fitting), against), frozenset(against))
 
-    def _on(self, wanted: _Wanted, node: NodeFacts) -> NodeVolumes:
-        reasons = rules.why_not_on(wanted.needs, node, self.pods.used_on(node.name))
-        if not reasons and wanted.is_claim_in_use:
-            reasons = (CLAIM_IN_USE,)
-        if not reasons and wanted.drivers:
-            reasons = self._why_not_attached(wanted, node.name)
-        if reasons:
-            return NodeVolumes(reasons)
-        if not wanted.bound and not wanted.late:
+    def _possible(self, wanted: _Wanted, loads: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the nodes that a claim's selected node and the labels of bound volumes leave."""
+        names: set[str] | None = None
+        for selected in (one.selected_node for one in wanted.late if one.selected_node is not None):
+            names = {selected} if names is None else names & {selected}
+        for pins in (label_pins(volume) for volume in wanted.bound if volume is not None):
+            if pins is not None:
+                labelled = self._fitting.labelled(pins)
+                names = labelled if names is None else names & labelled
+        return loads if names is None else {name: loads[name] for name in names if name in loads}
+
+    def _volumes_on(self, wanted: _Wanted, name: str) -> NodeVolumes:
+        """Decide about the volumes on a node that fits otherwise."""
+        node = self._fitting.get(name)
+        if node is None or not (wanted.bound or wanted.late):
             return NO_VOLUMES
+        if wanted.is_claim_in_use:
+            return NodeVolumes((CLAIM_IN_USE,))
+        if wanted.drivers and (reasons := self._why_not_attached(wanted, name)):
+            return NodeVolumes(reasons)
         return volumes_on_node(wanted.bound, wanted.late, self._storage(wanted, node))
 
     def _why_not_attached(self, wanted: _Wanted, node: str) -> tuple[str, ...]:
@@ -190,7 +213,7 @@ class NodeSearch:
 
     def _storage(self, wanted: _Wanted, node: NodeFacts) -> NodeStorage:
         volumes = {
-            one.name: [*wanted.reserved[one.name], *self._free.on_node(state.class_name(one.claim), node.labels)]
+            one.name: [*wanted.reserved[one.name], *self._free.on_node(one.class_name, node.labels)]
             for one in wanted.late
         }
         size_limits = {
@@ -198,10 +221,15 @@ class NodeSearch:
         }
         return NodeStorage(node.name, node.labels, volumes, size_limits)
 
-    def _fit(self, wanted: _Wanted, node: NodeFacts, found: NodeVolumes) -> Fit:
-        classes = {state.class_name(claim) for claim in found.provisions} & wanted.classes_with_capacity
-        free = sum(self._capacities.room(name, node.name, node.labels).free for name in classes)
-        return rules.fit_on(wanted.needs, node, self.pods.used_on(node.name), free)
+    def _free_space(self, wanted: _Wanted, names: Iterable[str]) -> dict[str, int]:
+        """Return the capacity that each node has for the pod's claims; empty where that does not count."""
+        if not wanted.classes_with_capacity:
+            return {}
+        nodes = [node for name in names if (node := self._fitting.get(name)) is not None]
+        return {node.name: self._free_on(node, wanted.classes_with_capacity) for node in nodes}
+
+    def _free_on(self, node: NodeFacts, classes: Iterable[str]) -> int:
+        return sum(self._capacities.room(name, node.name, node.labels).free for name in classes)
 
     # ---- what a pod wants ----------------------------------------------------------------------------------------
 
@@ -219,18 +247,18 @@ class NodeSearch:
         return pod_claims(pod, claims, classes, volumes)
 
     def _wanted(self, pod: Seen, claims: PodClaims) -> _Wanted:
-        late = in_search_order([LateClaim(one, self.storage_class(one) or {}) for one in claims.late])
+        late = in_search_order([late_claim(one, self.storage_class(one) or {}) for one in claims.late])
         attached = [self._attached_by(objects.name_of(one)) for one in (*claims.bound, *claims.late)]
         counted = tuple(one for one in attached if one is not None)
         return _Wanted(
-            _needs(pod),
+            rules.needs_of(pod),
             tuple(self.volumes.get(ObjectName(None, state.volume_name(one))) for one in claims.bound),
             late,
             {one.name: self._free.reserved_for(one.claim) for one in late},
             counted,
             frozenset(driver for driver, _ in counted),
             self._is_claim_in_use(pod),
-            frozenset(objects.name(one.storage_class) for one in late if self._counts_capacity(one)),
+            frozenset(one.class_name for one in late if self._counts_capacity(one)),
         )
 
     def _is_claim_in_use(self, pod: Seen) -> bool:
@@ -243,8 +271,7 @@ class NodeSearch:
         return False
 
     def _counts_capacity(self, late: LateClaim) -> bool:
-        driver = ObjectName(None, class_rules.provisioner(late.storage_class))
-        return capacity_rules.publishes_capacity(self._caches.csi_drivers.get(driver))
+        return capacity_rules.publishes_capacity(self._caches.csi_drivers.get(ObjectName(None, late.provisioner)))
 
     # ---- volumes, as far as attaching goes -----------------------------------------------------------------------
 
@@ -296,8 +323,3 @@ def _facts(node: Seen) -> NodeFacts:
         objects.is_condition_true(node, "Ready"),
         allocatable_of(node),
     )
-
-
-def _needs(pod: Seen) -> PodNeeds:
-    tolerations = (pod.get("spec") or {}).get("tolerations") or ()
-    return PodNeeds(pod, objects.uid(pod), tolerations, rules.is_choosy(pod), requests_of(pod))

@@ -35,7 +35,8 @@ class _Placed:
 
 
 class PodsOnNodes:
-    def __init__(self) -> None:
+    def __init__(self, usage_changed: Callable[[str], None] = lambda _node: None) -> None:
+        self._usage_changed = usage_changed
         self._placed: dict[ObjectName, _Placed] = {}
         self._on: dict[str, dict[ObjectName, _Placed]] = {}
         self._users: dict[ObjectName, set[ObjectName]] = {}
@@ -130,6 +131,7 @@ class PodsOnNodes:
     def _node_changed(self, node: str) -> None:
         self._used.pop(node, None)
         self._volumes.pop(node, None)
+        self._usage_changed(node)
 
 
 def _is_on_a_node(pod: Seen) -> bool:
