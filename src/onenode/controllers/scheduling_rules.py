@@ -78,7 +78,7 @@ def waits_for_a_node(pod: ApiObject) -> bool:
     return is_ours and is_to_run and not spec.get("schedulingGates")
 
 
-def needs_of(pod: Seen) -> PodNeeds:
+def needs_of(pod: ApiObject) -> PodNeeds:
     spec = pod.get("spec") or {}
     tolerations, selector, requests = spec.get("tolerations") or (), spec.get("nodeSelector"), requests_of(pod)
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
