@@ -15,13 +15,18 @@ import yaml
 from orlop.foundation.go_flags import describe
 from orlop.processes.attacher import AttacherFlags
 from orlop.processes.node import NodeProcessSettings
+from orlop.processes.provisioner import ProvisionerFlags
 from support.places import REPOSITORY
 from support.processes.kubectl_commands import Kubectl
 from support.processes.orlop_process import running
 
 MANIFESTS = REPOSITORY / "deploy" / "manifests"
 ONE_REPLICA = MANIFESTS / "attacher" / "one-replica"
-FILES = sorted(MANIFESTS.rglob("*.yaml"))
+ANY_DRIVER = MANIFESTS / "any-driver"
+"""A kustomization, with a test file of its own: its files are not applied as they are."""
+FILES = sorted(file for file in MANIFESTS.rglob("*.yaml") if ANY_DRIVER not in file.parents)
+FOLDERS = sorted({str(file.parent) for file in FILES})
+ALL = [word for folder in FOLDERS for word in ("-f", folder)]
 
 
 def objects() -> dict[str, dict[str, Any]]:
@@ -44,10 +49,11 @@ def test_they_are_applied_as_the_documentation_says_and_a_second_time_change_not
     kubectl.ok("apply", "-f", str(MANIFESTS / "example"), "-f", str(MANIFESTS / "optional"))
     kubectl.ok("apply", "-f", str(MANIFESTS / "attacher"))
     kubectl.ok("apply", "-f", str(MANIFESTS / "attacher" / "rbac.yaml"), "-f", str(ONE_REPLICA))
+    kubectl.ok("apply", "-f", str(MANIFESTS / "provisioner"))
 
     version = kubectl.ok("get", "pod", "scratch-example", "-o", "jsonpath={.metadata.resourceVersion}")
 
-    again = kubectl.ok("apply", "-R", "-f", str(MANIFESTS))
+    again = kubectl.ok("apply", *ALL)
 
     # A pod got a volume for its token; kubectl then sends a patch that changes nothing, here as everywhere.
     assert [line for line in again.splitlines() if not line.endswith("unchanged")] == ["pod/scratch-example configured"]
@@ -58,7 +64,7 @@ def test_they_are_applied_as_the_documentation_says_and_a_second_time_change_not
 def test_no_field_of_them_is_unknown_to_kubernetes(kubectl: Kubectl):
     kubectl.ok("apply", "-f", str(MANIFESTS / "namespace.yaml"))
 
-    told = kubectl.run("apply", "--validate=strict", "--dry-run=server", "-R", "-f", str(MANIFESTS))
+    told = kubectl.run("apply", "--validate=strict", "--dry-run=server", *ALL)
 
     assert (told.returncode, told.stderr) == (0, "")
 
@@ -219,8 +225,52 @@ def test_an_attacher_reads_nodes_only_where_that_is_asked_for():
     assert granted("optional/attacher-node-id-rbac.yaml") == [("ClusterRole", "", "nodes", "get")]
 
 
+OF_UPSTREAMS_PROVISIONER: set[Right] = {
+    *rights("ClusterRole", "", "persistentvolumes", "get", "list", "watch", "create", "patch", "delete"),
+    *rights("ClusterRole", "", "persistentvolumeclaims", "get", "list", "watch", "update"),
+    *rights("ClusterRole", "storage.k8s.io", "storageclasses", "get", "list", "watch"),
+    *rights("ClusterRole", "", "events", "list", "watch", "create", "update", "patch"),
+    *rights("ClusterRole", "snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "update"),
+    *rights("ClusterRole", "snapshot.storage.k8s.io", "volumesnapshotcontents", "get", "list"),
+    *rights("ClusterRole", "storage.k8s.io", "csinodes", "get", "list", "watch"),
+    *rights("ClusterRole", "", "nodes", "get", "list", "watch"),
+    *rights("ClusterRole", "storage.k8s.io", "volumeattachments", "get", "list", "watch"),
+    *rights("Role", "coordination.k8s.io", "leases", "get", "watch", "list", "delete", "update", "create"),
+    *rights("Role", "storage.k8s.io", "csistoragecapacities", *("get", "list", "watch", "create", "update", "patch")),
+    *rights("Role", "storage.k8s.io", "csistoragecapacities", "delete"),
+    *rights("Role", "", "pods", "get"),
+    *rights("Role", "apps", "replicasets", "get"),
+}
+OF_A_PROVISIONER = (
+    "provisioner/rbac.yaml",
+    "optional/provisioner-attributes-rbac.yaml",
+    "optional/provisioner-secrets-rbac.yaml",
+)
+
+
+def test_a_provisioner_may_do_what_upstreams_may_and_no_more():
+    assert set(granted("provisioner/rbac.yaml")) <= OF_UPSTREAMS_PROVISIONER
+
+
+def test_a_provisioner_reads_secrets_and_attributes_only_where_that_is_asked_for():
+    assert granted("optional/provisioner-secrets-rbac.yaml") == [("Role", "", "secrets", "get")]
+    assert granted("optional/provisioner-attributes-rbac.yaml") == [
+        ("ClusterRole", "storage.k8s.io", "volumeattributesclasses", "get")
+    ]
+
+
+def test_every_flag_of_the_provisioner_is_one_of_the_program():
+    containers = objects()["Deployment/orlop-provisioner"]["spec"]["template"]["spec"]["containers"]
+    (container,) = (each for each in containers if each["name"] == "provisioner")
+    role, *flags = container["args"]
+    table = describe(ProvisionerFlags)
+
+    assert role == "provisioner"
+    assert [flag for flag in flags if table.find(flag.removeprefix("--").partition("=")[0]) is None] == []
+
+
 def test_every_file_of_rights_is_one_that_is_compared_here():
-    known = {*OF_AN_ATTACHER, "optional/node-annotation-rbac.yaml"}
+    known = {*OF_AN_ATTACHER, *OF_A_PROVISIONER, "optional/node-annotation-rbac.yaml"}
 
     with_roles = {str(file.relative_to(MANIFESTS)) for file in FILES if "rbac.authorization.k8s.io" in file.read_text()}
 
@@ -231,19 +281,20 @@ def test_every_file_of_rights_is_one_that_is_compared_here():
     ]
 
 
-@pytest.mark.parametrize("path", OF_AN_ATTACHER)
-def test_every_role_of_an_attacher_is_given_to_its_account_and_to_nobody_else(path: str):
+@pytest.mark.parametrize("path", [*OF_AN_ATTACHER, *OF_A_PROVISIONER])
+def test_every_role_of_a_sidecar_is_given_to_its_account_and_to_nobody_else(path: str):
     found = list(yaml.safe_load_all((MANIFESTS / path).read_text()))
     roles = {(each["kind"], each["metadata"]["name"]) for each in found if each["kind"].endswith("Role")}
     bindings = [each for each in found if each["kind"].endswith("Binding")]
-    account = {"kind": "ServiceAccount", "name": "orlop-attacher", "namespace": "orlop-system"}
+    sidecar = "orlop-attacher" if path in OF_AN_ATTACHER else "orlop-provisioner"
+    account = {"kind": "ServiceAccount", "name": sidecar, "namespace": "orlop-system"}
 
     assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
     assert all(each["subjects"] == [account] for each in bindings)
 
 
 def test_the_process_has_no_credentials():
-    others = ("annotation", "attacher")
+    others = ("annotation", "attacher", "provisioner")
     bindings = [name for name in objects() if "Role" in name and not any(other in name for other in others)]
 
     assert pod_spec()["automountServiceAccountToken"] is False
