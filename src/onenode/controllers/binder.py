@@ -59,7 +59,7 @@ class BindingRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
+class BinderCaches:
     claims: Informer
     volumes: Informer
     classes: Informer
@@ -115,7 +115,7 @@ async def binder(
     async with AsyncExitStack() as stack, TaskGroup() as tasks:
         watched = [Watched(kind, transform=without_managed_fields) for kind in kinds]
         shared = [await stack.enter_async_context(informers.using(one)) for one in watched]
-        task = tasks.start(Binder(client, Caches(*shared), runtime, events, queue_metrics).run(), name="binder")
+        task = tasks.start(Binder(client, BinderCaches(*shared), runtime, events, queue_metrics).run(), name="binder")
         try:
             yield
         finally:
@@ -128,7 +128,7 @@ class Binder:
     def __init__(
         self,
         client: KubeClient,
-        caches: Caches,
+        caches: BinderCaches,
         runtime: Runtime,
         events: EventRecorder,
         queue_metrics: WorkqueueMetrics,
@@ -235,7 +235,7 @@ class Binder:
                 case rules.Wait(_, told):
                     self._record_while_it_lasts(subject, told, {About.CLAIM: claim})
                     return Done()
-                case rules.Refuse(why):
+                case rules.RefuseBinding(why):
                     return Failed(BindingRefused(why))
                 case rules.ReadVolume():
                     read = await self._read(PERSISTENT_VOLUME, ObjectName(None, state.volume_name(claim)))
@@ -264,10 +264,10 @@ class Binder:
                     await self._write(step, volume)
         return RetryAfter(LOOK_AGAIN_SECONDS)
 
-    def _claim_facts(self, claim: CachedObject, read: Read | None) -> rules.ClaimFacts:
+    def _claim_facts(self, claim: CachedObject, read: Read | None) -> rules.BindingClaimFacts:
         named = state.volume_name(claim)
         cached = self._volumes.get(ObjectName(None, named)) if named else None
-        return rules.ClaimFacts(
+        return rules.BindingClaimFacts(
             claim,
             volume=cached if read is None else read.object,
             is_volume_read=read is not None,
@@ -276,9 +276,11 @@ class Binder:
             waiting_pods=rules.waiting_pods(self._pods_of(name_of(claim))),
         )
 
-    def _volume_facts(self, volume: CachedObject, claim: ObjectName | None, read: Read | None) -> rules.VolumeFacts:
+    def _volume_facts(
+        self, volume: CachedObject, claim: ObjectName | None, read: Read | None
+    ) -> rules.BindingVolumeFacts:
         cached = None if claim is None else self._claims.get(claim)
-        return rules.VolumeFacts(
+        return rules.BindingVolumeFacts(
             volume,
             claim=cached if read is None else read.object,
             is_claim_read=read is not None,
@@ -296,7 +298,7 @@ class Binder:
         except NotFound:
             return Read(None)
 
-    async def _write(self, step: rules.Write, subject: CachedObject) -> None:
+    async def _write(self, step: rules.WriteObject, subject: CachedObject) -> None:
         match step:
             case rules.ReplaceVolume(body):
                 await self._replace(self._caches.volumes, body)

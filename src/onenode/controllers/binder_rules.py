@@ -34,7 +34,7 @@ RECLAIMED_BY_OTHERS: Final = "its provisioner deletes it"
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimFacts:
+class BindingClaimFacts:
     """A claim and what decides about it. `volumes` are all PersistentVolumes, `classes` all StorageClasses."""
 
     claim: Object
@@ -54,7 +54,7 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeFacts:
+class BindingVolumeFacts:
     """A PersistentVolume and the claim that its `claimRef` names, whatever that claim's uid is."""
 
     volume: Object
@@ -109,21 +109,21 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseBinding:
     """The objects contradict each other: an error, retried."""
 
     why: str
 
 
-Write: TypeAlias = ReplaceVolume | ReplaceVolumeStatus | ReplaceClaim | ReplaceClaimStatus
-ClaimStep: TypeAlias = Write | ReadVolume | Wait | Refuse
+WriteObject: TypeAlias = ReplaceVolume | ReplaceVolumeStatus | ReplaceClaim | ReplaceClaimStatus
+ClaimStep: TypeAlias = WriteObject | ReadVolume | Wait | RefuseBinding
 VolumeStep: TypeAlias = ReplaceVolume | ReplaceVolumeStatus | ReadClaim | Wait
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
 
 
-def next_claim_step(facts: ClaimFacts) -> ClaimStep:
+def next_claim_step(facts: BindingClaimFacts) -> ClaimStep:
     if state.BIND_COMPLETED in objects.annotations(facts.claim):
         return _keep_bound(facts)
     return _search(facts) if names_no_volume(facts.claim) else _bind_named(facts)
@@ -136,11 +136,11 @@ def names_no_volume(claim: Object) -> bool:
 
 def would_bind(claim: Object, volume: Object, classes: Sequence[Object]) -> bool:
     """Return whether a claim that names no volume could be bound to this one: a change of it is news for the claim."""
-    is_late = class_rules.is_late_binding(ClaimFacts(claim, classes=classes).storage_class)
+    is_late = class_rules.is_late_binding(BindingClaimFacts(claim, classes=classes).storage_class)
     return match_rules.volume_for_binder(claim, (volume,), is_late_binding=is_late) is not None
 
 
-def _search(facts: ClaimFacts) -> ClaimStep:
+def _search(facts: BindingClaimFacts) -> ClaimStep:
     claim, storage_class = facts.claim, facts.storage_class
     is_late = class_rules.is_late_binding(storage_class)
     volume = match_rules.volume_for_binder(claim, facts.volumes, is_late_binding=is_late)
@@ -168,7 +168,7 @@ def _provision(claim: Object, storage_class: Object | None, class_name: str) -> 
     return Wait("its provisioner has not made a volume yet", (notices.external_provisioning(provisioner),))
 
 
-def _bind_named(facts: ClaimFacts) -> ClaimStep:
+def _bind_named(facts: BindingClaimFacts) -> ClaimStep:
     claim, volume = facts.claim, facts.volume
     if volume is None:  # U6: never provisioned, since the user asked for that very volume
         return _pending(claim)
@@ -181,11 +181,11 @@ def _bind_named(facts: ClaimFacts) -> ClaimStep:
         return _bind(claim, volume)
     if state.BOUND_BY_CONTROLLER in objects.annotations(claim):  # U9
         # Only a claim that had been bound carries the key; somebody removed bind-completed from it.
-        return Refuse(notices.invalid_binding(claim, volume))
+        return RefuseBinding(notices.invalid_binding(claim, volume))
     return _pending(claim, notices.taken(objects.name(volume)))
 
 
-def _keep_bound(facts: ClaimFacts) -> ClaimStep:
+def _keep_bound(facts: BindingClaimFacts) -> ClaimStep:
     claim, volume = facts.claim, facts.volume
     if not state.volume_name(claim):  # B1
         return _lose(claim, notices.LOST_REFERENCE)
@@ -206,7 +206,7 @@ def _is_nobodys_or_of(volume: Object, claim: Object) -> bool:
 def _bind(claim: Object, volume: Object) -> ClaimStep:
     """Return the first of the four writes that is not done yet."""
     if state.phase(claim) != BOUND and state.capacity(volume) is None:
-        return Refuse(notices.without_capacity(volume))
+        return RefuseBinding(notices.without_capacity(volume))
     if (body := writes.bound_volume(volume, claim)) is not None:
         return ReplaceVolume(body)
     if (body := writes.volume_in_phase(volume, BOUND)) is not None:
@@ -234,7 +234,7 @@ def _lose(claim: Object, told: Notice) -> ClaimStep:
 # ---- volumes ---------------------------------------------------------------------------------------------------------
 
 
-def next_volume_step(facts: VolumeFacts) -> VolumeStep:
+def next_volume_step(facts: BindingVolumeFacts) -> VolumeStep:
     """V0, the translation of in-tree volumes to CSI drivers, has no step: there are no in-tree drivers here."""
     volume, claim = facts.volume, facts.claim
     uid = (state.claim_reference(volume) or {}).get("uid") or ""
@@ -247,7 +247,7 @@ def next_volume_step(facts: VolumeFacts) -> VolumeStep:
     return _follow(facts, claim)
 
 
-def _follow(facts: VolumeFacts, claim: Object) -> VolumeStep:
+def _follow(facts: BindingVolumeFacts, claim: Object) -> VolumeStep:
     """Return the step of a volume whose claim exists."""
     volume = facts.volume
     if not state.volume_name(claim):  # V5
@@ -284,14 +284,14 @@ def _in_phase(volume: Object, phase: str, reason: str) -> VolumeStep:
     return Wait(reason) if body is None else ReplaceVolumeStatus(body)
 
 
-def _release(facts: VolumeFacts) -> VolumeStep:
+def _release(facts: BindingVolumeFacts) -> VolumeStep:
     """Set the phase Released; a failure to reclaim stays visible. Then reclaim."""
     if state.phase(facts.volume) not in {RELEASED, FAILED}:
         return _in_phase(facts.volume, RELEASED, "")
     return _reclaim(facts)
 
 
-def _reclaim(facts: VolumeFacts) -> VolumeStep:
+def _reclaim(facts: BindingVolumeFacts) -> VolumeStep:
     volume = facts.volume
     if objects.annotations(volume).get(state.MIGRATED_TO):
         return Wait(RECLAIMED_BY_OTHERS)

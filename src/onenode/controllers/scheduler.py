@@ -160,7 +160,7 @@ class Scheduler:
                     reservation.waits_since = now if reservation.waits_since is None else reservation.waits_since
                     self._wakeups.wait_for(reservation.pod, reservation.topics())
                     return RetryAfter(seconds)
-                case wait_rules.Failed(error):
+                case wait_rules.BindingFailed(error):
                     return await self._fail(pod, reservation, rules.wait_failure_message(error))
                 case wait_rules.AllBound():
                     return await self._bind(pod, reservation)
@@ -171,7 +171,7 @@ class Scheduler:
         self._forget(reservation.pod)
         return Done()
 
-    async def _write(self, reservation: Reservation, step: wait_rules.Write) -> str:
+    async def _write(self, reservation: Reservation, step: wait_rules.WriteReservation) -> str:
         """Write one volume or claim; return why that failed, or ""."""
         try:
             match step:

@@ -35,7 +35,7 @@ ApiObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class SchedulableNode:
     """A Node, as far as scheduling needs it; read once for each version of the object."""
 
     node: ApiObject
@@ -86,7 +86,7 @@ def needs_of(pod: ApiObject) -> PodNeeds:
     return PodNeeds(pod, objects.uid(pod), tolerations, bool(selector) or affinity is not None, requests, signature)
 
 
-def why_not_on(pod: PodNeeds, node: NodeFacts, used: Requests) -> tuple[str, ...]:
+def why_not_on(pod: PodNeeds, node: SchedulableNode, used: Requests) -> tuple[str, ...]:
     """Return why the node does not fit; `used` is what its pods request. Nothing: it fits."""
     if node.is_cordoned and not _tolerates(pod.tolerations, UNSCHEDULABLE_TAINT):
         return (CORDONED,)
@@ -105,7 +105,7 @@ def forbidding_taints(node: ApiObject) -> tuple[ApiObject, ...]:
     return tuple(taint for taint in taints if taint.get("effect") in FORBIDDING)
 
 
-def load_on(pod: PodNeeds, node: NodeFacts, used: Requests) -> float:
+def load_on(pod: PodNeeds, node: SchedulableNode, used: Requests) -> float:
     """Return the share of the node's CPU and memory that is requested once the pod is there."""
     return load(pod.requests, node.allocatable, used)
 

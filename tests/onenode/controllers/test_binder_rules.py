@@ -260,8 +260,8 @@ def test_b1_a_bound_claim_whose_volume_name_or_volume_is_gone_is_lost_and_says_s
 
 
 def test_b1_a_claim_is_not_lost_before_the_volume_was_read_from_the_api_server():
-    assert rules.next_claim_step(rules.ClaimFacts(bound_claim())) == rules.ReadVolume()
-    behind = rules.ClaimFacts(bound_claim(), volume=bound_volume(), is_volume_read=True)
+    assert rules.next_claim_step(rules.BindingClaimFacts(bound_claim())) == rules.ReadVolume()
+    behind = rules.BindingClaimFacts(bound_claim(), volume=bound_volume(), is_volume_read=True)
     assert rules.next_claim_step(behind) == rules.Wait("it is bound")
 
 

@@ -41,7 +41,7 @@ def test_v1_a_volume_without_a_claim_or_without_its_uid_is_available(phase: str,
 
 
 def test_v2_a_claim_that_the_cache_lacks_is_read_before_the_volume_is_released():
-    assert rules.next_volume_step(rules.VolumeFacts(bound_volume())) == rules.ReadClaim()
+    assert rules.next_volume_step(rules.BindingVolumeFacts(bound_volume())) == rules.ReadClaim()
     found = synced_volume(bound_volume(), in_api=[bound_claim()])
     gone = synced_volume(bound_volume())
 
@@ -51,7 +51,7 @@ def test_v2_a_claim_that_the_cache_lacks_is_read_before_the_volume_is_released()
 
 @pytest.mark.parametrize("phase", ["Released", "Failed"])
 def test_v2_a_volume_that_is_released_already_does_not_ask_again(phase: str):
-    step = rules.next_volume_step(rules.VolumeFacts(bound_volume(phase=phase)))
+    step = rules.next_volume_step(rules.BindingVolumeFacts(bound_volume(phase=phase)))
 
     assert step == rules.Wait("it is retained")
 
@@ -59,7 +59,7 @@ def test_v2_a_volume_that_is_released_already_does_not_ask_again(phase: str):
 @pytest.mark.parametrize("phase", ["Bound", "Released", "Failed"])
 def test_v3_a_claim_of_another_uid_is_read_in_every_phase(phase: str):
     old = bound_claim(uid="uid-of-another")
-    step = rules.next_volume_step(rules.VolumeFacts(bound_volume(phase=phase), claim=old))
+    step = rules.next_volume_step(rules.BindingVolumeFacts(bound_volume(phase=phase), claim=old))
     newer = synced_volume(bound_volume(phase=phase), old, in_api=[bound_claim()])
 
     assert step == rules.ReadClaim()

@@ -9,7 +9,7 @@ import pytest
 from onenode.controllers.scheduling.volume_wait_rules import (
     AllBound,
     BindingFacts,
-    Failed,
+    BindingFailed,
     ProvisionFacts,
     Step,
     Wait,
@@ -49,23 +49,23 @@ STEPS: list[tuple[str, Step, Step]] = [
     (
         "the volume is gone",
         step(binding(claim(), None)),
-        Failed('failed to check binding: could not find v1.PersistentVolume "v"'),
+        BindingFailed('failed to check binding: could not find v1.PersistentVolume "v"'),
     ),
     (
         "its claim is gone",
         step(binding(None, RESERVED)),
-        Failed('failed to check binding: could not find v1.PersistentVolumeClaim "default/c"'),
+        BindingFailed('failed to check binding: could not find v1.PersistentVolumeClaim "default/c"'),
     ),
-    ("binding-claimref-nil", step(binding(claim(), volume())), Failed('ClaimRef got reset for pv "v"')),
+    ("binding-claimref-nil", step(binding(claim(), volume())), BindingFailed('ClaimRef got reset for pv "v"')),
     (
         "binding-claimref-uid-empty",
         step(binding(claim(), volume(claimRef=claim_ref()))),
-        Failed('ClaimRef got reset for pv "v"'),
+        BindingFailed('ClaimRef got reset for pv "v"'),
     ),
     (
         "the node lost its label",
         step(binding(claim(), volume(on="n1", claimRef=claim_ref(uid="c"))), labels={}),
-        Failed('pv "v" node affinity doesn\'t match node "n1": no matching NodeSelectorTerms'),
+        BindingFailed('pv "v" node affinity doesn\'t match node "n1": no matching NodeSelectorTerms'),
     ),
     ("provisioning goes on", step(provision(claim(annotations=OURS))), Wait(600)),
     ("provisioned and bound", step(provision(bound_claim(annotations=OURS), volume(on="n1"))), AllBound()),
@@ -82,29 +82,33 @@ STEPS: list[tuple[str, Step, Step]] = [
     (
         "node-affinity-fails-dynamic-provisioning",
         step(provision(claim(annotations=OURS, volumeName="v"), volume(on="n2"))),
-        Failed('pv "v" node affinity doesn\'t match node "n1": no matching NodeSelectorTerms'),
+        BindingFailed('pv "v" node affinity doesn\'t match node "n1": no matching NodeSelectorTerms'),
     ),
     (
         "provisioning-pvc-selected-node-dropped",
         step(provision(claim(annotations={"a": "b"}))),
-        Failed('provisioning failed for PVC "c"'),
+        BindingFailed('provisioning failed for PVC "c"'),
     ),
     (
         "provisioning-pvc-selected-node-wrong-node",
         step(provision(claim(annotations=THEIRS))),
-        Failed('provisioning failed for PVC "c"'),
+        BindingFailed('provisioning failed for PVC "c"'),
     ),
     (
         "all annotations are gone",
         step(provision(claim())),
-        Failed('selectedNode annotation reset for PVC "c"'),
+        BindingFailed('selectedNode annotation reset for PVC "c"'),
     ),
     (
         "the claim to provision is gone",
         step(provision(None)),
-        Failed('failed to check provisioning pvc: could not find v1.PersistentVolumeClaim "default/c"'),
+        BindingFailed('failed to check provisioning pvc: could not find v1.PersistentVolumeClaim "default/c"'),
     ),
-    ("binding-times-out", step(provision(claim(annotations=OURS)), waited=600), Failed("context deadline exceeded")),
+    (
+        "binding-times-out",
+        step(provision(claim(annotations=OURS)), waited=600),
+        BindingFailed("context deadline exceeded"),
+    ),
     ("the time is not over", step(provision(claim(annotations=OURS)), waited=599.5), Wait(0.5)),
     (
         "bound in the last moment",
@@ -137,4 +141,4 @@ def test_the_next_step_follows_from_what_became_of_claims_and_volumes(found: Ste
 def test_a_node_that_is_gone_ends_the_wait():
     found = next_step(WaitFacts("n1", None, (binding(claim(), RESERVED),), (), 0.0))
 
-    assert found == Failed('failed to get node "n1": node "n1" not found')
+    assert found == BindingFailed('failed to get node "n1": node "n1" not found')

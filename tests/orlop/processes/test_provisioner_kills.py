@@ -6,7 +6,6 @@ when it is created, and a volume whose claim is gone is released.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -40,6 +39,8 @@ from support.waiting import eventually_answered
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 KILLS = 500 if SOAK else 30
 CLAIMS = 200
+STARTING_CALLS, MOST_CALLS = 4, 16
+"""A provisioner that starts calls the driver four times before its first CreateVolume."""
 NAMESPACE = "default"
 Object = dict[str, Any]
 
@@ -159,8 +160,7 @@ async def test_of_a_provisioner_that_is_killed_again_and_again_nothing_is_leaked
                         added += 1
                     await the.remove_some()
                     await the.bind()
-                    await _until_it_has_called(record, calls, the)
-                    await asyncio.sleep(the.random.random() * 0.03)
+                    await _until_it_has_called(record, calls + the.random.randrange(STARTING_CALLS, MOST_CALLS), the)
                     provisioner.signal(signal.SIGKILL)
             with running(short_folder, "provisioner", *flags):
                 await eventually_answered(the.is_settled, every=0.2)
@@ -176,9 +176,9 @@ def _lines(record: Path) -> int:
 
 
 async def _until_it_has_called(record: Path, calls: int, the: Crowd) -> None:
-    """Wait until the provisioner is at work: a process that only starts can be killed without harm."""
+    """Wait until the driver has ended so many calls, or nothing is left to call it for."""
 
     async def is_at_work() -> bool:
-        return _lines(record) > calls + 4 or not the.wanted
+        return _lines(record) >= calls or await the.is_settled()
 
     await eventually_answered(is_at_work, every=0.005)

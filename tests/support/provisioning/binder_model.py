@@ -49,7 +49,7 @@ class BinderModel:
                 case rules.Wait(_, told):
                     self._record(told)
                     return
-                case rules.Refuse(why):
+                case rules.RefuseBinding(why):
                     self.refused.append(why)
                     return
                 case rules.ReadVolume():
@@ -77,7 +77,7 @@ class BinderModel:
     def step_claim(self, name: str = "c") -> bool:
         """Carry out one write of the claim; return whether there was one."""
         step = rules.next_claim_step(self._claim_facts(self.claims[name], is_read=True))
-        if isinstance(step, rules.Wait | rules.Refuse | rules.ReadVolume):
+        if isinstance(step, rules.Wait | rules.RefuseBinding | rules.ReadVolume):
             return False
         self._write(step)
         return True
@@ -110,9 +110,9 @@ class BinderModel:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _claim_facts(self, claim: Object, *, is_read: bool) -> rules.ClaimFacts:
+    def _claim_facts(self, claim: Object, *, is_read: bool) -> rules.BindingClaimFacts:
         users = [pod for pod in self.pods if _names(pod, claim["metadata"]["name"])]
-        return rules.ClaimFacts(
+        return rules.BindingClaimFacts(
             claim,
             volume=self.volumes.get(state.volume_name(claim)),
             is_volume_read=is_read,
@@ -121,14 +121,14 @@ class BinderModel:
             waiting_pods=rules.waiting_pods(users),
         )
 
-    def _volume_facts(self, volume: Object, *, is_read: bool) -> rules.VolumeFacts:
+    def _volume_facts(self, volume: Object, *, is_read: bool) -> rules.BindingVolumeFacts:
         name = (state.claim_reference(volume) or {}).get("name", "")
         cached = self.claims.get(name)
         live = self.in_api.get(name, cached)
         users = rules.using_pods([pod for pod in self.pods if _names(pod, name)])
-        return rules.VolumeFacts(volume, live if is_read else cached, is_claim_read=is_read, users=users)
+        return rules.BindingVolumeFacts(volume, live if is_read else cached, is_claim_read=is_read, users=users)
 
-    def _write(self, step: rules.Write) -> None:
+    def _write(self, step: rules.WriteObject) -> None:
         body, name = step.body, step.body["metadata"]["name"]
         is_claim = isinstance(step, rules.ReplaceClaim | rules.ReplaceClaimStatus)
         is_status = isinstance(step, rules.ReplaceClaimStatus | rules.ReplaceVolumeStatus)

@@ -42,12 +42,12 @@ class Judge:
         offered, classes = tuple(volumes.values()), tuple(self._all(STORAGE_CLASS).values())
         for name, one in claims.items():
             named = volumes.get(state.volume_name(one))
-            facts = rules.ClaimFacts(one, named, is_volume_read=True, volumes=offered, classes=classes)
+            facts = rules.BindingClaimFacts(one, named, is_volume_read=True, volumes=offered, classes=classes)
             step = rules.next_claim_step(facts)
             assert isinstance(step, rules.Wait), f"the claim {name} waits for this step: {step}"
         for name, one in volumes.items():
             claim = claims.get((state.claim_reference(one) or {}).get("name", ""))
-            volume_step = rules.next_volume_step(rules.VolumeFacts(one, claim, is_claim_read=True))
+            volume_step = rules.next_volume_step(rules.BindingVolumeFacts(one, claim, is_claim_read=True))
             assert isinstance(volume_step, rules.Wait), f"the volume {name} waits for this step: {volume_step}"
 
     def phase(self, kind: Kind, name: str) -> str:

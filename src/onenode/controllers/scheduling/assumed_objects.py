@@ -17,7 +17,7 @@ from orlop.kube import objects
 from orlop.kube.cache.informer import Informer
 from orlop.kube.objects import ObjectName
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 ANYWHERE: Final = ("", "")
 Place = tuple[str, str, str]
 """A class, and a label of the nodes where a volume can be used, or `ANYWHERE`."""
@@ -28,19 +28,19 @@ class AssumedObjects:
 
     def __init__(self, informer: Informer) -> None:
         self._informer = informer
-        self._decided: dict[ObjectName, Seen] = {}
+        self._decided: dict[ObjectName, ApiObject] = {}
         """As they are to be written, in the version they were read in."""
-        self._written: dict[ObjectName, Seen] = {}
+        self._written: dict[ObjectName, ApiObject] = {}
         """As the API server returned them."""
 
-    def get(self, name: ObjectName) -> Seen | None:
+    def get(self, name: ObjectName) -> ApiObject | None:
         return self._decided.get(name) or self._written.get(name) or self._informer.get(name)
 
-    def decide(self, obj: Seen) -> None:
+    def decide(self, obj: ApiObject) -> None:
         """Show this object from now on, as it will be written."""
         self._decided[objects.name_of(obj)] = obj
 
-    def wrote(self, obj: Seen) -> None:
+    def wrote(self, obj: ApiObject) -> None:
         """Show this object, as a write returned it, until the cache has it."""
         name = objects.name_of(obj)
         self._decided.pop(name, None)
@@ -65,7 +65,7 @@ class AssumedObjects:
         return len(self._decided) + len(self._written)
 
 
-def _order(obj: Seen) -> tuple[int, str]:
+def _order(obj: ApiObject) -> tuple[int, str]:
     return objects.version_order(objects.resource_version(obj))
 
 
@@ -73,13 +73,13 @@ class FreeVolumes:
     """Volumes that a claim could get, by class and label: those that nobody has, and those reserved for a claim."""
 
     def __init__(self) -> None:
-        self._volumes: dict[str, Seen] = {}
+        self._volumes: dict[str, ApiObject] = {}
         self._places: dict[str, tuple[Place, ...]] = {}
         self._at: dict[Place, dict[str, None]] = {}
         self._reserved: dict[tuple[str, str], dict[str, None]] = {}
         self._count: dict[str, int] = {}
 
-    def look_at(self, name: str, volume: Seen | None) -> None:
+    def look_at(self, name: str, volume: ApiObject | None) -> None:
         """Take over how the volume is to be seen from now on."""
         self._remove(name)
         if volume is None or objects.is_being_deleted(volume):
@@ -96,13 +96,13 @@ class FreeVolumes:
             class_name = state.class_name(volume)
             self._count[class_name] = self._count.get(class_name, 0) + 1
 
-    def reserved_for(self, claim: Seen) -> list[Seen]:
+    def reserved_for(self, claim: ApiObject) -> list[ApiObject]:
         """Return the volumes of the claim's class that name it; the node does not matter."""
         key = objects.namespace(claim) or "", objects.name(claim)
         found = [self._volumes[name] for name in self._reserved.get(key, ())]
         return [volume for volume in found if state.class_name(volume) == state.class_name(claim)]
 
-    def on_node(self, class_name: str, labels: Mapping[str, str]) -> list[Seen]:
+    def on_node(self, class_name: str, labels: Mapping[str, str]) -> list[ApiObject]:
         """Return the free volumes of a class that may be usable on a node with these labels."""
         if not self._count.get(class_name):
             return []
@@ -124,13 +124,13 @@ class FreeVolumes:
             _discard(self._at, place, name)
 
 
-def _places(volume: Seen) -> Iterator[Place]:
+def _places(volume: ApiObject) -> Iterator[Place]:
     pins, class_name = label_pins(volume), state.class_name(volume)
     for key, value in (ANYWHERE,) if pins is None else sorted(pins):
         yield class_name, key, value
 
 
-def _key(reference: Seen) -> tuple[str, str]:
+def _key(reference: ApiObject) -> tuple[str, str]:
     return str(reference.get("namespace") or ""), str(reference.get("name") or "")
 
 

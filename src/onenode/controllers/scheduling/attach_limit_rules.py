@@ -21,8 +21,8 @@ from orlop.kube import objects
 
 LIMIT_EXCEEDED: Final = "node(s) exceed max volume count"
 
-Seen = Mapping[str, Any]
-Attached: TypeAlias = tuple[str, str]
+ApiObject = Mapping[str, Any]
+CountedVolume: TypeAlias = tuple[str, str]
 """A volume: its driver, and its handle or the claim it will be provisioned for."""
 
 
@@ -34,21 +34,23 @@ class NodeDrivers:
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
-def drivers_of(csi_node: Seen | None) -> NodeDrivers:
+def drivers_of(csi_node: ApiObject | None) -> NodeDrivers:
     drivers = ((csi_node or {}).get("spec") or {}).get("drivers") or ()
     counts = {one.get("name", ""): (one.get("allocatable") or {}).get("count") for one in drivers}
     limits = {name: count for name, count in counts.items() if isinstance(count, int)}
     return NodeDrivers(frozenset(counts), limits)
 
 
-def volume_of(volume: Seen | None) -> Attached | None:
+def volume_of(volume: ApiObject | None) -> CountedVolume | None:
     """Return the driver and handle of a PersistentVolume; None if it has no CSI source."""
     source = ((volume or {}).get("spec") or {}).get("csi") or {}
     driver, handle = source.get("driver"), source.get("volumeHandle")
     return (driver, handle) if driver and handle else None
 
 
-def volume_of_claim(claim: Seen, volume: Seen | None, storage_class: Seen | None) -> Attached | None:
+def volume_of_claim(
+    claim: ApiObject, volume: ApiObject | None, storage_class: ApiObject | None
+) -> CountedVolume | None:
     """Return the volume that a claim has or will have; None if it does not count."""
     if volume is not None:
         return volume_of(volume)
@@ -59,7 +61,10 @@ def volume_of_claim(claim: Seen, volume: Seen | None, storage_class: Seen | None
 
 
 def why_not_attached(
-    new: Iterable[Attached], of_pods: Collection[Attached], attached: Collection[Attached], drivers: NodeDrivers
+    new: Iterable[CountedVolume],
+    of_pods: Collection[CountedVolume],
+    attached: Collection[CountedVolume],
+    drivers: NodeDrivers,
 ) -> tuple[str, ...]:
     """Return the reason against a node; `of_pods` and `attached` are the node's pods' and VolumeAttachments'."""
     coming = Counter(driver for driver, _ in (one for one in set(new) if one not in of_pods))
@@ -72,7 +77,7 @@ def why_not_attached(
     return ()
 
 
-def why_no_driver(wanted: Iterable[str], csi_drivers: Mapping[str, Seen], drivers: NodeDrivers) -> tuple[str, ...]:
+def why_no_driver(wanted: Iterable[str], csi_drivers: Mapping[str, ApiObject], drivers: NodeDrivers) -> tuple[str, ...]:
     """Return the reason against a node that lacks a driver whose CSIDriver forbids pods on such nodes."""
     for driver in sorted(set(wanted)):
         spec = (csi_drivers.get(driver) or {}).get("spec") or {}

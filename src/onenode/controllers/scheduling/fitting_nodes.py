@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from onenode.controllers.scheduling.pod_resource_rules import Requests
-from onenode.controllers.scheduling_rules import NodeFacts, PodNeeds, load_on, why_not_on
+from onenode.controllers.scheduling_rules import PodNeeds, SchedulableNode, load_on, why_not_on
 
 MOST_SIGNATURES: Final = 64
 
@@ -34,7 +34,7 @@ class FittingNodes:
 
     def __init__(self, used_on: Callable[[str], Requests]) -> None:
         self._used_on = used_on
-        self._nodes: dict[str, NodeFacts] = {}
+        self._nodes: dict[str, SchedulableNode] = {}
         self._by_label: dict[tuple[str, str], set[str]] = {}
         self._kept: OrderedDict[str, NodeFits] = OrderedDict()
 
@@ -42,14 +42,14 @@ class FittingNodes:
         """Return how many nodes there are."""
         return len(self._nodes)
 
-    def get(self, name: str) -> NodeFacts | None:
+    def get(self, name: str) -> SchedulableNode | None:
         return self._nodes.get(name)
 
     def labelled(self, labels: Iterable[tuple[str, str]]) -> set[str]:
         """Return the nodes that have one of the labels."""
         return {name for label in labels for name in self._by_label.get(label, ())}
 
-    def node_changed(self, name: str, facts: NodeFacts | None) -> None:
+    def node_changed(self, name: str, facts: SchedulableNode | None) -> None:
         before = self._nodes.pop(name, None)
         for label in before.labels.items() if before is not None else ():
             self._by_label[label].discard(name)

@@ -15,12 +15,12 @@ from typing import Any, Final
 from onenode.controllers import scheduling_rules as rules
 from onenode.controllers.scheduling import attach_limit_rules as limits
 from onenode.controllers.scheduling.assumed_objects import AssumedObjects, FreeVolumes
-from onenode.controllers.scheduling.attach_limit_rules import Attached, NodeDrivers
+from onenode.controllers.scheduling.attach_limit_rules import CountedVolume, NodeDrivers
 from onenode.controllers.scheduling.fitting_nodes import FittingNodes
 from onenode.controllers.scheduling.pod_resource_rules import allocatable_of
 from onenode.controllers.scheduling.pods_on_nodes import PodsOnNodes
 from onenode.controllers.scheduling.storage_capacities import StorageCapacities
-from onenode.controllers.scheduling_rules import NodeFacts, PodNeeds, Unschedulable
+from onenode.controllers.scheduling_rules import PodNeeds, SchedulableNode, Unschedulable
 from orlop.binding import capacity_rules
 from orlop.binding import claim_state_rules as state
 from orlop.binding.node_affinity_rules import label_pins
@@ -37,7 +37,7 @@ from orlop.kube import objects
 from orlop.kube.cache.informer import Informer
 from orlop.kube.objects import ObjectName
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 CLAIM_IN_USE: Final = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )
@@ -78,11 +78,11 @@ class _Wanted:
     """A pod with everything that a search compares with each node."""
 
     needs: PodNeeds
-    bound: tuple[Seen | None, ...]
+    bound: tuple[ApiObject | None, ...]
     late: tuple[LateClaim, ...]
-    reserved: Mapping[ObjectName, list[Seen]]
+    reserved: Mapping[ObjectName, list[ApiObject]]
     """By late-binding claim: the volumes that name it, wherever they are."""
-    attached: tuple[Attached, ...]
+    attached: tuple[CountedVolume, ...]
     drivers: frozenset[str]
     is_claim_in_use: bool
     classes_with_capacity: frozenset[str]
@@ -100,14 +100,14 @@ class NodeSearch:
         self._free = FreeVolumes()
         self._capacities = StorageCapacities()
         self._drivers: dict[str, NodeDrivers] = {}
-        self._attached: dict[str, frozenset[Attached]] = {}
+        self._attached: dict[str, frozenset[CountedVolume]] = {}
         self._attachment_nodes: dict[ObjectName, str] = {}
         caches.attachments.add_index(ATTACHMENTS_BY_NODE, _node_keys)
         caches.attachments.add_index(ATTACHMENTS_BY_VOLUME, _volume_keys)
 
     # ---- what changed --------------------------------------------------------------------------------------------
 
-    def node_changed(self, name: ObjectName) -> NodeFacts | None:
+    def node_changed(self, name: ObjectName) -> SchedulableNode | None:
         node = self._caches.nodes.get(name)
         facts = None if node is None else _facts(node)
         self._capacities.node_changed(name.name)
@@ -151,13 +151,13 @@ class NodeSearch:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def node(self, name: str) -> NodeFacts | None:
+    def node(self, name: str) -> SchedulableNode | None:
         return self._fitting.get(name)
 
-    def storage_class(self, claim: Seen) -> Seen | None:
+    def storage_class(self, claim: ApiObject) -> ApiObject | None:
         return self._caches.classes.get(ObjectName(None, state.class_name(claim)))
 
-    def find(self, pod: Seen) -> Found | Unschedulable:
+    def find(self, pod: ApiObject) -> Found | Unschedulable:
         """Return the best node, or why there is none."""
         decision = self._claims_of(pod)
         if isinstance(decision, Refused):
@@ -211,7 +211,7 @@ class NodeSearch:
         of_pods = self.pods.volumes_on(node, self._attached_by)
         return limits.why_not_attached(wanted.attached, of_pods, self._attached_to(node), drivers)
 
-    def _storage(self, wanted: _Wanted, node: NodeFacts) -> NodeStorage:
+    def _storage(self, wanted: _Wanted, node: SchedulableNode) -> NodeStorage:
         volumes = {
             one.name: [*wanted.reserved[one.name], *self._free.on_node(one.class_name, node.labels)]
             for one in wanted.late
@@ -228,12 +228,12 @@ class NodeSearch:
         nodes = [node for name in names if (node := self._fitting.get(name)) is not None]
         return {node.name: self._free_on(node, wanted.classes_with_capacity) for node in nodes}
 
-    def _free_on(self, node: NodeFacts, classes: Iterable[str]) -> int:
+    def _free_on(self, node: SchedulableNode, classes: Iterable[str]) -> int:
         return sum(self._capacities.room(name, node.name, node.labels).free for name in classes)
 
     # ---- what a pod wants ----------------------------------------------------------------------------------------
 
-    def _claims_of(self, pod: Seen) -> PodClaims | Refused:
+    def _claims_of(self, pod: ApiObject) -> PodClaims | Refused:
         names = [use.claim for use in claims_used(pod)]
         if not names:
             return PodClaims()
@@ -246,7 +246,7 @@ class NodeSearch:
         }
         return pod_claims(pod, claims, classes, volumes)
 
-    def _wanted(self, pod: Seen, claims: PodClaims) -> _Wanted:
+    def _wanted(self, pod: ApiObject, claims: PodClaims) -> _Wanted:
         late = in_search_order([late_claim(one, self.storage_class(one) or {}) for one in claims.late])
         attached = [self._attached_by(objects.name_of(one)) for one in (*claims.bound, *claims.late)]
         counted = tuple(one for one in attached if one is not None)
@@ -261,7 +261,7 @@ class NodeSearch:
             frozenset(one.class_name for one in late if self._counts_capacity(one)),
         )
 
-    def _is_claim_in_use(self, pod: Seen) -> bool:
+    def _is_claim_in_use(self, pod: ApiObject) -> bool:
         own = objects.name_of(pod)
         for use in claims_used(pod):
             claim = self.claims.get(use.claim)
@@ -275,14 +275,14 @@ class NodeSearch:
 
     # ---- volumes, as far as attaching goes -----------------------------------------------------------------------
 
-    def _attached_by(self, name: ObjectName) -> Attached | None:
+    def _attached_by(self, name: ObjectName) -> CountedVolume | None:
         claim = self.claims.get(name)
         if claim is None:
             return None
         volume = self.volumes.get(ObjectName(None, state.volume_name(claim)))
         return limits.volume_of_claim(claim, volume, self.storage_class(claim))
 
-    def _attached_to(self, node: str) -> frozenset[Attached]:
+    def _attached_to(self, node: str) -> frozenset[CountedVolume]:
         known = self._attached.get(node)
         if known is None:
             names = map(_volume_of, self._caches.attachments.cache.by_index(ATTACHMENTS_BY_NODE, node))
@@ -292,29 +292,29 @@ class NodeSearch:
         return known
 
     @staticmethod
-    def _found(informer: Informer, names: Iterable[str]) -> dict[str, Seen]:
+    def _found(informer: Informer, names: Iterable[str]) -> dict[str, ApiObject]:
         return {name: obj for name in names if (obj := informer.get(ObjectName(None, name))) is not None}
 
 
-def _node_of(attachment: Seen) -> str:
+def _node_of(attachment: ApiObject) -> str:
     return str((attachment.get("spec") or {}).get("nodeName") or "")
 
 
-def _volume_of(attachment: Seen) -> str:
+def _volume_of(attachment: ApiObject) -> str:
     source = (attachment.get("spec") or {}).get("source") or {}
     return str(source.get("persistentVolumeName") or "")
 
 
-def _node_keys(attachment: Seen) -> list[str]:
+def _node_keys(attachment: ApiObject) -> list[str]:
     return [_node_of(attachment)]
 
 
-def _volume_keys(attachment: Seen) -> list[str]:
+def _volume_keys(attachment: ApiObject) -> list[str]:
     return [_volume_of(attachment)]
 
 
-def _facts(node: Seen) -> NodeFacts:
-    return NodeFacts(
+def _facts(node: ApiObject) -> SchedulableNode:
+    return SchedulableNode(
         node,
         objects.name(node),
         objects.labels(node),

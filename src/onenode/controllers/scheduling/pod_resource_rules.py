@@ -26,7 +26,7 @@ USUAL_CPU: Final = NANOS_PER_UNIT // 10
 USUAL_MEMORY: Final = 200 * 1024 * 1024 * NANOS_PER_UNIT
 USUAL: Final = {CPU: USUAL_CPU, MEMORY: USUAL_MEMORY}
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 Amounts = Mapping[str, int]
 
 
@@ -39,7 +39,7 @@ class Requests:
     """CPU and memory as they count when the load of nodes is compared."""
 
 
-def requests_of(pod: Seen) -> Requests:
+def requests_of(pod: ApiObject) -> Requests:
     spec = pod.get("spec") or {}
     running = [_requests(one) for one in spec.get("containers") or ()]
     needed = _sum(running)
@@ -59,7 +59,7 @@ def requests_of(pod: Seen) -> Requests:
     return Requests({**amounts, PODS: NANOS_PER_UNIT}, weights)
 
 
-def allocatable_of(node: Seen) -> dict[str, int] | None:
+def allocatable_of(node: ApiObject) -> dict[str, int] | None:
     """Return what the node has for pods; None if its kubelet has reported nothing yet."""
     return _amounts((node.get("status") or {}).get("allocatable")) or None
 
@@ -89,7 +89,7 @@ def load(requests: Requests, allocatable: Amounts | None, used: Requests) -> flo
     return round(total / len(USUAL), 6)
 
 
-def _requests(container: Seen) -> dict[str, int]:
+def _requests(container: ApiObject) -> dict[str, int]:
     resources = container.get("resources") or {}
     return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
 

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from onenode.controllers.scheduling.attach_limit_rules import Attached
+from onenode.controllers.scheduling.attach_limit_rules import CountedVolume
 from onenode.controllers.scheduling.pod_resource_rules import Requests, requests_of, used_by
 from onenode.controllers.scheduling_rules import FINAL_PHASES
 from orlop.binding.pod_claim_rules import ClaimUse, claims_used
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
-Seen = Mapping[str, Any]
-Resolve = Callable[[ObjectName], Attached | None]
+ApiObject = Mapping[str, Any]
+Resolve = Callable[[ObjectName], CountedVolume | None]
 """Return the volume of a claim, as far as attaching goes."""
 NOTHING: Final = Requests()
 
@@ -42,7 +42,7 @@ class PodsOnNodes:
         self._users: dict[ObjectName, set[ObjectName]] = {}
         """By claim: the pods that refer to it."""
         self._used: dict[str, Requests] = {}
-        self._volumes: dict[str, frozenset[Attached]] = {}
+        self._volumes: dict[str, frozenset[CountedVolume]] = {}
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class PodsOnNodes:
             known = self._used[node] = used_by(one.requests for one in placed.values()) if placed else NOTHING
         return known
 
-    def volumes_on(self, node: str, resolve: Resolve) -> frozenset[Attached]:
+    def volumes_on(self, node: str, resolve: Resolve) -> frozenset[CountedVolume]:
         """Return the volumes of the node's pods."""
         known = self._volumes.get(node)
         if known is None:
@@ -77,7 +77,7 @@ class PodsOnNodes:
 
     # ---- changing ------------------------------------------------------------------------------------------------
 
-    def look_at(self, name: ObjectName, pod: Seen | None) -> bool:
+    def look_at(self, name: ObjectName, pod: ApiObject | None) -> bool:
         """Take over what the cache shows of a pod; return whether something on a node became free."""
         before = self._placed.get(name)
         if pod is not None and _is_on_a_node(pod):
@@ -91,7 +91,7 @@ class PodsOnNodes:
         self._remove(name)
         return True
 
-    def assume(self, pod: Seen, node: str) -> None:
+    def assume(self, pod: ApiObject, node: str) -> None:
         self._put(objects.name_of(pod), _placed(pod, node, is_assumed=True))
 
     def forget(self, name: ObjectName, uid: str) -> bool:
@@ -134,15 +134,15 @@ class PodsOnNodes:
         self._usage_changed(node)
 
 
-def _is_on_a_node(pod: Seen) -> bool:
+def _is_on_a_node(pod: ApiObject) -> bool:
     has_node = bool((pod.get("spec") or {}).get("nodeName"))
     return has_node and (pod.get("status") or {}).get("phase") not in FINAL_PHASES
 
 
-def _has_ended(pod: Seen, assumed: _Placed) -> bool:
+def _has_ended(pod: ApiObject, assumed: _Placed) -> bool:
     status = pod.get("status") or {}
     return objects.uid(pod) != assumed.uid or status.get("phase") in FINAL_PHASES
 
 
-def _placed(pod: Seen, node: str, *, is_assumed: bool) -> _Placed:
+def _placed(pod: ApiObject, node: str, *, is_assumed: bool) -> _Placed:
     return _Placed(objects.uid(pod), node, requests_of(pod), tuple(claims_used(pod)), is_assumed)

@@ -20,7 +20,7 @@ from orlop.binding.node_volume_rules import given_to_node, reserved_for
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Claim:
     claim: ObjectName
     uid: str
     volume: ObjectName | None
-    to_write: Seen | None
+    to_write: ApiObject | None
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._all)
 
-    def make(self, pod: Seen, found: Found) -> Reservation:
+    def make(self, pod: ApiObject, found: Found) -> Reservation:
         """Take the node, the volumes and the claims for the pod."""
         made = Reservation(objects.name_of(pod), objects.uid(pod), found.node)
         for binding in found.volumes.bindings:
@@ -78,7 +78,7 @@ class Reservations:
         self._all[made.pod] = made
         return made
 
-    def wrote_volume(self, reservation: Reservation, volume: Seen) -> None:
+    def wrote_volume(self, reservation: Reservation, volume: ApiObject) -> None:
         name = objects.name_of(volume)
         for one in reservation.claims:
             if one.volume == name:
@@ -86,7 +86,7 @@ class Reservations:
         self._search.volumes.wrote(volume)
         self._search.volume_changed(name)
 
-    def wrote_claim(self, reservation: Reservation, claim: Seen) -> None:
+    def wrote_claim(self, reservation: Reservation, claim: ApiObject) -> None:
         name = objects.name_of(claim)
         for one in reservation.claims:
             if one.claim == name and one.volume is None:
@@ -132,7 +132,7 @@ class Reservations:
         volume = self._search.volumes.get(ObjectName(None, state.volume_name(claim or {})))
         return ProvisionFacts(one.claim, one.to_write, claim, volume)
 
-    def _claim(self, one: _Claim) -> Seen | None:
+    def _claim(self, one: _Claim) -> ApiObject | None:
         """Return the claim; another one of the same name is not it."""
         claim = self._search.claims.get(one.claim)
         return claim if claim is not None and objects.uid(claim) == one.uid else None

@@ -16,7 +16,7 @@ from orlop.foundation.quantity import Quantity
 from orlop.kube.objects import ObjectName
 from orlop.kube.selectors import LabelSelector, Operator
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 ANYWHERE: Final = ("", "")
 
 
@@ -46,7 +46,7 @@ class StorageCapacities:
         self._rooms: dict[str, dict[str, Room]] = {}
         """By class and node: what was computed."""
 
-    def look_at(self, name: ObjectName, capacity: Seen | None) -> str:
+    def look_at(self, name: ObjectName, capacity: ApiObject | None) -> str:
         """Take over what an object says; return the class for which more may fit now, or ""."""
         before, now = self._entries.pop(name, None), _entry(capacity)
         for entry in (before, now):
@@ -82,7 +82,7 @@ class StorageCapacities:
         return Room(max(limits, default=None), sum(entry.free for entry in fitting))
 
 
-def _entry(capacity: Seen | None) -> _Entry | None:
+def _entry(capacity: ApiObject | None) -> _Entry | None:
     selector = capacity_rules.node_selector(capacity) if capacity is not None else None
     if capacity is None or selector is None:
         return None

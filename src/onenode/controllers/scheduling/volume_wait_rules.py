@@ -22,7 +22,7 @@ LONGEST_WAIT_SECONDS: Final = 600.0
 TIMED_OUT: Final = "context deadline exceeded"
 NO_MATCHING_TERMS: Final = "no matching NodeSelectorTerms"
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class BindingFacts:
 
     claim_name: ObjectName
     volume_name: str
-    to_write: Seen | None
+    to_write: ApiObject | None
     """The volume with its `claimRef`, until that is written."""
-    claim: Seen | None
-    volume: Seen | None
+    claim: ApiObject | None
+    volume: ApiObject | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class ProvisionFacts:
     """A claim that was given to the node, and its volume; None: not there."""
 
     claim_name: ObjectName
-    to_write: Seen | None
+    to_write: ApiObject | None
     """The claim with its node, until that is written."""
-    claim: Seen | None
-    volume: Seen | None
+    claim: ApiObject | None
+    volume: ApiObject | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class WaitFacts:
 
 @dataclass(frozen=True, slots=True)
 class WriteVolume:
-    volume: Seen
+    volume: ApiObject
 
 
 @dataclass(frozen=True, slots=True)
 class WriteClaim:
-    claim: Seen
+    claim: ApiObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,15 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class BindingFailed:
     """The pod must be scheduled anew; `error` is in kube-scheduler's words."""
 
     error: str
 
 
-Progress: TypeAlias = AllBound | Wait | Failed
-Write: TypeAlias = WriteVolume | WriteClaim
-Step: TypeAlias = Write | Progress
+WaitProgress: TypeAlias = AllBound | Wait | BindingFailed
+WriteReservation: TypeAlias = WriteVolume | WriteClaim
+Step: TypeAlias = WriteReservation | WaitProgress
 
 
 def next_step(facts: WaitFacts) -> Step:
@@ -103,11 +103,11 @@ def next_step(facts: WaitFacts) -> Step:
     return _progress(facts)
 
 
-def _progress(facts: WaitFacts) -> Progress:
+def _progress(facts: WaitFacts) -> WaitProgress:
     if facts.labels is None:
-        return Failed(f'failed to get node "{facts.node}": node "{facts.node}" not found')
+        return BindingFailed(f'failed to get node "{facts.node}": node "{facts.node}" not found')
     left = LONGEST_WAIT_SECONDS - facts.seconds_waited
-    waiting = Failed(TIMED_OUT) if left <= 0 else Wait(left)
+    waiting = BindingFailed(TIMED_OUT) if left <= 0 else Wait(left)
     for binding in facts.bindings:
         step = _binding_step(binding, facts.node, facts.labels)
         if not isinstance(step, AllBound):
@@ -122,34 +122,36 @@ def _progress(facts: WaitFacts) -> Progress:
 _NOT_YET: Final = Wait(LONGEST_WAIT_SECONDS)
 
 
-def _binding_step(facts: BindingFacts, node: str, labels: Mapping[str, str]) -> Progress:
+def _binding_step(facts: BindingFacts, node: str, labels: Mapping[str, str]) -> WaitProgress:
     if facts.volume is None:
-        return Failed(f'failed to check binding: could not find v1.PersistentVolume "{facts.volume_name}"')
+        return BindingFailed(f'failed to check binding: could not find v1.PersistentVolume "{facts.volume_name}"')
     if facts.claim is None:
-        return Failed(f'failed to check binding: could not find v1.PersistentVolumeClaim "{facts.claim_name}"')
+        return BindingFailed(f'failed to check binding: could not find v1.PersistentVolumeClaim "{facts.claim_name}"')
     if not volume_allows_node(facts.volume, labels):
-        return Failed(_wrong_node(facts.volume, node))
+        return BindingFailed(_wrong_node(facts.volume, node))
     if not (state.claim_reference(facts.volume) or {}).get("uid"):
-        return Failed(f'ClaimRef got reset for pv "{facts.volume_name}"')
+        return BindingFailed(f'ClaimRef got reset for pv "{facts.volume_name}"')
     return AllBound() if is_usable(facts.claim) else _NOT_YET
 
 
-def _provision_step(facts: ProvisionFacts, node: str, labels: Mapping[str, str]) -> Progress:
+def _provision_step(facts: ProvisionFacts, node: str, labels: Mapping[str, str]) -> WaitProgress:
     claim = facts.claim
     if claim is None:
-        return Failed(f'failed to check provisioning pvc: could not find v1.PersistentVolumeClaim "{facts.claim_name}"')
+        return BindingFailed(
+            f'failed to check provisioning pvc: could not find v1.PersistentVolumeClaim "{facts.claim_name}"'
+        )
     if not objects.annotations(claim):
-        return Failed(f'selectedNode annotation reset for PVC "{facts.claim_name.name}"')
+        return BindingFailed(f'selectedNode annotation reset for PVC "{facts.claim_name.name}"')
     if objects.annotations(claim).get(state.SELECTED_NODE) != node:
         # The provisioner takes the node off the claim when it cannot provision there.
-        return Failed(f'provisioning failed for PVC "{facts.claim_name.name}"')
+        return BindingFailed(f'provisioning failed for PVC "{facts.claim_name.name}"')
     # The event of the claim may overtake that of its volume; a volume that was deleted makes the claim Lost in the end.
     if facts.volume is None:
         return _NOT_YET
     if not volume_allows_node(facts.volume, labels):
-        return Failed(_wrong_node(facts.volume, node))
+        return BindingFailed(_wrong_node(facts.volume, node))
     return AllBound() if is_usable(claim) else _NOT_YET
 
 
-def _wrong_node(volume: Seen, node: str) -> str:
+def _wrong_node(volume: ApiObject, node: str) -> str:
     return f'pv "{objects.name(volume)}" node affinity doesn\'t match node "{node}": {NO_MATCHING_TERMS}'

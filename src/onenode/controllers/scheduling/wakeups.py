@@ -13,14 +13,14 @@ from typing import Any, Final, TypeAlias
 from onenode.controllers.scheduling.attach_limit_rules import LIMIT_EXCEEDED
 from onenode.controllers.scheduling.node_search import CLAIM_IN_USE, NodeSearch, SchedulerCaches
 from onenode.controllers.scheduling.pod_resource_rules import TOO_MANY_PODS
-from onenode.controllers.scheduling_rules import FINAL_PHASES, NodeFacts, waits_for_a_node
+from onenode.controllers.scheduling_rules import FINAL_PHASES, SchedulableNode, waits_for_a_node
 from orlop.binding import claim_state_rules as state
 from orlop.binding.match_rules import AVAILABLE
 from orlop.binding.pod_claim_rules import claims_used
 from orlop.kube import objects
 from orlop.kube.objects import ObjectName
 
-Seen = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 Topic: TypeAlias = tuple[str, str]
 NODES: Final[Topic] = ("nodes", "")
 PLACES: Final[Topic] = ("places on nodes", "")
@@ -46,7 +46,7 @@ def class_topic(name: str) -> Topic:
     return "class", name
 
 
-def topics_of(pod: Seen, claims: Iterable[Seen], reasons: Iterable[str]) -> frozenset[Topic]:
+def topics_of(pod: ApiObject, claims: Iterable[ApiObject], reasons: Iterable[str]) -> frozenset[Topic]:
     """Return what may help a pod that found no node; `claims` are those of its claims that exist."""
     topics = {NODES, *(claim_topic(use.claim) for use in claims_used(pod))}
     for claim in claims:
@@ -168,11 +168,11 @@ class Wakeups:
             self.wake(ATTACHMENTS)
 
 
-def _what_counts_of_node(facts: NodeFacts) -> object:
+def _what_counts_of_node(facts: SchedulableNode) -> object:
     return facts.labels, facts.taints, facts.is_cordoned, facts.is_ready, facts.allocatable
 
 
-def _what_counts_of_pod(pod: Seen | None) -> object:
+def _what_counts_of_pod(pod: ApiObject | None) -> object:
     if pod is None:
         return None
     has_ended = (pod.get("status") or {}).get("phase") in FINAL_PHASES

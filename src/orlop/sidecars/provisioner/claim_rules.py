@@ -20,7 +20,7 @@ from orlop.binding import claim_state_rules as state
 from orlop.csi.proto import csi_pb2
 from orlop.records.volume_order import VolumeOrder
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume
-from orlop.sidecars.provisioner.provisioner_settings import Json
+from orlop.sidecars.provisioner.provisioner_settings import ApiObject
 from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
 
 
@@ -44,8 +44,8 @@ class OpenOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimFacts:
-    claim: Json | None
+class ProvisioningFacts:
+    claim: ApiObject | None
     """The claim of this uid, as the cache has it; None if it is gone."""
     open_order: OpenOrder | None
     is_saved: bool
@@ -56,7 +56,7 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoClaimStep:
     reason: str
 
 
@@ -64,7 +64,7 @@ class Nothing:
 class BeginOrder:
     """Build an order from the claim, its class and its node, and record it."""
 
-    claim: Json
+    claim: ApiObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,12 @@ class WaitUntil:
     instant: float
 
 
-ClaimStep = Nothing | BeginOrder | CallDriver | SaveVolume | DeleteAgain | ForgetOrder | ReportUnusable | WaitUntil
+ProvisioningStep = (
+    NoClaimStep | BeginOrder | CallDriver | SaveVolume | DeleteAgain | ForgetOrder | ReportUnusable | WaitUntil
+)
 
 
-def next_claim_step(facts: ClaimFacts) -> ClaimStep:  # noqa: PLR0911 - one return for each state
+def next_claim_step(facts: ProvisioningFacts) -> ProvisioningStep:  # noqa: PLR0911 - one return for each state
     opened = facts.open_order
     if opened is None:
         return _step_without_order(facts)
@@ -138,21 +140,21 @@ def next_claim_step(facts: ClaimFacts) -> ClaimStep:  # noqa: PLR0911 - one retu
     return DeleteAgain(opened.order, opened.fault.volume_id, opened.fault)
 
 
-def _step_without_order(facts: ClaimFacts) -> ClaimStep:
+def _step_without_order(facts: ProvisioningFacts) -> ProvisioningStep:
     if facts.claim is None:
-        return Nothing("the claim is gone")
+        return NoClaimStep("the claim is gone")
     if facts.is_saved:
-        return Nothing("its PersistentVolume exists")
+        return NoClaimStep("its PersistentVolume exists")
     reason = why_not_wanted(facts.claim, facts.driver)
-    return BeginOrder(facts.claim) if reason is None else Nothing(reason)
+    return BeginOrder(facts.claim) if reason is None else NoClaimStep(reason)
 
 
-def _is_wanted(claim: Json | None, order: VolumeOrder) -> bool:
+def _is_wanted(claim: ApiObject | None, order: VolumeOrder) -> bool:
     """Return whether the claim still waits for this volume: it exists, and was not bound to another one meanwhile."""
     return claim is not None and state.volume_name(claim) in {"", order.volume_name}
 
 
-def _undo(opened: OpenOrder, *, is_settled: bool) -> ClaimStep:
+def _undo(opened: OpenOrder, *, is_settled: bool) -> ProvisioningStep:
     if not is_settled:
         return WaitUntil(opened.unsettled_until)
     if opened.volume is None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from orlop.binding import claim_state_rules as state
 from orlop.kube import objects
-from orlop.sidecars.provisioner.provisioner_settings import CLONES, Json
+from orlop.sidecars.provisioner.provisioner_settings import CLONES, ApiObject
 
 CLONING_PROTECTION: Final = "provisioner.storage.kubernetes.io/cloning-protection"
 SNAPSHOTS: Final = "snapshot.storage.k8s.io"
@@ -45,7 +45,7 @@ class Populated:
 SourceDecision = NoSource | Clone | SourceRefused | Populated
 
 
-def data_source(claim: Json) -> Json | None:
+def data_source(claim: ApiObject) -> ApiObject | None:
     """Return the claim's data source; None if it has none. The newer field wins: the API server fills both."""
     spec = claim.get("spec") or {}
     for field in ("dataSourceRef", "dataSource"):
@@ -55,7 +55,7 @@ def data_source(claim: Json) -> Json | None:
     return None
 
 
-def source_claim_name(claim: Json) -> str:
+def source_claim_name(claim: ApiObject) -> str:
     """Return the name of the claim that this one is to be cloned from; "" for none."""
     source = data_source(claim)
     if source is None or source.get("kind") != "PersistentVolumeClaim" or source.get("apiGroup"):
@@ -64,7 +64,11 @@ def source_claim_name(claim: Json) -> str:
 
 
 def decide_source(
-    claim: Json, source_claim: Json | None, source_volume: Json | None, driver: str, capabilities: frozenset[str]
+    claim: ApiObject,
+    source_claim: ApiObject | None,
+    source_volume: ApiObject | None,
+    driver: str,
+    capabilities: frozenset[str],
 ) -> SourceDecision:
     """Decide by the claim, the claim that is its source, and the PersistentVolume of that; None: it does not exist."""
     source = data_source(claim)
@@ -85,7 +89,7 @@ def decide_source(
 
 
 def _fault_of_clone(
-    claim: Json, source: Json | None, volume: Json | None, driver: str, capabilities: frozenset[str]
+    claim: ApiObject, source: ApiObject | None, volume: ApiObject | None, driver: str, capabilities: frozenset[str]
 ) -> str | None:
     if CLONES not in capabilities:
         return f"the driver {driver} lacks the capability {CLONES}"
@@ -100,7 +104,7 @@ def _fault_of_clone(
     return _fault_of_source_volume(claim, source, volume, driver)
 
 
-def _fault_of_source_volume(claim: Json, source: Json, volume: Json, driver: str) -> str | None:
+def _fault_of_source_volume(claim: ApiObject, source: ApiObject, volume: ApiObject, driver: str) -> str | None:
     reference = state.claim_reference(volume) or {}
     if (volume.get("spec") or {}).get("csi", {}).get("driver") != driver:
         return f"its volume is not of the driver {driver}"
@@ -115,16 +119,16 @@ def _fault_of_source_volume(claim: Json, source: Json, volume: Json, driver: str
     return None
 
 
-def is_clone_unfinished(claim: Json) -> bool:
+def is_clone_unfinished(claim: ApiObject) -> bool:
     """Return whether a claim may still be copied from its source."""
     return bool(source_claim_name(claim)) and state.phase(claim) != BOUND
 
 
-def may_release_source(source: Json, claims_of_namespace: Iterable[Json]) -> bool:
+def may_release_source(source: ApiObject, claims_of_namespace: Iterable[ApiObject]) -> bool:
     """Return whether no unfinished clone names this claim as its source."""
     name = objects.name(source)
     return not any(source_claim_name(claim) == name and is_clone_unfinished(claim) for claim in claims_of_namespace)
 
 
-def _handle(volume: Json) -> str:
+def _handle(volume: ApiObject) -> str:
     return str((volume.get("spec") or {}).get("csi", {}).get("volumeHandle") or "")

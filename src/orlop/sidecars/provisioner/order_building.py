@@ -33,7 +33,12 @@ from orlop.sidecars.provisioner.clone_rules import (
     decide_source,
     source_claim_name,
 )
-from orlop.sidecars.provisioner.provisioner_settings import HAS_TOPOLOGY, Json, ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.provisioner_settings import (
+    HAS_TOPOLOGY,
+    ApiObject,
+    ProvisionerCaches,
+    ProvisionerSettings,
+)
 from orlop.sidecars.provisioner.volume_order_rules import OrderDecision, OrderFacts, PlaceOrder, decide_order
 
 
@@ -51,7 +56,7 @@ class OrderBuilder:
         self._kube = kube
         self._may_act = may_act
 
-    async def decide(self, claim: Json, capabilities: frozenset[str]) -> OrderDecision:
+    async def decide(self, claim: ApiObject, capabilities: frozenset[str]) -> OrderDecision:
         """Decide on a new order. The source of a clone is protected before the order is returned."""
         storage_class = await self._find(STORAGE_CLASS, state.class_name(claim), self._caches.classes)
         source = await self._source(claim, capabilities)
@@ -67,10 +72,10 @@ class OrderBuilder:
             await self._protect_source(claim)
         return decision
 
-    async def _attributes_class(self, claim: Json) -> Json | None:
+    async def _attributes_class(self, claim: ApiObject) -> ApiObject | None:
         return await self._find(VOLUME_ATTRIBUTES_CLASS, state.attributes_class_name(claim), None)
 
-    async def _find(self, kind: Kind, name: str, cache: Informer | None) -> Json | None:
+    async def _find(self, kind: Kind, name: str, cache: Informer | None) -> ApiObject | None:
         if not name:
             return None
         key = ObjectName(None, name)
@@ -84,7 +89,7 @@ class OrderBuilder:
     # ---- topology ------------------------------------------------------------------------------------------------
 
     async def _topology(
-        self, claim: Json, storage_class: Json | None, capabilities: frozenset[str]
+        self, claim: ApiObject, storage_class: ApiObject | None, capabilities: frozenset[str]
     ) -> TopologyDecision:
         nodes, csi_nodes = self._caches.nodes, self._caches.csi_nodes
         if HAS_TOPOLOGY not in capabilities or nodes is None or csi_nodes is None or storage_class is None:
@@ -101,24 +106,24 @@ class OrderBuilder:
 
     # ---- clones --------------------------------------------------------------------------------------------------
 
-    async def _source(self, claim: Json, capabilities: frozenset[str]) -> SourceDecision:
+    async def _source(self, claim: ApiObject, capabilities: frozenset[str]) -> SourceDecision:
         source = self._source_claim(claim)
         volume = None
         if source is not None and (name := state.volume_name(source)):
             volume = self._caches.volumes.get(ObjectName(None, name))
         return decide_source(claim, source, volume, self._settings.driver, capabilities)
 
-    def _source_claim(self, claim: Json) -> Json | None:
+    def _source_claim(self, claim: ApiObject) -> ApiObject | None:
         name = source_claim_name(claim)
         return self._caches.claims.get(ObjectName(objects.namespace(claim), name)) if name else None
 
-    async def _protect_source(self, claim: Json) -> None:
+    async def _protect_source(self, claim: ApiObject) -> None:
         source = self._source_claim(claim)
         if source is None or objects.has_finalizer(source, CLONING_PROTECTION):
             return
         await self.write_finalizers(source, (*objects.finalizers(source), CLONING_PROTECTION))
 
-    async def write_finalizers(self, claim: Json, finalizers: tuple[str, ...]) -> Json:
+    async def write_finalizers(self, claim: ApiObject, finalizers: tuple[str, ...]) -> ApiObject:
         """Write a claim's finalizers. By PUT: upstream's role may not patch claims."""
         self._may_act()
         metadata = {**objects.metadata(claim), "finalizers": list(finalizers)}

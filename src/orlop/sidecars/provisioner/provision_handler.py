@@ -29,12 +29,12 @@ from orlop.records.volume_order import VolumeOrder
 from orlop.sidecars.provisioner.claim_rules import (
     BeginOrder,
     CallDriver,
-    ClaimFacts,
-    ClaimStep,
     DeleteAgain,
     ForgetOrder,
-    Nothing,
+    NoClaimStep,
     OpenOrder,
+    ProvisioningFacts,
+    ProvisioningStep,
     ReportUnusable,
     SaveVolume,
     WaitUntil,
@@ -45,7 +45,12 @@ from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
 from orlop.sidecars.provisioner.parameter_rules import SecretUse
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
-from orlop.sidecars.provisioner.provisioner_settings import HAS_TOPOLOGY, Json, ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.provisioner_settings import (
+    HAS_TOPOLOGY,
+    ApiObject,
+    ProvisionerCaches,
+    ProvisionerSettings,
+)
 from orlop.sidecars.provisioner.volume_calls import SecretUnavailable, VolumeCalls, may_still_run
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_object_rules import persistent_volume
@@ -135,22 +140,22 @@ class ProvisionHandler:
     async def reconcile(self, uid: str) -> Outcome:
         for _ in range(MOST_STEPS):
             step = next_claim_step(await self._facts(uid))
-            if isinstance(step, Nothing):
+            if isinstance(step, NoClaimStep):
                 return Done()
             outcome = await self._take(step, uid)
             if outcome is not None:
                 return outcome
         return Failed(NotProvisioned(f"the claim {uid} changed in each of {MOST_STEPS} steps"))
 
-    async def _facts(self, uid: str) -> ClaimFacts:
+    async def _facts(self, uid: str) -> ProvisioningFacts:
         claim = await self._current_claim(uid)
         opened = self._open.get(uid)
         name = opened.order.volume_name if opened is not None else self._volume_name(uid)
-        return ClaimFacts(
+        return ProvisioningFacts(
             claim, opened, self._is_saved(uid, name, opened), self._settings.driver, self._clock.elapsed()
         )
 
-    async def _current_claim(self, uid: str) -> Json | None:
+    async def _current_claim(self, uid: str) -> ApiObject | None:
         if (version := self._written.pop(uid, None)) is not None:
             # Decided on the claim as it was before our own write, the node we gave up would be asked again.
             await self._caches.claims.reached(version)
@@ -173,7 +178,7 @@ class ProvisionHandler:
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
-    async def _take(self, step: ClaimStep, uid: str) -> Outcome | None:  # noqa: PLR0911 - one for each step
+    async def _take(self, step: ProvisioningStep, uid: str) -> Outcome | None:  # noqa: PLR0911 - one for each step
         """Take a step. Return None to decide the next one at once."""
         match step:
             case BeginOrder(claim):
@@ -195,10 +200,10 @@ class ProvisionHandler:
                 return self._report(uid, reason, slowly=True)
             case WaitUntil(instant):
                 return RetryAfter(max(0.0, instant - self._clock.elapsed()))
-            case Nothing():
+            case NoClaimStep():
                 return Done()
 
-    async def _begin(self, claim: Json, uid: str) -> Outcome | None:
+    async def _begin(self, claim: ApiObject, uid: str) -> Outcome | None:
         self._metrics.begin(uid, self._clock.elapsed())
         match await self._orders.decide(claim, self._capabilities):
             case PlaceOrder(order):
@@ -294,7 +299,7 @@ class ProvisionHandler:
         body = persistent_volume(order, volume, self._settings.driver, self._settings.identity)
         self._may_act()
         try:
-            saved: Json = await self._kube.create(PERSISTENT_VOLUME, body)
+            saved: ApiObject = await self._kube.create(PERSISTENT_VOLUME, body)
         except AlreadyExists:
             # By us, before an answer was lost, or by somebody else under the name that is ours.
             return await self._compare_with_existing(order, volume, uid)
@@ -322,7 +327,7 @@ class ProvisionHandler:
             self._open[uid] = replace(self._open[uid], fault=fault)
         return None
 
-    def _succeed(self, order: VolumeOrder, saved: Json, uid: str) -> None:
+    def _succeed(self, order: VolumeOrder, saved: ApiObject, uid: str) -> None:
         self._saved[uid] = objects.resource_version(saved)
         self._open[uid] = replace(self._open[uid], is_saved=True)
         self._metrics.provisioned(uid, order.storage.name, self._clock.elapsed())
@@ -358,7 +363,7 @@ class ProvisionHandler:
         self._journal.forget(opened.order.volume_name)
         self._metrics.end(uid)
 
-    async def _return_to_scheduler(self, claim: Json, uid: str) -> Outcome:
+    async def _return_to_scheduler(self, claim: ApiObject, uid: str) -> Outcome:
         """Remove the selected node from the claim: the scheduler then chooses again."""
         if state.SELECTED_NODE not in objects.annotations(claim):
             return Done()
@@ -384,15 +389,15 @@ class ProvisionHandler:
         return RetryAfter(self._settings.slow_retry)
 
 
-def _is_same_volume(volume: Json, driver: str, handle: str) -> bool:
+def _is_same_volume(volume: ApiObject, driver: str, handle: str) -> bool:
     source = csi_source(volume)
     return source.get("driver") == driver and source.get("volumeHandle") == handle
 
 
-def _reference(claim: Json) -> Json:
+def _reference(claim: ApiObject) -> ApiObject:
     return {"kind": PERSISTENT_VOLUME_CLAIM.kind, "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version, **claim}
 
 
-def _reference_of_order(order: VolumeOrder) -> Json:
+def _reference_of_order(order: VolumeOrder) -> ApiObject:
     claim = order.claim
     return _reference({"metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid}})

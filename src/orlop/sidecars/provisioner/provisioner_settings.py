@@ -20,7 +20,7 @@ SLOW_RETRY_SECONDS: Final = 300.0
 JITTER: Final = 0.1
 SHORTEST_RETRY_SECONDS: Final = 0.001
 
-Json: TypeAlias = Mapping[str, Any]
+ApiObject: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from orlop.binding.class_rules import DELETE
 from orlop.kube import objects, patches
 from orlop.kube.patches import JsonPatch
 from orlop.records.volume_order import SecretReference
-from orlop.sidecars.provisioner.provisioner_settings import Json
+from orlop.sidecars.provisioner.provisioner_settings import ApiObject
 from orlop.sidecars.provisioner.volume_object_rules import (
     DELETION_SECRET_NAME,
     DELETION_SECRET_NAMESPACE,
@@ -30,8 +30,8 @@ KEPT: Final = frozenset({"Retain", "Recycle"})
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeFacts:
-    volume: Json
+class DeletionFacts:
+    volume: ApiObject
     driver: str
     attached_to: str = ""
     """The node of a VolumeAttachment that names the volume; "" for none."""
@@ -77,10 +77,10 @@ class WaitForCalls:
     instant: float
 
 
-VolumeStep = NoVolumeStep | PatchFinalizers | DeleteVolume | DeleteObject | RefuseDeletion | WaitForCalls
+DeletionStep = NoVolumeStep | PatchFinalizers | DeleteVolume | DeleteObject | RefuseDeletion | WaitForCalls
 
 
-def is_managed(volume: Json, driver: str) -> bool:
+def is_managed(volume: ApiObject, driver: str) -> bool:
     """Return whether this provisioner deletes the volume: one that it provisioned, or a static one of the driver."""
     provisioned_by = objects.annotations(volume).get(state.PROVISIONED_BY)
     if provisioned_by is not None:
@@ -88,12 +88,12 @@ def is_managed(volume: Json, driver: str) -> bool:
     return csi_source(volume).get("driver") == driver
 
 
-def csi_source(volume: Json) -> Json:
+def csi_source(volume: ApiObject) -> ApiObject:
     source = (volume.get("spec") or {}).get("csi")
     return source if isinstance(source, dict) else {}
 
 
-def next_volume_step(facts: VolumeFacts) -> VolumeStep:  # noqa: PLR0911 - one return for each state
+def next_volume_step(facts: DeletionFacts) -> DeletionStep:  # noqa: PLR0911 - one return for each state
     volume = facts.volume
     if not is_managed(volume, facts.driver):
         return NoVolumeStep("another driver's volume")
@@ -112,20 +112,20 @@ def next_volume_step(facts: VolumeFacts) -> VolumeStep:  # noqa: PLR0911 - one r
     return _delete(facts)
 
 
-def _finalizer_patch(volume: Json, policy: object, phase: str) -> JsonPatch | None:
+def _finalizer_patch(volume: ApiObject, policy: object, phase: str) -> JsonPatch | None:
     if policy == DELETE and phase == BOUND and not objects.is_being_deleted(volume):
         return patches.add_finalizer(volume, FINALIZER)
     return patches.remove_finalizer(volume, FINALIZER) if policy in KEPT else None
 
 
-def _remove_object(volume: Json) -> VolumeStep:
+def _remove_object(volume: ApiObject) -> DeletionStep:
     if not objects.is_being_deleted(volume):
         return DeleteObject()
     patch = patches.remove_finalizer(volume, FINALIZER)
     return NoVolumeStep("deleted") if patch is None else PatchFinalizers(patch)
 
 
-def _delete(facts: VolumeFacts) -> VolumeStep:
+def _delete(facts: DeletionFacts) -> DeletionStep:
     name, source = objects.name(facts.volume), csi_source(facts.volume)
     handle = source.get("volumeHandle")
     if not isinstance(handle, str) or not handle or source.get("driver") != facts.driver:
@@ -137,13 +137,13 @@ def _delete(facts: VolumeFacts) -> VolumeStep:
     return DeleteVolume(handle, _secret(facts.volume))
 
 
-def _secret(volume: Json) -> SecretReference | None:
+def _secret(volume: ApiObject) -> SecretReference | None:
     annotations = objects.annotations(volume)
     name, namespace = annotations.get(DELETION_SECRET_NAME), annotations.get(DELETION_SECRET_NAMESPACE)
     return SecretReference(namespace, name) if name and namespace else None
 
 
-def needs_provisioner(driver: str, classes: Iterable[Json], volumes: Iterable[Json]) -> bool:
+def needs_provisioner(driver: str, classes: Iterable[ApiObject], volumes: Iterable[ApiObject]) -> bool:
     """Return whether the driver has something to provision or to delete: a class, or a volume with policy Delete."""
     return any(class_rules.provisioner(storage_class) == driver for storage_class in classes) or any(
         is_managed(volume, driver) and (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") == DELETE

@@ -22,16 +22,16 @@ from orlop.kube.objects import ObjectName
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
 from orlop.records.volume_order import SecretReference
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
-from orlop.sidecars.provisioner.provisioner_settings import Json, ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.provisioner_settings import ApiObject, ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.volume_calls import VolumeCalls
 from orlop.sidecars.provisioner.volume_deletion_rules import (
     DeleteObject,
     DeleteVolume,
+    DeletionFacts,
+    DeletionStep,
     NoVolumeStep,
     PatchFinalizers,
     RefuseDeletion,
-    VolumeFacts,
-    VolumeStep,
     WaitForCalls,
     next_volume_step,
 )
@@ -48,7 +48,7 @@ class NotDeleted(Exception):
 class _Next:
     """Decide again, on the object as the last write left it; None if that ended it."""
 
-    volume: Json | None
+    volume: ApiObject | None
 
 
 class VolumeHandler:
@@ -80,7 +80,7 @@ class VolumeHandler:
         self._gone: set[str] = set()
         """Uids of objects that our own write has ended, until the cache shows that too."""
 
-    def is_work(self, volume: Json) -> bool:
+    def is_work(self, volume: ApiObject) -> bool:
         """Return whether there is a step to take for the cached object."""
         if objects.uid(volume) in self._gone:
             return False
@@ -92,7 +92,7 @@ class VolumeHandler:
         self._gone.discard(uid)
 
     async def reconcile(self, name: str) -> Outcome:
-        volume: Json | None = self._caches.volumes.get(ObjectName(None, name))
+        volume: ApiObject | None = self._caches.volumes.get(ObjectName(None, name))
         for _ in range(MOST_STEPS):
             if volume is None or objects.uid(volume) in self._gone:
                 return Done()
@@ -107,8 +107,8 @@ class VolumeHandler:
             volume = outcome.volume
         return Failed(NotDeleted(f"the PersistentVolume {name} changed in each of {MOST_STEPS} steps"))
 
-    def _facts(self, volume: Json) -> VolumeFacts:
-        return VolumeFacts(
+    def _facts(self, volume: ApiObject) -> DeletionFacts:
+        return DeletionFacts(
             volume,
             self._settings.driver,
             self._attached_to(objects.name(volume)),
@@ -123,7 +123,7 @@ class VolumeHandler:
         attachments = self._caches.attachments.cache.by_index(BY_VOLUME, name)
         return next((str((one.get("spec") or {}).get("nodeName") or "unknown") for one in attachments), "")
 
-    async def _take(self, step: VolumeStep, volume: Json) -> _Next | Outcome:
+    async def _take(self, step: DeletionStep, volume: ApiObject) -> _Next | Outcome:
         match step:
             case NoVolumeStep():
                 return Done()
@@ -149,7 +149,7 @@ class VolumeHandler:
                     written = {}
                 return self._after_write(volume, written)
 
-    def _after_write(self, volume: Json, written: Json) -> _Next:
+    def _after_write(self, volume: ApiObject, written: ApiObject) -> _Next:
         """Return the object that a write left. A deletion may answer with a Status instead of an object."""
         is_object = objects.uid(written) == objects.uid(volume)
         if is_object and (objects.finalizers(written) or not objects.is_being_deleted(written)):
@@ -158,7 +158,7 @@ class VolumeHandler:
         self._gone.add(objects.uid(volume))
         return _Next(None)
 
-    async def _delete_volume(self, volume: Json, handle: str, secret: SecretReference | None) -> _Next | Outcome:
+    async def _delete_volume(self, volume: ApiObject, handle: str, secret: SecretReference | None) -> _Next | Outcome:
         began = self._clock.elapsed()
         try:
             await self._calls.delete(handle, secret, began + self._settings.timeout)
@@ -168,13 +168,13 @@ class VolumeHandler:
         self._metrics.deleted(state.class_name(volume), self._clock.elapsed() - began)
         return _Next(volume)
 
-    def _report(self, volume: Json, sentence: str) -> Outcome:
+    def _report(self, volume: ApiObject, sentence: str) -> Outcome:
         self._metrics.deletion_failed(state.class_name(volume))
         reference = {"kind": PERSISTENT_VOLUME.kind, "apiVersion": PERSISTENT_VOLUME.api_version, **volume}
         self._events.warning(reference, "VolumeFailedDelete", sentence)
         return Failed(NotDeleted(sentence))
 
-    async def _read(self, name: str) -> Json | None:
+    async def _read(self, name: str) -> ApiObject | None:
         try:
             return await self._kube.get(PERSISTENT_VOLUME, ObjectName(None, name))
         except NotFound:

@@ -17,7 +17,7 @@ from orlop.records.volume_order import ClaimIdentity, ClassTerms, TopologyReques
 from orlop.sidecars.provisioner import parameter_rules
 from orlop.sidecars.provisioner.clone_rules import Clone, Populated, SourceDecision, SourceRefused
 from orlop.sidecars.provisioner.create_request_rules import ACCESS_MODES, LARGEST_SIZE
-from orlop.sidecars.provisioner.provisioner_settings import CREATES, MODIFIES, Json, ProvisionerSettings
+from orlop.sidecars.provisioner.provisioner_settings import CREATES, MODIFIES, ApiObject, ProvisionerSettings
 
 READ_ONLY_MANY: Final = "ReadOnlyMany"
 
@@ -26,8 +26,8 @@ READ_ONLY_MANY: Final = "ReadOnlyMany"
 class OrderFacts:
     """What an order is made of, besides the claim. None for objects that do not exist."""
 
-    storage_class: Json | None
-    attributes_class: Json | None
+    storage_class: ApiObject | None
+    attributes_class: ApiObject | None
     """The VolumeAttributesClass that the claim names."""
     source: SourceDecision
     topology: TopologyDecision
@@ -63,7 +63,7 @@ class LeaveClaim:
 OrderDecision = PlaceOrder | RefuseClaim | ReturnToScheduler | LeaveClaim
 
 
-def why_not_wanted(claim: Json, driver: str) -> str | None:
+def why_not_wanted(claim: ApiObject, driver: str) -> str | None:
     """Return why this provisioner has nothing to do for the claim; None if it has. Does not consider the class."""
     if state.volume_name(claim):
         return "the claim names a volume"
@@ -82,7 +82,7 @@ def volume_name(claim_uid: str, prefix: str, length: int) -> str:
 
 
 def decide_order(  # noqa: PLR0911 - one return for each check
-    claim: Json, facts: OrderFacts, settings: ProvisionerSettings
+    claim: ApiObject, facts: OrderFacts, settings: ProvisionerSettings
 ) -> OrderDecision:
     """Decide on a claim that `why_not_wanted` has no objection to."""
     if (refusal := _refusal_by_class(claim, facts.storage_class, settings.driver)) is not None:
@@ -106,7 +106,9 @@ def decide_order(  # noqa: PLR0911 - one return for each check
         return RefuseClaim(str(error))
 
 
-def _refusal_by_class(claim: Json, storage_class: Json | None, driver: str) -> LeaveClaim | RefuseClaim | None:
+def _refusal_by_class(
+    claim: ApiObject, storage_class: ApiObject | None, driver: str
+) -> LeaveClaim | RefuseClaim | None:
     if storage_class is None:
         return None
     provisioner, name = class_rules.provisioner(storage_class), objects.name(storage_class)
@@ -120,7 +122,7 @@ def _refusal_by_class(claim: Json, storage_class: Json | None, driver: str) -> L
     return None
 
 
-def _order(claim: Json, storage_class: Json, facts: OrderFacts, settings: ProvisionerSettings) -> VolumeOrder:
+def _order(claim: ApiObject, storage_class: ApiObject, facts: OrderFacts, settings: ProvisionerSettings) -> VolumeOrder:
     uid = objects.uid(claim)
     name = volume_name(uid, settings.volume_name_prefix, settings.volume_name_uuid_length)
     parameters = class_rules.parameters(storage_class)
@@ -152,7 +154,7 @@ def _order(claim: Json, storage_class: Json, facts: OrderFacts, settings: Provis
     )
 
 
-def _size(claim: Json) -> int:
+def _size(claim: ApiObject) -> int:
     quantity = state.requested_size(claim)
     if quantity is None:
         raise parameter_rules.InvalidParameters("the claim's resources.requests.storage is missing or not a quantity")
@@ -164,7 +166,7 @@ def _size(claim: Json) -> int:
     return size
 
 
-def _access_modes(claim: Json) -> tuple[str, ...]:
+def _access_modes(claim: ApiObject) -> tuple[str, ...]:
     listed = (claim.get("spec") or {}).get("accessModes")
     modes = tuple(str(mode) for mode in listed) if isinstance(listed, list | tuple) else ()
     unknown = [mode for mode in modes if mode not in ACCESS_MODES]
@@ -175,7 +177,7 @@ def _access_modes(claim: Json) -> tuple[str, ...]:
     return modes
 
 
-def _mutable_parameters(claim: Json, facts: OrderFacts) -> tuple[tuple[str, str], ...]:
+def _mutable_parameters(claim: ApiObject, facts: OrderFacts) -> tuple[tuple[str, str], ...]:
     name = state.attributes_class_name(claim)
     if not name:
         return ()

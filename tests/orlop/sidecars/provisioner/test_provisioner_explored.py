@@ -14,7 +14,13 @@ import pytest
 
 from orlop.records.provision_journal import JournalEntry
 from orlop.sidecars.provisioner import provision_handler
-from orlop.sidecars.provisioner.claim_rules import ClaimFacts, ClaimStep, DeleteAgain, ForgetOrder, next_claim_step
+from orlop.sidecars.provisioner.claim_rules import (
+    DeleteAgain,
+    ForgetOrder,
+    ProvisioningFacts,
+    ProvisioningStep,
+    next_claim_step,
+)
 from orlop.sidecars.provisioner.order_journal import OrderJournal
 from orlop.sidecars.provisioner.provision_handler import ProvisionHandler
 from orlop.testing.explorer import Bounds, Broken, explore, explore_randomly
@@ -46,7 +52,7 @@ def test_the_same_holds_in_random_histories_with_more_departures(scenario: Scena
 # ---- these checks have teeth: provisioners with one mistake each -----------------------------------------------------
 
 
-def forgets_an_order_whose_call_may_still_run(facts: ClaimFacts) -> ClaimStep:
+def forgets_an_order_whose_call_may_still_run(facts: ProvisioningFacts) -> ProvisioningStep:
     step = next_claim_step(facts)
     opened = facts.open_order
     if opened is not None and opened.unsettled_until > facts.now and facts.claim is None:
@@ -54,13 +60,13 @@ def forgets_an_order_whose_call_may_still_run(facts: ClaimFacts) -> ClaimStep:
     return step
 
 
-def undoes_before_calls_have_ended(facts: ClaimFacts) -> ClaimStep:
+def undoes_before_calls_have_ended(facts: ProvisioningFacts) -> ProvisioningStep:
     if facts.open_order is None or facts.claim is not None:
         return next_claim_step(facts)
     return next_claim_step(replace(facts, open_order=replace(facts.open_order, unsettled_until=0.0)))
 
 
-def leaves_the_volume_of_a_claim_that_is_gone(facts: ClaimFacts) -> ClaimStep:
+def leaves_the_volume_of_a_claim_that_is_gone(facts: ProvisioningFacts) -> ProvisioningStep:
     step = next_claim_step(facts)
     if isinstance(step, DeleteAgain) and facts.claim is None:
         return ForgetOrder(step.order, "the claim is gone")
