@@ -150,7 +150,8 @@ class ProvisionHandler:
     async def _facts(self, uid: str) -> ProvisioningFacts:
         claim = await self._current_claim(uid)
         opened = self._open.get(uid)
-        name = opened.order.volume_name if opened is not None else self._volume_name(uid)
+        prefix, length = self._settings.volume_name_prefix, self._settings.volume_name_uuid_length
+        name = opened.order.volume_name if opened is not None else volume_name(uid, prefix, length)
         return ProvisioningFacts(
             claim, opened, self._is_saved(uid, name, opened), self._settings.driver, self._clock.elapsed()
         )
@@ -160,9 +161,6 @@ class ProvisionHandler:
             # Decided on the claim as it was before our own write, the node we gave up would be asked again.
             await self._caches.claims.reached(version)
         return next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
-
-    def _volume_name(self, uid: str) -> str:
-        return volume_name(uid, self._settings.volume_name_prefix, self._settings.volume_name_uuid_length)
 
     def _is_saved(self, uid: str, name: str, opened: OpenOrder | None) -> bool:
         volumes = self._caches.volumes
