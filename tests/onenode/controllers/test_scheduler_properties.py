@@ -82,7 +82,7 @@ def test_no_node_is_over_its_resources_or_its_attach_limit(cluster: dict[str, li
         cpus = [body["spec"]["containers"][0]["resources"]["requests"].get("cpu", "0") for body in here]
         assert sum(0.5 if cpu == "500m" else float(cpu) for cpu in cpus) <= float(allocatable["cpu"])
         assert len(here) <= int(allocatable["pods"])
-        # As in Kubernetes, a claim counts under its class's provisioner until it is bound, whichever volume it gets.
+        # As in Kubernetes, a claim counts under its class's provisioner until it is bound, whatever volume it gets.
         limit = limit_of(cluster, name) if cluster["classes"][0]["provisioner"] == "d.example" else None
         attached = [one for one in cluster["attachments"] if one["spec"]["nodeName"] == name]
         claims = {source["persistentVolumeClaim"]["claimName"] for body in here for source in body["spec"]["volumes"]}
