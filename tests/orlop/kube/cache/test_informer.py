@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -74,12 +74,16 @@ async def test_a_listener_finds_in_the_cache_what_it_is_told_of():
     server = ModelServer()
     server.put(PV, "a")
     informer = make(server)
-    seen: list[bool] = []
-    informer.add_listener(lambda name: seen.append(name in informer.cache))
+    seen: list[dict[str, str]] = []
+    informer.add_listener(lambda _name: seen.append(held(informer)))
     async with running(informer):
+        states = [there(server)]
+        server.put(PV, "a", spec={"changed": True})
+        states.append(there(server))
+        await pass_time(0.1)
         server.remove(PV, "a")
         await pass_time(0.1)
-    assert seen == [True, False]
+    assert seen == [*states, {}]
 
 
 async def test_a_listener_that_comes_late_is_told_of_all_there_is():
@@ -390,6 +394,21 @@ async def test_a_counter_that_was_set_back_keeps_nobody_waiting():
         assert VirtualClock().elapsed() < 3
 
 
+async def test_a_counter_that_was_set_back_is_followed_from_where_it_is():
+    server = ModelServer()
+    server.put(PV, "a")
+    informer = make(server)
+    async with running(informer):
+        server.version = server.oldest = 3
+        server.objects.clear()
+        server.history.clear()
+        await informer.reached("99999999")
+        assert informer.version == "3"
+        server.put(PV, "b")
+        await pass_time(0.1)
+        assert held(informer) == there(server) == {"b": "4"}
+
+
 async def test_a_list_begun_before_the_write_is_not_taken_for_one_that_saw_it():
     server = ModelServer()
     server.delay = 5
@@ -486,6 +505,19 @@ async def test_a_deletion_is_waited_for_by_uid():
         assert informer.get(A) is None or informer.get(A)["metadata"]["uid"] != uid  # type: ignore[index]
 
 
+async def test_a_deletion_is_not_waited_for_where_another_object_has_the_name_already():
+    server = ModelServer()
+    uid = server.put(PV, "a")["metadata"]["uid"]
+    informer = make(server)
+    async with running(informer):
+        server.remove(PV, "a")
+        server.put(PV, "a")
+        await pass_time(0.1)
+        before = VirtualClock().elapsed()
+        await informer.gone(A, uid)
+        assert VirtualClock().elapsed() == before
+
+
 async def test_waiting_can_be_given_up():
     server = ModelServer()
     informer = make(server)
@@ -521,6 +553,18 @@ async def test_all_who_watch_the_same_share_one_watch_and_the_last_one_ends_it()
         async with informers.using(Watched(PV)) as again:
             await again.wait_synced()
         assert server.lists() == 2
+
+
+async def test_who_leaves_first_leaves_the_watch_to_the_others():
+    server = ModelServer()
+    async with sharing(server) as informers, AsyncExitStack() as first:
+        await first.enter_async_context(informers.using(Watched(PV)))
+        async with informers.using(Watched(PV)) as informer:
+            await informer.wait_synced()
+            await first.aclose()
+            server.put(PV, "a")
+            await pass_time(0.1)
+            assert held(informer) == there(server)
 
 
 async def test_whoever_leaves_last_leaves_no_watch_behind():

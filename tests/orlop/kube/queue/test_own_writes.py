@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,14 @@ def test_a_cache_from_before_our_write_is_stale_and_one_from_after_it_is_not():
     assert own.is_stale(NAME, obj(9))
     assert not own.is_stale(NAME, obj(10, "ours"))
     assert not own.is_stale(NAME, obj(11, "theirs"))
+
+
+def test_what_changes_after_work_that_failed_is_news():
+    own = own_writes()
+    own.remember(NAME, obj(1))
+    with suppress(ZeroDivisionError), own.working(NAME):
+        raise ZeroDivisionError
+    assert observe(own, obj(2, "theirs")).is_news
 
 
 def test_an_older_state_does_not_replace_a_newer_one():
