@@ -106,6 +106,8 @@ def _fault_of_source_volume(claim: Json, source: Json, volume: Json, driver: str
         return f"its volume is not of the driver {driver}"
     if reference.get("uid") != objects.uid(source):
         return f"its PersistentVolume {objects.name(volume)} is bound to another claim"
+    if state.phase(volume) != BOUND:
+        return f"its PersistentVolume {objects.name(volume)} is {state.phase(volume) or 'Pending'}, not Bound"
     requested, present = state.requested_size(claim), state.requested_size(source)
     # The request of the source counts, as for external-provisioner: drivers round sizes up, users do not.
     if requested is not None and present is not None and requested < present:

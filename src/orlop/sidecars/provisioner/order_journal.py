@@ -26,7 +26,7 @@ from typing import Final
 
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
-from orlop.kube.api_errors import AlreadyExists, Conflict, Forbidden, NotFound
+from orlop.kube.api_errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from orlop.kube.client import DeleteOptions, KubeClient, Selection
 from orlop.kube.kinds import LEASE
 from orlop.kube.lease_rules import holder_of
@@ -46,6 +46,7 @@ DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
 BATCH_SECONDS: Final = 0.02
 """Between two writes: under load one write then holds many orders. The first after a pause is written at once."""
 FORGET_SECONDS: Final = 0.5
+OPEN_RETRY_SECONDS: Final = 1.0
 MOST_ATTEMPTS: Final = 5
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 
@@ -63,6 +64,8 @@ class _Page:
     """By volume name."""
     is_changed: bool = False
     is_readable: bool = True
+    is_proven: bool = True
+    """The first page was written after this one was created; see the module's docstring."""
 
     def with_added(self, added: dict[str, JournalEntry]) -> str:
         """Return the annotation that holds the page's entries and these; of two for one volume the added one."""
@@ -70,13 +73,12 @@ class _Page:
         return encode_page(tuple(entries.values())) if entries else ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Change:
-    """One write: the entries that a page gains, and its annotation after that."""
+    """One write, and the entries that its page gains."""
 
     page: _Page
     added: dict[str, JournalEntry]
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +111,18 @@ class OrderJournal:
 
     async def open(self) -> list[JournalEntry]:
         """Take the journal over and return its entries."""
-        try:
-            await self._take_over()
-        except Forbidden as error:
-            self._is_volatile = True
-            self._log.warning(
-                "journal of orders cannot be kept: a volume may be leaked if this process is killed; allow it to get, "
-                "list, create, update and delete Leases",
-                namespace=self._namespace,
-                error=error,
-            )
+        while not self._is_volatile:
+            try:
+                await self._take_over()
+                break
+            except Forbidden as error:
+                self._is_volatile = True
+                advice = "allow get, list, create, update and delete of Leases"
+                message = "journal of orders cannot be kept; a volume may be leaked if this process is killed"
+                self._log.warning(message, namespace=self._namespace, advice=advice, error=error)
+            except ApiError as error:
+                self._log.warning("journal of orders cannot be opened; retried", error=error)
+                await self._clock.sleep(OPEN_RETRY_SECONDS)
         return [entry for page in self._pages for entry in page.entries.values()]
 
     def entry(self, volume_name: str) -> JournalEntry | None:
@@ -130,7 +134,7 @@ class OrderJournal:
         # The first page before the list: from here on a former owner cannot add a page that this list misses.
         first = await self._owned(0, None)
         leases = await self._kube.list(LEASE, Selection(self._namespace, labels=f"{DRIVER_LABEL}={self._driver}"))
-        numbers = {number: lease for lease in leases.items if (number := self._number_of(lease)) is not None and number}
+        numbers = {number: lease for lease in leases.items if (number := self._number_of(lease))}
         self._pages = [first]
         for number in sorted(numbers):
             self._pages.append(await self._owned(number, numbers[number]))
@@ -167,8 +171,20 @@ class OrderJournal:
             )
             return
         for entry in entries:
-            page.entries[entry.order.volume_name] = entry
-            self._page_of[entry.order.volume_name] = page
+            self._adopt(page, entry)
+
+    def _adopt(self, page: _Page, entry: JournalEntry) -> None:
+        name = entry.order.volume_name
+        former = self._page_of.get(name)
+        # A page whose creation failed for its writer may hold an entry that was then recorded in another page.
+        if former is not None:
+            _, newer = sorted((former.entries[name], entry), key=lambda each: (each.deadline, each.is_being_deleted))
+            outdated = former if newer is entry else page
+            former.entries.pop(name)
+            outdated.is_changed = True
+            page, entry = (page if newer is entry else former), newer
+        page.entries[name] = entry
+        self._page_of[name] = page
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -253,13 +269,13 @@ class OrderJournal:
         for page in self._pages:
             own = added[page.number]
             if page.is_readable and fresh:
-                content = page.with_added({**own, **fresh})
-                if len(content) <= LARGEST_PAGE:
-                    changes.append(_Change(page, {**own, **fresh}, content))
+                everything = {**own, **fresh}
+                if len(page.with_added(everything)) <= LARGEST_PAGE:
+                    changes.append(_Change(page, everything))
                     fresh = {}
                     continue
             if own or page.is_changed:
-                changes.append(_Change(page, own, page.with_added(own)))
+                changes.append(_Change(page, own))
         return [*changes, *self._further_pages(fresh, batch)]
 
     def _further_pages(self, fresh: dict[str, JournalEntry], batch: dict[str, _Recording]) -> list[_Change]:
@@ -274,34 +290,36 @@ class OrderJournal:
                 continue
             number = max(page.number for page in self._pages)
             entries = [{entry.order.volume_name: entry for entry in chunk} for chunk in chunks]
-            pages = [_Page(number + 1 + index) for index in range(len(chunks))]
-            return [_Change(page, chunk, page.with_added(chunk)) for page, chunk in zip(pages, entries, strict=True)]
+            return [_Change(_Page(number + 1 + index, is_proven=False), chunk) for index, chunk in enumerate(entries)]
         return []
 
     async def _write_page(self, change: _Change) -> None:
         page = change.page
-        if page.number and not change.content:
+        # Encoded here and not with the batch: an entry may have been forgotten while the pages before were written.
+        content = page.with_added(change.added)
+        if page.number and not content:
             await self._delete_page(page)
             return
-        is_new = page.lease is None
-        # Before the write: what is forgotten while it is under way has to be written again.
+        # Before the write: it may be created though we get no response. And what is forgotten while the write is under
+        # way has to be written again.
+        if page not in self._pages:
+            self._pages.append(page)
         page.is_changed = False
         try:
-            page.lease = await self._put(page, change.content)
-            if is_new and page.number:
-                # The proof that the journal is still ours; see the module's docstring.
+            page.lease = await self._put(page, content)
+            if not page.is_proven:
                 first = self._pages[0]
-                first.lease = await self._put(first, first.with_added({}))
+                first.lease = await self._put(first, first.with_added({}) if first.is_readable else None)
+                page.is_proven = True
         except BaseException:
             page.is_changed = True
             raise
-        if is_new and page.number:
-            self._pages.append(page)
         for name, entry in change.added.items():
             page.entries[name] = entry
             self._page_of[name] = page
 
-    async def _put(self, page: _Page, content: str) -> Object:
+    async def _put(self, page: _Page, content: str | None) -> Object:
+        """Write a page with us as its holder; `content` None keeps the entries that it has."""
         for _ in range(MOST_ATTEMPTS):
             self._may_act()
             try:
@@ -314,18 +332,23 @@ class OrderJournal:
                 # Our own write may have landed though its response was lost: then the page still names us.
                 page.lease = await self._kube.get(LEASE, self._name(page.number))
                 if holder_of(page.lease) != self._identity:
-                    raise JournalLost(
-                        f"the journal {self._name(page.number)} belongs to {holder_of(page.lease)} now: another "
-                        f"provisioner of {self._driver} runs. With several replicas, use --leader-election"
-                    ) from None
+                    raise self._lost(page, page.lease) from None
         raise JournalLost(f"the journal {self._name(page.number)} is changed by somebody else all the time")
+
+    def _lost(self, page: _Page, lease: Object) -> JournalLost:
+        return JournalLost(
+            f"the journal {self._name(page.number)} belongs to {holder_of(lease)} now: another provisioner of "
+            f"{self._driver} runs. With several replicas, use --leader-election"
+        )
 
     async def _delete_page(self, page: _Page) -> None:
         """Delete a further page that has become empty."""
         self._may_act()
-        lease = page.lease or {}
-        options = DeleteOptions(uid=objects.uid(lease), version=objects.resource_version(lease))
         try:
+            lease = page.lease or await self._kube.get(LEASE, self._name(page.number))
+            options = DeleteOptions(uid=objects.uid(lease), version=objects.resource_version(lease))
+            if holder_of(lease) != self._identity:
+                raise self._lost(page, lease)
             await self._kube.delete(LEASE, self._name(page.number), options)
         except NotFound:
             pass
@@ -343,11 +366,9 @@ class OrderJournal:
         return ObjectName(self._namespace, f"orlop-provisioner-journal-{readable}-{digest}{suffix}")
 
     def _number_of(self, lease: Object) -> int | None:
-        first = self._name(0).name
-        name = objects.name(lease)
-        if name == first:
-            return 0
-        suffix = name.removeprefix(f"{first}-")
+        """Return the number of a further page."""
+        name, first = objects.name(lease), f"{self._name(0).name}-"
+        suffix = name.removeprefix(first)
         return int(suffix) if suffix != name and suffix.isascii() and suffix.isdigit() else None
 
     def _new_lease(self, number: int, content: str | None) -> Object:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from orlop.binding import claim_state_rules as state
-from orlop.binding.class_rules import DELETE
+from orlop.binding.class_rules import DELETE, parameters
 from orlop.kube import objects, patches
 from orlop.kube.patches import JsonPatch
 from orlop.records.volume_order import SecretReference
+from orlop.sidecars.provisioner.parameter_rules import InvalidParameters, SecretUse, secret_reference
 from orlop.sidecars.provisioner.provisioner_settings import Json
 from orlop.sidecars.provisioner.volume_object_rules import (
     DELETION_SECRET_NAME,
@@ -31,6 +32,8 @@ KEPT: Final = frozenset({"Retain", "Recycle"})
 class VolumeFacts:
     volume: Json
     driver: str
+    storage_class: Json | None = None
+    """The class that the volume names; None if it does not exist."""
     attached_to: str = ""
     """The node of a VolumeAttachment that names the volume; "" for none."""
     is_deleted: bool = False
@@ -132,10 +135,20 @@ def _delete(facts: VolumeFacts) -> VolumeStep:
         return RefuseDeletion(f"persistentvolume {name} is still attached to node {facts.attached_to}")
     if facts.now < facts.unsettled_until:
         return WaitForCalls(facts.unsettled_until)
-    return DeleteVolume(handle, _secret(facts.volume))
+    try:
+        return DeleteVolume(handle, _secret(facts.volume, facts.storage_class))
+    except InvalidParameters as error:
+        return RefuseDeletion(str(error))
 
 
-def _secret(volume: Json) -> SecretReference | None:
+def _secret(volume: Json, storage_class: Json | None) -> SecretReference | None:
     annotations = objects.annotations(volume)
-    name, namespace = annotations.get(DELETION_SECRET_NAME), annotations.get(DELETION_SECRET_NAMESPACE)
-    return SecretReference(namespace, name) if name and namespace else None
+    if DELETION_SECRET_NAME in annotations and DELETION_SECRET_NAMESPACE in annotations:
+        name, namespace = annotations[DELETION_SECRET_NAME], annotations[DELETION_SECRET_NAMESPACE]
+        return SecretReference(namespace, name) if name and namespace else None
+    if storage_class is None:
+        return None
+    # Static volumes, and those of older provisioners, have no annotations: the class names their secret, if it exists.
+    reference = state.claim_reference(volume) or {}
+    claim = {"metadata": {"namespace": reference.get("namespace"), "name": reference.get("name")}}
+    return secret_reference(SecretUse.PROVISION, parameters(storage_class), objects.name(volume), claim)
