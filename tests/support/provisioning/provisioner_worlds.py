@@ -6,6 +6,7 @@ No binder runs here: tests mark claims for the driver and set the phases of volu
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from orlop.kube.cache.informers import Informers
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import (
     CSI_NODE,
     EVENT,
@@ -142,6 +144,22 @@ class ProvisionerWorld:
         }
         body = {"metadata": {"name": name, "namespace": NAMESPACE, "annotations": marks}, "spec": spec}
         return await self.client.create(PERSISTENT_VOLUME_CLAIM, body)
+
+    def serve_attributes_classes(self, **classes: tuple[str, dict[str, str]]) -> None:
+        """Serve VolumeAttributesClasses to the provisioner, of these drivers with these parameters.
+
+        The API server does not have the kind.
+        """
+
+        async def before(request: HttpRequest) -> HttpResponse | None:
+            folder, _, name = request.path.rpartition("/")
+            if not folder.endswith("/volumeattributesclasses") or name not in classes:
+                return None
+            driver, parameters = classes[name]
+            body = {"metadata": {"name": name}, "driverName": driver, "parameters": parameters}
+            return HttpResponse(200, {"content-type": "application/json"}, json.dumps(body).encode())
+
+        self.wire.before = before
 
     async def make_node(self, name: str, **labels: str) -> None:
         """Create a node with these topology labels, on which the driver is registered; `__` in a key is a slash."""

@@ -18,19 +18,15 @@ Without rights on Leases the journal is volatile: logged once, and the provision
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
-from orlop.kube.api_errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
-from orlop.kube.client import DeleteOptions, KubeClient, Selection
-from orlop.kube.kinds import LEASE
-from orlop.kube.lease_rules import holder_of
-from orlop.kube.objects import Object, ObjectName, micro_time_text
+from orlop.kube.api_errors import ApiError, Forbidden
+from orlop.kube.client import KubeClient
+from orlop.kube.objects import Object
 from orlop.records.provision_journal import (
     ANNOTATION,
     LARGEST_PAGE,
@@ -41,18 +37,12 @@ from orlop.records.provision_journal import (
     encode_page,
     split_into_pages,
 )
+from orlop.sidecars.provisioner.journal_leases import JournalLeases, JournalLost
 
-DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
 BATCH_SECONDS: Final = 0.02
 """Between two writes: under load one write then holds many orders. The first after a pause is written at once."""
 FORGET_SECONDS: Final = 0.5
 OPEN_RETRY_SECONDS: Final = 1.0
-MOST_ATTEMPTS: Final = 5
-_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
-
-
-class JournalLost(Exception):
-    """Another process has taken the journal over: this one must not call the driver any more."""
 
 
 @dataclass(eq=False, slots=True)
@@ -92,13 +82,10 @@ class OrderJournal:
         self, kube: KubeClient, namespace: str, driver: str, *, runtime: Runtime, may_act: Callable[[], None]
     ) -> None:
         """`may_act` raises if this process has lost its lease."""
-        self._kube = kube
-        self._namespace = namespace
-        self._driver = driver
         self._clock = runtime.clock
         self._log = runtime.log
-        self._may_act = may_act
-        self._identity = f"{driver}_{runtime.random.getrandbits(64):016x}"
+        identity = f"{driver}_{runtime.random.getrandbits(64):016x}"
+        self._leases = JournalLeases(kube, namespace, driver, identity, clock=runtime.clock, may_act=may_act)
         self._pages: list[_Page] = []
         self._page_of: dict[str, _Page] = {}
         self._pending: dict[str, _Recording] = {}
@@ -119,7 +106,7 @@ class OrderJournal:
                 self._is_volatile = True
                 advice = "allow get, list, create, update and delete of Leases"
                 message = "journal of orders cannot be kept; a volume may be leaked if this process is killed"
-                self._log.warning(message, namespace=self._namespace, advice=advice, error=error)
+                self._log.warning(message, advice=advice, error=error)
             except ApiError as error:
                 self._log.warning("journal of orders cannot be opened; retried", error=error)
                 await self._clock.sleep(OPEN_RETRY_SECONDS)
@@ -132,32 +119,11 @@ class OrderJournal:
 
     async def _take_over(self) -> None:
         # The first page before the list: from here on a former owner cannot add a page that this list misses.
-        first = await self._owned(0, None)
-        leases = await self._kube.list(LEASE, Selection(self._namespace, labels=f"{DRIVER_LABEL}={self._driver}"))
-        numbers = {number: lease for lease in leases.items if (number := self._number_of(lease))}
-        self._pages = [first]
-        for number in sorted(numbers):
-            self._pages.append(await self._owned(number, numbers[number]))
+        self._pages = [_Page(0, await self._leases.take_over(0, None))]
+        for number, lease in sorted((await self._leases.further_pages()).items()):
+            self._pages.append(_Page(number, await self._leases.take_over(number, lease)))
         for page in self._pages:
             self._read(page)
-
-    async def _owned(self, number: int, lease: Object | None) -> _Page:
-        """Return the page after a write of ours; create it if it does not exist."""
-        for _ in range(MOST_ATTEMPTS):
-            self._may_act()
-            try:
-                if lease is None:
-                    lease = await self._kube.get(LEASE, self._name(number))
-                return _Page(number, await self._kube.replace(LEASE, self._written(lease, None)))
-            except NotFound:
-                try:
-                    return _Page(number, await self._kube.create(LEASE, self._new_lease(number, None)))
-                except AlreadyExists:
-                    lease = None
-            except Conflict:
-                # The former owner is still writing: what it recorded meanwhile must be read.
-                lease = None
-        raise JournalLost(f"another process writes to the journal {self._name(number)} all the time")
 
     def _read(self, page: _Page) -> None:
         text = objects.annotations(page.lease or {}).get(ANNOTATION, "")
@@ -166,9 +132,7 @@ class OrderJournal:
         except UnreadablePage as error:
             # Kept as it is: it may be of a newer version, which will be back after a rollback.
             page.is_readable = False
-            self._log.error(
-                "page of the journal cannot be read; kept as it is", page=str(self._name(page.number)), error=error
-            )
+            self._log.error("page of the journal cannot be read; kept as it is", page=page.number, error=error)
             return
         for entry in entries:
             self._adopt(page, entry)
@@ -290,7 +254,7 @@ class OrderJournal:
                 continue
             number = max(page.number for page in self._pages)
             entries = [{entry.order.volume_name: entry for entry in chunk} for chunk in chunks]
-            return [_Change(_Page(number + 1 + index, is_proven=False), chunk) for index, chunk in enumerate(entries)]
+            return [_Change(_Page(number + 1 + index), chunk) for index, chunk in enumerate(entries)]
         return []
 
     async def _write_page(self, change: _Change) -> None:
@@ -306,10 +270,15 @@ class OrderJournal:
             self._pages.append(page)
         page.is_changed = False
         try:
-            page.lease = await self._put(page, content)
+            written = await self._leases.put(page.number, page.lease, content)
+            if page.number and objects.uid(written) != objects.uid(page.lease or {}):
+                # Created, or created again: a successor may have deleted it, empty.
+                page.is_proven = False
+            page.lease = written
             if not page.is_proven:
                 first = self._pages[0]
-                first.lease = await self._put(first, first.with_added({}) if first.is_readable else None)
+                kept = first.with_added({}) if first.is_readable else None
+                first.lease = await self._leases.put(0, first.lease, kept)
                 page.is_proven = True
         except BaseException:
             page.is_changed = True
@@ -318,75 +287,10 @@ class OrderJournal:
             page.entries[name] = entry
             self._page_of[name] = page
 
-    async def _put(self, page: _Page, content: str | None) -> Object:
-        """Write a page with us as its holder; `content` None keeps the entries that it has."""
-        for _ in range(MOST_ATTEMPTS):
-            self._may_act()
-            try:
-                if page.lease is None:
-                    return await self._kube.create(LEASE, self._new_lease(page.number, content))
-                return await self._kube.replace(LEASE, self._written(page.lease, content))
-            except NotFound:
-                page.lease = None
-            except (Conflict, AlreadyExists):
-                # Our own write may have landed though its response was lost: then the page still names us.
-                page.lease = await self._kube.get(LEASE, self._name(page.number))
-                if holder_of(page.lease) != self._identity:
-                    raise self._lost(page, page.lease) from None
-        raise JournalLost(f"the journal {self._name(page.number)} is changed by somebody else all the time")
-
-    def _lost(self, page: _Page, lease: Object) -> JournalLost:
-        return JournalLost(
-            f"the journal {self._name(page.number)} belongs to {holder_of(lease)} now: another provisioner of "
-            f"{self._driver} runs. With several replicas, use --leader-election"
-        )
-
     async def _delete_page(self, page: _Page) -> None:
         """Delete a further page that has become empty."""
-        self._may_act()
-        try:
-            lease = page.lease or await self._kube.get(LEASE, self._name(page.number))
-            options = DeleteOptions(uid=objects.uid(lease), version=objects.resource_version(lease))
-            if holder_of(lease) != self._identity:
-                raise self._lost(page, lease)
-            await self._kube.delete(LEASE, self._name(page.number), options)
-        except NotFound:
-            pass
-        except Conflict:
-            page.lease = await self._put(page, "")
+        await self._leases.delete(page.number, page.lease)
         self._pages.remove(page)
-
-    # ---- Leases --------------------------------------------------------------------------------------------------
-
-    def _name(self, number: int) -> ObjectName:
-        # Names of drivers may differ in case or in a dot alone, which names of objects do not allow or not show.
-        digest = hashlib.sha256(self._driver.encode()).hexdigest()[:8]
-        readable = _NOT_IN_NAMES.sub("-", self._driver.lower())
-        suffix = f"-{number}" if number else ""
-        return ObjectName(self._namespace, f"orlop-provisioner-journal-{readable}-{digest}{suffix}")
-
-    def _number_of(self, lease: Object) -> int | None:
-        """Return the number of a further page."""
-        name, first = objects.name(lease), f"{self._name(0).name}-"
-        suffix = name.removeprefix(first)
-        return int(suffix) if suffix != name and suffix.isascii() and suffix.isdigit() else None
-
-    def _new_lease(self, number: int, content: str | None) -> Object:
-        name = self._name(number)
-        metadata: Object = {"namespace": name.namespace, "name": name.name, "labels": {DRIVER_LABEL: self._driver}}
-        return self._written({"metadata": metadata}, content)
-
-    def _written(self, lease: Object, content: str | None) -> Object:
-        """Return the Lease as we write it: with us as its holder; `content` None keeps the entries."""
-        metadata = dict(lease["metadata"])
-        if content is not None:
-            metadata["annotations"] = {**(metadata.get("annotations") or {}), ANNOTATION: content}
-        spec = {
-            **(lease.get("spec") or {}),
-            "holderIdentity": self._identity,
-            "renewTime": micro_time_text(self._clock.now()),
-        }
-        return {**lease, "metadata": metadata, "spec": spec}
 
 
 def _succeed(written: asyncio.Future[None]) -> None:

@@ -13,7 +13,7 @@ from orlop.kube.api_errors import ApiError
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import LEASE
 from orlop.records.provision_journal import JournalEntry
-from orlop.sidecars.provisioner.order_journal import JournalLost
+from orlop.sidecars.provisioner.journal_leases import JournalLost
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.api.api_wires import failing, refusal
 from support.provisioning.journal_worlds import JournalWorld, OpenJournal, journal_world, large_entry

@@ -268,8 +268,9 @@ async def test_a_persistent_volume_whose_creation_had_its_effect_without_a_respo
 
         world.wire.before = lose
         async with world.provisioner():
-            await world.until_event("ProvisioningSucceeded")
+            await world.until_provisioned()
             await world.until_journal_is_empty()
+            await world.clock.sleep(60)
         assert world.calls() == [CREATE]
         assert len(await world.volumes()) == 1
 

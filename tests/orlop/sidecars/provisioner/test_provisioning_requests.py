@@ -8,7 +8,7 @@ import pytest
 
 from orlop.binding import claim_state_rules as state
 from orlop.csi.proto import csi_pb2
-from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS, VOLUME_ATTRIBUTES_CLASS
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.provisioner.volume_object_rules import (
     DELETION_SECRET_NAME,
@@ -45,7 +45,7 @@ async def provisioned(world: ProvisionerWorld, settings: dict[str, Any] | None =
         {"storageClassName": "late"},
         {"storageClassName": "late", "annotations": {state.ALPHA_SELECTED_NODE: "n1"}},
         {"storageClassName": "others"},
-        {"dataSource": {"apiGroup": "example.com", "kind": "Hello", "name": "x"}},
+        {"dataSourceRef": {"apiGroup": "example.com", "kind": "Hello", "name": "x"}},
     ],
     ids=["another's", "unmarked", "has a volume", "no node", "alpha key", "class of another", "populated"],
 )
@@ -77,7 +77,7 @@ async def test_a_claim_is_provisioned_when_it_is_marked_by_either_key(key: str):
 async def test_a_claim_with_a_populator_is_told_so():
     async with provisioner_world() as world:
         await world.make_class()
-        await world.make_claim(dataSource={"apiGroup": "example.com", "kind": "Hello", "name": "x"})
+        await world.make_claim(dataSourceRef={"apiGroup": "example.com", "kind": "Hello", "name": "x"})
         async with world.provisioner():
             await world.until_event("Provisioning", "Assuming an external populator will provision the volume")
 
@@ -234,8 +234,7 @@ async def test_a_block_volume_has_no_file_system():
 async def test_a_volume_attributes_class_is_sent_and_kept():
     async with provisioner_world() as world:
         await world.make_class()
-        gold = {"metadata": {"name": "gold"}, "driverName": DRIVER, "parameters": {"iops": "100"}}
-        await world.client.create(VOLUME_ATTRIBUTES_CLASS, gold)
+        world.serve_attributes_classes(gold=(DRIVER, {"iops": "100"}))
         request, volume = await provisioned(world, volumeAttributesClassName="gold")
         assert dict(request.mutable_parameters) == {"iops": "100"}
         assert volume["spec"]["volumeAttributesClassName"] == "gold"

@@ -65,7 +65,7 @@ async def kill_after_saving(world: ProvisionerWorld) -> None:
         nonlocal writes
         if request.method == "PUT" and "journal" in request.path:
             writes += 1
-            if writes > 2:
+            if writes > 1:
                 await world.clock.sleep(10_000_000)
 
     world.wire.before = before

@@ -15,7 +15,7 @@ import pytest
 from orlop.binding import claim_state_rules as state
 from orlop.csi.proto import csi_pb2
 from orlop.kube.client import MergePatch
-from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_ATTRIBUTES_CLASS
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION
 from support.provisioning.provisioner_worlds import (
@@ -139,9 +139,7 @@ async def prepare(world: ProvisionerWorld, case: Case) -> None:
     world.play({CREATE: list(case.steps)}, capabilities=capabilities)
     await world.make_secret("s", key="value")
     await world.make_secret("data-s", key="other")
-    for name, driver in (("gold", DRIVER), ("others", "other.example.com")):
-        body = {"metadata": {"name": name}, "driverName": driver, "parameters": {"iops": "100"}}
-        await world.client.create(VOLUME_ATTRIBUTES_CLASS, body)
+    world.serve_attributes_classes(gold=(DRIVER, {"iops": "100"}), others=("other.example.com", {}))
     await world.make_class(**{"reclaimPolicy": "Delete", **case.storage_class})
     await world.make_claim(**case.claim)
 
