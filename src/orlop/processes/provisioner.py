@@ -27,7 +27,7 @@ from orlop.kube.lease_rules import lock_name
 from orlop.kube.objects import Object
 from orlop.processes.daemon import CannotGoOn, is_some_time
 from orlop.processes.sidecar import NO_EFFECT, Caches, Sidecar, SidecarFlags, SidecarSession, run_sidecar
-from orlop.sidecars.provisioner.order_journal import JournalLost
+from orlop.sidecars.provisioner.journal_leases import JournalLost
 from orlop.sidecars.provisioner.provisioner_settings import (
     CREATES,
     HAS_TOPOLOGY,

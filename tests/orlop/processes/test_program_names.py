@@ -31,6 +31,7 @@ def called(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProc
     [
         (["/csi-attacher", "-v", "5"], ["attacher", "-v", "5"]),
         (["csi-attacher"], ["attacher"]),
+        (["/csi-provisioner", "-v", "5"], ["provisioner", "-v", "5"]),
         (["./csi-node-driver-registrar", "--help"], ["registrar", "--help"]),
         (["/usr/bin/orlop", "attacher", "--help"], ["attacher", "--help"]),
         (["/usr/bin/orlop"], []),
@@ -77,7 +78,8 @@ def test_a_link_of_upstreams_name_is_that_role_with_its_flags(tmp_path: Path, na
 
 
 def test_of_its_version_each_says_which_role_it_is(tmp_path: Path):
-    assert called(tmp_path, "csi-attacher", "--version").stdout == f"orlop attacher {__version__}\n"
+    for name, role in (("csi-attacher", "attacher"), ("csi-provisioner", "provisioner")):
+        assert called(tmp_path, name, "--version").stdout == f"orlop {role} {__version__}\n"
 
 
 def test_nothing_is_imported_for_a_name_but_what_it_stands_for():

@@ -6,6 +6,7 @@ No binder runs here: tests mark claims for the driver and set the phases of volu
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from orlop.kube.cache.informers import Informers
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import (
     CSI_NODE,
     EVENT,
@@ -33,6 +35,7 @@ from orlop.kube.kinds import (
     NODE,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
+    SECRET,
     STORAGE_CLASS,
     VOLUME_ATTACHMENT,
     Kind,
@@ -66,6 +69,8 @@ class ProvisionerWorld:
     log: list[LogEntry] = field(default_factory=list)
     drivers: list[ScriptedDriver] = field(default_factory=list)
     interceptors: list[ScriptedInterceptor] = field(default_factory=list)
+    metrics: list[Metrics] = field(default_factory=list)
+    """Those of the provisioners so far."""
     user: User = ADMIN
     wire: Wire = field(default_factory=Wire)
     """The provisioner's connection to the API server; the tests have another."""
@@ -89,6 +94,7 @@ class ProvisionerWorld:
     async def provisioner(self, **settings: Any) -> AsyncIterator[ProvisioningController]:
         """Run a provisioner; it is killed when the block is left."""
         log, clock, metrics = collecting_log(self.log), self.clock, Metrics("t", of_process=False)
+        self.metrics.append(metrics)
         kube = KubeClient(self.wire.around(self.on.transport(self.user)), clock=clock, random=Random(2), log=log)
         connection = InProcessConnection(IndiscreetDriver(self.interceptor))
         csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
@@ -139,6 +145,48 @@ class ProvisionerWorld:
         body = {"metadata": {"name": name, "namespace": NAMESPACE, "annotations": marks}, "spec": spec}
         return await self.client.create(PERSISTENT_VOLUME_CLAIM, body)
 
+    def serve_attributes_classes(self, **classes: tuple[str, dict[str, str]]) -> None:
+        """Serve VolumeAttributesClasses to the provisioner, of these drivers with these parameters.
+
+        The API server does not have the kind.
+        """
+
+        async def before(request: HttpRequest) -> HttpResponse | None:
+            folder, _, name = request.path.rpartition("/")
+            if not folder.endswith("/volumeattributesclasses") or name not in classes:
+                return None
+            driver, parameters = classes[name]
+            body = {"metadata": {"name": name}, "driverName": driver, "parameters": parameters}
+            return HttpResponse(200, {"content-type": "application/json"}, json.dumps(body).encode())
+
+        self.wire.before = before
+
+    async def make_node(self, name: str, **labels: str) -> None:
+        """Create a node with these topology labels, on which the driver is registered; `__` in a key is a slash."""
+        topology = {key.replace("__", "/"): value for key, value in labels.items()}
+        await self.client.create(NODE, {"metadata": {"name": name, "labels": topology}})
+        registered = {"name": DRIVER, "nodeID": name, "topologyKeys": sorted(topology)}
+        await self.client.create(CSI_NODE, {"metadata": {"name": name}, "spec": {"drivers": [registered]}})
+
+    async def make_secret(self, name: str, namespace: str = NAMESPACE, **data: str) -> None:
+        body = {"metadata": {"name": name, "namespace": namespace}, "stringData": data}
+        await self.client.create(SECRET, body)
+
+    async def annotate_claim(self, name: str = "data", **annotations: str | None) -> None:
+        """`selected_node` is the scheduler's key; None removes an annotation."""
+        keys = {"selected_node": state.SELECTED_NODE}
+        changed = {keys.get(key, key): value for key, value in annotations.items()}
+        patch = MergePatch({"metadata": {"annotations": changed}})
+        await self.client.patch(PERSISTENT_VOLUME_CLAIM, ObjectName(NAMESPACE, name), patch)
+
+    async def bind(self, claim: str, volume: str) -> None:
+        """Bind a claim to a volume, as the binder does."""
+        key = ObjectName(NAMESPACE, claim)
+        await self.client.patch(PERSISTENT_VOLUME_CLAIM, key, MergePatch({"spec": {"volumeName": volume}}))
+        status = MergePatch({"status": {"phase": "Bound"}})
+        await self.client.patch(PERSISTENT_VOLUME_CLAIM, key, status, subresource="status")
+        await self.set_phase(volume, "Bound")
+
     async def delete_claim(self, name: str = "data") -> None:
         """Delete a claim as by force: its finalizer does not hold it."""
         key = ObjectName(NAMESPACE, name)
@@ -166,6 +214,9 @@ class ProvisionerWorld:
             return await self.client.get(kind, ObjectName(namespace, name))
         except NotFound:
             return None
+
+    async def claim(self, name: str = "data") -> Object:
+        return await self.client.get(PERSISTENT_VOLUME_CLAIM, ObjectName(NAMESPACE, name))
 
     async def volumes(self) -> list[Object]:
         return (await self.client.list(PERSISTENT_VOLUME)).items

@@ -127,6 +127,8 @@ def next_claim_step(facts: ProvisioningFacts) -> ProvisioningStep:  # noqa: PLR0
         reason = "its PersistentVolume exists"
         return ForgetOrder(opened.order, reason) if is_settled else WaitUntil(opened.unsettled_until)
     if not _is_wanted(facts.claim, opened.order):
+        if not opened.is_recorded:
+            return ForgetOrder(opened.order, "the driver was never called for it")
         return _undo(opened, is_settled=is_settled)
     if opened.volume is None:
         is_blocked = opened.is_being_deleted and not is_settled

@@ -12,6 +12,7 @@ from typing import Final
 from orlop.binding import claim_state_rules as state
 from orlop.kube import objects
 from orlop.sidecars.provisioner.provisioner_settings import CLONES, ApiObject
+from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 
 CLONING_PROTECTION: Final = "provisioner.storage.kubernetes.io/cloning-protection"
 SNAPSHOTS: Final = "snapshot.storage.k8s.io"
@@ -85,7 +86,7 @@ def decide_source(
     fault = _fault_of_clone(claim, source_claim, source_volume, driver, capabilities)
     if fault is not None or source_volume is None:
         return SourceRefused(f"the claim {name} cannot be cloned: {fault}")
-    return Clone(_handle(source_volume))
+    return Clone(str(csi_source(source_volume).get("volumeHandle") or ""))
 
 
 def _fault_of_clone(
@@ -106,10 +107,12 @@ def _fault_of_clone(
 
 def _fault_of_source_volume(claim: ApiObject, source: ApiObject, volume: ApiObject, driver: str) -> str | None:
     reference = state.claim_reference(volume) or {}
-    if (volume.get("spec") or {}).get("csi", {}).get("driver") != driver:
+    if csi_source(volume).get("driver") != driver:
         return f"its volume is not of the driver {driver}"
     if reference.get("uid") != objects.uid(source):
         return f"its PersistentVolume {objects.name(volume)} is bound to another claim"
+    if state.phase(volume) != BOUND:
+        return f"its PersistentVolume {objects.name(volume)} is {state.phase(volume) or 'Pending'}, not Bound"
     requested, present = state.requested_size(claim), state.requested_size(source)
     # The request of the source counts, as for external-provisioner: drivers round sizes up, users do not.
     if requested is not None and present is not None and requested < present:
@@ -128,7 +131,3 @@ def may_release_source(source: ApiObject, claims_of_namespace: Iterable[ApiObjec
     """Return whether no unfinished clone names this claim as its source."""
     name = objects.name(source)
     return not any(source_claim_name(claim) == name and is_clone_unfinished(claim) for claim in claims_of_namespace)
-
-
-def _handle(volume: ApiObject) -> str:
-    return str((volume.get("spec") or {}).get("csi", {}).get("volumeHandle") or "")

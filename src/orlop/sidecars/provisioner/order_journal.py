@@ -18,20 +18,15 @@ Without rights on Leases the journal is volatile: logged once, and the provision
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
-from orlop.kube.api_errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
-from orlop.kube.client import DeleteOptions, KubeClient, Selection
-from orlop.kube.kinds import LEASE
-from orlop.kube.lease_rules import holder_of
-from orlop.kube.objects import Object, ObjectName, micro_time_text
+from orlop.kube.api_errors import ApiError, Forbidden
+from orlop.kube.client import KubeClient
+from orlop.kube.objects import Object
 from orlop.records.provision_journal import (
     ANNOTATION,
     LARGEST_PAGE,
@@ -42,18 +37,12 @@ from orlop.records.provision_journal import (
     encode_page,
     split_into_pages,
 )
+from orlop.sidecars.provisioner.journal_leases import JournalLeases, JournalLost
 
-DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
 BATCH_SECONDS: Final = 0.02
 """Between two writes: under load one write then holds many orders. The first after a pause is written at once."""
 FORGET_SECONDS: Final = 0.5
-MOST_ATTEMPTS: Final = 5
-OPEN_BACKOFF: Final = Backoff(initial=0.5, factor=2.0, cap=10.0, jitter=0.2)
-_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
-
-
-class JournalLost(Exception):
-    """Another process has taken the journal over: this one must not call the driver any more."""
+OPEN_RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -65,6 +54,8 @@ class _Page:
     """By volume name."""
     is_changed: bool = False
     is_readable: bool = True
+    is_proven: bool = True
+    """The first page was written after this one was created; see the module's docstring."""
 
     def with_added(self, added: dict[str, JournalEntry]) -> str:
         """Return the annotation that holds the page's entries and these; of two for one volume the added one."""
@@ -72,13 +63,12 @@ class _Page:
         return encode_page(tuple(entries.values())) if entries else ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Change:
-    """One write: the entries that a page gains, and its annotation after that."""
+    """One write, and the entries that its page gains."""
 
     page: _Page
     added: dict[str, JournalEntry]
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +82,11 @@ class OrderJournal:
         self, kube: KubeClient, namespace: str, driver: str, *, runtime: Runtime, may_act: Callable[[], None]
     ) -> None:
         """`may_act` raises if this process has lost its lease."""
-        self._kube = kube
-        self._namespace = namespace
-        self._driver = driver
         self._clock = runtime.clock
         self._random = runtime.random
         self._log = runtime.log
-        self._may_act = may_act
-        self._identity = f"{driver}_{runtime.random.getrandbits(64):016x}"
+        identity = f"{driver}_{runtime.random.getrandbits(64):016x}"
+        self._leases = JournalLeases(kube, namespace, driver, identity, clock=runtime.clock, may_act=may_act)
         self._pages: list[_Page] = []
         self._page_of: dict[str, _Page] = {}
         self._pending: dict[str, _Recording] = {}
@@ -111,19 +98,19 @@ class OrderJournal:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     async def open(self) -> list[JournalEntry]:
-        """Take the journal over and return its entries. Retries until the API server allows or forbids it."""
-        failures = 0
-        while True:
+        """Take the journal over and return its entries."""
+        while not self._is_volatile:
             try:
                 await self._take_over()
                 break
             except Forbidden as error:
-                self._be_volatile(error)
-                break
+                self._is_volatile = True
+                advice = "allow get, list, create, update and delete of Leases"
+                message = "journal of orders cannot be kept; a volume may be leaked if this process is killed"
+                self._log.warning(message, advice=advice, error=error)
             except ApiError as error:
-                failures += 1
-                self._log.warning("journal of orders cannot be taken over; retrying", error=error)
-                await self._clock.sleep(OPEN_BACKOFF.delay(failures, self._random))
+                self._log.warning("journal of orders cannot be opened; retried", error=error)
+                await self._clock.sleep(OPEN_RETRY_SECONDS)
         return [entry for page in self._pages for entry in page.entries.values()]
 
     def _be_volatile(self, error: Forbidden) -> None:
@@ -142,32 +129,11 @@ class OrderJournal:
 
     async def _take_over(self) -> None:
         # The first page before the list: from here on a former owner cannot add a page that this list misses.
-        first = await self._owned(0, None)
-        leases = await self._kube.list(LEASE, Selection(self._namespace, labels=f"{DRIVER_LABEL}={self._driver}"))
-        numbers = {number: lease for lease in leases.items if (number := self._number_of(lease)) is not None and number}
-        self._pages = [first]
-        for number in sorted(numbers):
-            self._pages.append(await self._owned(number, numbers[number]))
+        self._pages = [_Page(0, await self._leases.take_over(0, None))]
+        for number, lease in sorted((await self._leases.further_pages()).items()):
+            self._pages.append(_Page(number, await self._leases.take_over(number, lease)))
         for page in self._pages:
             self._read(page)
-
-    async def _owned(self, number: int, lease: Object | None) -> _Page:
-        """Return the page after a write of ours; create it if it does not exist."""
-        for _ in range(MOST_ATTEMPTS):
-            self._may_act()
-            try:
-                if lease is None:
-                    lease = await self._kube.get(LEASE, self._name(number))
-                return _Page(number, await self._kube.replace(LEASE, self._written(lease, None)))
-            except NotFound:
-                try:
-                    return _Page(number, await self._kube.create(LEASE, self._new_lease(number, None)))
-                except AlreadyExists:
-                    lease = None
-            except Conflict:
-                # The former owner is still writing: what it recorded meanwhile must be read.
-                lease = None
-        raise JournalLost(f"another process writes to the journal {self._name(number)} all the time")
 
     def _read(self, page: _Page) -> None:
         text = objects.annotations(page.lease or {}).get(ANNOTATION, "")
@@ -176,13 +142,23 @@ class OrderJournal:
         except UnreadablePage as error:
             # Kept as it is: it may be of a newer version, which will be back after a rollback.
             page.is_readable = False
-            self._log.error(
-                "page of the journal cannot be read; kept as it is", page=str(self._name(page.number)), error=error
-            )
+            self._log.error("page of the journal cannot be read; kept as it is", page=page.number, error=error)
             return
         for entry in entries:
-            page.entries[entry.order.volume_name] = entry
-            self._page_of[entry.order.volume_name] = page
+            self._adopt(page, entry)
+
+    def _adopt(self, page: _Page, entry: JournalEntry) -> None:
+        name = entry.order.volume_name
+        former = self._page_of.get(name)
+        # A page whose creation failed for its writer may hold an entry that was then recorded in another page.
+        if former is not None:
+            _, newer = sorted((former.entries[name], entry), key=lambda each: (each.deadline, each.is_being_deleted))
+            outdated = former if newer is entry else page
+            former.entries.pop(name)
+            outdated.is_changed = True
+            page, entry = (page if newer is entry else former), newer
+        page.entries[name] = entry
+        self._page_of[name] = page
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -267,13 +243,13 @@ class OrderJournal:
         for page in self._pages:
             own = added[page.number]
             if page.is_readable and fresh:
-                content = page.with_added({**own, **fresh})
-                if len(content) <= LARGEST_PAGE:
-                    changes.append(_Change(page, {**own, **fresh}, content))
+                everything = {**own, **fresh}
+                if len(page.with_added(everything)) <= LARGEST_PAGE:
+                    changes.append(_Change(page, everything))
                     fresh = {}
                     continue
             if own or page.is_changed:
-                changes.append(_Change(page, own, page.with_added(own)))
+                changes.append(_Change(page, own))
         return [*changes, *self._further_pages(fresh, batch)]
 
     def _further_pages(self, fresh: dict[str, JournalEntry], batch: dict[str, _Recording]) -> list[_Change]:
@@ -288,98 +264,43 @@ class OrderJournal:
                 continue
             number = max(page.number for page in self._pages)
             entries = [{entry.order.volume_name: entry for entry in chunk} for chunk in chunks]
-            pages = [_Page(number + 1 + index) for index in range(len(chunks))]
-            return [_Change(page, chunk, page.with_added(chunk)) for page, chunk in zip(pages, entries, strict=True)]
+            return [_Change(_Page(number + 1 + index), chunk) for index, chunk in enumerate(entries)]
         return []
 
     async def _write_page(self, change: _Change) -> None:
         page = change.page
-        if page.number and not change.content:
+        # Encoded here and not with the batch: an entry may have been forgotten while the pages before were written.
+        content = page.with_added(change.added)
+        if page.number and not content:
             await self._delete_page(page)
             return
-        is_new = page.lease is None
-        # Before the write: what is forgotten while it is under way has to be written again.
+        # Before the write: it may be created though we get no response. And what is forgotten while the write is under
+        # way has to be written again.
+        if page not in self._pages:
+            self._pages.append(page)
         page.is_changed = False
         try:
-            page.lease = await self._put(page, change.content)
-            if is_new and page.number:
-                # The proof that the journal is still ours; see the module's docstring.
+            written = await self._leases.put(page.number, page.lease, content)
+            if page.number and objects.uid(written) != objects.uid(page.lease or {}):
+                # Created, or created again: a successor may have deleted it, empty.
+                page.is_proven = False
+            page.lease = written
+            if not page.is_proven:
                 first = self._pages[0]
-                first.lease = await self._put(first, first.with_added({}))
+                kept = first.with_added({}) if first.is_readable else None
+                first.lease = await self._leases.put(0, first.lease, kept)
+                page.is_proven = True
         except BaseException:
             page.is_changed = True
             raise
-        if is_new and page.number:
-            self._pages.append(page)
         for name, entry in change.added.items():
             page.entries[name] = entry
             self._page_of[name] = page
 
-    async def _put(self, page: _Page, content: str) -> Object:
-        for _ in range(MOST_ATTEMPTS):
-            self._may_act()
-            try:
-                if page.lease is None:
-                    return await self._kube.create(LEASE, self._new_lease(page.number, content))
-                return await self._kube.replace(LEASE, self._written(page.lease, content))
-            except NotFound:
-                page.lease = None
-            except (Conflict, AlreadyExists):
-                # Our own write may have landed though its response was lost: then the page still names us.
-                page.lease = await self._kube.get(LEASE, self._name(page.number))
-                if holder_of(page.lease) != self._identity:
-                    raise JournalLost(
-                        f"the journal {self._name(page.number)} belongs to {holder_of(page.lease)} now: another "
-                        f"provisioner of {self._driver} runs. With several replicas, use --leader-election"
-                    ) from None
-        raise JournalLost(f"the journal {self._name(page.number)} is changed by somebody else all the time")
-
     async def _delete_page(self, page: _Page) -> None:
         """Delete a further page that has become empty."""
-        self._may_act()
-        lease = page.lease or {}
-        options = DeleteOptions(uid=objects.uid(lease), version=objects.resource_version(lease))
-        try:
-            await self._kube.delete(LEASE, self._name(page.number), options)
-        except NotFound:
-            pass
-        except Conflict:
-            page.lease = await self._put(page, "")
+        await self._leases.delete(page.number, page.lease)
         self._pages.remove(page)
-
-    # ---- Leases --------------------------------------------------------------------------------------------------
-
-    def _name(self, number: int) -> ObjectName:
-        # Names of drivers may differ in case or in a dot alone, which names of objects do not allow or not show.
-        digest = hashlib.sha256(self._driver.encode()).hexdigest()[:8]
-        readable = _NOT_IN_NAMES.sub("-", self._driver.lower())
-        suffix = f"-{number}" if number else ""
-        return ObjectName(self._namespace, f"orlop-provisioner-journal-{readable}-{digest}{suffix}")
-
-    def _number_of(self, lease: Object) -> int | None:
-        first = self._name(0).name
-        name = objects.name(lease)
-        if name == first:
-            return 0
-        suffix = name.removeprefix(f"{first}-")
-        return int(suffix) if suffix != name and suffix.isascii() and suffix.isdigit() else None
-
-    def _new_lease(self, number: int, content: str | None) -> Object:
-        name = self._name(number)
-        metadata: Object = {"namespace": name.namespace, "name": name.name, "labels": {DRIVER_LABEL: self._driver}}
-        return self._written({"metadata": metadata}, content)
-
-    def _written(self, lease: Object, content: str | None) -> Object:
-        """Return the Lease as we write it: with us as its holder; `content` None keeps the entries."""
-        metadata = dict(lease["metadata"])
-        if content is not None:
-            metadata["annotations"] = {**(metadata.get("annotations") or {}), ANNOTATION: content}
-        spec = {
-            **(lease.get("spec") or {}),
-            "holderIdentity": self._identity,
-            "renewTime": micro_time_text(self._clock.now()),
-        }
-        return {**lease, "metadata": metadata, "spec": spec}
 
 
 def _succeed(written: asyncio.Future[None]) -> None:

@@ -8,13 +8,11 @@ events on the claim, in upstream's words; no event, log line or journal entry ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from orlop.binding import claim_state_rules as state
 from orlop.csi.error_codes import CsiError, InvalidArgument, ResourceExhausted
-from orlop.csi.messages import printable_text
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
@@ -41,6 +39,15 @@ from orlop.sidecars.provisioner.claim_rules import (
     next_claim_step,
 )
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume, create_request, fault_of_volume
+from orlop.sidecars.provisioner.failure_reports import (
+    FailureReports,
+    claim_reference,
+    identity_reference,
+    printable_sentence,
+    rpc_error,
+    shown_id,
+)
+from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
 from orlop.sidecars.provisioner.parameter_rules import SecretUse
@@ -83,6 +90,7 @@ class ProvisionHandler:
         events: EventRecorder,
         journal: OrderJournal,
         orders: OrderBuilder,
+        open_orders: OpenOrders,
         metrics: ProvisionerMetrics,
         capabilities: frozenset[str],
         may_act: Callable[[], None],
@@ -100,42 +108,18 @@ class ProvisionHandler:
         self._metrics = metrics
         self._capabilities = capabilities
         self._may_act = may_act
-        self._open: dict[str, OpenOrder] = {}
-        """Open orders, by the claim's uid."""
+        self._open = open_orders
+        self._reports = FailureReports(events, metrics)
         self._saved: dict[str, str] = {}
         """Versions of PersistentVolumes that we created, by the claim's uid, until the cache has them."""
         self._written: dict[str, str] = {}
         """Versions of claims that we wrote, by uid, until the cache has them."""
 
-    # ---- for the controller --------------------------------------------------------------------------------------
-
-    def resume(self, entries: list[JournalEntry]) -> list[str]:
-        """Adopt the orders of a former process; return the uids of their claims."""
-        now = self._clock.elapsed()
-        for entry in entries:
-            # The former process may have sent its last call just before we took the journal over. That call ends after
-            # `call_seconds` at the latest, whatever the clocks of the two machines show.
-            self._open[entry.order.claim.uid] = OpenOrder(
-                entry.order,
-                unsettled_until=now + entry.call_seconds,
-                is_recorded=True,
-                is_being_deleted=entry.is_being_deleted,
-            )
-        return [entry.order.claim.uid for entry in entries]
-
-    def has_order(self, uid: str) -> bool:
-        return uid in self._open
-
-    def is_source(self, handle: str) -> bool:
-        """Return whether an open order copies from this volume."""
-        return any(opened.order.source_volume_id == handle for opened in self._open.values())
-
-    def unsettled_until(self, volume: str) -> float:
-        """Return until when a CreateVolume call for a volume of this name may still have its effect."""
-        return max(
-            (opened.unsettled_until for opened in self._open.values() if opened.order.volume_name == volume),
-            default=0.0,
-        )
+    def forget_claim(self, uid: str) -> None:
+        """The cache shows that the claim is gone, and it has no order."""
+        for versions in (self._saved, self._written):
+            versions.pop(uid, None)
+        self._metrics.end(uid)
 
     async def reconcile(self, uid: str) -> Outcome:
         for _ in range(MOST_STEPS):
@@ -156,10 +140,14 @@ class ProvisionHandler:
             claim, opened, self._is_saved(uid, name, opened), self._settings.driver, self._clock.elapsed()
         )
 
-    async def _current_claim(self, uid: str) -> ApiObject | None:
-        if (version := self._written.pop(uid, None)) is not None:
+    async def _current_claim(self, uid: str) -> Json | None:
+        if (version := self._written.get(uid)) is not None:
             # Decided on the claim as it was before our own write, the node we gave up would be asked again.
             await self._caches.claims.reached(version)
+            self._written.pop(uid, None)
+        return self._cached_claim(uid)
+
+    def _cached_claim(self, uid: str) -> Json | None:
         return next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
 
     def _is_saved(self, uid: str, name: str, opened: OpenOrder | None) -> bool:
@@ -170,8 +158,11 @@ class ProvisionHandler:
                 return True
             del self._saved[uid]
         volume = volumes.get(ObjectName(None, name))
-        if volume is None or opened is None or opened.volume is None:
+        if volume is None or opened is None:
             return volume is not None
+        # Somebody else's under our name must not end the order: its own volume may exist in the driver.
+        if opened.volume is None:
+            return csi_source(volume).get("driver") == self._settings.driver
         return _is_same_volume(volume, self._settings.driver, opened.volume.volume_id)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -194,7 +185,7 @@ class ProvisionHandler:
                 return Done()
             case ReportUnusable(reason):
                 # Called again later: the driver may have been mended.
-                self._open[uid] = replace(self._open[uid], volume=None, fault=None)
+                self._open.change(uid, volume=None, fault=None)
                 return self._report(uid, reason, slowly=True)
             case WaitUntil(instant):
                 return RetryAfter(max(0.0, instant - self._clock.elapsed()))
@@ -206,17 +197,24 @@ class ProvisionHandler:
         match await self._orders.decide(claim, self._capabilities):
             case PlaceOrder(order):
                 sentence = f'External provisioner is provisioning volume for claim "{objects.name_of(claim)}"'
-                self._events.normal(_reference(claim), "Provisioning", sentence)
-                self._open[uid] = OpenOrder(order)
+                self._events.normal(claim_reference(claim), "Provisioning", sentence)
+                if (rival := self._open.named(order.volume_name)) is not None:
+                    # The driver would return one volume for both: it knows a volume by its name.
+                    other = f"{rival.order.claim.namespace}/{rival.order.claim.name}"
+                    advice = "use a longer --volume-name-uuid-length"
+                    return self._report(uid, f"a volume {order.volume_name} is ordered for the claim {other}: {advice}")
+                self._open.begin(order)
                 return None
             case RefuseClaim(reason):
                 return self._report(
                     uid, f'failed to provision volume with StorageClass "{state.class_name(claim)}": {reason}'
                 )
             case ReturnToScheduler(reason):
-                self._events.warning(_reference(claim), "ProvisioningFailed", reason)
+                self._report(uid, reason)
                 return await self._return_to_scheduler(claim, uid)
-            case LeaveClaim(reason):
+            case LeaveClaim(reason, announcement):
+                if announcement:
+                    self._events.normal(claim_reference(claim), "Provisioning", announcement)
                 self._log.debug("claim left alone", claim=str(objects.name_of(claim)), reason=reason)
                 return Done()
 
@@ -228,16 +226,15 @@ class ProvisionHandler:
             request = create_request(order, self._capabilities, secrets)
             deadline = await self._record(order, uid)
         except (SecretUnavailable, PageOverflow) as error:
-            self._drop_unrecorded(uid)
             return self._report(uid, str(error))
+        finally:
+            self._drop_unrecorded(uid)
         began = self._clock.elapsed()
         try:
             volume = await self._calls.create(request, deadline)
         except CsiError as error:
             return await self._call_failed(error, uid, began=began, deadline=deadline)
-        self._open[uid] = replace(
-            self._open[uid], volume=volume, fault=self._fault(order, volume), is_being_deleted=False
-        )
+        self._open.change(uid, volume=volume, fault=self._fault(order, volume), is_being_deleted=False)
         return None
 
     async def _record(self, order: VolumeOrder, uid: str, *, is_being_deleted: bool = False) -> float:
@@ -246,18 +243,18 @@ class ProvisionHandler:
         deadline = self._clock.elapsed() + timeout
         wall = (self._clock.now() + timedelta(seconds=timeout)).timestamp()
         await self._journal.record(JournalEntry(order, wall, timeout, is_being_deleted))
-        self._open[uid] = replace(self._open[uid], is_recorded=True, is_being_deleted=is_being_deleted)
+        self._open.change(uid, is_recorded=True, is_being_deleted=is_being_deleted)
         return deadline
 
     def _drop_unrecorded(self, uid: str) -> None:
         """Drop an order for which the driver was never called: the next attempt builds it anew."""
         if not self._open[uid].is_recorded:
-            del self._open[uid]
+            self._open.remove(uid)
 
     async def _call_failed(self, error: CsiError, uid: str, *, began: float, deadline: float) -> Outcome:
         opened = self._open[uid]
         if may_still_run(error):
-            self._open[uid] = replace(opened, unsettled_until=max(opened.unsettled_until, deadline))
+            self._open.change(uid, unsettled_until=max(opened.unsettled_until, deadline))
             return self._report(uid, self._sentence(opened.order, error))
         if began < opened.unsettled_until:
             # An earlier call may still create the volume, after this one found that it cannot be created.
@@ -265,31 +262,37 @@ class ProvisionHandler:
             return RetryAfter(max(0.0, opened.unsettled_until - self._clock.elapsed()))
         self._close(uid)
         claim = await self._current_claim(uid)
-        if claim is None:
-            return Done()
-        if isinstance(error, ResourceExhausted) and opened.order.selected_node and HAS_TOPOLOGY in self._capabilities:
-            self._report(uid, self._sentence(opened.order, error))
+        return Done() if claim is None else await self._refused(error, opened.order, claim)
+
+    async def _refused(self, error: CsiError, order: VolumeOrder, claim: Json) -> Outcome:
+        """Report a final error: no volume was created."""
+        uid, sentence = objects.uid(claim), self._sentence(order, error)
+        if isinstance(error, ResourceExhausted) and order.selected_node and HAS_TOPOLOGY in self._capabilities:
+            self._report(uid, sentence)
+            # The scheduler may have chosen another node during the call, which was not tried yet.
+            if state.selected_node(claim) != order.selected_node:
+                return RetryAfter(0.0)
             return await self._return_to_scheduler(claim, uid)
         if isinstance(error, InvalidArgument):
             prefix = "Volume provisioning failed with infeasible error. Retries will be delayed. "
-            return self._report(uid, prefix + self._sentence(opened.order, error), slowly=True)
-        return self._report(uid, self._sentence(opened.order, error))
+            return self._report(uid, prefix + sentence, slowly=True)
+        return self._report(uid, sentence)
 
     def _sentence(self, order: VolumeOrder, error: CsiError) -> str:
-        response = f"rpc error: code = {error.code.go_name} desc = {error.message}"
-        return f'failed to provision volume with StorageClass "{order.storage.name}": {response}'
+        return f'failed to provision volume with StorageClass "{order.storage.name}": {rpc_error(error)}'
 
     def _fault(self, order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolume | None:
         if (owner := self._owner_of(volume.volume_id, order.volume_name)) is not None:
             # Never deleted: it holds another claim's data.
-            reason = f"the driver returned the volume {volume.volume_id}, which is the PersistentVolume {owner} already"
+            reason = f"the driver returned the volume {shown_id(volume.volume_id)}, which is that of {owner} already"
             return UnusableVolume(reason, retry_slowly=True)
         return fault_of_volume(order, volume)
 
     def _owner_of(self, handle: str, own_name: str) -> str | None:
-        """Return the name of another PersistentVolume with this handle."""
+        """Return the name of another PersistentVolume with this handle, or of one that is to have it."""
         volumes = self._caches.volumes.cache.by_index(BY_HANDLE, handle)
-        return next((name for volume in volumes if (name := objects.name(volume)) != own_name), None)
+        names = [*map(objects.name, volumes), *self._open.with_volume(handle)]
+        return next((name for name in names if name != own_name), None)
 
     # ---- saving --------------------------------------------------------------------------------------------------
 
@@ -302,36 +305,36 @@ class ProvisionHandler:
             # By us, before an answer was lost, or by somebody else under the name that is ours.
             return await self._compare_with_existing(order, volume, uid)
         except (BadRequest, Invalid, RequestTooLarge) as error:
-            fault = UnusableVolume(
-                f"the API server refuses the PersistentVolume {order.volume_name}: {error}",
-                volume.volume_id,
-                retry_slowly=True,
-            )
-            self._open[uid] = replace(self._open[uid], fault=fault)
+            reason = f"the API server refuses the PersistentVolume {order.volume_name}: {error}"
+            self._open.change(uid, fault=UnusableVolume(reason, volume.volume_id, retry_slowly=True))
             return None
         self._succeed(order, saved, uid)
         return None
 
     async def _compare_with_existing(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> Outcome | None:
-        try:
-            existing = await self._kube.get(PERSISTENT_VOLUME, ObjectName(None, order.volume_name))
-        except NotFound:
+        existing = await self._existing(order)
+        if existing is None:
             return None
         if _is_same_volume(existing, self._settings.driver, volume.volume_id):
             self._succeed(order, existing, uid)
         else:
             reason = f"the PersistentVolume {order.volume_name} exists and is of another volume"
-            fault = UnusableVolume(reason, volume.volume_id, retry_slowly=True)
-            self._open[uid] = replace(self._open[uid], fault=fault)
+            self._open.change(uid, fault=UnusableVolume(reason, volume.volume_id, retry_slowly=True))
         return None
 
-    def _succeed(self, order: VolumeOrder, saved: ApiObject, uid: str) -> None:
+    async def _existing(self, order: VolumeOrder) -> Json | None:
+        """Read the PersistentVolume of the order's name from the API server."""
+        try:
+            return await self._kube.get(PERSISTENT_VOLUME, ObjectName(None, order.volume_name))
+        except NotFound:
+            return None
+
+    def _succeed(self, order: VolumeOrder, saved: Json, uid: str) -> None:
         self._saved[uid] = objects.resource_version(saved)
-        self._open[uid] = replace(self._open[uid], is_saved=True)
+        self._open.change(uid, is_saved=True)
         self._metrics.provisioned(uid, order.storage.name, self._clock.elapsed())
-        self._events.normal(
-            _reference_of_order(order), "ProvisioningSucceeded", f"Successfully provisioned volume {order.volume_name}"
-        )
+        sentence = f"Successfully provisioned volume {order.volume_name}"
+        self._events.normal(identity_reference(order.claim), "ProvisioningSucceeded", sentence)
 
     # ---- undoing -------------------------------------------------------------------------------------------------
 
@@ -339,17 +342,22 @@ class ProvisionHandler:
         self, order: VolumeOrder, volume_id: str, fault: UnusableVolume | None, uid: str
     ) -> Outcome | None:
         if (owner := self._owner_of(volume_id, order.volume_name)) is not None:
-            reason = f"the volume {volume_id} became the PersistentVolume {owner}"
-            self._open[uid] = replace(self._open[uid], fault=UnusableVolume(reason, retry_slowly=True))
+            reason = f"the volume {shown_id(volume_id)} became that of {owner}"
+            self._open.change(uid, fault=UnusableVolume(reason, retry_slowly=True))
+            return None
+        existing = await self._existing(order)
+        if existing is not None and _is_same_volume(existing, self._settings.driver, volume_id):
+            # Created by a process before us, and not in our cache yet.
+            self._open.change(uid, is_saved=True)
             return None
         deadline = await self._record(order, uid, is_being_deleted=True)
         try:
             await self._calls.delete(volume_id, order.secret_for(SecretUse.PROVISION.value), deadline)
         except CsiError as error:
             if may_still_run(error):
-                self._open[uid] = replace(self._open[uid], unsettled_until=deadline)
-            reason = f"{fault.reason}; " if fault is not None else ""
-            return self._report(uid, f"{reason}the volume {volume_id} cannot be deleted again: {error.message}")
+                self._open.change(uid, unsettled_until=deadline)
+            reason = f"the volume {shown_id(volume_id)} cannot be deleted again: {rpc_error(error)}"
+            return self._report(uid, reason if fault is None else f"{fault.reason}; {reason}")
         self._close(uid)
         if fault is None:
             return Done()
@@ -357,7 +365,7 @@ class ProvisionHandler:
 
     def _close(self, uid: str) -> None:
         """Forget the order: its outcome is known."""
-        opened = self._open.pop(uid)
+        opened = self._open.remove(uid)
         self._journal.forget(opened.order.volume_name)
         self._metrics.end(uid)
 
@@ -376,11 +384,10 @@ class ProvisionHandler:
 
     def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:
         """Record the failure as an event of the claim, if it exists; return when to try again."""
-        claim = next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
-        printable = printable_text(sentence)
+        claim = self._cached_claim(uid)
+        printable = printable_sentence(sentence)
         if claim is not None:
-            self._metrics.failed(state.class_name(claim))
-            self._events.warning(_reference(claim), "ProvisioningFailed", printable)
+            self._reports.not_provisioned(claim, sentence)
         if not slowly:
             return Failed(NotProvisioned(printable))
         self._log.warning("provisioning failed; retried slowly", claim=uid, error=printable)
@@ -390,12 +397,3 @@ class ProvisionHandler:
 def _is_same_volume(volume: ApiObject, driver: str, handle: str) -> bool:
     source = csi_source(volume)
     return source.get("driver") == driver and source.get("volumeHandle") == handle
-
-
-def _reference(claim: ApiObject) -> ApiObject:
-    return {"kind": PERSISTENT_VOLUME_CLAIM.kind, "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version, **claim}
-
-
-def _reference_of_order(order: VolumeOrder) -> ApiObject:
-    claim = order.claim
-    return _reference({"metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid}})

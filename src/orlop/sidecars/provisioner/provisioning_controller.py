@@ -23,10 +23,11 @@ from orlop.kube.cache.object_cache import CachedObject
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.objects import ObjectName
-from orlop.kube.queue.reconcile_loop import Done, Outcome, ReconcileLoop, WorkerPool
+from orlop.kube.queue.reconcile_loop import Done, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, may_release_source, source_claim_name
+from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
 from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, BY_UID, ProvisionHandler
@@ -42,7 +43,9 @@ VOLUMES: Final = "volumes"
 SOURCES: Final = "clone-sources"
 """Names of the pools, as their metrics show them; the first two are upstream's."""
 BY_CLASS: Final = "claims by class"
-BY_NAMESPACE: Final = "claims by namespace"
+BY_SOURCE: Final = "claims by the claim they are cloned from"
+BY_PROTECTION: Final = "claims with cloning protection by namespace"
+SOURCE_CHECK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class ProvisioningController:
         provisioning: ProvisionHandler,
         deletion: VolumeHandler,
         orders: OrderBuilder,
+        open_orders: OpenOrders,
         journal: OrderJournal,
         queue_metrics: WorkqueueMetrics,
     ) -> None:
@@ -74,10 +78,14 @@ class ProvisioningController:
         self._provisioning = provisioning
         self._deletion = deletion
         self._orders = orders
+        self._open = open_orders
+        self._clock = runtime.clock
         self._journal = journal
         self._uids: dict[ObjectName, str] = {}
         """Uids of the claims as last seen, to recognise one that is gone or has a successor of its name."""
         self._volume_uids: dict[ObjectName, str] = {}
+        self._attached: dict[ObjectName, str] = {}
+        """Volumes that the VolumeAttachments name, to recognise one that is detached."""
         self._class_uids: dict[ObjectName, str] = {}
         self._queue: Workqueue[QueueKey] = Workqueue(
             (CLAIMS, VOLUMES, SOURCES),
@@ -94,8 +102,9 @@ class ProvisioningController:
         self._loop = ReconcileLoop(self._queue, pools, clock=runtime.clock, log=runtime.log)
         caches.claims.add_index(BY_UID, _uid_keys)
         caches.claims.add_index(BY_CLASS, _class_keys)
-        caches.claims.add_index(BY_NAMESPACE, _namespace_keys)
-        caches.volumes.add_index(BY_HANDLE, _handle_keys)
+        caches.claims.add_index(BY_SOURCE, _source_keys)
+        caches.claims.add_index(BY_PROTECTION, _protection_keys)
+        caches.volumes.add_index(BY_HANDLE, self._handle_keys)
         if caches.attachments is not None:
             caches.attachments.add_index(BY_VOLUME, _attached_volume_keys)
 
@@ -113,7 +122,7 @@ class ProvisioningController:
             if informer is not None:
                 await informer.wait_synced()
         # Before the listeners: a claim whose order is open must not get a second order.
-        for uid in self._provisioning.resume(await self._journal.open()):
+        for uid in self._open.resume(await self._journal.open(), self._clock.elapsed()):
             self._queue.add(CLAIMS, QueueKey(CLAIMS, uid))
         unsubscribe = [
             caches.claims.add_listener(self._claim_changed),
@@ -142,26 +151,28 @@ class ProvisioningController:
         claim = self._caches.claims.get(name)
         uid = objects.uid(claim) if claim is not None else ""
         former = self._uids.get(name, "")
-        if former and former != uid and self._provisioning.has_order(former):
-            self._add_claim(former)
+        if former and former != uid:
+            if former in self._open:
+                self._add_claim(former)
+            else:
+                self._provisioning.forget_claim(former)
         if claim is None:
             self._uids.pop(name, None)
-            self._clone_changed(name)
+            # Which claim it was cloned from is not known any more.
+            self._check_sources(name.namespace or "")
             return
         self._uids[name] = uid
-        if why_not_wanted(claim, self._driver) is None or self._provisioning.has_order(uid):
+        if why_not_wanted(claim, self._driver) is None or uid in self._open:
             self._add_claim(uid)
         if objects.has_finalizer(claim, CLONING_PROTECTION):
             self._queue.add(SOURCES, QueueKey(SOURCES, uid))
-        if source := source_claim_name(claim):
-            self._clone_changed(ObjectName(name.namespace, source))
+        if source_claim_name(claim):
+            self._check_sources(name.namespace or "")
 
-    def _clone_changed(self, source: ObjectName) -> None:
-        """A claim that may be cloned from others: check whether its protection is still needed."""
-        claims = self._caches.claims.cache.by_index(BY_NAMESPACE, source.namespace or "")
-        for claim in claims:
-            if objects.has_finalizer(claim, CLONING_PROTECTION):
-                self._queue.add(SOURCES, QueueKey(SOURCES, objects.uid(claim)))
+    def _check_sources(self, namespace: str) -> None:
+        """Check whether the protected claims of a namespace are still cloned from."""
+        for source in self._caches.claims.cache.by_index(BY_PROTECTION, namespace):
+            self._queue.add(SOURCES, QueueKey(SOURCES, objects.uid(source)))
 
     def _add_claim(self, uid: str) -> None:
         self._queue.add(CLAIMS, QueueKey(CLAIMS, uid))
@@ -189,16 +200,23 @@ class ProvisioningController:
         if self._deletion.is_work(volume):
             self._queue.add(VOLUMES, QueueKey(VOLUMES, name.name))
         reference = state.claim_reference(volume) or {}
-        if self._provisioning.has_order(str(reference.get("uid") or "")):
-            self._add_claim(str(reference["uid"]))
+        if (claim_uid := str(reference.get("uid") or "")) in self._open:
+            self._add_claim(claim_uid)
+
+    def _handle_keys(self, volume: CachedObject) -> list[str]:
+        source = csi_source(volume)
+        # Handles are unique among the volumes of one driver only.
+        return [str(source["volumeHandle"])] if source.get("driver") == self._driver else []
 
     def _attachment_changed(self, name: ObjectName) -> None:
         attachments = self._caches.attachments
-        if attachments is not None and attachments.get(name) is None:
-            # Which volume it named is not known any more; the few that wait for a detach are found by their phase.
-            for volume in self._caches.volumes.cache:
-                if state.phase(volume) == "Released" and self._deletion.is_work(volume):
-                    self._queue.add(VOLUMES, QueueKey(VOLUMES, objects.name(volume)))
+        attachment = attachments.get(name) if attachments is not None else None
+        former = self._attached.pop(name, "")
+        if attachment is not None:
+            self._attached[name] = next(iter(_attached_volume_keys(attachment)), "")
+        volume = self._caches.volumes.get(ObjectName(None, former)) if former else None
+        if volume is not None and self._deletion.is_work(volume):
+            self._queue.add(VOLUMES, QueueKey(VOLUMES, former))
 
     # ---- what is reconciled --------------------------------------------------------------------------------------
 
@@ -213,11 +231,14 @@ class ProvisioningController:
         source = next(iter(self._caches.claims.cache.by_index(BY_UID, key.name)), None)
         if source is None or not objects.has_finalizer(source, CLONING_PROTECTION):
             return Done()
-        others = self._caches.claims.cache.by_index(BY_NAMESPACE, objects.namespace(source) or "")
+        clones = self._caches.claims.cache.by_index(BY_SOURCE, str(objects.name_of(source)))
         volume = self._caches.volumes.get(ObjectName(None, state.volume_name(source)))
         handle = str(csi_source(volume).get("volumeHandle") or "") if volume is not None else ""
-        if not may_release_source(source, others) or (handle and self._provisioning.is_source(handle)):
+        if not may_release_source(source, clones):
             return Done()
+        if handle and self._open.copies_from(handle):
+            # A call may still copy from it. No object changes when that call has ended.
+            return RetryAfter(SOURCE_CHECK_SECONDS)
         left = tuple(each for each in objects.finalizers(source) if each != CLONING_PROTECTION)
         await self._orders.write_finalizers(source, left)
         return Done()
@@ -231,13 +252,12 @@ def _class_keys(claim: CachedObject) -> list[str]:
     return [name] if (name := state.class_name(claim)) else []
 
 
-def _namespace_keys(claim: CachedObject) -> list[str]:
-    return [objects.namespace(claim) or ""]
+def _source_keys(claim: CachedObject) -> list[str]:
+    return [str(ObjectName(objects.namespace(claim), name))] if (name := source_claim_name(claim)) else []
 
 
-def _handle_keys(volume: CachedObject) -> list[str]:
-    source = csi_source(volume)
-    return [str(source["volumeHandle"])] if source.get("volumeHandle") else []
+def _protection_keys(claim: CachedObject) -> list[str]:
+    return [objects.namespace(claim) or ""] if objects.has_finalizer(claim, CLONING_PROTECTION) else []
 
 
 def _attached_volume_keys(attachment: CachedObject) -> list[str]:
@@ -263,6 +283,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
     journal = OrderJournal(kube, namespace, settings.driver, runtime=runtime, may_act=may_act)
     calls = VolumeCalls(settings.driver, runtime=runtime, csi=csi, kube=kube, may_act=may_act)
     orders = OrderBuilder(caches, settings, kube=kube, may_act=may_act)
+    open_orders = OpenOrders()
     provisioning = ProvisionHandler(
         caches,
         settings,
@@ -272,6 +293,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
         events=events,
         journal=journal,
         orders=orders,
+        open_orders=open_orders,
         metrics=metrics,
         capabilities=capabilities,
         may_act=may_act,
@@ -284,7 +306,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
         calls=calls,
         events=events,
         metrics=metrics,
-        unsettled_until=provisioning.unsettled_until,
+        unsettled_until=open_orders.unsettled_until,
         may_act=may_act,
     )
     return ProvisioningController(
@@ -294,6 +316,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
         provisioning=provisioning,
         deletion=deletion,
         orders=orders,
+        open_orders=open_orders,
         journal=journal,
         queue_metrics=queue_metrics,
     )

@@ -85,6 +85,10 @@ class VolumeCalls:
         return response
 
     async def _check_driver(self) -> None:
-        name = await self._csi.driver_name()
+        try:
+            name = await self._csi.driver_name()
+        except CsiError as error:
+            # Whatever its code: it is no answer to the call, and must not pass for a final one.
+            raise Unavailable(f"the driver {self._driver} does not say who it is: {error.message}") from None
         if name != self._driver:
             raise Unavailable(f"the driver {self._driver} is away: {name!r} responds on its socket")

@@ -7,16 +7,15 @@ finalizer's name, are external-provisioner's, so that either can finish what the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from orlop.binding import claim_state_rules as state
-from orlop.binding import class_rules
-from orlop.binding.class_rules import DELETE
+from orlop.binding.class_rules import DELETE, parameters
 from orlop.kube import objects, patches
 from orlop.kube.patches import JsonPatch
 from orlop.records.volume_order import SecretReference
+from orlop.sidecars.provisioner.parameter_rules import InvalidParameters, SecretUse, secret_reference
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject
 from orlop.sidecars.provisioner.volume_object_rules import (
     DELETION_SECRET_NAME,
@@ -33,6 +32,8 @@ KEPT: Final = frozenset({"Retain", "Recycle"})
 class DeletionFacts:
     volume: ApiObject
     driver: str
+    storage_class: ApiObject | None = None
+    """The class that the volume names; None if it does not exist."""
     attached_to: str = ""
     """The node of a VolumeAttachment that names the volume; "" for none."""
     is_deleted: bool = False
@@ -134,18 +135,20 @@ def _delete(facts: DeletionFacts) -> DeletionStep:
         return RefuseDeletion(f"persistentvolume {name} is still attached to node {facts.attached_to}")
     if facts.now < facts.unsettled_until:
         return WaitForCalls(facts.unsettled_until)
-    return DeleteVolume(handle, _secret(facts.volume))
+    try:
+        return DeleteVolume(handle, _secret(facts.volume, facts.storage_class))
+    except InvalidParameters as error:
+        return RefuseDeletion(str(error))
 
 
-def _secret(volume: ApiObject) -> SecretReference | None:
+def _secret(volume: ApiObject, storage_class: ApiObject | None) -> SecretReference | None:
     annotations = objects.annotations(volume)
-    name, namespace = annotations.get(DELETION_SECRET_NAME), annotations.get(DELETION_SECRET_NAMESPACE)
-    return SecretReference(namespace, name) if name and namespace else None
-
-
-def needs_provisioner(driver: str, classes: Iterable[ApiObject], volumes: Iterable[ApiObject]) -> bool:
-    """Return whether the driver has something to provision or to delete: a class, or a volume with policy Delete."""
-    return any(class_rules.provisioner(storage_class) == driver for storage_class in classes) or any(
-        is_managed(volume, driver) and (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") == DELETE
-        for volume in volumes
-    )
+    if DELETION_SECRET_NAME in annotations and DELETION_SECRET_NAMESPACE in annotations:
+        name, namespace = annotations[DELETION_SECRET_NAME], annotations[DELETION_SECRET_NAMESPACE]
+        return SecretReference(namespace, name) if name and namespace else None
+    if storage_class is None:
+        return None
+    # Static volumes, and those of older provisioners, have no annotations: the class names their secret, if it exists.
+    reference = state.claim_reference(volume) or {}
+    claim = {"metadata": {"namespace": reference.get("namespace"), "name": reference.get("name")}}
+    return secret_reference(SecretUse.PROVISION, parameters(storage_class), objects.name(volume), claim)

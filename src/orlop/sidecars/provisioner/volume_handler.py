@@ -21,6 +21,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import ObjectName
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
 from orlop.records.volume_order import SecretReference
+from orlop.sidecars.provisioner.failure_reports import FailureReports, rpc_error
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject, ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.volume_calls import VolumeCalls
@@ -71,7 +72,7 @@ class VolumeHandler:
         self._clock = runtime.clock
         self._kube = kube
         self._calls = calls
-        self._events = events
+        self._reports = FailureReports(events, metrics)
         self._metrics = metrics
         self._unsettled_until = unsettled_until
         self._may_act = may_act
@@ -111,10 +112,11 @@ class VolumeHandler:
         return DeletionFacts(
             volume,
             self._settings.driver,
-            self._attached_to(objects.name(volume)),
-            objects.uid(volume) in self._deleted,
-            self._unsettled_until(objects.name(volume)),
-            self._clock.elapsed(),
+            storage_class=self._caches.classes.get(ObjectName(None, state.class_name(volume))),
+            attached_to=self._attached_to(objects.name(volume)),
+            is_deleted=objects.uid(volume) in self._deleted,
+            unsettled_until=self._unsettled_until(objects.name(volume)),
+            now=self._clock.elapsed(),
         )
 
     def _attached_to(self, name: str) -> str:
@@ -163,16 +165,13 @@ class VolumeHandler:
         try:
             await self._calls.delete(handle, secret, began + self._settings.timeout)
         except CsiError as error:
-            return self._report(volume, f"rpc error: code = {error.code.go_name} desc = {error.message}")
+            return self._report(volume, rpc_error(error))
         self._deleted.add(objects.uid(volume))
         self._metrics.deleted(state.class_name(volume), self._clock.elapsed() - began)
         return _Next(volume)
 
-    def _report(self, volume: ApiObject, sentence: str) -> Outcome:
-        self._metrics.deletion_failed(state.class_name(volume))
-        reference = {"kind": PERSISTENT_VOLUME.kind, "apiVersion": PERSISTENT_VOLUME.api_version, **volume}
-        self._events.warning(reference, "VolumeFailedDelete", sentence)
-        return Failed(NotDeleted(sentence))
+    def _report(self, volume: Json, sentence: str) -> Outcome:
+        return Failed(NotDeleted(self._reports.not_deleted(volume, sentence)))
 
     async def _read(self, name: str) -> ApiObject | None:
         try:

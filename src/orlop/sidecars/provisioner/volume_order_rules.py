@@ -58,6 +58,8 @@ class LeaveClaim:
     """Somebody else provisions the claim, or nobody."""
 
     reason: str
+    announcement: str = ""
+    """For an event of the claim: its user must know whom the claim waits for."""
 
 
 OrderDecision = PlaceOrder | RefuseClaim | ReturnToScheduler | LeaveClaim
@@ -94,7 +96,8 @@ def decide_order(  # noqa: PLR0911 - one return for each check
     if (claim.get("spec") or {}).get("selector") is not None:
         return RefuseClaim("claim Selector is not supported: a provisioned volume has no labels to select by")
     if isinstance(facts.source, Populated):
-        return LeaveClaim(f"the data source is a {facts.source.kind}, which its own populator provides")
+        reason = f"the data source is a {facts.source.kind}, which its own populator provides"
+        return LeaveClaim(reason, "Assuming an external populator will provision the volume")
     if isinstance(facts.source, SourceRefused):
         return RefuseClaim(facts.source.reason)
     if isinstance(facts.topology, NotPlaceable):
@@ -132,7 +135,7 @@ def _order(claim: ApiObject, storage_class: ApiObject, facts: OrderFacts, settin
         name=state.class_name(claim),
         uid=objects.uid(storage_class),
         parameters=tuple(sorted(parameter_rules.driver_parameters(parameters).items())),
-        mutable_parameters=_mutable_parameters(claim, facts),
+        mutable_parameters=_mutable_parameters(claim, facts, settings.driver),
         mount_options=class_rules.mount_options(storage_class),
         reclaim_policy=class_rules.reclaim_policy(storage_class),
         fs_type=parameter_rules.fs_type(parameters, settings.default_fs_type),
@@ -177,12 +180,16 @@ def _access_modes(claim: ApiObject) -> tuple[str, ...]:
     return modes
 
 
-def _mutable_parameters(claim: ApiObject, facts: OrderFacts) -> tuple[tuple[str, str], ...]:
+def _mutable_parameters(claim: Json, facts: OrderFacts, driver: str) -> tuple[tuple[str, str], ...]:
     name = state.attributes_class_name(claim)
     if not name:
         return ()
     if facts.attributes_class is None:
         raise parameter_rules.InvalidParameters(f"the VolumeAttributesClass {name} does not exist or cannot be read")
+    if (other := facts.attributes_class.get("driverName")) != driver:
+        raise parameter_rules.InvalidParameters(
+            f"the VolumeAttributesClass {name} is for the driver {other}, not for {driver}"
+        )
     if MODIFIES not in facts.capabilities:
         raise parameter_rules.InvalidParameters(
             f"the claim names the VolumeAttributesClass {name}, and the driver lacks the capability {MODIFIES}"

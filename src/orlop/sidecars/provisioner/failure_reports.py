@@ -1,0 +1,63 @@
+"""Report what fails: an event on the claim or the PersistentVolume, in upstream's words, and a count.
+
+A driver can put anything into an error or an id: what a terminal would obey is escaped, and what is long is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orlop.binding import claim_state_rules as state
+from orlop.csi.error_codes import CsiError
+from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from orlop.records.volume_order import ClaimIdentity
+from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
+from orlop.sidecars.provisioner.provisioner_settings import ApiObject
+
+LONGEST_SENTENCE: Final = 2048
+LONGEST_SHOWN_ID: Final = 128
+
+
+class FailureReports:
+    def __init__(self, events: EventRecorder, metrics: ProvisionerMetrics) -> None:
+        self._events = events
+        self._metrics = metrics
+
+    def not_provisioned(self, claim: ApiObject, sentence: str) -> str:
+        """Return the sentence as it was reported."""
+        printable = printable_sentence(sentence)
+        self._metrics.failed(state.class_name(claim))
+        self._events.warning(claim_reference(claim), "ProvisioningFailed", printable)
+        return printable
+
+    def not_deleted(self, volume: ApiObject, sentence: str) -> str:
+        """Return the sentence as it was reported."""
+        printable = printable_sentence(sentence)
+        self._metrics.deletion_failed(state.class_name(volume))
+        reference = {"kind": PERSISTENT_VOLUME.kind, "apiVersion": PERSISTENT_VOLUME.api_version, **volume}
+        self._events.warning(reference, "VolumeFailedDelete", printable)
+        return printable
+
+
+def claim_reference(claim: ApiObject) -> ApiObject:
+    return {"kind": PERSISTENT_VOLUME_CLAIM.kind, "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version, **claim}
+
+
+def identity_reference(claim: ClaimIdentity) -> ApiObject:
+    return claim_reference({"metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid}})
+
+
+def rpc_error(error: CsiError) -> str:
+    return f"rpc error: code = {error.code.go_name} desc = {error.message}"
+
+
+def shown_id(volume_id: str) -> str:
+    return volume_id if len(volume_id) <= LONGEST_SHOWN_ID else f"{volume_id[:LONGEST_SHOWN_ID]}…"
+
+
+def printable_sentence(sentence: str) -> str:
+    shown = sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}…"
+    if shown.isprintable():
+        return shown
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)

@@ -1,0 +1,74 @@
+"""The orders whose outcome is not known yet, by the uid of their claim. No two have a volume name in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from orlop.records.provision_journal import JournalEntry
+from orlop.records.volume_order import VolumeOrder
+from orlop.sidecars.provisioner.claim_rules import OpenOrder
+
+
+class OpenOrders:
+    def __init__(self) -> None:
+        self._orders: dict[str, OpenOrder] = {}
+        self._uid_of: dict[str, str] = {}
+        """Uids of claims by the names of their volumes."""
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._orders
+
+    def __getitem__(self, uid: str) -> OpenOrder:
+        return self._orders[uid]
+
+    def get(self, uid: str) -> OpenOrder | None:
+        return self._orders.get(uid)
+
+    def begin(self, order: VolumeOrder) -> None:
+        self._add(OpenOrder(order))
+
+    def resume(self, entries: Iterable[JournalEntry], now: float) -> list[str]:
+        """Adopt the orders of a former process; return the uids of their claims."""
+        uids = []
+        for entry in entries:
+            # The former process may have sent its last call just before we took the journal over. That call ends after
+            # `call_seconds` at the latest, whatever the clocks of the two machines show.
+            until = now + entry.call_seconds
+            self._add(OpenOrder(entry.order, until, is_recorded=True, is_being_deleted=entry.is_being_deleted))
+            uids.append(entry.order.claim.uid)
+        return uids
+
+    def change(self, uid: str, **changes: Any) -> None:
+        self._orders[uid] = replace(self._orders[uid], **changes)
+
+    def remove(self, uid: str) -> OpenOrder:
+        opened = self._orders.pop(uid)
+        del self._uid_of[opened.order.volume_name]
+        return opened
+
+    def named(self, volume_name: str) -> OpenOrder | None:
+        """Return the order for a volume of this name."""
+        return self._orders.get(self._uid_of.get(volume_name, ""))
+
+    def unsettled_until(self, volume_name: str) -> float:
+        """Return until when a CreateVolume call for a volume of this name may still have its effect."""
+        opened = self.named(volume_name)
+        return 0.0 if opened is None else opened.unsettled_until
+
+    def copies_from(self, volume_id: str) -> bool:
+        """Return whether an order is for a clone of this volume."""
+        return any(opened.order.source_volume_id == volume_id for opened in self._orders.values())
+
+    def with_volume(self, volume_id: str) -> list[str]:
+        """Return the names of the volumes for which the driver returned this id."""
+        return [
+            opened.order.volume_name
+            for opened in self._orders.values()
+            if opened.volume is not None and opened.volume.volume_id == volume_id
+        ]
+
+    def _add(self, opened: OpenOrder) -> None:
+        self._orders[opened.order.claim.uid] = opened
+        self._uid_of[opened.order.volume_name] = opened.order.claim.uid

@@ -1,0 +1,151 @@
+"""The pages of the journal: how they are split, kept and named."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orlop.kube.client import MergePatch
+from orlop.kube.http.http_messages import HttpRequest
+from orlop.kube.kinds import LEASE
+from orlop.kube.objects import ObjectName
+from orlop.records.provision_journal import ANNOTATION, PageOverflow
+from orlop.sidecars.provisioner.journal_leases import DRIVER_LABEL
+from support.provisioning.journal_worlds import (
+    DRIVER,
+    NAMESPACE,
+    JournalWorld,
+    entry,
+    journal_world,
+    large_entry,
+)
+
+pytestmark = pytest.mark.virtual_time
+FIRST = "orlop-provisioner-journal-mock-example-com-"
+
+
+async def first_page(world: JournalWorld) -> ObjectName:
+    names = [lease["metadata"]["name"] for lease in await world.leases()]
+    return ObjectName(NAMESPACE, min(names, key=len))
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_page_that_is_full_is_followed_by_another_and_an_empty_one_is_deleted():
+    async with journal_world() as world, world.opened() as ours:
+        await ours.record(large_entry(1, 200))
+        await ours.record(large_entry(2, 200))
+        await ours.record(entry(3))
+        assert sorted((await world.pages()).values()) == [["pvc-1", "pvc-3"], ["pvc-2"]]
+        ours.journal.forget("pvc-2")
+        await world.clock.sleep(1)
+        assert list((await world.pages()).values()) == [["pvc-1", "pvc-3"]]
+
+
+async def test_a_batch_that_fits_into_no_page_is_split_and_every_page_is_small_enough_for_a_lease():
+    async with journal_world() as world, world.opened() as ours:
+        await ours.record(*(large_entry(number, 80) for number in range(10)))
+        pages = [lease["metadata"]["annotations"].get(ANNOTATION, "") for lease in await world.leases()]
+        assert len(pages) >= 4
+        assert max(map(len, pages)) <= 256 << 10
+        async with world.opened() as next_one:
+            assert len(next_one.entries) == 10
+
+
+async def test_an_order_that_is_too_large_for_any_page_fails_alone():
+    async with journal_world() as world, world.opened() as ours:
+        results = await asyncio.gather(
+            *map(ours.journal.record, [large_entry(1, 400), entry(2), large_entry(3, 200)]), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [PageOverflow, type(None), type(None)]
+        assert await world.names() == ["pvc-2", "pvc-3"]
+
+
+async def test_entries_stay_in_their_page():
+    async with journal_world() as world, world.opened() as ours:
+        await ours.record(large_entry(1, 200))
+        await ours.record(large_entry(2, 200))
+        ours.journal.forget("pvc-1")
+        await world.clock.sleep(1)
+        before = await world.pages()
+        await ours.record(large_entry(2, 200, is_being_deleted=True))
+        assert await world.pages() == before
+
+
+async def test_an_entry_that_is_forgotten_while_another_page_is_written_goes_with_its_own():
+    async with journal_world() as world, world.opened() as ours:
+        await ours.record(large_entry(1, 200))
+        await ours.record(large_entry(2, 120), large_entry(3, 120))
+        first = str(await first_page(world))
+
+        async def forget_then(request: HttpRequest) -> None:
+            if request.method == "PUT" and request.path.endswith(first.rpartition("/")[2]):
+                ours.journal.forget("pvc-3")
+
+        world.wire.before = forget_then
+        await ours.record(large_entry(1, 200, is_being_deleted=True), large_entry(2, 120, is_being_deleted=True))
+        await world.clock.sleep(2)
+        assert await world.names() == ["pvc-1", "pvc-2"]
+
+
+async def test_a_page_that_cannot_be_read_is_kept_and_the_others_are_read():
+    async with journal_world() as world:
+        async with world.opened() as ours:
+            await ours.record(large_entry(1, 200))
+            await ours.record(large_entry(2, 200))
+        second = ObjectName(NAMESPACE, max((await world.pages()), key=len))
+        broken = MergePatch({"metadata": {"annotations": {ANNOTATION: "!!"}}})
+        await world.client.patch(LEASE, second, broken)
+        async with world.opened() as next_one:
+            assert [each.order.volume_name for each in next_one.entries] == ["pvc-1"]
+            await next_one.record(large_entry(3, 200))
+            next_one.journal.forget("pvc-1")
+            await world.clock.sleep(1)
+        lease = await world.client.get(LEASE, second)
+        assert lease["metadata"]["annotations"][ANNOTATION] == "!!"
+        assert [line.message for line in world.log if "cannot be read" in line.message]
+
+
+async def test_a_first_page_that_cannot_be_read_is_kept_when_a_new_page_is_added():
+    async with journal_world() as world:
+        async with world.opened() as ours:
+            await ours.record(entry(1))
+        first = await first_page(world)
+        await world.client.patch(LEASE, first, MergePatch({"metadata": {"annotations": {ANNOTATION: "!!"}}}))
+        async with world.opened() as next_one:
+            await next_one.record(entry(2))
+        assert (await world.client.get(LEASE, first))["metadata"]["annotations"][ANNOTATION] == "!!"
+        async with world.opened() as third:
+            assert third.entries == [entry(2)]
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", ["a-b", "A.b", "a.B", "a.b.c", "a.b-1"])
+async def test_drivers_with_similar_names_have_journals_of_their_own(other: str):
+    async with journal_world() as world:
+        async with world.opened("a.b") as one, world.opened(other) as another:
+            await one.record(entry(1))
+            await another.record(entry(2))
+        async with world.opened("a.b") as one, world.opened(other) as another:
+            assert (one.entries, another.entries) == ([entry(1)], [entry(2)])
+
+
+async def test_each_namespace_has_a_journal_of_its_own():
+    async with journal_world() as world:
+        async with world.opened() as ours:
+            await ours.record(entry(1))
+        async with world.opened(namespace="kube-system") as other:
+            assert other.entries == []
+
+
+async def test_a_lease_of_the_journal_says_whose_it_is():
+    async with journal_world() as world, world.opened() as ours:
+        await ours.record(entry(1))
+        (lease,) = await world.leases()
+        assert lease["metadata"]["name"].startswith(FIRST)
+        assert lease["metadata"]["labels"] == {DRIVER_LABEL: DRIVER}
+        assert lease["spec"]["holderIdentity"].startswith(DRIVER)

@@ -1,0 +1,225 @@
+"""A provisioner that is killed at any point: the next one finishes what it began, and nothing is left over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orlop.kube.http.http_messages import HttpRequest
+from orlop.kube.kinds import PERSISTENT_VOLUME, STORAGE_CLASS
+from orlop.kube.objects import ObjectName
+from support.api.api_wires import failing, refusal
+from support.provisioning.provisioner_worlds import CREATE, DELETE, ProvisionerWorld, provisioner_world
+
+pytestmark = pytest.mark.virtual_time
+
+
+def held(world: ProvisionerWorld, method: str, part: str) -> Any:
+    """Hold the requests with this method and path: as of a process that is killed before it sends them."""
+
+    async def before(request: HttpRequest) -> None:
+        if request.method == method and part in request.path:
+            await world.clock.sleep(10_000_000)
+
+    return before
+
+
+async def begin(world: ProvisionerWorld, *steps: dict[str, Any]) -> None:
+    world.play({CREATE: list(steps)})
+    await world.make_class()
+    await world.make_claim()
+
+
+async def kill_after_recording(world: ProvisionerWorld) -> None:
+    """The order is recorded, and the process is killed during the call."""
+    async with world.provisioner():
+
+        async def is_recorded() -> bool:
+            return bool(await world.journal())
+
+        await world.until(is_recorded)
+        await world.clock.sleep(1)
+    world.drivers[-1].stop_hanging()
+    world.wire.before = held(world, "NONE", "")
+
+
+async def kill_after_creation(world: ProvisionerWorld) -> None:
+    """The volume is created, and the process is killed before it saves the PersistentVolume."""
+    world.wire.before = held(world, "POST", "/persistentvolumes")
+    async with world.provisioner():
+
+        async def is_created() -> bool:
+            return bool(world.names())
+
+        await world.until(is_created)
+    assert len(await world.journal()) == 1
+    world.wire.before = held(world, "NONE", "")
+
+
+async def kill_after_saving(world: ProvisionerWorld) -> None:
+    """The PersistentVolume is saved, and the process is killed before the order is forgotten."""
+    writes = 0
+
+    async def before(request: HttpRequest) -> None:
+        nonlocal writes
+        if request.method == "PUT" and "journal" in request.path:
+            writes += 1
+            if writes > 1:
+                await world.clock.sleep(10_000_000)
+
+    world.wire.before = before
+    async with world.provisioner():
+        await world.until_provisioned()
+        await world.clock.sleep(5)
+    assert len(await world.journal()) == 1
+    world.wire.before = held(world, "NONE", "")
+
+
+POINTS = [kill_after_recording, kill_after_creation, kill_after_saving]
+HANG = {kill_after_recording: ({"hang": True},)}
+
+
+@pytest.mark.parametrize("kill", POINTS)
+async def test_the_order_of_a_killed_provisioner_is_finished_by_the_next(kill: Any):
+    async with provisioner_world() as world:
+        await begin(world, *HANG.get(kill, ()))
+        await kill(world)
+        async with world.provisioner():
+            (volume,) = await world.until_provisioned()
+            await world.until_journal_is_empty()
+        assert len(world.names()) == 1
+        assert volume["metadata"]["name"] == world.names()[0]
+        assert DELETE not in world.calls()
+
+
+@pytest.mark.parametrize("kill", [kill_after_recording, kill_after_creation])
+async def test_a_volume_whose_claim_went_while_nobody_ran_is_deleted(kill: Any):
+    async with provisioner_world() as world:
+        await begin(world, *HANG.get(kill, ()))
+        await kill(world)
+        await world.delete_claim()
+        async with world.provisioner():
+            await world.until_journal_is_empty()
+        assert (world.names(), await world.volumes()) == ([], [])
+
+
+async def test_a_saved_volume_whose_claim_went_while_nobody_ran_is_left_to_the_binder():
+    async with provisioner_world() as world:
+        await begin(world)
+        await kill_after_saving(world)
+        await world.delete_claim()
+        async with world.provisioner():
+            await world.until_journal_is_empty()
+            assert len(await world.volumes()) == 1
+            assert len(world.names()) == 1
+            await world.release((await world.volumes())[0]["metadata"]["name"])
+            await world.until_provisioned(0)
+        assert world.names() == []
+
+
+@pytest.mark.parametrize("kill", POINTS)
+async def test_a_claim_created_again_under_its_name_gets_a_volume_of_its_own(kill: Any):
+    async with provisioner_world() as world:
+        await begin(world, *HANG.get(kill, ()))
+        await kill(world)
+        await world.delete_claim()
+        again = await world.make_claim()
+        async with world.provisioner():
+            await world.until_journal_is_empty()
+
+            async def is_there() -> bool:
+                return await world.get(PERSISTENT_VOLUME, f"pvc-{again['metadata']['uid']}") is not None
+
+            await world.until(is_there)
+            await world.until_journal_is_empty()
+        kept = 2 if kill is kill_after_saving else 1
+        assert len(world.names()) == len(await world.volumes()) == kept
+
+
+async def test_the_order_is_repeated_as_it_was_though_class_and_claim_changed():
+    async with provisioner_world() as world:
+        world.play({CREATE: [{"hang": True}]})
+        await world.make_class(parameters={"type": "old"})
+        await world.make_claim()
+        await kill_after_recording(world)
+        await world.client.delete(STORAGE_CLASS, ObjectName(None, "fast"))
+        await world.make_class(parameters={"type": "new"})
+        async with world.provisioner(claim_metadata=True):
+            await world.until_provisioned()
+        first, second = world.requests(CREATE)
+        assert first == second
+
+
+async def test_an_undo_that_was_interrupted_is_finished():
+    async with provisioner_world() as world:
+        small = {"answer": {"volume": {"volumeId": "vol-1", "capacityBytes": "1"}}}
+        world.play({CREATE: [small], DELETE: [{"hang": True}]})
+        await world.make_class()
+        await world.make_claim()
+        async with world.provisioner():
+
+            async def is_being_deleted() -> bool:
+                return DELETE in world.calls()
+
+            await world.until(is_being_deleted)
+        (entry,) = await world.journal()
+        assert entry.is_being_deleted
+        world.drivers[-1].stop_hanging()
+        began = world.clock.elapsed()
+        async with world.provisioner(timeout=10.0):
+            await world.until_provisioned()
+            assert world.clock.elapsed() - began > 9, "the deletion may be under way as long as its call can last"
+        assert len(world.names()) == 1
+
+
+async def test_two_provisioners_at_once_never_leave_two_volumes_and_the_former_stops():
+    async with provisioner_world() as world:
+        await world.make_class()
+        async with world.provisioner():
+            await world.make_claim("one")
+            await world.until_provisioned()
+            async with world.provisioner():
+                await world.make_claim("two")
+                await world.until_provisioned(2)
+                await world.clock.sleep(60)
+        assert len(world.names()) == 2
+
+
+async def test_without_rights_on_leases_claims_are_provisioned_all_the_same():
+    async with provisioner_world() as world:
+        await begin(world)
+        starts = [f"{verb} namespaces/default/leases" for verb in ("GET", "PUT", "POST")]
+        world.wire.before = failing(*starts, times=999, answer=refusal(403, "Forbidden"))
+        async with world.provisioner():
+            (volume,) = await world.until_provisioned()
+            await world.release(volume["metadata"]["name"])
+            await world.until_provisioned(0)
+        assert world.names() == []
+        assert len([line for line in world.log if "journal of orders cannot be kept" in line.message]) == 1
+
+
+async def test_a_server_that_fails_while_the_journal_is_opened_is_waited_for():
+    async with provisioner_world() as world:
+        await begin(world)
+        world.wire.before = failing("POST namespaces/default/leases", times=3)
+        async with world.provisioner():
+            await world.until_provisioned()
+
+
+async def test_a_record_that_cannot_be_written_calls_nothing_and_the_class_is_read_anew():
+    async with provisioner_world() as world:
+        world.play({})
+        await world.make_class(parameters={"type": "old"})
+        async with world.provisioner(retry_start=30.0):
+            await world.clock.sleep(1)
+            world.wire.before = failing(
+                "PUT namespaces/default/leases", times=1, answer=refusal(422, "Invalid", "no room")
+            )
+            await world.make_claim()
+            await world.clock.sleep(5)
+            assert world.calls() == []
+            await world.client.delete(STORAGE_CLASS, ObjectName(None, "fast"))
+            await world.make_class(parameters={"type": "new"})
+            await world.until_provisioned()
+        assert [request.parameters["type"] for request in world.requests(CREATE)] == ["new"]
