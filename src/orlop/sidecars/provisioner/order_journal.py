@@ -33,6 +33,7 @@ from orlop.kube.lease_rules import holder_of
 from orlop.kube.objects import Object, ObjectName, micro_time_text
 from orlop.records.provision_journal import (
     ANNOTATION,
+    DRIVER_LABEL,
     LARGEST_PAGE,
     JournalEntry,
     PageOverflow,
@@ -42,7 +43,6 @@ from orlop.records.provision_journal import (
     split_into_pages,
 )
 
-DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
 BATCH_SECONDS: Final = 0.02
 """Between two writes: under load one write then holds many orders. The first after a pause is written at once."""
 FORGET_SECONDS: Final = 0.5

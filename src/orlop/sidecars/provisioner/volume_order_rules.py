@@ -17,9 +17,11 @@ from orlop.records.volume_order import ClaimIdentity, ClassTerms, TopologyReques
 from orlop.sidecars.provisioner import parameter_rules
 from orlop.sidecars.provisioner.clone_rules import Clone, Populated, SourceDecision, SourceRefused
 from orlop.sidecars.provisioner.create_request_rules import ACCESS_MODES, LARGEST_SIZE
-from orlop.sidecars.provisioner.provisioner_settings import CREATES, MODIFIES, Json, ProvisionerSettings
+from orlop.sidecars.provisioner.provisioner_settings import CLONES, CREATES, MODIFIES, Json, ProvisionerSettings
 
 READ_ONLY_MANY: Final = "ReadOnlyMany"
+CAPABILITIES_ASSUMED: Final = frozenset({CREATES, CLONES, MODIFIES})
+"""For a decision without the driver: what it refuses then, it refuses whatever the driver can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ def decide_order(  # noqa: PLR0911 - one return for each check
         return PlaceOrder(_order(claim, facts.storage_class, facts, settings))
     except parameter_rules.InvalidParameters as error:
         return RefuseClaim(str(error))
+
+
+def decide_without_driver(claim: Json, facts: OrderFacts, driver: str) -> OrderDecision:
+    """Decide as far as objects show it, for `orlop explain`. No setting of a provisioner changes whether it refuses."""
+    return decide_order(claim, facts, ProvisionerSettings(driver=driver, identity=""))
 
 
 def _refusal_by_class(claim: Json, storage_class: Json | None, driver: str) -> LeaveClaim | RefuseClaim | None:
