@@ -35,6 +35,8 @@ from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, is_clone_
 
 BOUND: Final = "Bound"
 LOST: Final = "Lost"
+LOST_REASONS: Final = frozenset({"ClaimLost", "ClaimMisbound"})
+"""Of events, which the PersistentVolume controller records once, when the phase changes."""
 BEING_DELETED: Final = "Being deleted"
 NOT_SHOWN: Final = frozenset({"Unused"})
 """Conditions that repeat what the explanation has anyway."""
@@ -46,8 +48,7 @@ def explain_claim(seen: ClaimSeen, now: datetime) -> Explanation:
     finding = _finding(seen, now)
     # Failures of the time before a claim was bound are over.
     failed = () if finding.state == BOUND else failures(events)
-    created = objects.metadata(claim).get("creationTimestamp")
-    since = finding.since or created
+    since = finding.since or _since(claim, finding, events)
     shown = BEING_DELETED if objects.is_being_deleted(claim) else state.phase(claim) or "Pending"
     sentences = [f"{shown}{lasting(since, now)}: {finding.sentence}", *_conditions(claim, now)]
     tried = tuple(event.sentence(now) for event in failed)
@@ -55,6 +56,14 @@ def explain_claim(seen: ClaimSeen, now: datetime) -> Explanation:
         tried = tuple(event.sentence(now) for event in events[:1])
     fields = _fields(seen, finding, failed, since)
     return Explanation(_what(claim, now), " ".join(sentences), tried, finding.next, fields, finding.table)
+
+
+def _since(claim: Json, finding: Finding, events: Iterable[PastEvent]) -> str | None:
+    """Return since when it is so, if an object shows it: a claim has no time of its last change of phase."""
+    if finding.state == LOST:
+        return next((event.last for event in events if event.reason in LOST_REASONS), None)
+    is_pending = state.phase(claim) in {"", "Pending"}
+    return objects.metadata(claim).get("creationTimestamp") if is_pending else None
 
 
 def _what(claim: Json, now: datetime) -> str:

@@ -168,8 +168,9 @@ def _unscheduled(late: str, waiting: list[Json], now: datetime) -> Finding:
     else:
         sentence = f"{late}, and its pod {name} is not scheduled yet.{others}"
         to_do = f"If this lasts, no scheduler runs, or none of the name that the pod {name} has in spec.schedulerName."
-    fields = {"waitingPods": [objects.name(pod) for pod in waiting], "podScheduled": message or None}
-    return Finding("WaitsForPodScheduled", sentence, to_do, since, fields)
+    names = [objects.name(pod) for pod in waiting]
+    fields = {"waitingPods": names, "podScheduled": message or None, "unschedulableSince": since}
+    return Finding("WaitsForPodScheduled", sentence, to_do, fields=fields)
 
 
 def _stop(message: str) -> str:

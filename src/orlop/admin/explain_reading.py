@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from orlop.admin.claim_seen import ClaimSeen
 from orlop.admin.explain_attachment import AttachmentSeen
@@ -38,8 +38,6 @@ from orlop.records.provision_journal import DRIVER_LABEL
 from orlop.sidecars.attacher.attach_rules import attacher_of, id_in_annotation, id_in_csi_node, node_name_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, source_claim_name
-
-NO_PROVISIONER: Final = ProvisionerSeen()
 
 
 class ExplainReader:
@@ -129,11 +127,13 @@ class ExplainReader:
             "claim": await self._shaped(PERSISTENT_VOLUME_CLAIM, claim_name, namespace or None),
             "events": await self._events(PERSISTENT_VOLUME, name),
             "attachments": await self._all(VOLUME_ATTACHMENT),
-            "nodes": await self._all(NODE),
         }
+        if (volume.get("spec") or {}).get("nodeAffinity"):
+            seen["nodes"] = await self._all(NODE)
+        if driver and (reference.get("uid") or objects.is_being_deleted(volume)):
+            seen["provisioner"] = await self._provisioner(driver)
         if reference.get("uid"):
             seen["pods"] = await self._all(POD, Selection(namespace)) if namespace else ()
-            seen["provisioner"] = await self._provisioner(driver) if driver else NO_PROVISIONER
         else:
             seen["claims"] = await self._all(PERSISTENT_VOLUME_CLAIM)
             seen["classes"] = await self._all(STORAGE_CLASS)

@@ -29,12 +29,13 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
 
 FAILED: Final = "Failed"
 RECYCLE: Final = "Recycle"
+RETAIN: Final = "Retain"
 NOT_WIPED: Final = "The data stay on it, and the next claim can read them: erase them first if they are secret."
 
 
 def explain_reclaim(seen: VolumeSeen, now: datetime) -> Finding:
     volume, gone = seen.volume, _gone(seen)
-    policy = (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") or "Retain"
+    policy = (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") or RETAIN
     phase = state.phase(volume)
     if phase not in {RELEASED, FAILED}:
         to_do = "Nothing to do; after a minute, check that kube-controller-manager runs."
@@ -73,7 +74,7 @@ def _retained(volume: Json, gone: str) -> Finding:
 
 def _recycled(seen: VolumeSeen, gone: str) -> Finding:
     name, message = objects.name(seen.volume), _message(seen.volume)
-    retain = policy_command(PERSISTENT_VOLUME, name, "Retain")
+    retain = policy_command(PERSISTENT_VOLUME, name, RETAIN)
     sentence = f"{gone}, and its policy Recycle works for hostPath and NFS alone{message}."
     return Finding("CannotBeRecycled", sentence, f"Choose another policy, such as Retain: {retain}.")
 
@@ -140,5 +141,5 @@ def _nobody_deletes(volume: Json, gone: str) -> Finding:
 
 def _by_hand(volume: Json) -> str:
     name = objects.name(volume)
-    retain, delete = policy_command(PERSISTENT_VOLUME, name, "Retain"), delete_command(PERSISTENT_VOLUME, None, name)
+    retain, delete = policy_command(PERSISTENT_VOLUME, name, RETAIN), delete_command(PERSISTENT_VOLUME, None, name)
     return f"Delete the storage behind it, then the object: {delete}; or keep both: {retain}."

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from orlop.admin.explain_released_volume import FAILED, explain_reclaim
+from orlop.admin.explain_released_volume import FAILED, RETAIN, explain_reclaim
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
     IF_STILL_PROTECTED,
@@ -47,16 +47,12 @@ def explain_volume(seen: VolumeSeen, now: datetime) -> Explanation:
     events = events_about(seen.events, objects.uid(volume))
     finding = _finding(seen, now)
     failed = () if finding.state in {BOUND, AVAILABLE} else failures(events)
-    since = finding.since or _phase_since(volume) or objects.metadata(volume).get("creationTimestamp")
+    since = finding.since or (volume.get("status") or {}).get("lastPhaseTransitionTime")
     shown = BEING_DELETED if objects.is_being_deleted(volume) else state.phase(volume) or "Pending"
     sentence = f"{shown}{lasting(since, now)}: {finding.sentence}"
     tried = tuple(event.sentence(now) for event in failed)
     fields = _fields(seen, finding, failed, since)
     return Explanation(_what(volume), sentence, tried, finding.next, fields, finding.table)
-
-
-def _phase_since(volume: Json) -> Any:
-    return (volume.get("status") or {}).get("lastPhaseTransitionTime")
 
 
 def _what(volume: Json) -> str:
@@ -70,7 +66,7 @@ def _what(volume: Json) -> str:
 
 
 def _policy(volume: Json) -> str:
-    return (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") or "Retain"
+    return (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") or RETAIN
 
 
 def _fields(seen: VolumeSeen, finding: Finding, failed: Iterable[PastEvent], since: Any) -> Mapping[str, Any]:
@@ -172,7 +168,7 @@ def _kept_by_provisioner(seen: VolumeSeen, now: datetime) -> Finding:
         return Finding("BeingDeleted", f"{sentence} {outlook.sentences()}", outlook.to_do())
     if phase in {RELEASED, FAILED}:
         return explain_reclaim(seen, now)
-    command = policy_command(PERSISTENT_VOLUME, objects.name(seen.volume), "Retain")
+    command = policy_command(PERSISTENT_VOLUME, objects.name(seen.volume), RETAIN)
     return Finding(
         "BeingDeleted",
         f"its finalizer {FINALIZER} leaves when its volume is deleted, and a provisioner deletes only volumes that are "
@@ -279,8 +275,7 @@ def _of_claim(seen: VolumeSeen, claim: Json) -> Finding:
     if state.volume_name(claim) == objects.name(volume):
         return _bound(seen, claim)
     if state.volume_name(claim):
-        sentence = f"its claim {name} is bound to another volume, {state.volume_name(claim)}; this one is released."
-        return Finding("ClaimBoundElsewhere", sentence, f"Nothing to do. {IF_NOT_BOUND}")
+        return _surplus(volume, claim)
     if state.volume_mode(volume) != state.volume_mode(claim):
         command = remove_command(PERSISTENT_VOLUME, objects.name(volume), "/spec/claimRef")
         sentence = (
@@ -290,6 +285,17 @@ def _of_claim(seen: VolumeSeen, claim: Json) -> Finding:
         return Finding("ModeMismatch", sentence, f"Create the claim again, or free the volume: {command}.")
     sentence = f"it is reserved for the claim {name}, and is bound to it in a moment."
     return Finding("Binding", sentence, f"Nothing to do. {IF_NOT_BOUND}")
+
+
+def _surplus(volume: Json, claim: Json) -> Finding:
+    other = f"its claim {objects.name_of(claim)} is bound to another volume, {state.volume_name(claim)}"
+    if state.PROVISIONED_BY in objects.annotations(volume) and _policy(volume) == class_rules.DELETE:
+        sentence = f"{other}; this one is released, and deleted with its data."
+        command = policy_command(PERSISTENT_VOLUME, objects.name(volume), RETAIN)
+        to_do = f"To keep its data, set the policy Retain: {command}."
+    else:
+        sentence, to_do = f"{other}; this one becomes Available.", f"Nothing to do. {IF_NOT_BOUND}"
+    return Finding("ClaimBoundElsewhere", sentence, to_do)
 
 
 def _bound(seen: VolumeSeen, claim: Json) -> Finding:

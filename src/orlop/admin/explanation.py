@@ -53,7 +53,7 @@ class Finding:
     sentence: str
     next: str
     since: str | None = None
-    """A time of the API server; None: since the object was created."""
+    """A time of the API server; None: as long as the object has had its phase, if that is known."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     table: tuple[Mapping[str, str], ...] = ()
 

@@ -88,7 +88,7 @@ def test_a_claim_whose_volume_was_deleted_is_lost_and_can_be_restored():
 
     ended = explain(build)
     assert ended.state == "Lost"
-    assert "its PersistentVolume pv1 does not exist any more" in ended.text
+    assert "Lost for 5m: the claim has lost its volume: its PersistentVolume pv1 does not exist any more." in ended.text
     assert "ClaimLost 5m ago: Data on the volume is lost!" in ended.text
     assert "create a PersistentVolume of this name with the same source and without spec.claimRef" in ended.next
 
@@ -109,7 +109,12 @@ def test_a_claim_whose_volume_is_another_claims_is_lost():
         await cluster.bound_claim(phase="Lost")
         await cluster.volume_of(await cluster.claim("other"))
 
-    assert "its PersistentVolume pv1 is bound to the claim team/other" in explain(build).text
+    ended = explain(build)
+    # No object shows since when.
+    assert (
+        "Lost: the claim has lost its volume: its PersistentVolume pv1 is bound to the claim team/other." in ended.text
+    )
+    assert ended.json["fields"]["since"] is None
 
 
 # ---- a volume by name ------------------------------------------------------------------------------------------------
@@ -269,7 +274,8 @@ def test_a_late_binding_claim_whose_pod_is_not_scheduled_has_the_schedulers_mess
     ended = explain(build)
     assert ended.state == "WaitsForPodScheduled"
     assert "3 Insufficient cpu." in ended.text
-    assert ended.json["fields"]["since"] == "2026-01-02T03:04:05Z"
+    assert ended.json["fields"]["unschedulableSince"] == "2026-01-02T03:04:05Z"
+    assert ended.json["fields"]["since"] == ended.json["fields"]["created"]
     assert ended.json["fields"]["podScheduled"] == UNSCHEDULABLE["message"]
 
 

@@ -123,13 +123,23 @@ def test_a_bound_volume_whose_node_is_gone_says_that_no_pod_can_run():
     assert ended.json["fields"]["nodes"] == []
 
 
-def test_a_volume_whose_claim_is_bound_to_another_one_is_released():
+def test_a_volume_whose_claim_is_bound_to_another_one_becomes_available():
     async def build(cluster: Cluster) -> None:
         await cluster.volume_of(await cluster.bound_claim("pv2"))
 
     ended = explain(build)
     assert ended.state == "ClaimBoundElsewhere"
-    assert "bound to another volume, pv2" in ended.text
+    assert "bound to another volume, pv2; this one becomes Available" in ended.text
+
+
+def test_a_surplus_volume_that_was_provisioned_is_deleted_unless_its_policy_is_changed():
+    async def build(cluster: Cluster) -> None:
+        claim = await cluster.bound_claim("pv2")
+        await cluster.volume_of(claim, persistentVolumeReclaimPolicy="Delete", **PROVISIONED)
+
+    ended = explain(build)
+    assert "this one is released, and deleted with its data" in ended.text
+    assert '"persistentVolumeReclaimPolicy":"Retain"' in ended.next
 
 
 def test_a_volume_whose_mode_is_not_the_claims_cannot_be_bound_to_it():
