@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from onenode.controllers import storage_protection_rules as rules
-from onenode.controllers.storage_protection_rules import (
+from orlop.binding import storage_protection_rules as rules
+from orlop.binding.storage_protection_rules import (
     CLAIM_FINALIZER,
     VOLUME_FINALIZER,
     ApiObject,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
+from orlop.admin.explanation import UNREADABLE, Explanation, Json, Unreadable, ago, length, moment
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
-from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, Kind
-from orlop.kube.objects import InvalidTime, read_time
+from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME
 from orlop.sidecars.attacher.attach_rules import (
     NODE_IDS_ANNOTATION,
     AttachmentFacts,
@@ -34,24 +34,11 @@ from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.attacher.trivial_rules import next_trivial_step
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
-ApiObject = Mapping[str, Any]
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
 AS_IT_SHOULD_BE: Final = "nothing, it is as it should be."
 RETRIED: Final = "with growing delays, by default of five minutes at most"
-UNREADABLE: Final = "may not be read with these credentials"
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """An object that the user may not read: not even its existence is known."""
-
-    kind: Kind
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +77,6 @@ class _Outlook:
         if isinstance(self.step, Nothing) or _is_surely_called(self.facts):
             return None
         return type(next_trivial_step(self.facts.attachment, self.facts.finalizer)).__name__
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    what: str
-    state: str
-    tried: tuple[str, ...]
-    """What failed, and when."""
-    next: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    """The same, for programs."""
 
 
 def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
@@ -167,10 +143,10 @@ def _what(found: ApiObject, driver: str) -> str:
     return f"{name} requests that {which} be attached to the node {node} by {driver}."
 
 
-def _state(found: ApiObject, now: datetime) -> str:
-    asked = _ago(objects.metadata(found).get("creationTimestamp"), now)
+def _state(found: Json, now: datetime) -> str:
+    asked = ago(objects.metadata(found).get("creationTimestamp"), now)
     if objects.is_being_deleted(found):
-        since = _ago(objects.metadata(found).get("deletionTimestamp"), now)
+        since = ago(objects.metadata(found).get("deletionTimestamp"), now)
         attached = "still attached" if is_attached(found) else "not attached"
         return f"Its deletion was requested{since}; it is {attached}."
     return (
@@ -182,7 +158,7 @@ def _tried(found: ApiObject, now: datetime) -> tuple[str, ...]:
     tried = []
     for what, error in _errors(found):
         code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
-        tried.append(f"{what} failed{_ago(error.get('time'), now)}{code}: {error.get('message') or 'without a reason'}")
+        tried.append(f"{what} failed{ago(error.get('time'), now)}{code}: {error.get('message') or 'without a reason'}")
     return tuple(tried)
 
 
@@ -325,25 +301,5 @@ def _untouched_for(found: ApiObject, now: datetime) -> str:
         return ""
     metadata = objects.metadata(found)
     stamps = [metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")]
-    times = [time for text in (*stamps, *(error.get("time") for _, error in _errors(found))) if (time := _time(text))]
-    return _length(now - max(times)) if times else ""
-
-
-def _ago(text: Any, now: datetime) -> str:
-    time = _time(text)
-    return "" if time is None else f" {_length(now - time)} ago"
-
-
-def _time(text: Any) -> datetime | None:
-    try:
-        return read_time(text)
-    except (InvalidTime, TypeError):
-        return None
-
-
-def _length(elapsed: timedelta) -> str:
-    seconds = max(0, int(elapsed.total_seconds()))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    times = [time for text in (*stamps, *(error.get("time") for _, error in _errors(found))) if (time := moment(text))]
+    return length(now - max(times)) if times else ""

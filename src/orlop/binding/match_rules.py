@@ -35,10 +35,34 @@ def mismatch(claim: Object, volume: Object) -> str | None:
     This is the check for a claim with `volumeName` and a volume without `claimRef`. Selector, phase and node affinity
     are not considered: the user asked for this very volume.
     """
+    return next(iter(_mismatches(claim, volume, any_class=False)), None)
+
+
+def mismatches(claim: Object, volume: Object) -> list[str]:
+    """Return every reason why a search passes over the volume, without regard to nodes; empty if it fits.
+
+    The search is that of the binder for a claim which does not wait for a pod. `mismatch` has its words; what it does
+    not compare comes after that.
+    """
+    if state.refers_to(volume, claim):
+        return _mismatches(claim, volume, any_class=True)
+    reference = state.claim_reference(volume)
+    if reference is not None:
+        return [f"it is reserved for the claim {reference.get('namespace')}/{reference.get('name')}"]
+    reasons = _mismatches(claim, volume, any_class=False)
+    phase = state.phase(volume)
+    if phase != AVAILABLE:
+        reasons.append(f"its phase is {phase or 'Pending'}")
+    if not _selector_matches(claim, volume):
+        reasons.append("the claim's selector does not match its labels")
+    return reasons
+
+
+def _mismatches(claim: Object, volume: Object, *, any_class: bool) -> list[str]:
     checks = (
         (not objects.is_being_deleted(volume), f'the volume is marked for deletion "{objects.name(volume)}"'),
         (_size(volume) >= _wanted_size(claim), "requested PV is too small"),
-        (state.class_name(volume) == state.class_name(claim), "storageClassName does not match"),
+        (any_class or state.class_name(volume) == state.class_name(claim), "storageClassName does not match"),
         (
             state.attributes_class_name(volume) == state.attributes_class_name(claim),
             "volumeAttributesClassName does not match",
@@ -46,7 +70,7 @@ def mismatch(claim: Object, volume: Object) -> str | None:
         (state.volume_mode(volume) == state.volume_mode(claim), "incompatible volumeMode"),
         (state.access_modes(claim) <= state.access_modes(volume), "incompatible accessMode"),
     )
-    return next((reason for holds, reason in checks if not holds), None)
+    return [reason for holds, reason in checks if not holds]
 
 
 def volume_for_binder(claim: Object, volumes: Iterable[Object], *, is_late_binding: bool) -> Object | None:

@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
-from orlop.admin.explain_attachment import AttachmentSeen, Explanation, Unreadable, explain
+from orlop.admin.explain_attachment import explain
+from orlop.admin.explain_claim import explain_claim
+from orlop.admin.explain_reading import ExplainReader
+from orlop.admin.explain_volume import explain_volume
+from orlop.admin.explanation import Explanation
 from orlop.admin.up_state import (
     DEFAULT_STATE,
     SeveralRun,
@@ -31,27 +37,47 @@ from orlop.admin.up_state import (
 from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.structured_log import silent_log
-from orlop.kube.api_errors import ApiError, Forbidden, NotFound
+from orlop.kube.api_errors import ApiError, NotFound
 from orlop.kube.client import KubeClient, Patience
 from orlop.kube.config.cluster_access import ClusterAccess
 from orlop.kube.config.kubeconfig import Kubeconfig, KubeconfigError
 from orlop.kube.config.kubeconfig_files import NoKubeconfig
 from orlop.kube.http.http_transport import HttpTransport
-from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT, InvalidPath, Kind
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_ATTACHMENT, InvalidPath, Kind
 from orlop.kube.objects import ObjectName
 from orlop.processes.kube_wiring import run_plugin
-from orlop.sidecars.attacher.attach_rules import attacher_of, id_in_annotation, id_in_csi_node, node_name_of
-from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 FAILED: Final = 1
 WRONG_USE: Final = 2
 NOT_FOUND: Final = 3
-PRINTED: Final = "volumeattachment.storage.k8s.io/"
-"""What `kubectl get -o name` puts before a name."""
-OTHER_NAMES: Final = {"volumeattachments": "volumeattachment", "va": "volumeattachment"}
+OTHER_NAMES: Final = {
+    "volumeattachments": "volumeattachment",
+    "va": "volumeattachment",
+    "persistentvolumeclaim": "pvc",
+    "persistentvolumeclaims": "pvc",
+    "persistentvolume": "pv",
+    "persistentvolumes": "pv",
+}
 HELP_ON_CODES: Final = "Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object."
 PATIENCE: Final = Patience(10.0, attempts=2)
 """Shorter than a controller's: a person waits for the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The object that is to be explained; `namespace` is None if the user names none."""
+
+    kind: Kind
+    namespace: str | None
+    bare_name: str
+
+    @property
+    def name(self) -> ObjectName:
+        return ObjectName(self.namespace, self.bare_name)
+
+    def within(self, namespace: str) -> Asked:
+        """Return the same in this namespace, if it needs one and has none."""
+        return replace(self, namespace=namespace) if self.kind.namespaced and self.namespace is None else self
 
 
 class _Kinds(click.Group):
@@ -71,42 +97,109 @@ def command() -> None:
     """Explain what an object waits for, since when, what was tried, and what comes next."""
 
 
+Options = Callable[..., None]
+
+
+def _with_options(function: Options) -> Options:
+    """Add the options that all kinds have."""
+    options = (
+        click.option(
+            "--kubeconfig",
+            default="",
+            metavar="FILE",
+            help="Kubeconfig file; default: the file that kubectl would use, else that of the only `orlop up` that "
+            "runs.",
+        ),
+        click.option("--state", default="", metavar="DIR", help="Folder of an `orlop up`, in place of --kubeconfig."),
+        click.option(
+            "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Output format."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 @command.command(
     "volumeattachment",
     short_help="Explain a VolumeAttachment; also `volumeattachments` and `va`.",
     epilog=HELP_ON_CODES,
 )
 @click.argument("name")
-@click.option(
-    "--kubeconfig",
-    default="",
-    metavar="FILE",
-    help="Kubeconfig file; default: the file that kubectl would use, else that of the only `orlop up` that runs.",
-)
-@click.option("--state", default="", metavar="DIR", help="Folder of an `orlop up`, in place of --kubeconfig.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Output format.")
+@_with_options
 def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> None:
     """Explain the VolumeAttachment NAME, as `kubectl get volumeattachments` shows it, with or without `-o name`."""
+    asked = Asked(VOLUME_ATTACHMENT, None, _bare(name, VOLUME_ATTACHMENT))
+    _explain(asked, kubeconfig, state, output)
+
+
+@command.command(
+    "pvc",
+    short_help="Explain a PersistentVolumeClaim; also `persistentvolumeclaim`.",
+    epilog=HELP_ON_CODES,
+)
+@click.argument("name", metavar="[NAMESPACE/]NAME")
+@click.option("-n", "--namespace", default="", help="Namespace of the claim; default: that of the kubeconfig.")
+@_with_options
+def persistent_volume_claim(name: str, namespace: str, kubeconfig: str, state: str, output: str) -> None:
+    """Explain the PersistentVolumeClaim NAMESPACE/NAME, or NAME as `kubectl get pvc` shows it.
+
+    Also as `kubectl get pvc -o name` prints it.
+    """
+    bare = _bare(name, PERSISTENT_VOLUME_CLAIM)
+    before, slash, after = bare.partition("/")
+    if slash and namespace and before != namespace:
+        raise click.UsageError(f"{bare} is in the namespace {before}, and --namespace names {namespace}: use one.")
+    asked = Asked(PERSISTENT_VOLUME_CLAIM, before if slash else namespace or None, after if slash else bare)
+    _explain(asked, kubeconfig, state, output)
+
+
+@command.command("pv", short_help="Explain a PersistentVolume; also `persistentvolume`.", epilog=HELP_ON_CODES)
+@click.argument("name")
+@_with_options
+def persistent_volume(name: str, kubeconfig: str, state: str, output: str) -> None:
+    """Explain the PersistentVolume NAME, as `kubectl get pv` shows it, with or without `-o name`."""
+    _explain(Asked(PERSISTENT_VOLUME, None, _bare(name, PERSISTENT_VOLUME)), kubeconfig, state, output)
+
+
+def _bare(name: str, kind: Kind) -> str:
+    """Return the name without what `kubectl get -o name` puts before it."""
+    suffix = f".{kind.group}" if kind.group else ""
+    return name.removeprefix(f"{kind.singular}{suffix}/")
+
+
+def _explain(asked: Asked, kubeconfig: str, state: str, output: str) -> None:
     if state and kubeconfig:
         raise click.UsageError("--state and --kubeconfig exclude each other: use one of them.")
-    name = name.removeprefix(PRINTED)
     kubeconfig = str(UpState(Path(state)).kubeconfig) if state else kubeconfig
     try:
-        explanation = asyncio.run(_explanation(name, kubeconfig))
+        explanation = asyncio.run(_explanation(asked, kubeconfig))
     except NotFound:
-        _end(NOT_FOUND, f"There is no VolumeAttachment {name}.")
+        _end(NOT_FOUND, f"There is no {asked.kind.kind} {asked.name}.")
     except InvalidPath as error:
         _end(WRONG_USE, str(error))
     except (ApiError, KubeconfigError) as error:
         _end(FAILED, _failure(error, kubeconfig))
     if output == "text":
-        click.echo(
-            "\n".join(
-                map(harmless, (explanation.what, explanation.state, *explanation.tried, f"Next: {explanation.next}"))
-            )
-        )
+        click.echo("\n".join(map(harmless, _lines(explanation))))
     else:
         show(asdict(explanation), output)
+
+
+def _lines(explanation: Explanation) -> list[str]:
+    lines = [explanation.what, explanation.state, *explanation.tried]
+    return [*lines, *_table(explanation.table), f"Next: {explanation.next}"]
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return rows below their names, in columns as kubectl prints them."""
+    if not rows:
+        return []
+    titles = {name: "".join(f" {each}" if each.isupper() else each for each in name).upper() for name in rows[0]}
+    # Escaped before the columns are measured: what a cell shows is longer than what it holds.
+    cells = [titles, *({name: harmless(text) for name, text in row.items()} for row in rows)]
+    widths = {name: max(len(row[name]) for row in cells) for name in titles}
+    return ["  " + "   ".join(row[name].ljust(widths[name]) for name in titles).rstrip() for row in cells]
 
 
 def _failure(error: Exception, kubeconfig: str) -> str:
@@ -125,7 +218,21 @@ def _end(code: int, why: str) -> NoReturn:
     sys.exit(code)
 
 
-async def _explanation(name: str, kubeconfig: str) -> Explanation:
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An API server to read from; `namespace` is that of names without one."""
+
+    client: KubeClient
+    namespace: str
+    now: datetime
+
+
+Connect = Callable[[str], AbstractAsyncContextManager[Connection]]
+
+
+@asynccontextmanager
+async def connected(kubeconfig: str) -> AsyncIterator[Connection]:
+    """Connect to the API server that the kubeconfig names."""
     clock = SystemClock()
     access = _access(Kubeconfig(os.environ, clock=clock, run=run_plugin), kubeconfig)
     client = KubeClient(
@@ -137,10 +244,25 @@ async def _explanation(name: str, kubeconfig: str) -> Explanation:
         patience=PATIENCE,
     )
     try:
-        attachment = await client.get(VOLUME_ATTACHMENT, ObjectName(None, name))
-        return explain(await _Reader(client).seen(attachment), clock.now())
+        yield Connection(client, access.namespace, clock.now())
     finally:
         await client.close()
+
+
+async def _explanation(asked: Asked, kubeconfig: str) -> Explanation:
+    # Tests pass their own API server as the context's object.
+    connect: Connect = click.get_current_context().obj or connected
+    async with connect(kubeconfig) as connection:
+        reader = ExplainReader(connection.client)
+        return await _explained(asked.within(connection.namespace), reader, connection.now)
+
+
+async def _explained(asked: Asked, reader: ExplainReader, now: datetime) -> Explanation:
+    if asked.kind == PERSISTENT_VOLUME_CLAIM:
+        return explain_claim(await reader.claim(asked.name), now)
+    if asked.kind == PERSISTENT_VOLUME:
+        return explain_volume(await reader.volume(asked.name), now)
+    return explain(await reader.attachment(asked.name), now)
 
 
 def _access(files: Kubeconfig, kubeconfig: str) -> ClusterAccess:
@@ -154,48 +276,6 @@ def _access(files: Kubeconfig, kubeconfig: str) -> ClusterAccess:
         if len(running) > 1:
             raise KubeconfigError(f"{error}. {SeveralRun(running)}") from None
         return files.find(str(running[0].kubeconfig))
-
-
-class _Reader:
-    """Reads what a VolumeAttachment depends on, and remembers what may not be read."""
-
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-        self._unreadable: list[Unreadable] = []
-
-    async def seen(self, attachment: dict[str, Any]) -> AttachmentSeen:
-        volume = await self._found(PERSISTENT_VOLUME, volume_name_of(attachment))
-        node_id = await self._node_id(attachment)
-        required = await self._attach_required(attacher_of(attachment))
-        return AttachmentSeen(attachment, volume, node_id, tuple(self._unreadable), required)
-
-    async def _node_id(self, attachment: dict[str, Any]) -> str | None:
-        node, driver = node_name_of(attachment), attacher_of(attachment)
-        known = id_in_csi_node(await self._found(CSI_NODE, node), driver)
-        # The Node counts only if the CSINode does not have the driver's id.
-        if known or self._unreadable_is(CSI_NODE):
-            return known
-        return id_in_annotation(await self._found(NODE, node) or {}, driver)
-
-    async def _attach_required(self, driver: str) -> bool | None:
-        spec = (await self._found(CSI_DRIVER, driver) or {}).get("spec")
-        required = spec.get("attachRequired") if isinstance(spec, dict) else None
-        return required if isinstance(required, bool) else None
-
-    async def _found(self, kind: Kind, name: str) -> dict[str, Any] | None:
-        """Return the object; None if it does not exist, may not be read, or can have no such name."""
-        if not name:
-            return None
-        try:
-            return await self._client.get(kind, ObjectName(None, name))
-        except Forbidden:
-            self._unreadable.append(Unreadable(kind, name))
-        except (NotFound, InvalidPath):
-            pass
-        return None
-
-    def _unreadable_is(self, kind: Kind) -> bool:
-        return any(each.kind == kind for each in self._unreadable)
 
 
 def main(arguments: Sequence[str]) -> int:

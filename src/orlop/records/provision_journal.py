@@ -19,6 +19,8 @@ import msgspec
 from orlop.records.volume_order import VERSION, ClassTerms, TopologyRequest, VolumeOrder
 
 ANNOTATION: Final = "orlop.dev/provisioning"
+DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
+"""On each page, with the driver's name as its value."""
 LARGEST_PAGE: Final = 250 << 10
 """Bytes of the annotation; Kubernetes allows 256 KiB for all annotations of an object."""
 LARGEST_DECODED: Final = 64 << 20

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orlop.admin.explain_attachment import AttachmentSeen, Unreadable, explain
+from orlop.admin.explain_attachment import AttachmentSeen, explain
+from orlop.admin.explanation import Unreadable
 from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME
 from orlop.sidecars.attacher.attach_rules import MARKED_ANNOTATION, NODE_ID_ANNOTATION
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of

@@ -115,6 +115,47 @@ def test_what_an_object_says_cannot_command_a_terminal_nor_forge_a_line(hostile_
     assert r"\x1b[2J\x9b31m\u202e\r\nNext:" in ended.stdout
 
 
+HOSTILE_STORAGE: dict[str, Any] = {
+    "metadata": {
+        "name": f"data{EVIL}",
+        "namespace": "team",
+        "uid": "u",
+        "deletionTimestamp": EVIL,
+        "finalizers": [EVIL],
+    },
+    "spec": {
+        "storageClassName": EVIL,
+        "accessModes": [EVIL],
+        "claimRef": {"namespace": EVIL, "name": EVIL, "uid": EVIL},
+        "csi": {"driver": EVIL, "volumeHandle": EVIL},
+        "holderIdentity": EVIL,
+        "persistentVolumeReclaimPolicy": "Retain",
+    },
+    "status": {"phase": EVIL, "message": EVIL, "conditions": [{"type": EVIL, "status": "True", "message": EVIL}]},
+    "type": "Warning",
+    "reason": EVIL,
+    "message": EVIL,
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("pvc", "team/data"), ("pv", "pv1")])
+def test_what_storage_objects_say_cannot_command_a_terminal_nor_forge_a_line(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    def answer(path: str) -> tuple[int, Any]:
+        one = path.endswith(("/data", "/pv1"))
+        return 200, HOSTILE_STORAGE if one else {"metadata": {}, "items": [HOSTILE_STORAGE]}
+
+    with server(tmp_path, answer) as config:
+        ended = run_here("explain", kind, name, config)
+        for_programs = run_here("explain", kind, name, config, "-o", "json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert is_harmless(ended.stdout)
+    assert is_harmless(for_programs.stdout)
+    assert len([line for line in ended.stdout.splitlines() if line.startswith("Next: ")]) == 1
+    assert r"\x1b[2J\x9b31m\u202e\r\nNext:" in ended.stdout
+
+
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_programs_are_told_all_of_it_and_a_terminal_of_theirs_no_command(
     hostile_server: str, form: str, read: Any

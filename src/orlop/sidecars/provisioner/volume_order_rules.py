@@ -17,9 +17,11 @@ from orlop.records.volume_order import ClaimIdentity, ClassTerms, TopologyReques
 from orlop.sidecars.provisioner import parameter_rules
 from orlop.sidecars.provisioner.clone_rules import Clone, Populated, SourceDecision, SourceRefused
 from orlop.sidecars.provisioner.create_request_rules import ACCESS_MODES, LARGEST_SIZE
-from orlop.sidecars.provisioner.provisioner_settings import CREATES, MODIFIES, ApiObject, ProvisionerSettings
+from orlop.sidecars.provisioner.provisioner_settings import CLONES, CREATES, MODIFIES, ApiObject, ProvisionerSettings
 
 READ_ONLY_MANY: Final = "ReadOnlyMany"
+CAPABILITIES_ASSUMED: Final = frozenset({CREATES, CLONES, MODIFIES})
+"""For a decision without the driver: what it refuses then, it refuses whatever the driver can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ def decide_order(  # noqa: PLR0911 - one return for each check
         return RefuseClaim(str(error))
 
 
+def decide_without_driver(claim: ApiObject, facts: OrderFacts, driver: str) -> OrderDecision:
+    """Decide as far as objects show it, for `orlop explain`. No setting of a provisioner changes whether it refuses."""
+    return decide_order(claim, facts, ProvisionerSettings(driver=driver, identity=""))
+
+
 def _refusal_by_class(
     claim: ApiObject, storage_class: ApiObject | None, driver: str
 ) -> LeaveClaim | RefuseClaim | None:
@@ -180,7 +187,7 @@ def _access_modes(claim: ApiObject) -> tuple[str, ...]:
     return modes
 
 
-def _mutable_parameters(claim: Json, facts: OrderFacts, driver: str) -> tuple[tuple[str, str], ...]:
+def _mutable_parameters(claim: ApiObject, facts: OrderFacts, driver: str) -> tuple[tuple[str, str], ...]:
     name = state.attributes_class_name(claim)
     if not name:
         return ()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onenode.apiserver.schema import creation_rules
-from onenode.controllers import storage_protection_rules as rules
-from onenode.controllers.storage_protection_rules import CLAIM_FINALIZER, VOLUME_FINALIZER
+from orlop.binding import storage_protection_rules as rules
+from orlop.binding.storage_protection_rules import CLAIM_FINALIZER, VOLUME_FINALIZER
 from orlop.kube.objects import ObjectName, finalizers
 from orlop.kube.patch_application import PatchDoesNotApply, apply_json_patch
 

@@ -1,0 +1,61 @@
+"""Read the Events about an object: what happened to it last, and how often. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from orlop.admin.explanation import Json, ago, moment
+
+MOST_FAILURES: Final = 3
+WARNING: Final = "Warning"
+_BEFORE_ALL: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class PastEvent:
+    reason: str
+    message: str
+    is_warning: bool
+    last: str | None
+    """When it happened last."""
+    count: int
+
+    def sentence(self, now: datetime) -> str:
+        often = f", {self.count} times" if self.count > 1 else ""
+        return f"{self.reason}{ago(self.last, now)}{often}: {self.message or 'without a message'}"
+
+    def fields(self) -> dict[str, Any]:
+        return {"reason": self.reason, "message": self.message, "time": self.last, "count": self.count}
+
+
+def events_about(events: Iterable[Json], uid: str) -> tuple[PastEvent, ...]:
+    """Return the events about the object of this uid, newest first: one of a former object of the name is not meant."""
+    about = [
+        _past_event(event) for event in events if (event.get("involvedObject") or {}).get("uid") in {None, "", uid}
+    ]
+    return tuple(sorted(about, key=lambda event: moment(event.last) or _BEFORE_ALL, reverse=True))
+
+
+def failures(events: Iterable[PastEvent], *reasons: str) -> tuple[PastEvent, ...]:
+    """Return the newest warnings, each reason and message once; without `reasons`, of every reason."""
+    found: dict[tuple[str, str], PastEvent] = {}
+    for event in events:
+        if event.is_warning and (not reasons or event.reason in reasons):
+            found.setdefault((event.reason, event.message), event)
+    return tuple(found.values())[:MOST_FAILURES]
+
+
+def _past_event(event: Json) -> PastEvent:
+    # A series counts repetitions in events.k8s.io/v1; `count` and `lastTimestamp` do in core/v1.
+    series = event.get("series") or {}
+    last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return PastEvent(
+        reason=event.get("reason") or "",
+        message=event.get("message") or "",
+        is_warning=event.get("type") == WARNING,
+        last=last or event.get("firstTimestamp"),
+        count=series.get("count") or event.get("count") or 1,
+    )

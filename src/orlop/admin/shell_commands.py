@@ -1,0 +1,43 @@
+"""Write the commands that explanations recommend. Pure.
+
+Names come from objects that somebody else wrote, and people paste commands into shells: every name is quoted.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from orlop.kube.kinds import Kind
+
+
+def explain_command(kind: str, name: object) -> str:
+    return _command("orlop", "explain", kind, str(name))
+
+
+def delete_command(kind: Kind, namespace: str | None, *names: str) -> str:
+    return _command("kubectl", "delete", kind.singular, *names, *_in_namespace(namespace))
+
+
+def remove_command(kind: Kind, name: str, path: str) -> str:
+    """Return the command that removes one field of an object."""
+    return _patch(kind, name, "json", [{"op": "remove", "path": path}])
+
+
+def policy_command(kind: Kind, name: str, policy: str) -> str:
+    """Return the command that sets the reclaim policy of a PersistentVolume."""
+    return _patch(kind, name, "merge", {"spec": {"persistentVolumeReclaimPolicy": policy}})
+
+
+def _patch(kind: Kind, name: str, form: str, body: object) -> str:
+    return _command(
+        "kubectl", "patch", kind.singular, name, "--type", form, "-p", json.dumps(body, separators=(",", ":"))
+    )
+
+
+def _in_namespace(namespace: str | None) -> tuple[str, ...]:
+    return ("-n", namespace) if namespace else ()
+
+
+def _command(*words: str) -> str:
+    return f"`{shlex.join(words)}`"

@@ -1,0 +1,47 @@
+"""What was read about a PersistentVolume. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orlop.admin.explanation import Json, Unreadable
+from orlop.admin.provisioner_outlook import ProvisionerSeen
+from orlop.binding import claim_state_rules as state
+from orlop.kube import objects
+from orlop.sidecars.attacher.volume_source_rules import volume_name_of
+from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSeen:
+    """The PersistentVolume, and what decides about it. Lists hold everything that may be read."""
+
+    volume: Json
+    claim: Json | None = None
+    """The claim that `claimRef` names, whatever its uid; None if it does not exist."""
+    claims: tuple[Json, ...] = ()
+    """Those of all namespaces, for a volume that is nobody's."""
+    classes: tuple[Json, ...] = ()
+    pods: tuple[Json, ...] = ()
+    """Those of the claim's namespace."""
+    nodes: tuple[Json, ...] = ()
+    attachments: tuple[Json, ...] = ()
+    events: tuple[Json, ...] = ()
+    provisioner: ProvisionerSeen = ProvisionerSeen()  # noqa: RUF009 - a value, and frozen
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+def driver_of(volume: Json) -> str:
+    """Return who deletes the volume: its CSI driver, else the provisioner that its annotation names; "" for nobody."""
+    return str(csi_source(volume).get("driver") or objects.annotations(volume).get(state.PROVISIONED_BY) or "")
+
+
+def claim_named(volume: Json) -> str | None:
+    """Return `namespace/name` of the claim that the volume is reserved for; None for none."""
+    reference = state.claim_reference(volume)
+    return None if reference is None else f"{reference.get('namespace')}/{reference.get('name')}"
+
+
+def attachments_of(seen: VolumeSeen) -> list[Json]:
+    name = objects.name(seen.volume)
+    return sorted((each for each in seen.attachments if volume_name_of(each) == name), key=objects.name)
