@@ -23,7 +23,7 @@ from orlop.testing.call_record import CallRecord
 from orlop.testing.driver_script import script_from_yaml
 from orlop.testing.explorer import explore
 from support.places import REPOSITORY
-from support.processes.orlop_process import run
+from support.processes.orlop_process import run_here
 
 MOCK_DRIVER = REPOSITORY / "docs" / "mock-driver.md"
 EXPLORER = REPOSITORY / "docs" / "explorer.md"
@@ -102,7 +102,7 @@ def test_the_commands_of_the_mock_driver_s_document_are_right():
     words = [word for command in commands for word in shlex.split(command)]
     flags = [word.removeprefix("--") for word in words if word.startswith("--")]
 
-    shown = run("testing", "mock-driver", "--help").stdout
+    shown = run_here("testing", "mock-driver", "--help").stdout
 
     assert [flag for flag in flags if f"--{flag}" not in shown] == []
 
