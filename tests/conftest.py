@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, settings
 
 from support.async_tests import no_leaked_threads, pytest_pyfunc_call
 from support.hangs import pytest_timeout_cancel_timer, pytest_timeout_set_timer
-from support.places import TESTS
 
 __all__ = [
     "no_leaked_threads",
@@ -26,7 +25,13 @@ __all__ = [
     "short_folder",
 ]
 
-WAITING = ("onenode/processes", "orlop/processes", "harness", "journeys/test_journeys_on_this_machine.py", "kubectl")
+WAITING = (
+    "tests/onenode/processes/",
+    "tests/orlop/processes/",
+    "tests/harness/",
+    "tests/journeys/test_journeys_on_this_machine.py",
+    "tests/kubectl/",
+)
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 
 settings.register_profile("test", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -50,11 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The first worker begins with them; the others have the processor meanwhile. Last, they would be waited for alone.
     """
-    items.sort(key=lambda item: not _waits_for_processes(item.path))
-
-
-def _waits_for_processes(path: Path) -> bool:
-    return any(path.is_relative_to(TESTS / folder) for folder in WAITING)
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def test_a_database_that_is_none_of_ours_is_refused_and_left_as_it_is(spoil, sen
     spoil(database)
     spoiled = database.read_bytes()
 
-    ended = run("apiserver", "--state", str(old_state))
+    ended = run_here("apiserver", "--state", str(old_state))
 
     assert ended.returncode == 1
     assert sentence in ended.stderr
@@ -159,7 +159,7 @@ SPOILED = [("ca.key", "remove both"), ("tokens.key", "every token ends"), ("admi
 def test_a_spoiled_key_is_named_with_what_to_do(name: str, sentence: str, old_state: Path):
     (old_state / name).write_text("x")
 
-    ended = run("apiserver", "--state", str(old_state))
+    ended = run_here("apiserver", "--state", str(old_state))
 
     assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
     assert name in ended.stderr
@@ -174,7 +174,7 @@ def test_a_folder_in_the_place_of_a_file_is_named_in_a_sentence(name: str, old_s
     (old_state / name).unlink()
     (old_state / name).mkdir()
 
-    ended = run("apiserver", "--state", str(old_state))
+    ended = run_here("apiserver", "--state", str(old_state))
 
     assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
     assert name in ended.stderr
@@ -245,7 +245,7 @@ def test_a_wrong_flag_is_named_before_anything_is_made(flags: list[str], named: 
 
 def test_an_address_in_use_is_named(serving: Serving, short_folder: Path):
     address = serving.process.logged().partition("https://")[2].split()[0].strip('"')
-    second = run("apiserver", "--state", str(short_folder / "other"), "--listen", address)
+    second = run_here("apiserver", "--state", str(short_folder / "other"), "--listen", address)
 
     assert second.returncode == 1
     assert address in second.stderr
@@ -323,7 +323,7 @@ async def test_another_port_is_taken_where_the_old_one_is_in_use(short_folder: P
 def test_an_address_that_is_in_use_leaves_no_folder_behind(short_folder: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ended = run("apiserver", "--state", str(short_folder / "state"), "--listen", address)
+        ended = run_here("apiserver", "--state", str(short_folder / "state"), "--listen", address)
 
     assert ended.returncode == 1
     assert address in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -84,15 +85,27 @@ def run_here(
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         patch.setattr(sys, "stdin", TextIOWrapper(BytesIO((stdin or "").encode())))
-        # In another thread: verbs run an event loop of their own, and a thread can run only one.
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            code = thread.submit(_exit_code, arguments).result()
+        code = _exit_code(arguments) if _has_no_loop() else _exit_code_of_another_thread(arguments)
     return subprocess.CompletedProcess(arguments, code, *(_written_to(stream) for stream in (out, err)))
 
 
 def _written_to(stream: TextIOWrapper) -> str:
     assert isinstance(stream.buffer, BytesIO)
     return stream.buffer.getvalue().decode("utf-8", "surrogateescape")
+
+
+def _has_no_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _exit_code_of_another_thread(arguments: Sequence[str]) -> int:
+    """Verbs run an event loop of their own, and a thread runs one at a time."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(_exit_code, arguments).result()
 
 
 def _exit_code(arguments: Sequence[str]) -> int:
