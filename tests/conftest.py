@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ __all__ = [
     "short_folder",
 ]
 
+WAITING = (
+    "tests/onenode/processes/",
+    "tests/orlop/processes/",
+    "tests/harness/",
+    "tests/journeys/test_journeys_on_this_machine.py",
+    "tests/kubectl/",
+)
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 
 settings.register_profile("test", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -42,9 +50,23 @@ def pytest_collection() -> Generator[Any, Any, Any]:
         gc.freeze()
 
 
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """A folder with a short name: the path of a unix socket holds at most 107 bytes."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that wait for processes first, in the random order they have.
+
+    The first worker begins with them; the others have the processor meanwhile. Last, they would be waited for alone.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+
+
+@contextmanager
+def folder_with_a_short_name() -> Iterator[Path]:
+    """The path of a unix socket holds at most 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="o-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    with folder_with_a_short_name() as folder:
+        yield folder

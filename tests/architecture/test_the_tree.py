@@ -193,6 +193,7 @@ def _real_sleeps(source: str) -> list[int]:
     """A turn of the loop (`asyncio.sleep(0)`) and virtual time pass at once."""
     if "sleep" not in source:  # most files: parsing all of them takes seconds
         return []
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    called = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = [call for call in called if isinstance(call.func, ast.Attribute) and call.func.attr == "sleep"]
     banned = {"time.sleep"} if "virtual_time" in source or "run_virtual" in source else {"time.sleep", "asyncio.sleep"}
     return [c.lineno for c in calls if ast.unparse(c.func) in banned and ast.unparse(c.args[0]) != "0"]

@@ -60,7 +60,7 @@ async def a_volume_moves(stage: Stage) -> None:
 @pytest.mark.timeout(1800)
 def test_in_every_history_what_is_mounted_is_attached_and_nothing_is_left() -> None:
     departures = 2 if SOAK else 1
-    bounds = Bounds(faults=departures, departures=departures, choices=12 if SOAK else 10, only=WITHOUT_LEASES)
+    bounds = Bounds(faults=departures, departures=departures, choices=12 if SOAK else 8, only=WITHOUT_LEASES)
     explored = explore(a_volume_moves, bounds)
     made = [what for what in explored.choices if attachment_of() in what or what == "POST volumeattachments"]
     assert made, "the scenario attaches something"
@@ -71,7 +71,7 @@ def test_the_same_holds_whenever_pods_come_and_go() -> None:
     acts = 3 if SOAK else 2
     explore(
         a_volume_moves,
-        Bounds(faults=0, early_acts=acts, departures=acts, choices=40 if SOAK else 12, only=WITHOUT_LEASES),
+        Bounds(faults=0, early_acts=acts, departures=acts, choices=40 if SOAK else 8, only=WITHOUT_LEASES),
     )
 
 
@@ -84,4 +84,4 @@ def test_a_volume_that_nobody_needs_any_more_while_it_is_being_attached_goes_now
 @pytest.mark.timeout(600)
 def test_the_same_holds_in_random_histories_with_more_departures() -> None:
     bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=WITHOUT_LEASES)
-    explore_randomly(a_volume_moves, seed=11, histories=200 if SOAK else 15, bounds=bounds)
+    explore_randomly(a_volume_moves, seed=11, histories=200 if SOAK else 10, bounds=bounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import SOAK
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName, finalizers
@@ -154,8 +155,8 @@ async def test_writes_that_are_lost_or_whose_answers_are_end_as_well_as_others(l
 
 
 async def test_a_node_with_many_volumes_is_written_to_once_for_all_that_came_meanwhile():
-    many, points = 200, KillPoints()
-    async with AttachingWorld() as w:
+    many, points = 200 if SOAK else 50, KillPoints()
+    async with attaching_world() as w:
         await w.node()
         for number in range(many):
             await w.bound_claim(f"c{number}", f"h{number}")

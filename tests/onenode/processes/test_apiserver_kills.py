@@ -23,7 +23,7 @@ from orlop.kube.objects import ObjectName
 from support.processes.orlop_process import Running, running
 from support.waiting import eventually
 
-WRITERS = 1_000 if os.environ.get("ORLOP_SOAK") else 200
+WRITERS = 1_000 if os.environ.get("ORLOP_SOAK") else 100
 NAMESPACE = "default"
 
 

@@ -6,19 +6,22 @@ import asyncio
 import json
 import re
 import resource
+import shutil
 import signal
 import socket
 import stat
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from conftest import SOAK, folder_with_a_short_name
 from support.processes.kubectl_commands import Kubectl
 from support.processes.orlop_process import Running, run, run_here, running, tree
-from support.waiting import eventually
+from support.waiting import eventually, eventually_there
 
 
 @asynccontextmanager
@@ -27,6 +30,43 @@ async def apiserver(folder: Path, *flags: str) -> AsyncIterator[tuple[Running, K
     with running(folder, "apiserver", "--state", str(state), *flags) as process:
         await process.says("use it with")
         yield process, Kubectl(state / "kubeconfig", folder / "home")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One server for all tests that change nothing of it."""
+
+    folder: Path
+    process: Running
+    kubectl: Kubectl
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Running]:
+    with running(folder, "apiserver", "--state", str(folder / "state")) as process:
+        eventually_there(lambda: "use it with" in process.logged() or process.ended())
+        yield process
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Serving]:
+    with folder_with_a_short_name() as folder, served(folder) as process:
+        yield Serving(folder, process, Kubectl(folder / "state" / "kubeconfig", folder / "home"))
+
+
+@pytest.fixture(scope="module")
+def stopped_state() -> Iterator[Path]:
+    """The state folder of one that was told to stop."""
+    with folder_with_a_short_name() as folder, served(folder) as process:
+        process.signal(signal.SIGTERM)
+        assert process.process.wait() == 0, process.logged()
+        yield folder / "state"
+
+
+@pytest.fixture
+def old_state(stopped_state: Path, short_folder: Path) -> Path:
+    """A copy of it, for one test."""
+    return Path(shutil.copytree(stopped_state, short_folder / "state"))
 
 
 async def test_kubectl_works_as_the_printed_line_says_until_it_is_told_to_stop(short_folder: Path):
@@ -45,10 +85,9 @@ async def test_kubectl_works_as_the_printed_line_says_until_it_is_told_to_stop(s
     assert not (short_folder / "state" / "api.sock").exists()
 
 
-async def test_the_state_is_its_owners_alone(short_folder: Path):
-    async with apiserver(short_folder):
-        state = short_folder / "state"
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
+def test_the_state_is_its_owners_alone(serving: Serving):
+    state = serving.folder / "state"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
 
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     assert set(modes.values()) == {0o600}
@@ -76,10 +115,9 @@ async def test_what_was_acknowledged_and_who_one_is_survive_a_kill(short_folder:
         assert (short_folder / "state" / "admin.token").read_text() == before
 
 
-async def test_a_second_process_on_the_folder_is_refused_and_harms_nothing(short_folder: Path):
-    async with apiserver(short_folder) as (_, kubectl):
-        second = run("apiserver", "--state", str(short_folder / "state"))
-        still = kubectl.ok("get", "ns", "default", "-o", "name")
+def test_a_second_process_on_the_folder_is_refused_and_harms_nothing(serving: Serving):
+    second = run("apiserver", "--state", str(serving.folder / "state"))
+    still = serving.kubectl.ok("get", "ns", "default", "-o", "name")
 
     assert second.returncode == 1
     assert "is in use by process" in second.stderr
@@ -101,15 +139,12 @@ def make_newer(database: Path) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "sentence"), [(corrupt, "is not a database"), (make_newer, "by a newer")])
-async def test_a_database_that_is_none_of_ours_is_refused_and_left_as_it_is(spoil, sentence: str, short_folder: Path):
-    async with apiserver(short_folder) as (server, _):
-        server.signal(signal.SIGTERM)
-        await server.exit_code()
-    database = short_folder / "state" / "objects.db"
+def test_a_database_that_is_none_of_ours_is_refused_and_left_as_it_is(spoil, sentence: str, old_state: Path):
+    database = old_state / "objects.db"
     spoil(database)
     spoiled = database.read_bytes()
 
-    ended = run("apiserver", "--state", str(short_folder / "state"))
+    ended = run_here("apiserver", "--state", str(old_state))
 
     assert ended.returncode == 1
     assert sentence in ended.stderr
@@ -121,12 +156,10 @@ SPOILED = [("ca.key", "remove both"), ("tokens.key", "every token ends"), ("admi
 
 
 @pytest.mark.parametrize(("name", "sentence"), SPOILED, ids=[name for name, _ in SPOILED])
-async def test_a_spoiled_key_is_named_with_what_to_do(name: str, sentence: str, short_folder: Path):
-    async with apiserver(short_folder):
-        pass
-    (short_folder / "state" / name).write_text("x")
+def test_a_spoiled_key_is_named_with_what_to_do(name: str, sentence: str, old_state: Path):
+    (old_state / name).write_text("x")
 
-    ended = run("apiserver", "--state", str(short_folder / "state"))
+    ended = run_here("apiserver", "--state", str(old_state))
 
     assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
     assert name in ended.stderr
@@ -137,19 +170,17 @@ FOLDERS = ["kubeconfig", "tokens.key", "admin.token", "ca.key", "server.crt", "o
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-async def test_a_folder_in_the_place_of_a_file_is_named_in_a_sentence(name: str, short_folder: Path):
-    async with apiserver(short_folder):
-        pass
-    (short_folder / "state" / name).unlink()
-    (short_folder / "state" / name).mkdir()
+def test_a_folder_in_the_place_of_a_file_is_named_in_a_sentence(name: str, old_state: Path):
+    (old_state / name).unlink()
+    (old_state / name).mkdir()
 
-    ended = run("apiserver", "--state", str(short_folder / "state"))
+    ended = run_here("apiserver", "--state", str(old_state))
 
     assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
     assert name in ended.stderr
 
 
-@pytest.mark.parametrize("largest_file", [0, 300, 1_000, 5_000, 20_000, 25_000, 30_000])
+@pytest.mark.parametrize("largest_file", [0, 300, 1_000, 5_000, 20_000, 25_000, 30_000] if SOAK else [0, 1_000, 25_000])
 async def test_a_disk_with_too_little_room_is_told_in_a_sentence_and_harms_nothing(
     largest_file: int, short_folder: Path
 ):
@@ -212,10 +243,9 @@ def test_a_wrong_flag_is_named_before_anything_is_made(flags: list[str], named: 
     assert tree(tmp_path) == []
 
 
-async def test_an_address_in_use_is_named(short_folder: Path):
-    async with apiserver(short_folder) as (server, _):
-        address = server.logged().partition("https://")[2].split()[0].strip('"')
-        second = run("apiserver", "--state", str(short_folder / "other"), "--listen", address)
+def test_an_address_in_use_is_named(serving: Serving, short_folder: Path):
+    address = serving.process.logged().partition("https://")[2].split()[0].strip('"')
+    second = run_here("apiserver", "--state", str(short_folder / "other"), "--listen", address)
 
     assert second.returncode == 1
     assert address in second.stderr
@@ -293,7 +323,7 @@ async def test_another_port_is_taken_where_the_old_one_is_in_use(short_folder: P
 def test_an_address_that_is_in_use_leaves_no_folder_behind(short_folder: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ended = run("apiserver", "--state", str(short_folder / "state"), "--listen", address)
+        ended = run_here("apiserver", "--state", str(short_folder / "state"), "--listen", address)
 
     assert ended.returncode == 1
     assert address in ended.stderr
@@ -301,7 +331,7 @@ def test_an_address_that_is_in_use_leaves_no_folder_behind(short_folder: Path):
 
 
 def test_a_state_folder_whose_path_is_too_long_for_a_socket_is_a_wrong_flag(short_folder: Path):
-    ended = run("apiserver", "--state", str(short_folder / ("x" * 110)))
+    ended = run_here("apiserver", "--state", str(short_folder / ("x" * 110)))
 
     assert ended.returncode == 2
     assert "the path may have 98 bytes" in ended.stderr
@@ -316,12 +346,11 @@ async def test_each_request_is_logged_at_debug_without_its_body(short_folder: Pa
         assert "planted-secret" not in server.logged()
 
 
-async def test_a_kind_that_is_not_served_is_told_as_that(short_folder: Path):
+def test_a_kind_that_is_not_served_is_told_as_that(serving: Serving, short_folder: Path):
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
     manifest = short_folder / "service.json"
     manifest.write_text(json.dumps(service))
-    async with apiserver(short_folder) as (_, kubectl):
-        ended = kubectl.run("apply", "-f", str(manifest))
+    ended = serving.kubectl.run("apply", "-f", str(manifest))
 
     assert 'no matches for kind "Service" in version "v1"' in ended.stderr
 

@@ -13,7 +13,7 @@ from typing import Any
 from onenode.kubelet.volumes.volume_values import attachment_name
 from support.places import REPOSITORY
 from support.processes.kubectl_commands import KUBECTL
-from support.processes.orlop_process import run, running
+from support.processes.orlop_process import run_here, running
 from support.processes.up_process import Up, up_folder
 from support.waiting import eventually_there
 
@@ -139,7 +139,7 @@ def test_a_pod_has_its_volume_attached_mounted_and_taken_back_by_a_driver_that_b
         assert b.events()["SuccessfulAttachVolume"] == 'AttachVolume.Attach succeeded for volume "pv1" '
 
         b.up.delete("p")
-        eventually_there(lambda: b.attachments() == [], every=0.5)
+        eventually_there(lambda: b.attachments() == [], every=0.1)
         assert b.calls()[3:] == ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"]
         assert not b.node()["status"].get("volumesAttached")
 
@@ -187,10 +187,10 @@ def test_without_sidecars_an_attachment_waits_for_the_drivers_own():
         b.up.says(f"driver {NAME} registered")
         b.make_bound_volume()
         b.up.kubectl.ok("apply", "-f", "-", stdin=POD)
-        eventually_there(lambda: len(b.attachments()) == 1, every=0.2)
+        eventually_there(lambda: len(b.attachments()) == 1, every=0.1)
         assert (b.attachers(), b.calls()) == ([], [])
         b.up.delete("p")
-        eventually_there(lambda: b.attachments() == [], every=0.2)
+        eventually_there(lambda: b.attachments() == [], every=0.1)
 
 
 def test_an_attacher_that_dies_or_whose_driver_comes_back_under_another_name_is_started_again():
@@ -205,7 +205,7 @@ def test_an_attacher_that_dies_or_whose_driver_comes_back_under_another_name_is_
             b.up.says("child ended, restarting", 'child="orlop attacher"')
             eventually_there(lambda: b.attachers() not in ([], [first]))
             b.up.delete("p")
-            eventually_there(lambda: b.attachments() == [], every=0.5)
+            eventually_there(lambda: b.attachments() == [], every=0.1)
         (second,) = b.attachers()
         with b.driver("another.example.com"):
             eventually_there(lambda: b.attachers() not in ([], [second]))
@@ -213,6 +213,6 @@ def test_an_attacher_that_dies_or_whose_driver_comes_back_under_another_name_is_
 
 
 def test_an_attacher_needs_a_driver_of_ones_own():
-    ended = run("up", "--sidecars=attacher")
+    ended = run_here("up", "--sidecars=attacher")
     assert ended.returncode == 2
     assert "name its socket with --driver" in ended.stderr

@@ -20,7 +20,7 @@ from onenode.processes import up as up_role
 from orlop.admin import up_state
 from orlop.admin.up_state import UpState, held, recorded
 from support.places import REPOSITORY
-from support.processes.orlop_process import ORLOP, run, running
+from support.processes.orlop_process import ORLOP, run, run_here, running
 from support.processes.up_process import Up, up_folder
 from support.waiting import eventually_there
 
@@ -164,8 +164,8 @@ def test_an_example_runs_as_it_is_and_leaves_what_it_promises(up: Up, example: s
 
 
 def _left_behind(up: Up, promise: Promise) -> str:
-    listed = run("afterlife", "list", f"--state={up.state}", f"--pod={promise.pod}", "-o", "name").stdout
-    return run("afterlife", "cat", f"--state={up.state}", listed.strip(), promise.path).stdout if listed else ""
+    listed = run_here("afterlife", "list", f"--state={up.state}", f"--pod={promise.pod}", "-o", "name").stdout
+    return run_here("afterlife", "cat", f"--state={up.state}", listed.strip(), promise.path).stdout if listed else ""
 
 
 def test_kubectl_reads_logs_runs_commands_and_sees_how_full_volumes_are(up: Up):
@@ -275,7 +275,7 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
             eventually_there((up.volume_of("theirs") / "result").exists)
             listed = up.kubectl.ok("get", "csinodes", "-o", "jsonpath={.items[0].spec.drivers[*].name}")
             up.delete("theirs")
-            asked = run("afterlife", "list", f"--state={up.state}")
+            asked = run_here("afterlife", "list", f"--state={up.state}")
             assert up.end() == 0
 
         assert listed == "other.example.com"
@@ -298,7 +298,7 @@ def test_without_root_it_says_so_in_one_sentence(monkeypatch: pytest.MonkeyPatch
 
 def test_a_path_that_is_too_long_for_its_sockets_is_refused_before_anything_is_made(tmp_path: Path):
     folder = tmp_path / ("x" * 80)
-    ended = run("up", f"--state={folder}")
+    ended = run_here("up", f"--state={folder}")
 
     assert ended.returncode == 2
     assert "as it holds sockets" in ended.stderr
@@ -307,7 +307,7 @@ def test_a_path_that_is_too_long_for_its_sockets_is_refused_before_anything_is_m
 
 def test_nothing_is_erased_that_no_orlop_up_has_used(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("ten years")
-    never = run("down", f"--state={tmp_path}", "--erase", "--yes")
+    never = run_here("down", f"--state={tmp_path}", "--erase", "--yes")
 
     assert never.returncode == 1
     assert "was never used by an `orlop up`" in never.stderr
@@ -320,7 +320,7 @@ def test_what_somebody_else_put_into_the_folder_is_left_when_it_is_erased(tmp_pa
     with held(state, ""):
         state.scratch.mkdir()
     (state.folder / "thesis.txt").write_text("ten years")
-    erased = run("down", f"--state={state.folder}", "--erase", "--yes")
+    erased = run_here("down", f"--state={state.folder}", "--erase", "--yes")
 
     assert erased.returncode == 0, erased.stderr
     assert "holds what is not of an `orlop up`: thesis.txt" in erased.stdout
@@ -366,7 +366,7 @@ def test_commands_without_a_state_folder_find_the_only_one_that_runs():
 
 
 def test_stopping_what_does_not_run_is_no_failure(tmp_path: Path):
-    missing, idle = run("down", f"--state={tmp_path}/none"), run("down", f"--state={tmp_path}")
+    missing, idle = run_here("down", f"--state={tmp_path}/none"), run_here("down", f"--state={tmp_path}")
 
     assert (missing.returncode, idle.returncode) == (0, 0)
     assert idle.stdout == f"Nothing runs in {tmp_path}.\n"
@@ -425,7 +425,7 @@ def test_the_help_of_kubectl_is_ours_where_nothing_runs_and_its_own_where_someth
 
 def test_a_driver_that_is_no_socket_is_refused_without_proposing_what_is_refused_too():
     for wrong in ("relative.sock", "tcp://127.0.0.1:10000"):
-        ended = run("up", f"--driver={wrong}")
+        ended = run_here("up", f"--driver={wrong}")
         assert ended.returncode == 2
         assert f"{wrong!r} is no unix socket: write unix:///path/csi.sock." in ended.stderr
 

@@ -23,7 +23,7 @@ from orlop.foundation.structured_log import silent_log
 from orlop.records.afterlife_report import Progress, RefusalResponse, Restored
 from support.afterlife.afterlife_node import HOUR, ID, OTHER, AfterlifeNode
 from support.host.file_systems import MOUNTS
-from support.processes.orlop_process import ORLOP, run
+from support.processes.orlop_process import ORLOP, run, run_here
 from support.waiting import eventually
 
 pytestmark = MOUNTS
@@ -35,7 +35,9 @@ def node(short_folder: Path) -> AfterlifeNode:
 
 
 async def said(node: AfterlifeNode, *words: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(run, "afterlife", *words, env={"ORLOP_NODE_SOCKET": str(node.socket)})
+    # Restoring hands SIGINT on, and only the main thread of a process can set a handler.
+    start = run if words[0] == "restore" else run_here
+    return await asyncio.to_thread(start, "afterlife", *words, env={"ORLOP_NODE_SOCKET": str(node.socket)})
 
 
 async def test_what_is_retained_is_listed_filtered_and_sorted(node: AfterlifeNode):
@@ -179,7 +181,7 @@ def test_a_node_that_is_not_there_is_told_with_what_to_do(short_folder: Path):
 
 @pytest.mark.parametrize("verb", ["list", "show", "ls", "cat", "download", "keep", "restore", "erase", "usage"])
 def test_every_verb_tells_its_exit_codes(verb: str):
-    shown = run("afterlife", verb, "--help")
+    shown = run_here("afterlife", verb, "--help")
 
     assert shown.returncode == 0
     assert "3 there is no" in " ".join(shown.stdout.split())
@@ -314,7 +316,7 @@ async def test_a_refusal_in_the_middle_of_a_download_leaves_no_file(short_folder
 
 @pytest.mark.parametrize("verb", ["", "list", "show", "ls", "cat", "download", "keep", "restore", "erase", "usage"])
 def test_help_is_given_for_the_short_word_as_for_the_long_one(verb: str):
-    short, long = (run("afterlife", *filter(None, [verb]), word) for word in ("-h", "--help"))
+    short, long = (run_here("afterlife", *filter(None, [verb]), word) for word in ("-h", "--help"))
     assert short.returncode == 0
     assert short.stdout == long.stdout
     assert f"Usage: orlop afterlife {verb}".rstrip() in short.stdout

@@ -38,7 +38,7 @@ def script(short_folder: Path) -> Path:
 
 
 def test_every_rpc_of_the_interface_is_listed():
-    listed = run("csi", "--list")
+    listed = run_here("csi", "--list")
 
     assert listed.returncode == 0
     assert [m.name for m in rpc.ALL if f"{m.service}.{m.name}" not in listed.stdout] == []
@@ -120,11 +120,11 @@ async def test_a_driver_is_called_with_json_and_answers_with_json(short_folder: 
         await driver.says("listening")
         made = [
             run("csi", "Controller.CreateVolume", body, "--endpoint", address),
-            run("csi", "createvolume", f"@{short_folder}/request.json", "-e", address),
+            run_here("csi", "createvolume", f"@{short_folder}/request.json", "-e", address),
             run("csi", "/csi.v1.Controller/CreateVolume", "-", "-e", address, stdin=body),
-            run("csi", "CreateVolume", body, env={"CSI_ENDPOINT": address}),
+            run_here("csi", "CreateVolume", body, env={"CSI_ENDPOINT": address}),
         ]
-        in_yaml = run("csi", "GetPluginInfo", "-e", address, "-o", "yaml")
+        in_yaml = run_here("csi", "GetPluginInfo", "-e", address, "-o", "yaml")
         driver.signal(signal.SIGTERM)
         await driver.exit_code()
 
@@ -138,8 +138,8 @@ async def test_a_driver_s_error_is_code_and_message_on_stderr_and_exit_code_1(sh
     address = f"unix://{short_folder}/mock.sock"
     with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
         await driver.says("listening")
-        failed = run("csi", "Probe", "-e", address)
-        late = run("csi", "NodeGetInfo", "-e", address, "--timeout", "100ms")
+        failed = run_here("csi", "Probe", "-e", address)
+        late = run_here("csi", "NodeGetInfo", "-e", address, "--timeout", "100ms")
 
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "FAILED_PRECONDITION: the module xfs is not loaded\n"
@@ -152,7 +152,7 @@ async def test_many_answers_are_printed_one_by_one(short_folder: Path, script: P
     script.write_text("script: {GetMetadataAllocated: [{error: {code: NOT_FOUND, message: no such snapshot}}]}\n")
     with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
         await driver.says("listening")
-        failed = run("csi", "GetMetadataAllocated", '{"snapshotId": "s1"}', "-e", address)
+        failed = run_here("csi", "GetMetadataAllocated", '{"snapshotId": "s1"}', "-e", address)
 
     assert failed.stderr == "NOT_FOUND: no such snapshot\n"
 
@@ -223,6 +223,6 @@ async def test_many_answers_in_yaml_are_documents_of_their_own(short_folder: Pat
     )
     with running(short_folder, "testing", "mock-driver", "--endpoint", address, "--script", str(script)) as driver:
         await driver.says("listening")
-        printed = run("csi", "GetMetadataAllocated", '{"snapshotId": "s1"}', "-e", address, "-o", "yaml")
+        printed = run_here("csi", "GetMetadataAllocated", '{"snapshotId": "s1"}', "-e", address, "-o", "yaml")
 
     assert list(yaml.safe_load_all(printed.stdout)) == [{"volumeCapacityBytes": "1"}, {"volumeCapacityBytes": "2"}]

@@ -9,7 +9,7 @@ import pytest
 
 from orlop.kube import objects
 from support.attaching.attacher_places import answer_of, place
-from support.processes.orlop_process import run
+from support.processes.orlop_process import run, run_here
 from support.waiting import eventually_answered
 
 NOTHING_TO_ATTACH = {"capabilities": {"controller": []}}
@@ -23,9 +23,9 @@ async def test_a_volume_is_attached_and_detached_and_the_lease_is_free_at_the_en
         with the.driver(), the.attacher("--leader-election") as attacher:
             await eventually_answered(the.is_attached)
             assert await the.holder()
-            told = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
+            told = run_here("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
             assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "Next: nothing, it is as it should be.")
-            missing = run("explain", "volumeattachment", "none", f"--kubeconfig={the.kubeconfig}")
+            missing = run_here("explain", "volumeattachment", "none", f"--kubeconfig={the.kubeconfig}")
             assert (missing.returncode, missing.stderr) == (3, "There is no VolumeAttachment none.\n")
             await the.delete()
             await eventually_answered(the.is_gone)
@@ -126,10 +126,10 @@ async def test_where_the_driver_attaches_nothing_explain_tells_what_its_attacher
 ):
     async with place(short_folder, api_kubeconfig) as the:
         await the.make()
-        before = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
+        before = run_here("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
         with the.driver(**NOTHING_TO_ATTACH), the.attacher():
             await eventually_answered(the.is_attached)
-        after = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
+        after = run_here("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
         assert before.stdout.endswith("If it cannot: its attacher marks it attached, and does nothing else.\n")
         assert "most likely it cannot" in after.stdout
         assert after.stdout.endswith("If it cannot: nothing, it is as it should be.\n")
@@ -206,13 +206,13 @@ async def test_calls_and_queues_are_counted_under_upstreams_names(short_folder: 
     ],
 )
 def test_wrong_flags_are_refused_before_anything_begins(flags: list[str], sentence: str):
-    ended = run("attacher", *flags)
+    ended = run_here("attacher", *flags)
     assert ended.returncode == 2
     assert sentence in ended.stderr
 
 
 def test_the_command_line_of_upstreams_manifests_is_taken():
-    ended = run(
+    ended = run_here(
         *("attacher", "--v=5", "--csi-address=/x", "--timeout=15s", "--leader-election", "--default-fstype=ext4"),
         *("--http-endpoint=:0", "--feature-gates=MutableCSINodeAllocatableCount=true", "--worker-threads=100"),
         *("--kube-api-qps=100", "--kube-api-burst=200", "--reconcile-sync=1m", "--max-entries=10", "--automaxprocs"),

@@ -18,7 +18,7 @@ from support.api.api_objects import attachment, csi_node, named, volume
 from support.attaching.attacher_places import Place, place
 from support.places import REPOSITORY
 from support.processes.kubectl_commands import Kubectl
-from support.processes.orlop_process import run
+from support.processes.orlop_process import run_here
 from support.waiting import eventually_answered
 
 MANIFESTS = REPOSITORY / "deploy" / "manifests"
@@ -124,7 +124,7 @@ async def test_a_credential_plugin_is_run_as_kubectl_runs_it(short_folder: Path,
         answer.write_text(json.dumps({"kind": "ExecCredential", "apiVersion": version, "status": status}))
         plugin = (f"--exec-api-version={version}", "--exec-command=cat", f"--exec-arg={answer}")
         kubeconfig = kubeconfig_with(the, *plugin, "--exec-interactive-mode=Never")
-        told = run("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={kubeconfig}")
+        told = run_here("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={kubeconfig}")
         assert (told.returncode, told.stderr) == (0, "")
         assert "adds its finalizer to the PersistentVolume" in told.stdout
         with the.driver(), the.attacher(f"--kubeconfig={kubeconfig}"):

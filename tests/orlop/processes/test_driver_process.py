@@ -18,7 +18,7 @@ from orlop.csi.endpoint import parse_endpoint
 from orlop.processes.csi_wiring import CsiSettings, EphemeralSettings
 from orlop.processes.driver import DriverSettings
 from support.host.file_systems import MOUNTS
-from support.processes.orlop_process import ORLOP, run, running, tree
+from support.processes.orlop_process import ORLOP, run, run_here, running, tree
 from support.waiting import eventually
 
 NO_FOLDERS = "--workdir="
@@ -75,7 +75,7 @@ async def test_a_driver_with_its_own_folders_is_asked_beside_its_endpoint(short_
     folders = [f"--workdir={short_folder}/work", f"--kubelet-dir={short_folder}/kubelet"]
     with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid=n1", *folders) as driver:
         await driver.says("listening")
-        answer = run("afterlife", "list", "--socket", f"{short_folder}/csi.admin.sock")
+        answer = run_here("afterlife", "list", "--socket", f"{short_folder}/csi.admin.sock")
 
     assert (answer.returncode, answer.stderr) == (0, "Nothing is retained.\n")
 
@@ -84,7 +84,7 @@ async def test_a_driver_killed_at_once_is_replaced_by_the_next(short_folder: Pat
     for _ in range(2):
         with running(short_folder, "driver", "-endpoint", endpoint(short_folder), "-nodeid=n1", NO_FOLDERS) as driver:
             await driver.says("listening")
-            assert run("csi", "Probe", "-e", endpoint(short_folder)).returncode == 0
+            assert run_here("csi", "Probe", "-e", endpoint(short_folder)).returncode == 0
             driver.signal(signal.SIGKILL)
             await driver.exit_code()
         assert (short_folder / "csi.sock").is_socket()
@@ -94,7 +94,7 @@ async def test_a_second_driver_on_a_live_socket_ends_with_its_name_and_harms_not
     with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS) as driver:
         await driver.says("listening")
         second = run("driver", "--endpoint", endpoint(short_folder), "--nodeid", "n2", NO_FOLDERS)
-        answer = run("csi", "Probe", "-e", endpoint(short_folder))
+        answer = run_here("csi", "Probe", "-e", endpoint(short_folder))
 
     assert second.returncode == 1
     assert f"{short_folder}/csi.sock" in second.stderr
@@ -106,7 +106,7 @@ async def test_the_log_is_json_when_asked(short_folder: Path):
     flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS, "--log-format=json", "--v=5"]
     with running(short_folder, "driver", *flags) as driver:
         await driver.says("listening")
-        run("csi", "Probe", "-e", endpoint(short_folder))
+        run_here("csi", "Probe", "-e", endpoint(short_folder))
         await driver.says("Identity.Probe")
         events = [json.loads(line) for line in driver.logged().splitlines()]
 
@@ -119,7 +119,7 @@ async def test_metrics_and_health_are_served_where_asked(short_folder: Path):
     flags = ["--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS, "--http-endpoint=127.0.0.1:0"]
     with running(short_folder, "driver", *flags) as driver:
         await driver.says("serving HTTP")
-        run("csi", "Probe", "-e", endpoint(short_folder))
+        run_here("csi", "Probe", "-e", endpoint(short_folder))
         address = driver.logged().partition("serving HTTP")[2].partition("address=")[2].split()[0].strip('"')
         metrics = urlopen(f"http://{address}/metrics").read().decode()
         ready = urlopen(f"http://{address}/readyz?verbose").read().decode()
@@ -158,7 +158,7 @@ def test_a_wrong_flag_is_named_with_its_value_before_anything_starts(
     if not any("--endpoint" in flag for flag in flags):
         flags = ["--endpoint", endpoint(short_folder), *flags]
 
-    ended = run("driver", NO_FOLDERS, *flags)
+    ended = run_here("driver", NO_FOLDERS, *flags)
 
     assert ended.returncode == 2
     assert [text for text in named if text not in ended.stderr] == []
@@ -168,7 +168,7 @@ def test_a_wrong_flag_is_named_with_its_value_before_anything_starts(
 
 
 def test_all_wrong_flags_are_named_at_once():
-    ended = run("driver", "--endpoint=ftp://x", "--log-level=loud", "--what")
+    ended = run_here("driver", "--endpoint=ftp://x", "--log-level=loud", "--what")
 
     assert ended.returncode == 2
     assert [text for text in ("ftp://x", "loud", "--what", "--nodeid") if text not in ended.stderr] == []
@@ -176,7 +176,7 @@ def test_all_wrong_flags_are_named_at_once():
 
 @pytest.mark.parametrize("spelling", ["-h", "--help", "-help"])
 def test_help_lists_every_flag_and_is_no_error(spelling: str):
-    ended = run("driver", spelling)
+    ended = run_here("driver", spelling)
 
     assert ended.returncode == 0
     assert [
@@ -223,7 +223,7 @@ async def test_a_driver_needs_no_open_stream(short_folder: Path, closed: str):
     with subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *ORLOP, *flags]) as process:  # noqa: ASYNC220 - it returns at once
         try:
             await eventually(lambda: (short_folder / "csi.sock").exists() or process.poll() is not None)
-            answered = await asyncio.to_thread(run, "csi", "Probe", "-e", endpoint(short_folder))
+            answered = await asyncio.to_thread(run_here, "csi", "Probe", "-e", endpoint(short_folder))
             process.send_signal(signal.SIGTERM)
             assert process.wait(150) == 0
         finally:
@@ -243,14 +243,14 @@ def test_who_only_answers_calls_loads_no_grpc(role: str):
 async def test_a_driver_that_has_answered_has_nothing_of_grpc_in_its_memory(short_folder: Path):
     with running(short_folder, "driver", "--endpoint", endpoint(short_folder), "--nodeid", "n1", NO_FOLDERS) as driver:
         await driver.says("listening")
-        assert run("csi", "Probe", "-e", endpoint(short_folder)).returncode == 0
+        assert run_here("csi", "Probe", "-e", endpoint(short_folder)).returncode == 0
         mapped = Path(f"/proc/{driver.process.pid}/maps").read_text()
 
     assert "cygrpc" not in mapped
 
 
 def test_what_there_is_not_is_named_and_the_nearest_offered():
-    ended = run("drvier")
+    ended = run_here("drvier")
 
     assert ended.returncode == 2
     assert "'drvier'" in ended.stderr

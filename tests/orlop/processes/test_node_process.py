@@ -28,7 +28,7 @@ from orlop.processes.daemon import CannotGoOn, folder_exists
 from orlop.processes.ephemeral_wiring import serving_ephemeral
 from support.host import kernel_rooms
 from support.kubelet.kubelet_plugins import Kubelet, RealFolder
-from support.processes.orlop_process import Running, run, running
+from support.processes.orlop_process import Running, run, run_here, running
 from support.waiting import eventually
 
 UID = "6355041d-f9c6-4bd6-9335-f2c8cf1ea0c7"
@@ -68,7 +68,7 @@ class Machine:
         return target
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
-        ended = run("csi", method, "-e", f"unix://{self.socket}", json.dumps(request))
+        ended = run_here("csi", method, "-e", f"unix://{self.socket}", json.dumps(request))
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout)
 
@@ -158,7 +158,7 @@ async def test_what_it_has_and_does_is_shown_as_metrics(machine: Machine):
         machine.publish(machine.pod())
         shown = get(http_address(node), "/metrics")[1].splitlines()
         machine.unpublish(machine.pod())
-        erased = run("afterlife", "erase", ID, "--yes", "--socket", str(machine.admin_socket))
+        erased = run_here("afterlife", "erase", ID, "--yes", "--socket", str(machine.admin_socket))
         reason = 'orlop_ephemeral_erased_total{reason="asked"} 1.0'
         await eventually(lambda: reason in get(http_address(node), "/metrics")[1])
 
@@ -242,7 +242,7 @@ def test_a_wrong_flag_is_named_before_anything_starts(flags: list[str], named: s
     workdir = [] if any("--workdir" in flag for flag in flags) else [f"--workdir={tmp_path}"]
     kubelet = [] if any("--kubelet-dir" in flag for flag in flags) else [f"--kubelet-dir={tmp_path}"]
 
-    ended = run("driver", "--nodeid=n1", f"--endpoint=unix://{tmp_path}/s", *workdir, *kubelet, *flags)
+    ended = run_here("driver", "--nodeid=n1", f"--endpoint=unix://{tmp_path}/s", *workdir, *kubelet, *flags)
 
     assert ended.returncode == 2
     assert named in ended.stderr
@@ -306,8 +306,8 @@ def test_the_defaults_are_the_documented_ones():
 def test_the_flags_of_go_loggers_in_old_manifests_are_taken_with_a_word_of_advice(role: str):
     asked = ["--logtostderr", "--alsologtostderr=true", "--stderrthreshold=INFO", "--vmodule=a=1", "--log_dir=/tmp"]
 
-    ended = run(role, *asked, "--help")
-    wrong = run(role, *asked, "--wrong")
+    ended = run_here(role, *asked, "--help")
+    wrong = run_here(role, *asked, "--wrong")
 
     assert ended.returncode == 0
     assert [flag for flag in asked if flag.partition("=")[0] in wrong.stderr] == []

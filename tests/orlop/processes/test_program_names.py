@@ -14,7 +14,7 @@ import pytest
 from orlop import __version__
 from orlop.__main__ import ROLES, UPSTREAM_PROGRAMS, VERBS, arguments_of
 from support.attaching.attacher_places import place
-from support.processes.orlop_process import run, running
+from support.processes.orlop_process import run_here, running
 from support.waiting import eventually_answered
 
 ORLOP = Path(sys.executable).with_name("orlop")
@@ -46,13 +46,13 @@ def test_the_name_that_it_is_called_by_counts_as_the_first_word(argv: list[str],
 
 @pytest.mark.parametrize("words", [["testing", "foo"], ["testing"], ["testing", "--foo"]])
 def test_a_first_word_without_its_second_is_told_with_what_there_is(words: list[str]):
-    told = run(*words)
+    told = run_here(*words)
     sentence = f"orlop: there is no '{' '.join(words)}'. There is 'orlop testing mock-driver'.\n"
     assert (told.returncode, told.stdout, told.stderr) == (2, "", sentence)
 
 
 def test_the_first_of_two_words_explains_itself():
-    told = run("testing", "--help")
+    told = run_here("testing", "--help")
     assert (told.returncode, told.stderr) == (0, "")
     assert "orlop testing mock-driver" in told.stdout
 
@@ -61,7 +61,7 @@ def test_the_first_of_two_words_explains_itself():
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_every_verb_explains_itself_with_nothing_running(tmp_path: Path, verb: str, flag: str):
     elsewhere = [f"--state={tmp_path}"] if verb == "kubectl" else []  # an `orlop up` may run on this machine
-    told = run(verb, *elsewhere, flag)
+    told = run_here(verb, *elsewhere, flag)
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout.startswith(f"Usage: orlop {verb} ")
 

@@ -262,13 +262,13 @@ def test_a_wrong_flag_is_named_before_anything_starts(flags: list[str], named: l
 
 
 def test_the_version_is_printed_without_any_other_flag():
-    ended = run("registrar", "--version")
+    ended = run_here("registrar", "--version")
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "orlop registrar 0.1.0\n", "")
 
 
 def test_the_old_probe_succeeds_and_says_that_it_is_deprecated():
-    ended = run("registrar", "--kubelet-registration-path=/x/csi.sock", "--mode=kubelet-registration-probe")
+    ended = run_here("registrar", "--kubelet-registration-path=/x/csi.sock", "--mode=kubelet-registration-probe")
 
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "--mode is deprecated" in ended.stderr

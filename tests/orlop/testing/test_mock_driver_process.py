@@ -17,7 +17,7 @@ from orlop.foundation.clock import SystemClock
 from orlop.processes.mock_driver import CreatedTargets
 from orlop.testing.driver_script import RPCS
 from support.csi.csi_drivers import CREATE, client_of
-from support.processes.orlop_process import Running, run, running, tree
+from support.processes.orlop_process import Running, run, run_here, running, tree
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_told_before_anything_is_made(given: list[str], sentenc
     (short_folder / "latin.yaml").write_bytes(b"driver: {name: caf\xe9}\n")
     before = tree(short_folder)
 
-    ended = run(
+    ended = run_here(
         *flags(short_folder, "--record", f"{short_folder}/calls.jsonl"),
         *(each.format(folder=short_folder) for each in given),
     )
@@ -161,7 +161,7 @@ def test_what_is_wrong_is_told_before_anything_is_made(given: list[str], sentenc
 
 
 def test_the_endpoint_has_to_be_given():
-    ended = run("testing", "mock-driver")
+    ended = run_here("testing", "mock-driver")
     assert ended.returncode == 2
     assert "--endpoint is required" in ended.stderr
 

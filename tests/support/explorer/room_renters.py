@@ -25,6 +25,7 @@ from orlop.kube.kinds import CONFIG_MAP
 from orlop.kube.objects import ObjectName
 from orlop.kube.patches import JsonPatch
 from orlop.testing.explorer import Act, ExploredTransport, LeaseLost, Life, Process, Stage, Ways, carry_out
+from orlop.testing.explorer.stage import REST_SECONDS
 from support.api.api_servers import TestServer, api_server
 
 NAME = ObjectName("default", "guest")
@@ -298,9 +299,11 @@ class TurnsInCircles(Renter):
 
 
 class TurnsInSlowCircles(TurnsInCircles):
+    """So slowly that time is over before there were too many effects."""
+
     async def move_in(self, found: Object) -> None:
         await super().move_in(found)
-        await self.life.stage.clock.sleep(1.0)
+        await self.life.stage.clock.sleep(REST_SECONDS / 2)
 
 
 class DiesOfErrors(Renter):

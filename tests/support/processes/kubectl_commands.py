@@ -18,7 +18,8 @@ class Kubectl:
 
     def run(self, *arguments: str, stdin: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         command = [str(KUBECTL), "--kubeconfig", str(self.kubeconfig), f"--cache-dir={self.home / 'cache'}", *arguments]
-        environment = {"HOME": str(self.home), "PATH": os.environ["PATH"], **env}
+        # It ends before collecting garbage pays: a quarter of its time.
+        environment = {"HOME": str(self.home), "PATH": os.environ["PATH"], "GOGC": "off", **env}
         return subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=200, env=environment, input=stdin
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -71,16 +73,46 @@ def run(
     )
 
 
-def run_here(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a verb in this process: for tests of what it prints, to which a start of Python adds nothing but time."""
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+def run_here(
+    *arguments: str, stdin: str | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a verb in this process: for tests of what it prints, to which a start of Python adds nothing but time.
+
+    Blocks the event loop of the caller, as `run` does.
+    """
+    out, err = (TextIOWrapper(BytesIO(), "utf-8", "surrogateescape", write_through=True) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         for name, value in (env or {}).items():
             patch.setenv(name, value)
-        try:
-            code = orlop_main.run(arguments)
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+        patch.setattr(sys, "stdin", TextIOWrapper(BytesIO((stdin or "").encode())))
+        code = _exit_code(arguments) if _has_no_loop() else _exit_code_of_another_thread(arguments)
+    return subprocess.CompletedProcess(arguments, code, *(_written_to(stream) for stream in (out, err)))
+
+
+def _written_to(stream: TextIOWrapper) -> str:
+    assert isinstance(stream.buffer, BytesIO)
+    return stream.buffer.getvalue().decode("utf-8", "surrogateescape")
+
+
+def _has_no_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _exit_code_of_another_thread(arguments: Sequence[str]) -> int:
+    """Verbs run an event loop of their own, and a thread runs one at a time."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(_exit_code, arguments).result()
+
+
+def _exit_code(arguments: Sequence[str]) -> int:
+    try:
+        return orlop_main.run(arguments)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
 
 
 def tree(folder: Path) -> Sequence[str]:

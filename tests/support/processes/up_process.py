@@ -16,7 +16,7 @@ import pytest
 
 from support.host.kernel_rooms import mount_points_of, why_nothing_can_be_mounted
 from support.processes.kubectl_commands import Kubectl
-from support.processes.orlop_process import ORLOP, run
+from support.processes.orlop_process import ORLOP, run_here
 from support.waiting import eventually_there
 
 POD = """
@@ -127,5 +127,5 @@ def up_folder() -> Iterator[Up]:
         if up.process is not None:
             up.process.kill()
             up.process.wait()
-        run("down", f"--state={up.state}", "--erase", "--yes")
+        run_here("down", f"--state={up.state}", "--erase", "--yes")
         shutil.rmtree(folder, ignore_errors=True)

@@ -213,7 +213,13 @@ def _drawing(random: Random, bounds: Bounds, choices: int) -> Chooser:
 
 @contextmanager
 def _without_old_garbage() -> Iterator[None]:
-    """Exclude older objects from garbage collection during a search, which makes it a quarter faster."""
+    """Exempt what is there before a search from garbage collection during it: its runs take a quarter less time.
+
+    A caller that froze its objects itself keeps them frozen: `gc.unfreeze` would release those as well.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:

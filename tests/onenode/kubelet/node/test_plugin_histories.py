@@ -134,19 +134,19 @@ async def history_seen_by_both(steps: list[Step]) -> None:
 
 
 @given(st.lists(CONTENDING, max_size=12))
-@settings(max_examples=400 if os.environ.get("ORLOP_SOAK") else 40)
+@settings(max_examples=400 if os.environ.get("ORLOP_SOAK") else 20)
 def test_plugins_that_contend_for_names_are_registered_as_the_model_of_kubelet_registers_them(steps: list[Step]):
     run_virtual(lambda _clock: history_seen_by_both(steps))
 
 
 @given(st.lists(DYING, max_size=12))
-@settings(max_examples=400 if os.environ.get("ORLOP_SOAK") else 40)
+@settings(max_examples=400 if os.environ.get("ORLOP_SOAK") else 20)
 def test_plugins_that_die_and_come_back_are_registered_as_the_model_of_kubelet_registers_them(steps: list[Step]):
     run_virtual(lambda _clock: history_seen_by_both(steps))
 
 
 @given(st.lists(CONTENDING | DYING, max_size=12))
-@settings(max_examples=400 if os.environ.get("ORLOP_SOAK") else 30)
+@settings(max_examples=400 if os.environ.get("ORLOP_SOAK") else 20)
 def test_whatever_happened_plugins_that_behave_are_registered_in_the_end(steps: list[Step]):
     async def history(_clock: object) -> None:
         async with PluginWorld() as the, the.watcher() as watcher:

@@ -79,8 +79,8 @@ def immutable(scene: Scene) -> None:
     run("chattr", "+a", place.parent)
 
 
-def twenty_thousand_levels(scene: Scene) -> None:
-    dig(scene.node.target() / "deep", 20_000)
+def thousands_of_levels(scene: Scene) -> None:
+    dig(scene.node.target() / "deep", 20_000 if SOAK else 5_000)
 
 
 def deep_and_wide(scene: Scene) -> None:
@@ -162,7 +162,7 @@ def mounts_of_another_namespace(scene: Scene) -> None:
 
 ATTACKS: list[Callable[[Scene], None]] = [
     immutable,
-    twenty_thousand_levels,
+    thousands_of_levels,
     deep_and_wide,
     fifos_sockets_and_devices,
     names_that_are_not_utf8,
@@ -175,7 +175,7 @@ ATTACKS: list[Callable[[Scene], None]] = [
 ]
 
 
-TOGETHER = [attack for attack in ATTACKS if SOAK or attack is not twenty_thousand_levels]
+TOGETHER = [attack for attack in ATTACKS if SOAK or attack is not thousands_of_levels]
 
 
 async def live_and_die(scene: Scene, *attacks: Callable[[Scene], None]) -> None:

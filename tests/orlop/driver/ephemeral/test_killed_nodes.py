@@ -11,11 +11,13 @@ from orlop.host.node_host import FolderPlace, FolderState
 from orlop.records.ephemeral_folder import Burial
 from orlop.testing.fake_host import FakeMachine
 from orlop.testing.kill_points import KillPoints, explore_kills
-from support.afterlife.ephemeral_node import ID, LIFESPAN, UID, folder_ids, machine_with_pods, names_of, order
+from support.afterlife.ephemeral_node import ID, UID, folder_ids, machine_with_pods, names_of, order
 from support.afterlife.ephemeral_process import GRACE, Ground, NodeProcess, running_process
 
 Act = Callable[[NodeProcess, Ground], Awaitable[None]]
 PATIENCE = 60.0
+LIFESPAN = 120.0
+"""Short: the reaper takes its turns through all of it, in each of a hundred runs."""
 
 
 def shape(machine: FakeMachine) -> object:
@@ -66,7 +68,7 @@ async def nothing(process: NodeProcess, ground: Ground) -> None:
 
 
 async def publish(process: NodeProcess, ground: Ground) -> None:
-    await retried(lambda: process.folders.publish(order()))
+    await retried(lambda: process.folders.publish(order(lifespan_seconds=LIFESPAN)))
 
 
 async def unpublish(process: NodeProcess, ground: Ground) -> None:
@@ -196,7 +198,7 @@ async def test_an_erase_in_many_ends_the_same_wherever_the_node_is_killed():
 
     async def leave_three(process: NodeProcess, ground: Ground) -> None:
         for name in ("csi-1", "csi-2", "csi-3"):
-            asked = order(name, name)
+            asked = order(name, name, lifespan_seconds=LIFESPAN)
             ground.machine.kubelet_makes(names_of(name)[:-1])
             await process.folders.publish(asked)
             await process.folders.unpublish(name, asked.target)

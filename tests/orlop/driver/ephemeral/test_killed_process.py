@@ -33,7 +33,7 @@ from support.waiting import eventually
 
 __all__ = ["node"]
 
-KILLS = 100 if SOAK else 10
+KILLS = 100 if SOAK else 6
 PODS = 12
 LIFESPANS = ("0s", "1ms", "1h")
 PROGRAM = [sys.executable, "-W", "error", str(Path(__file__).with_name("node_process.py"))]

@@ -207,10 +207,10 @@ def test_a_folder_swapped_for_a_link_during_the_walk_never_leads_to_the_victim(d
     assert names(disk) == {"victim"}
 
 
-LEVELS = 20_000
+LEVELS = 20_000 if os.environ.get("ORLOP_SOAK") else 5_000
 
 
-def test_twenty_thousand_levels_go_with_few_descriptors(disk: Path):
+def test_thousands_of_levels_go_with_few_descriptors(disk: Path):
     dig(disk / "gone", LEVELS)
     most = 0
 

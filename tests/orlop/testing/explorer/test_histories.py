@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from math import comb
 
 import pytest
@@ -83,6 +84,13 @@ def test_the_same_seed_plays_the_same_histories_and_another_seed_others() -> Non
     assert played(1) == played(1)
     assert played(1) != played(2)
     assert all(sum(name != "as it should" for name in taken) <= 4 for taken in played(3))
+
+
+def test_objects_that_the_caller_exempted_from_garbage_collection_stay_exempt() -> None:
+    frozen = gc.get_freeze_count()
+    assert frozen > 0, "conftest.py freezes what was there after the collection of tests"
+    explore(of_choices(2, 1, []))
+    assert gc.get_freeze_count() == frozen
 
 
 def test_the_shortest_history_that_breaks_something_is_told_with_each_of_its_choices() -> None:

@@ -17,6 +17,7 @@ from orlop.testing.explorer import (
     Stage,
     explore,
     replay,
+    stage,
 )
 from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
 from orlop.testing.explorer.driver_seam import FINAL, NOT_FINAL
@@ -101,11 +102,18 @@ def test_an_effect_of_a_leader_that_lost_its_lease_is_named() -> None:
     assert isinstance(found.value.error, EffectWithoutLease)
 
 
-@pytest.mark.parametrize("renter", [renters.TurnsInSlowCircles, renters.TurnsInCircles])
-def test_a_controller_that_wakes_itself_for_ever_comes_to_no_rest(renter: type[renters.Renter]) -> None:
+@pytest.mark.parametrize(
+    ("renter", "reason"),
+    [(renters.TurnsInSlowCircles, "within 3600 seconds"), (renters.TurnsInCircles, "1000 effects and events")],
+)
+def test_a_controller_that_wakes_itself_for_ever_comes_to_no_rest(
+    renter: type[renters.Renter], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "MOST_MOVES", 1_000)  # the default takes five times as long to reach
     with pytest.raises(Broken) as found:
         explore(partial(renters.comes_and_goes, renter=renter), ONE)
     assert isinstance(found.value.error, NoRest)
+    assert reason in str(found.value.error)
     assert found.value.history == ()
 
 
