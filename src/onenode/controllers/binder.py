@@ -25,8 +25,8 @@ from onenode.controllers import binder_rules as rules
 from onenode.controllers import binding_notice_rules as notices
 from onenode.controllers.binding_notice_rules import About, Notice
 from onenode.controllers.storage_protection import PODS_BY_CLAIM, claim_keys
-from onenode.controllers.storage_protection_rules import claims_named_by
 from orlop.binding import claim_state_rules as state
+from orlop.binding.storage_protection_rules import claims_named_by
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup

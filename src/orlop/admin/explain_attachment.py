@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from orlop.admin.explanation import UNREADABLE, Explanation, Json, Unreadable, ago, length, moment
+from orlop.admin.explanation import UNREADABLE, ApiObject, Explanation, Unreadable, ago, length, moment
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME
@@ -143,7 +143,7 @@ def _what(found: ApiObject, driver: str) -> str:
     return f"{name} requests that {which} be attached to the node {node} by {driver}."
 
 
-def _state(found: Json, now: datetime) -> str:
+def _state(found: ApiObject, now: datetime) -> str:
     asked = ago(objects.metadata(found).get("creationTimestamp"), now)
     if objects.is_being_deleted(found):
         since = ago(objects.metadata(found).get("deletionTimestamp"), now)

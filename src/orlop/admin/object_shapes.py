@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from orlop.admin.explanation import Json, moment
+from orlop.admin.explanation import ApiObject, moment
 
-Shape = Any
+ObjectShape = Any
 """A dict of the shapes of its fields, a list with the shape of its items, or one of the functions below."""
 
 
@@ -43,7 +43,7 @@ def texts(value: Any) -> dict[str, str] | None:
     return {key: each for key, each in value.items() if isinstance(key, str) and isinstance(each, str)}
 
 
-METADATA: Final[Shape] = {
+METADATA: Final[ObjectShape] = {
     "name": text,
     "namespace": text,
     "uid": text,
@@ -55,25 +55,29 @@ METADATA: Final[Shape] = {
     "deletionGracePeriodSeconds": number,
     "ownerReferences": [{"uid": text, "kind": text, "name": text, "controller": truth}],
 }
-EXPRESSIONS: Final[Shape] = [{"key": text, "operator": text, "values": [text]}]
-NODE_SELECTOR: Final[Shape] = {"nodeSelectorTerms": [{"matchExpressions": EXPRESSIONS, "matchFields": EXPRESSIONS}]}
-REFERENCE: Final[Shape] = {"apiGroup": text, "kind": text, "name": text, "namespace": text, "uid": text}
-CONDITIONS: Final[Shape] = [{"type": text, "status": text, "reason": text, "message": text, "lastTransitionTime": time}]
-VOLUME_SPEC: Final[Shape] = {
+EXPRESSIONS: Final[ObjectShape] = [{"key": text, "operator": text, "values": [text]}]
+NODE_SELECTOR: Final[ObjectShape] = {
+    "nodeSelectorTerms": [{"matchExpressions": EXPRESSIONS, "matchFields": EXPRESSIONS}]
+}
+REFERENCE: Final[ObjectShape] = {"apiGroup": text, "kind": text, "name": text, "namespace": text, "uid": text}
+CONDITIONS: Final[ObjectShape] = [
+    {"type": text, "status": text, "reason": text, "message": text, "lastTransitionTime": time}
+]
+VOLUME_SPEC: Final[ObjectShape] = {
     "capacity": {"storage": quantity},
     "claimRef": REFERENCE,
     "csi": {"driver": text, "volumeHandle": text},
     "nodeAffinity": {"required": NODE_SELECTOR},
     "persistentVolumeReclaimPolicy": text,
 }
-CLAIM_SPEC: Final[Shape] = {
+CLAIM_SPEC: Final[ObjectShape] = {
     "resources": {"requests": {"storage": quantity}},
     "selector": {"matchLabels": texts, "matchExpressions": EXPRESSIONS},
     "dataSource": REFERENCE,
     "dataSourceRef": REFERENCE,
     "volumeName": text,
 }
-OTHER_SPEC: Final[Shape] = {
+OTHER_SPEC: Final[ObjectShape] = {
     "accessModes": [text],
     "storageClassName": text,
     "volumeAttributesClassName": text,
@@ -86,7 +90,7 @@ OTHER_SPEC: Final[Shape] = {
     "leaseDurationSeconds": number,
     "renewTime": time,
 }
-OBJECT: Final[Shape] = {
+OBJECT: Final[ObjectShape] = {
     "metadata": METADATA,
     # Fields of different kinds do not collide: one shape serves all.
     "spec": {**VOLUME_SPEC, **CLAIM_SPEC, **OTHER_SPEC},
@@ -109,13 +113,13 @@ OBJECT: Final[Shape] = {
 }
 
 
-def well_formed(obj: Any) -> Json:
+def well_formed(obj: Any) -> ApiObject:
     """Return the object without fields of a wrong type; an empty one if it is no object at all."""
     shaped = _shaped(obj, OBJECT)
     return {} if shaped is None else shaped
 
 
-def _shaped(value: Any, shape: Shape) -> Any:
+def _shaped(value: Any, shape: ObjectShape) -> Any:
     """Return None for a value of another type: a field that is null and one that is missing mean the same."""
     if isinstance(shape, dict):
         return _shaped_fields(value, shape) if isinstance(value, Mapping) else None
@@ -126,6 +130,6 @@ def _shaped(value: Any, shape: Shape) -> Any:
     return shape(value)
 
 
-def _shaped_fields(value: Json, shape: Shape) -> Json:
+def _shaped_fields(value: ApiObject, shape: ObjectShape) -> ApiObject:
     shaped = {name: _shaped(each, shape[name]) if name in shape else each for name, each in value.items()}
     return {name: each for name, each in shaped.items() if each is not None}

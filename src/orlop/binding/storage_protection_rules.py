@@ -50,14 +50,14 @@ def is_claim_used(claim: ApiObject, pods: Iterable[ApiObject]) -> bool:
     return any(uses_claim(pod, claim) for pod in pods)
 
 
-def uses_claim(pod: Seen, claim: Seen) -> bool:
+def uses_claim(pod: ApiObject, claim: ApiObject) -> bool:
     """Return whether the pod keeps the claim from being deleted."""
     if not node_of(pod) or not names_claim(pod, claim):
         return False
     return objects.name(claim) in _claims_by_name(pod) or not _is_shut_down(pod)
 
 
-def names_claim(pod: Seen, claim: Seen) -> bool:
+def names_claim(pod: ApiObject, claim: ApiObject) -> bool:
     """Return whether the pod uses the claim, or will once it runs."""
     if objects.namespace(pod) != objects.namespace(claim):
         return False
@@ -65,7 +65,7 @@ def names_claim(pod: Seen, claim: Seen) -> bool:
     return name in _claims_by_name(pod) or (name in _ephemeral_claims(pod) and _is_controlled_by(claim, pod))
 
 
-def node_of(pod: Seen) -> str:
+def node_of(pod: ApiObject) -> str:
     """Return the name of the pod's node; "" while it has none."""
     return str(_spec(pod).get("nodeName") or "")
 

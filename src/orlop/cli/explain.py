@@ -219,7 +219,7 @@ def _end(code: int, why: str) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ApiConnection:
     """An API server to read from; `namespace` is that of names without one."""
 
     client: KubeClient
@@ -227,11 +227,11 @@ class Connection:
     now: datetime
 
 
-Connect = Callable[[str], AbstractAsyncContextManager[Connection]]
+Connect = Callable[[str], AbstractAsyncContextManager[ApiConnection]]
 
 
 @asynccontextmanager
-async def connected(kubeconfig: str) -> AsyncIterator[Connection]:
+async def connected(kubeconfig: str) -> AsyncIterator[ApiConnection]:
     """Connect to the API server that the kubeconfig names."""
     clock = SystemClock()
     access = _access(Kubeconfig(os.environ, clock=clock, run=run_plugin), kubeconfig)
@@ -244,7 +244,7 @@ async def connected(kubeconfig: str) -> AsyncIterator[Connection]:
         patience=PATIENCE,
     )
     try:
-        yield Connection(client, access.namespace, clock.now())
+        yield ApiConnection(client, access.namespace, clock.now())
     finally:
         await client.close()
 

@@ -9,7 +9,7 @@ from orlop.kube.objects import is_being_deleted, uid
 from orlop.kube.retry_rules import MOST_ATTEMPTS
 from support.api.api_objects import attachment
 from support.api.held_way import HeldWay
-from support.attaching.attaching_worlds import DRIVER, AttachingWorld, attaching_world, attachment_of, unique
+from support.attaching.attaching_worlds import DRIVER, AttachingWorld, attachment_of, unique
 
 pytestmark = pytest.mark.virtual_time
 NODES = "/nodes/"
@@ -39,7 +39,7 @@ async def is_detached_in_the_end(w: AttachingWorld) -> bool:
 
 
 async def test_a_volume_is_not_detached_while_a_write_that_lists_it_is_on_its_way():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w)
         async with w.controller(way=way):
             await w.pod()
@@ -57,7 +57,7 @@ async def test_a_volume_is_not_detached_while_a_write_that_lists_it_is_on_its_wa
 
 
 async def test_a_volume_is_not_detached_before_the_cache_shows_the_list_that_has_it():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w)
         async with w.controller(way=way):
             await w.pod()
@@ -75,7 +75,7 @@ async def test_a_volume_is_not_detached_before_the_cache_shows_the_list_that_has
 
 
 async def test_a_volume_is_not_detached_after_a_write_of_unknown_outcome_that_lists_it():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w)
         async with w.controller(way=way):
             await w.pod()
@@ -96,7 +96,7 @@ async def test_a_volume_is_not_detached_after_a_write_of_unknown_outcome_that_li
 @pytest.mark.parametrize("behind", [False, True], ids=["cache up to date", "cache behind"])
 async def test_a_volume_is_not_detached_while_a_write_that_lists_it_may_still_arrive(*, behind: bool):
     """The write that lists it broke off and is late; the next one, for another volume, is under way meanwhile."""
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w)
         await w.bound_claim("other", "h2")
         async with w.controller(way=way):
@@ -128,7 +128,7 @@ async def test_a_volume_is_not_detached_while_a_write_that_lists_it_may_still_ar
 
 
 async def test_a_node_is_not_written_to_again_within_a_tenth_of_a_second():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w)
         await w.bound_claim("other", "h2")
         async with w.controller(way=way):
@@ -148,7 +148,7 @@ async def test_a_node_is_not_written_to_again_within_a_tenth_of_a_second():
 
 
 async def test_a_volume_for_one_node_is_not_given_to_a_second_before_the_cache_has_its_first_attachment():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w, "n1", "n2")
         await w.pod("a")
         await w.pod("b", node="n2")
@@ -163,7 +163,7 @@ async def test_a_volume_for_one_node_is_not_given_to_a_second_before_the_cache_h
 
 async def test_a_volume_that_its_last_node_needs_no_longer_moves_without_a_complaint_on_the_pod():
     """It is detached where nobody needs it before it is looked at where somebody does."""
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w, "n1", "n2")
         left = attachment(attachment_of(node="n2"), attacher=DRIVER, nodeName="n2", source=PV)
         await w.client.create(VOLUME_ATTACHMENT, left)
@@ -180,7 +180,7 @@ async def test_a_volume_that_its_last_node_needs_no_longer_moves_without_a_compl
 
 
 async def test_an_attachment_that_took_the_place_of_the_one_to_be_deleted_stays():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w)
         async with w.controller(way=way):
             await w.pod()
@@ -201,7 +201,7 @@ async def test_an_attachment_that_took_the_place_of_the_one_to_be_deleted_stays(
 
 
 async def test_a_deletion_that_could_not_be_sent_is_sent_again():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = await with_claim(w)
         async with w.controller(way=way):
             await w.pod()
@@ -215,7 +215,7 @@ async def test_a_deletion_that_could_not_be_sent_is_sent_again():
 
 
 async def test_an_attachment_stays_whose_volume_is_there_though_the_cache_does_not_have_it_yet():
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         way = HeldWay(w.on.transport())
         await w.node()
         async with w.controller(way=way):

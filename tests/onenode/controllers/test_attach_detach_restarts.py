@@ -156,7 +156,7 @@ async def test_writes_that_are_lost_or_whose_answers_are_end_as_well_as_others(l
 
 async def test_a_node_with_many_volumes_is_written_to_once_for_all_that_came_meanwhile():
     many, points = 200 if SOAK else 50, KillPoints()
-    async with attaching_world() as w:
+    async with AttachingWorld() as w:
         await w.node()
         for number in range(many):
             await w.bound_claim(f"c{number}", f"h{number}")

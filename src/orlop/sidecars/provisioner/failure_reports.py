@@ -19,7 +19,7 @@ LONGEST_SENTENCE: Final = 2048
 LONGEST_SHOWN_ID: Final = 128
 
 
-class FailureReports:
+class ProvisioningReports:
     def __init__(self, events: EventRecorder, metrics: ProvisionerMetrics) -> None:
         self._events = events
         self._metrics = metrics

@@ -113,15 +113,6 @@ class OrderJournal:
                 await self._clock.sleep(OPEN_RETRY_SECONDS)
         return [entry for page in self._pages for entry in page.entries.values()]
 
-    def _be_volatile(self, error: Forbidden) -> None:
-        self._is_volatile = True
-        self._log.warning(
-            "journal of orders cannot be kept: a volume may be leaked if this process is killed; allow it to get, "
-            "list, create, update and delete Leases",
-            namespace=self._namespace,
-            error=error,
-        )
-
     def entry(self, volume_name: str) -> JournalEntry | None:
         """Return the durable entry of a volume."""
         page = self._page_of.get(volume_name)

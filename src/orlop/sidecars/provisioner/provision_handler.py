@@ -40,7 +40,7 @@ from orlop.sidecars.provisioner.claim_rules import (
 )
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume, create_request, fault_of_volume
 from orlop.sidecars.provisioner.failure_reports import (
-    FailureReports,
+    ProvisioningReports,
     claim_reference,
     identity_reference,
     printable_sentence,
@@ -109,7 +109,7 @@ class ProvisionHandler:
         self._capabilities = capabilities
         self._may_act = may_act
         self._open = open_orders
-        self._reports = FailureReports(events, metrics)
+        self._reports = ProvisioningReports(events, metrics)
         self._saved: dict[str, str] = {}
         """Versions of PersistentVolumes that we created, by the claim's uid, until the cache has them."""
         self._written: dict[str, str] = {}
@@ -140,14 +140,14 @@ class ProvisionHandler:
             claim, opened, self._is_saved(uid, name, opened), self._settings.driver, self._clock.elapsed()
         )
 
-    async def _current_claim(self, uid: str) -> Json | None:
+    async def _current_claim(self, uid: str) -> ApiObject | None:
         if (version := self._written.get(uid)) is not None:
             # Decided on the claim as it was before our own write, the node we gave up would be asked again.
             await self._caches.claims.reached(version)
             self._written.pop(uid, None)
         return self._cached_claim(uid)
 
-    def _cached_claim(self, uid: str) -> Json | None:
+    def _cached_claim(self, uid: str) -> ApiObject | None:
         return next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
 
     def _is_saved(self, uid: str, name: str, opened: OpenOrder | None) -> bool:
@@ -264,7 +264,7 @@ class ProvisionHandler:
         claim = await self._current_claim(uid)
         return Done() if claim is None else await self._refused(error, opened.order, claim)
 
-    async def _refused(self, error: CsiError, order: VolumeOrder, claim: Json) -> Outcome:
+    async def _refused(self, error: CsiError, order: VolumeOrder, claim: ApiObject) -> Outcome:
         """Report a final error: no volume was created."""
         uid, sentence = objects.uid(claim), self._sentence(order, error)
         if isinstance(error, ResourceExhausted) and order.selected_node and HAS_TOPOLOGY in self._capabilities:
@@ -322,14 +322,14 @@ class ProvisionHandler:
             self._open.change(uid, fault=UnusableVolume(reason, volume.volume_id, retry_slowly=True))
         return None
 
-    async def _existing(self, order: VolumeOrder) -> Json | None:
+    async def _existing(self, order: VolumeOrder) -> ApiObject | None:
         """Read the PersistentVolume of the order's name from the API server."""
         try:
             return await self._kube.get(PERSISTENT_VOLUME, ObjectName(None, order.volume_name))
         except NotFound:
             return None
 
-    def _succeed(self, order: VolumeOrder, saved: Json, uid: str) -> None:
+    def _succeed(self, order: VolumeOrder, saved: ApiObject, uid: str) -> None:
         self._saved[uid] = objects.resource_version(saved)
         self._open.change(uid, is_saved=True)
         self._metrics.provisioned(uid, order.storage.name, self._clock.elapsed())

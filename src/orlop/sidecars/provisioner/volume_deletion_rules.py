@@ -7,10 +7,12 @@ finalizer's name, are external-provisioner's, so that either can finish what the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from orlop.binding import claim_state_rules as state
+from orlop.binding import class_rules
 from orlop.binding.class_rules import DELETE, parameters
 from orlop.kube import objects, patches
 from orlop.kube.patches import JsonPatch
@@ -152,3 +154,11 @@ def _secret(volume: ApiObject, storage_class: ApiObject | None) -> SecretReferen
     reference = state.claim_reference(volume) or {}
     claim = {"metadata": {"namespace": reference.get("namespace"), "name": reference.get("name")}}
     return secret_reference(SecretUse.PROVISION, parameters(storage_class), objects.name(volume), claim)
+
+
+def needs_provisioner(driver: str, classes: Iterable[ApiObject], volumes: Iterable[ApiObject]) -> bool:
+    """Return whether the driver has something to provision or to delete: a class, or a volume with policy Delete."""
+    return any(class_rules.provisioner(storage_class) == driver for storage_class in classes) or any(
+        is_managed(volume, driver) and (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") == DELETE
+        for volume in volumes
+    )

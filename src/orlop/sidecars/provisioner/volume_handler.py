@@ -21,7 +21,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import ObjectName
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
 from orlop.records.volume_order import SecretReference
-from orlop.sidecars.provisioner.failure_reports import FailureReports, rpc_error
+from orlop.sidecars.provisioner.failure_reports import ProvisioningReports, rpc_error
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject, ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.volume_calls import VolumeCalls
@@ -72,7 +72,7 @@ class VolumeHandler:
         self._clock = runtime.clock
         self._kube = kube
         self._calls = calls
-        self._reports = FailureReports(events, metrics)
+        self._reports = ProvisioningReports(events, metrics)
         self._metrics = metrics
         self._unsettled_until = unsettled_until
         self._may_act = may_act
@@ -170,7 +170,7 @@ class VolumeHandler:
         self._metrics.deleted(state.class_name(volume), self._clock.elapsed() - began)
         return _Next(volume)
 
-    def _report(self, volume: Json, sentence: str) -> Outcome:
+    def _report(self, volume: ApiObject, sentence: str) -> Outcome:
         return Failed(NotDeleted(self._reports.not_deleted(volume, sentence)))
 
     async def _read(self, name: str) -> ApiObject | None:

@@ -14,7 +14,7 @@ from onenode.kubelet.pods.pod_manager import PodManager
 from onenode.testing.fake_containers import FakeContainer
 from orlop.kube.objects import ObjectName, condition, uid
 from support.api.held_way import HeldWay
-from support.kubelet.running_pods import PodWorld, pod_world
+from support.kubelet.running_pods import PodWorld
 
 pytestmark = pytest.mark.virtual_time
 STATUS = "/status"
@@ -22,7 +22,7 @@ STATUS = "/status"
 
 @asynccontextmanager
 async def node() -> AsyncIterator[tuple[PodWorld, HeldWay, PodManager]]:
-    async with pod_world() as w:
+    async with PodWorld() as w:
         way = HeldWay(w.on.transport())
         async with w.node(way=way) as manager:
             yield w, way, manager
@@ -291,7 +291,7 @@ async def test_a_pod_ends_whose_name_another_has_in_the_next_thing_that_the_cach
 
 
 async def test_nothing_of_a_pod_is_removed_before_the_pods_of_this_node_are_known():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             made = await w.make()
             await w.settle()
@@ -309,7 +309,7 @@ async def test_nothing_of_a_pod_is_removed_before_the_pods_of_this_node_are_know
 
 
 async def test_the_logs_of_a_pod_go_whose_object_was_removed_while_the_node_was_away():
-    async with pod_world() as w:
+    async with PodWorld() as w:
         async with w.node():
             await w.make()
             await w.settle()

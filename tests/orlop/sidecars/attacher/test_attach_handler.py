@@ -397,7 +397,7 @@ async def test_what_somebody_else_has_ended_meanwhile_is_not_detached_again(monk
 
 async def test_hundreds_are_attached_and_detached_with_one_call_each():
     count = 1_000 if SOAK else 100
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
 
         async def all_there() -> list[dict[str, Any]]:
             return (await world.client.list(VOLUME_ATTACHMENT)).items

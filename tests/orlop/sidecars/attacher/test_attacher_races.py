@@ -11,7 +11,7 @@ from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from support.api.held_way import HeldWay
-from support.attaching.attacher_worlds import OURS, PUBLISH, AttacherWorld, attacher_world
+from support.attaching.attacher_worlds import OURS, PUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
 STATUS = "/volumeattachments/va1/status"
@@ -20,7 +20,7 @@ ADDS = 'workqueue_adds_total{name="csi-attacher-va"}'
 
 @asynccontextmanager
 async def held_world() -> AsyncIterator[tuple[AttacherWorld, HeldWay]]:
-    async with attacher_world() as world:
+    async with AttacherWorld() as world:
         way = HeldWay(world.on.transport())
         world.wire.around = lambda _inner: way  # type: ignore[method-assign]
         await world.node()
