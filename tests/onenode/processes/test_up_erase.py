@@ -109,7 +109,7 @@ def test_devices_are_let_go_unmounted_and_erased_and_others_are_not_touched(tmp_
         finally:
             loop_devices.release(held_device)
 
-        assert told[0] == f"let go of {held_device}"
+        assert told[0] == f"released {held_device}"
         assert loops_about(room) == []
         assert [path for path in mount_points_of("self") if path.startswith(f"{room}/")] == []
         assert not state.folder.exists()

@@ -323,7 +323,7 @@ def test_what_somebody_else_put_into_the_folder_is_left_when_it_is_erased(tmp_pa
     erased = run_here("down", f"--state={state.folder}", "--erase", "--yes")
 
     assert erased.returncode == 0, erased.stderr
-    assert "holds what is not of an `orlop up`: thesis.txt" in erased.stdout
+    assert "it holds files that are not of an `orlop up`: thesis.txt" in erased.stdout
     assert [path.name for path in state.folder.iterdir()] == ["thesis.txt"]
     assert (state.folder / "thesis.txt").read_text() == "ten years"
 

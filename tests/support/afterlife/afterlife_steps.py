@@ -141,4 +141,4 @@ Step = (
 
 
 def shown(steps: Sequence[Step]) -> str:
-    return re.sub(r"<(Moment\.\w+): [^>]*>", r"\1", repr(list(steps)))
+    return re.sub(r"<(KillMoment\.\w+): [^>]*>", r"\1", repr(list(steps)))
