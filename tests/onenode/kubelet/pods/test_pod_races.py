@@ -49,7 +49,7 @@ async def test_a_pod_has_its_volumes_until_its_last_container_has_ended():
     async with node() as (w, _, _):
         made = await w.make("trap '' TERM; sleep 100000", terminationGracePeriodSeconds=20)
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await w.settle(19)
 
         assert w.containers.running()
@@ -69,13 +69,13 @@ async def test_a_container_that_takes_time_to_die_after_it_was_killed_has_its_vo
         await w.settle()
         with monkeypatch.context() as patched:
             patched.setattr(FakeContainer, "kill", kill_later)
-            await w.delete()
+            await w.delete_pod()
             await w.settle(30)
             assert w.containers.running()
             assert uid(made) in w.volumes.held
-            assert await w.find() is not None
+            assert await w.pod() is not None
             await w.settle(60)
-            assert await w.find() is None
+            assert await w.pod() is None
         assert w.volumes.held == set()
 
 
@@ -84,7 +84,7 @@ async def test_the_status_says_that_the_containers_of_a_deleted_pod_have_ended_w
         unmounting = Gate(w.volumes, "let_go")
         await w.make("trap 'exit 5' TERM; sleep 100000")
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await unmounting.has_come.wait()
 
         assert (await w.main_status())["state"]["terminated"]["exitCode"] == 5
@@ -97,20 +97,20 @@ async def test_the_object_of_a_deleted_pod_stays_until_its_volumes_and_its_logs_
         unmounting, forgetting = Gate(w.volumes, "let_go"), Gate(w.containers, "forget_pod")
         await w.make()
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await unmounting.has_come.wait()
         await w.settle()
-        assert await w.find() is not None
+        assert await w.pod() is not None
         assert not forgetting.has_come.is_set()
 
         unmounting.open.set()
         await forgetting.has_come.wait()
         await w.settle()
-        assert await w.find() is not None
+        assert await w.pod() is not None
 
         forgetting.open.set()
         await w.settle()
-        assert await w.find() is None
+        assert await w.pod() is None
 
 
 async def test_what_fails_while_a_pod_ends_is_tried_again():
@@ -124,11 +124,11 @@ async def test_what_fails_while_a_pod_ends_is_tried_again():
         await w.make()
         await w.settle()
         w.volumes.let_go = fail_first  # type: ignore[method-assign]
-        await w.delete()
+        await w.delete_pod()
         await w.settle(10)
 
         assert failures == []
-        assert await w.find() is None
+        assert await w.pod() is None
 
 
 # ---- starts that are given up ----------------------------------------------------------------------------------------
@@ -150,14 +150,14 @@ async def test_a_start_that_is_given_up_is_over_before_the_volumes_are_let_go():
         w.containers.start = start  # type: ignore[method-assign]
         made = await w.make()
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await cleaning.wait()
         await w.settle(15)
         assert uid(made) in w.volumes.held
-        assert await w.find() is not None
+        assert await w.pod() is not None
 
         await w.settle(15)
-        assert await w.find() is None
+        assert await w.pod() is None
         assert w.volumes.held == set()
 
 
@@ -166,10 +166,10 @@ async def test_a_pod_that_is_deleted_goes_though_its_volumes_never_come():
         mounting = Gate(w.volumes, "ready")
         await w.make()
         await mounting.has_come.wait()
-        await w.delete()
+        await w.delete_pod()
         await w.settle(5)
 
-        assert await w.find() is None
+        assert await w.pod() is None
 
 
 async def test_a_container_that_has_started_when_its_start_is_given_up_is_ended():
@@ -186,12 +186,12 @@ async def test_a_container_that_has_started_when_its_start_is_given_up_is_ended(
         w.containers.start = start  # type: ignore[method-assign]
         await w.make()
         await w.settle()
-        await w.delete()
+        await w.delete_pod()
         await w.settle(5)
 
         assert len(w.containers.began) == 1
         assert w.containers.running() == []
-        assert await w.find() is None
+        assert await w.pod() is None
 
 
 # ---- the API server --------------------------------------------------------------------------------------------------
@@ -219,13 +219,13 @@ async def test_a_deletion_is_noticed_that_comes_while_a_back_off_is_reported():
         await ended.has_come.wait()
         ended.let_go()
         await backing_off.has_come.wait()
-        await w.delete()
+        await w.delete_pod()
         await w.settle()
         way.hold_watch("pods")  # nothing wakes the worker that came later than the deletion
         backing_off.let_go()
         await w.settle(2)
 
-        assert await w.find() is None
+        assert await w.pod() is None
 
 
 async def test_conditions_keep_the_times_of_their_transitions_while_the_cache_is_behind():
@@ -237,10 +237,10 @@ async def test_conditions_keep_the_times_of_their_transitions_while_the_cache_is
         pods = way.hold_watch("pods")
         held.let_go()
         await w.settle(10)
-        before = await w.find()
+        before = await w.pod()
         pods.set()  # now come the versions that the worker wrote itself, the oldest first
         await w.settle(10)
-        after = await w.find()
+        after = await w.pod()
 
     assert before is not None
     assert after == before
@@ -255,10 +255,10 @@ async def test_a_status_is_not_written_on_another_pod_that_has_the_name_by_now()
         await w.make("sleep 5; exit 3", restartPolicy="Never")
         await w.settle()
         pods = way.hold_watch("pods")
-        await w.delete(grace=0)
+        await w.delete_pod(grace=0)
         second = await w.make()
         await w.settle(10)
-        found = await w.find()
+        found = await w.pod()
         assert found is not None
         assert found["status"] == second["status"], "the node does not know of it yet"
         assert w.volumes.held == set(), "the node knows that its own pod is gone"
@@ -276,7 +276,7 @@ async def test_a_pod_ends_whose_name_another_has_in_the_next_thing_that_the_cach
         first = await w.make("trap '' TERM; sleep 100000", terminationGracePeriodSeconds=30)
         await w.settle()
         way.hold_watch("pods")
-        await w.delete(grace=0)
+        await w.delete_pod(grace=0)
         second = await w.make(terminationGracePeriodSeconds=1)
         way.break_watches("pods")  # so that the next list has the second, and no event tells of the end of the first
         await w.settle(20)
@@ -313,7 +313,7 @@ async def test_the_logs_of_a_pod_go_whose_object_was_removed_while_the_node_was_
         async with w.node():
             await w.make()
             await w.settle()
-        await w.delete(grace=0)
+        await w.delete_pod(grace=0)
         assert w.containers.logs != {}
         async with w.node():
             await w.settle()

@@ -65,7 +65,7 @@ async def test_a_deletion_that_comes_while_our_last_write_is_under_way_is_not_mi
             await world.clock.sleep(1)
             writing.let_go()
             await world.clock.sleep(5)
-            assert await world.get(VOLUME_ATTACHMENT, "va1") is None
+            assert await world.find(VOLUME_ATTACHMENT, "va1") is None
             assert world.published() == []
 
 
@@ -81,7 +81,7 @@ async def test_a_volume_goes_whose_last_attachment_went_before_a_worker_had_it()
             await world.client.patch(PERSISTENT_VOLUME, ObjectName(None, "pv2"), kept)
             await world.delete(PERSISTENT_VOLUME, "pv2")
             await world.clock.sleep(1)
-            assert await world.get(PERSISTENT_VOLUME, "pv2") is not None
+            assert await world.find(PERSISTENT_VOLUME, "pv2") is not None
             await world.delete(VOLUME_ATTACHMENT, "va2")
             await world.clock.sleep(1)
-            assert await world.get(PERSISTENT_VOLUME, "pv2") is None
+            assert await world.find(PERSISTENT_VOLUME, "pv2") is None

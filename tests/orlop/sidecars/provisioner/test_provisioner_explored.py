@@ -21,8 +21,8 @@ from orlop.sidecars.provisioner.claim_rules import (
     ProvisioningStep,
     next_claim_step,
 )
+from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.sidecars.provisioner.provision_handler import ProvisionHandler
 from orlop.testing.explorer import Bounds, Broken, explore, explore_randomly
 from orlop.testing.explorer.effects import DIES_AND_LATE, LOST_AND_LATE
 from orlop.testing.explorer.search import Scenario
@@ -99,12 +99,12 @@ def test_a_journal_that_is_not_durable_is_noticed_at_the_call(monkeypatch: pytes
 
 
 def test_a_successor_that_does_not_wait_for_its_predecessor_s_calls_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    resume = ProvisionHandler.resume
+    resume = OpenOrders.resume
 
-    def resume_at_once(handler: ProvisionHandler, entries: list[JournalEntry]) -> list[str]:
-        return resume(handler, [msgspec.structs.replace(entry, call_seconds=0.0) for entry in entries])
+    def resume_at_once(orders: OpenOrders, entries: list[JournalEntry], now: float) -> list[str]:
+        return resume(orders, [msgspec.structs.replace(entry, call_seconds=0.0) for entry in entries], now)
 
-    monkeypatch.setattr(ProvisionHandler, "resume", resume_at_once)
+    monkeypatch.setattr(OpenOrders, "resume", resume_at_once)
 
     with pytest.raises(Broken):
         explore(created_and_deleted, DIES_AND_DELETED)
