@@ -103,7 +103,6 @@ class Scheduler:
         self._search = NodeSearch(caches)
         self._reservations = Reservations(self._search)
         self._failures: dict[ObjectName, int] = {}
-        self._not_before: dict[ObjectName, float] = {}
         self._queue: Workqueue[ObjectName] = Workqueue(
             (QUEUE,), clock=runtime.clock, random=runtime.random, backoff=BACKOFF, metrics=queue_metrics
         )
@@ -134,8 +133,6 @@ class Scheduler:
             return await self._proceed(pod, reservation)
         if self._search.pods.is_assumed(name, uid(pod)):
             return Done()  # bound; the cache will show it
-        if (early := self._not_before.get(name, 0.0) - self._clock.elapsed()) > 0:
-            return RetryAfter(early)
         return await self._place(pod, name)
 
     async def _place(self, pod: CachedObject, name: ObjectName) -> Outcome:
@@ -205,9 +202,9 @@ class Scheduler:
         return Done()
 
     async def _fail(self, pod: CachedObject, reservation: Reservation, message: str) -> Outcome:
+        # From here on no change wakes the pod, so the delay below is kept.
         self._give_up(reservation)
         delay = self._next_delay(reservation.pod)
-        self._not_before[reservation.pod] = self._clock.elapsed() + delay
         self._log.info("volumes of a pod could not be bound", pod=str(reservation.pod), error=message)
         await self._write_condition(pod, rules.not_scheduled_condition(message, rules.SCHEDULER_ERROR))
         return RetryAfter(delay)
@@ -224,7 +221,6 @@ class Scheduler:
     def _forget(self, name: ObjectName) -> None:
         self._wakeups.leave(name)
         self._failures.pop(name, None)
-        self._not_before.pop(name, None)
 
     async def _write_condition(self, pod: CachedObject, new: dict[str, str]) -> None:
         """Write why the pod has no node, with an event, unless it says so already."""

@@ -95,7 +95,7 @@ def volume_for_scheduler(
     `excluded` are names of volumes already chosen for other claims of the pod.
     """
     candidates = sorted((one for one in volumes if objects.name(one) not in excluded), key=objects.name)
-    reserved = next((volume for volume in candidates if _fits_by_size_and_mode(claim, volume, reserved=True)), None)
+    reserved = reserved_volume(claim, candidates)
     if reserved is not None:
         # Reserved for this claim but not usable here: no other volume may take its place on this node.
         return reserved if volume_allows_node(reserved, labels) else None
@@ -105,6 +105,12 @@ def volume_for_scheduler(
         if volume_allows_node(volume, labels) and state.access_modes(claim) <= state.access_modes(volume)
     ]
     return _search(claim, here, may_take_free=True)
+
+
+def reserved_volume(claim: Object, volumes: Iterable[Object]) -> Object | None:
+    """Return the volume that is reserved for the claim and fits it, wherever it can be used; None if there is none."""
+    fitting = (volume for volume in volumes if _fits_by_size_and_mode(claim, volume, reserved=True))
+    return min(fitting, key=objects.name, default=None)
 
 
 def _search(claim: Object, volumes: list[Object], *, may_take_free: bool) -> Object | None:

@@ -175,6 +175,10 @@ def _late_volumes(late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
     for one in (one for one in late if one.selected_node is None):
         offered = on.volumes.get(one.name, ())
         volume = match_rules.volume_for_scheduler(one.claim, offered, on.labels, chosen) if offered else None
+        if volume is None and match_rules.reserved_volume(one.claim, offered) is not None:
+            # Its volume is on another node. kube-scheduler would provision a second one here, and find out when the
+            # binder binds the claim to the first.
+            return NodeVolumes((BIND_CONFLICT,))
         if volume is None:
             to_provision.append(one)
         else:

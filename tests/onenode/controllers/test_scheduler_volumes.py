@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from orlop.kube.api_errors import ConnectionBroken
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import (
     CSI_NODE,
     NODE,
@@ -14,6 +19,7 @@ from orlop.kube.kinds import (
     VOLUME_ATTACHMENT,
 )
 from orlop.kube.objects import annotations, uid
+from orlop.testing.explorer.api_answers import refusal
 from support.api.api_objects import attachment, csi_node
 from support.scheduling.fake_binder import DRIVER, SELECTED
 from support.scheduling.scheduling_worlds import SchedulingWorld, scheduling_world
@@ -193,6 +199,80 @@ async def test_a_volume_that_somebody_else_takes_is_refused_to_the_pod_and_anoth
         assert (await claimed(w))["spec"] is not None
         assert await w.node_of() == "n1"
         assert (await w.find(PERSISTENT_VOLUME, "b") or {})["spec"]["claimRef"]["name"] == "c"
+
+
+async def test_a_pod_that_failed_leaves_its_place_to_others_while_it_backs_off():
+    async with scheduling_world(binds=False) as w:
+        await w.node(allocatable={**ROOM, "pods": "1"})
+        await w.late_class()
+        await w.claim()
+        async with w.scheduling():
+            await w.pod("p", "c")
+            await w.settle()
+            await w.pod("q")
+            await w.settle()
+            before = await w.node_of("q")
+            await w.change(PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"annotations": {SELECTED: None, "a": "b"}}})
+            await w.settle(0.5)
+
+            assert before is None
+            assert await w.node_of("q") == "n1"
+
+
+# ---- when the binding of the pod is disturbed ------------------------------------------------------------------------
+
+
+class DisturbedBindings:
+    """A way to the API server on which the first binding of the pod `p` goes wrong."""
+
+    def __init__(self, w: SchedulingWorld, *, lands_late: bool) -> None:
+        self._inner = w.on.transport()
+        self._clock = w.clock
+        self._lands_late = lands_late
+        self._tasks: list[asyncio.Task[object]] = []
+        self.disturbed = 0
+
+    async def exchange(self, request: HttpRequest, within: float) -> HttpResponse:
+        if not request.path.endswith("/pods/p/binding") or self.disturbed:
+            return await self._inner.exchange(request, within)
+        self.disturbed += 1
+        if not self._lands_late:
+            return refusal(409, "Conflict")
+        self._tasks.append(asyncio.get_running_loop().create_task(self._land(request, within)))
+        raise ConnectionBroken("the connection broke before the answer")
+
+    async def _land(self, request: HttpRequest, within: float) -> None:
+        await self._clock.sleep(0.5)
+        await self._inner.exchange(request, within)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+async def test_a_pod_that_may_have_been_bound_keeps_its_place():
+    async with scheduling_world() as w:
+        await w.node(allocatable={**ROOM, "pods": "1"})
+        way = DisturbedBindings(w, lands_late=True)
+        async with w.scheduling(way):
+            await w.pod("p")
+            await w.settle(0.1)
+            await w.pod("q")
+            await w.settle(10)
+
+        assert way.disturbed
+        assert (await w.node_of("p"), await w.node_of("q")) == ("n1", None)
+
+
+async def test_a_binding_that_is_refused_is_tried_again():
+    async with scheduling_world() as w:
+        await w.node()
+        way = DisturbedBindings(w, lands_late=False)
+        async with w.scheduling(way):
+            await w.pod("p")
+            await w.settle(5)
+
+        assert way.disturbed
+        assert await w.node_of("p") == "n1"
 
 
 # ---- what wakes a pod ------------------------------------------------------------------------------------------------

@@ -108,6 +108,13 @@ def test_a_volume_reserved_for_the_claim_on_another_node_keeps_the_claim_from_th
     reserved = volume("kept", on="n2", claimRef=claim_ref())
 
     assert on(late=[claim()], volumes=[reserved, volume("free")], storage_class=STATIC).reasons == (BIND_CONFLICT,)
+    assert on(late=[claim()], volumes=[reserved, volume("free")]).reasons == (BIND_CONFLICT,)
+
+
+def test_a_volume_reserved_for_the_claim_that_is_too_small_is_passed_over():
+    reserved = volume("kept", "1Mi", on="n2", claimRef=claim_ref())
+
+    assert chosen(on(late=[claim()], volumes=[reserved])) == ({}, ["c"])
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
