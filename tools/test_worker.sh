@@ -4,5 +4,7 @@
 # That first process is this shell, not Python: it has to reap the orphans.
 exec unshare --pid --fork --kill-child --mount-proc sh -c '
     export ORLOP_TEST_MOUNTS=$(readlink /proc/self/ns/mnt)
+    # Commands find a running orlop up there: each worker must find its own alone.
+    mkdir -p /run/orlop && mount -t tmpfs tmpfs /run/orlop || true
     "$@"
     exit $?' sh .venv/bin/python "$@"
