@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orlop.binding.topology_rules import TopologyMode
+from orlop.csi.driver_session import Capabilities
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import at_least, boolean, flag, integer, text
 from orlop.kube.cache.informer import Informer, Watched
@@ -35,7 +36,7 @@ from orlop.sidecars.provisioner.provisioner_settings import (
     ProvisionerCaches,
     ProvisionerSettings,
 )
-from orlop.sidecars.provisioner.provisioning_controller import provisioning_controller
+from orlop.sidecars.provisioner.provisioning_controller import ProvisioningController, provisioning_controller
 
 LONGEST_UUID: Final = 32
 NOT_HERE: Final = "Not supported: an error if set."
@@ -130,11 +131,15 @@ def only_labels(node: Object) -> Object:
     return {"metadata": kept}
 
 
+def kinds_needed(capabilities: Capabilities) -> tuple[Kind, ...]:
+    """Return what is watched only for some drivers: nodes for topology, attachments before a deletion."""
+    topology = (NODE, CSI_NODE) if HAS_TOPOLOGY in capabilities else ()
+    return (*topology, VOLUME_ATTACHMENT) if PUBLISHES in capabilities else topology
+
+
 async def run(session: SidecarSession[ProvisionerFlags], caches: Caches) -> None:
-    capabilities = session.driver.capabilities
     async with AsyncExitStack() as stack:
-        kinds = [NODE, CSI_NODE] if HAS_TOPOLOGY in capabilities else []
-        kinds += [VOLUME_ATTACHMENT] if PUBLISHES in capabilities else []
+        kinds = kinds_needed(session.driver.capabilities)
         more = {kind: await stack.enter_async_context(session.informers.using(_watched(kind))) for kind in kinds}
         try:
             await _run_workers(session, {**caches, **more})
@@ -158,8 +163,13 @@ async def _run_workers(session: SidecarSession[ProvisionerFlags], caches: dict[K
     )
     if CREATES not in session.driver.capabilities:
         session.runtime.log.warning("driver cannot create volumes; every claim is refused", missing=CREATES)
-    await session.run_workers(
-        lambda capabilities: provisioning_controller(
+
+    def worker_for(capabilities: Capabilities) -> ProvisioningController:
+        # Without nodes, volumes of a driver that has topology now would be created anywhere; without attachments, they
+        # would be deleted while attached. A new process watches what is needed.
+        if missing := [kind.kind for kind in kinds_needed(capabilities) if kind not in caches]:
+            raise CannotGoOn(f"the driver has other capabilities now, which need {', '.join(missing)}: start again")
+        return provisioning_controller(
             provisioner_caches,
             settings,
             runtime=session.runtime,
@@ -171,7 +181,8 @@ async def _run_workers(session: SidecarSession[ProvisionerFlags], caches: dict[K
             capabilities=capabilities,
             may_act=session.may_act,
         )
-    )
+
+    await session.run_workers(worker_for)
 
 
 def provisioner_settings(session: SidecarSession[ProvisionerFlags]) -> ProvisionerSettings:

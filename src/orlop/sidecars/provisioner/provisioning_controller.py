@@ -80,6 +80,7 @@ class ProvisioningController:
         self._orders = orders
         self._open = open_orders
         self._clock = runtime.clock
+        self._log = runtime.log
         self._journal = journal
         self._uids: dict[ObjectName, str] = {}
         """Uids of the claims as last seen, to recognise one that is gone or has a successor of its name."""
@@ -122,7 +123,9 @@ class ProvisioningController:
             if informer is not None:
                 await informer.wait_synced()
         # Before the listeners: a claim whose order is open must not get a second order.
-        for uid in self._open.resume(await self._journal.open(), self._clock.elapsed()):
+        resumed = self._open.resume(await self._journal.open(), self._clock.elapsed())
+        self._log.info("provisioning", resumed_orders=len(resumed))
+        for uid in resumed:
             self._queue.add(CLAIMS, QueueKey(CLAIMS, uid))
         unsubscribe = [
             caches.claims.add_listener(self._claim_changed),
