@@ -1,4 +1,4 @@
-"""`orlop provisioner` as people run it: beside a driver that comes back with other capabilities, and with a signal."""
+"""`orlop provisioner` beside a driver that comes back with other capabilities, and asked to stop."""
 
 from __future__ import annotations
 
