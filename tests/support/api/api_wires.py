@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
 
 Before = Callable[[HttpRequest], Awaitable[HttpResponse | None]]
 """Told of each request before it is carried; what it gives is answered in its place."""
+
+
+BeforeEvent = Callable[[], Awaitable[None]]
+"""Awaited before each piece of a watch is delivered."""
 
 
 async def _nothing(_request: HttpRequest) -> None:
@@ -42,6 +46,7 @@ class Wire:
     """`requests` are those of one answer each; watches are not among them."""
 
     before: Before = _nothing
+    before_event: BeforeEvent | None = None
     requests: list[HttpRequest] = field(default_factory=list)
 
     def around(self, inner: Transport) -> Transport:
@@ -74,10 +79,23 @@ class _Tapped:
         return instead if instead is not None else await self.inner.exchange(request, within)
 
     def open(self, request: HttpRequest, within: float) -> AbstractAsyncContextManager[HttpStream]:
-        return self.inner.open(request, within)
+        return _delivered(self.wire, self.inner.open(request, within))
 
     async def renew_credentials(self) -> None:
         await self.inner.renew_credentials()
 
     async def close(self) -> None:
         await self.inner.close()
+
+
+@asynccontextmanager
+async def _delivered(wire: Wire, opened: AbstractAsyncContextManager[HttpStream]) -> AsyncIterator[HttpStream]:
+    async with opened as stream:
+        yield replace(stream, pieces=_pieces(wire, stream))
+
+
+async def _pieces(wire: Wire, stream: HttpStream) -> AsyncIterator[bytes]:
+    async for piece in stream.pieces:
+        if wire.before_event is not None:
+            await wire.before_event()
+        yield piece

@@ -23,10 +23,11 @@ from orlop.kube.cache.object_cache import CachedObject
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.objects import ObjectName
-from orlop.kube.queue.reconcile_loop import Done, Outcome, ReconcileLoop, RetryAfter, WorkerPool
+from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, may_release_source, source_claim_name
+from orlop.sidecars.provisioner.journal_leases import JournalLost
 from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
@@ -224,7 +225,11 @@ class ProvisioningController:
     # ---- what is reconciled --------------------------------------------------------------------------------------
 
     async def _reconcile_claim(self, key: QueueKey) -> Outcome:
-        return await self._provisioning.reconcile(key.name)
+        try:
+            return await self._provisioning.reconcile(key.name)
+        except JournalLost as error:
+            # The task that writes the journal ends the process with this error; here it is one of many that waited.
+            return Failed(error)
 
     async def _reconcile_volume(self, key: QueueKey) -> Outcome:
         return await self._deletion.reconcile(key.name)

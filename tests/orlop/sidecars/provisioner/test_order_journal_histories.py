@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -68,13 +69,14 @@ class History:
         assert self.ours is not None
         for entry in entries:
             self.uncertain.setdefault(entry.order.volume_name, set()).add(entry)
-        try:
-            await self.ours.record(*entries)
-        except ApiError:
-            return
-        for entry in entries:
-            self.known[entry.order.volume_name] = entry
-            self.uncertain.pop(entry.order.volume_name, None)
+        # A batch can be recorded in part: each page is a write of its own.
+        records = map(self.ours.journal.record, entries)
+        for entry, result in zip(entries, await asyncio.gather(*records, return_exceptions=True), strict=True):
+            if result is None:
+                self.known[entry.order.volume_name] = entry
+                self.uncertain.pop(entry.order.volume_name, None)
+            else:
+                assert isinstance(result, ApiError)
 
     def forget(self, name: str) -> None:
         assert self.ours is not None

@@ -10,7 +10,7 @@ from orlop.kube.client import MergePatch
 from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import LEASE
 from orlop.kube.objects import ObjectName
-from orlop.records.provision_journal import ANNOTATION, PageOverflow
+from orlop.records.provision_journal import ANNOTATION, PageOverflow, encode_page
 from orlop.sidecars.provisioner.journal_leases import DRIVER_LABEL
 from support.provisioning.journal_worlds import (
     DRIVER,
@@ -119,6 +119,28 @@ async def test_a_first_page_that_cannot_be_read_is_kept_when_a_new_page_is_added
         assert (await world.client.get(LEASE, first))["metadata"]["annotations"][ANNOTATION] == "!!"
         async with world.opened() as third:
             assert third.entries == [entry(2)]
+
+
+@pytest.mark.parametrize("deadlines", [(1e9, 2e9), (2e9, 1e9)], ids=["the second", "the first"])
+async def test_of_two_entries_for_one_volume_the_later_counts_and_both_are_forgotten(deadlines: tuple[float, float]):
+    """A page whose creation failed for its writer may exist all the same."""
+    async with journal_world() as world:
+        async with world.opened() as ours:
+            await ours.record(entry(1, deadline=deadlines[0]))
+        (first,) = await world.leases()
+        second = {
+            "name": f"{first['metadata']['name']}-1",
+            "namespace": NAMESPACE,
+            "labels": first["metadata"]["labels"],
+        }
+        page = {ANNOTATION: encode_page([entry(1, deadline=deadlines[1])])}
+        body = {"metadata": {**second, "annotations": page}, "spec": {"holderIdentity": "somebody"}}
+        await world.client.create(LEASE, body)
+        async with world.opened() as next_one:
+            assert next_one.entries == [entry(1, deadline=2e9)]
+            next_one.journal.forget("pvc-1")
+            await world.clock.sleep(1)
+        assert await world.names() == []
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -293,6 +293,22 @@ async def test_two_claims_whose_cut_names_are_equal_never_share_a_volume():
         assert len(world.names()) == len(handles)
 
 
+async def test_a_claim_whose_cut_name_is_ordered_for_another_is_told_how_to_get_longer_names():
+    async with provisioner_world() as world:
+        await world.make_class()
+        world.play({CREATE: [{"delay": "5s", "times": 0}]})
+        first = (await world.make_claim("first"))["metadata"]["uid"]
+        number = 0
+        while (await world.make_claim(f"data-{number}"))["metadata"]["uid"][0] != first[0]:
+            await world.delete_claim(f"data-{number}")
+            number += 1
+        async with world.provisioner(volume_name_uuid_length=1):
+            await world.until_event("ProvisioningFailed", "use a longer --volume-name-uuid-length")
+            await world.clock.sleep(600)
+        assert world.calls() == [CREATE]
+        assert len([event for event in await world.events() if event.startswith("ProvisioningSucceeded")]) == 1
+
+
 # ---- events ----------------------------------------------------------------------------------------------------------
 
 

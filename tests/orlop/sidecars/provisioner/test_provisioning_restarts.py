@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from orlop.kube.http.http_messages import HttpRequest
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import PERSISTENT_VOLUME, STORAGE_CLASS
 from orlop.kube.objects import ObjectName
 from support.api.api_wires import failing, refusal
@@ -171,6 +172,42 @@ async def test_an_undo_that_was_interrupted_is_finished():
             await world.until_provisioned()
             assert world.clock.elapsed() - began > 9, "the deletion may be under way as long as its call can last"
         assert len(world.names()) == 1
+
+
+async def test_a_volume_that_a_former_process_saved_is_not_deleted_though_our_cache_does_not_have_it():
+    async with provisioner_world() as world:
+        await begin(world)
+        await kill_after_saving(world)
+        await world.delete_claim()
+
+        async def hide_volumes(request: HttpRequest) -> HttpResponse | None:
+            if request.method != "GET" or not request.path.endswith("/persistentvolumes"):
+                return None
+            version = (await world.client.list(PERSISTENT_VOLUME)).version
+            body = {"kind": "PersistentVolumeList", "metadata": {"resourceVersion": version}, "items": []}
+            return HttpResponse(200, {"content-type": "application/json"}, json.dumps(body).encode())
+
+        world.wire.before = hide_volumes
+        async with world.provisioner():
+            await world.until_journal_is_empty()
+        assert len(world.names()) == len(await world.volumes()) == 1
+        assert DELETE not in world.calls()
+
+
+async def test_a_foreign_persistent_volume_under_the_name_does_not_end_the_order_of_a_killed_provisioner():
+    async with provisioner_world() as world:
+        await begin(world)
+        await kill_after_creation(world)
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "other.example.com", "volumeHandle": "theirs"},
+        }
+        await world.client.create(PERSISTENT_VOLUME, {"metadata": {"name": world.names()[0]}, "spec": spec})
+        async with world.provisioner():
+            await world.until_journal_is_empty()
+        assert world.names() == []
+        assert len(await world.volumes()) == 1
 
 
 async def test_two_provisioners_at_once_never_leave_two_volumes_and_the_former_stops():
