@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orlop.admin.explanation import Json, Unreadable
+from orlop.admin.explanation import ApiObject, Unreadable
 from orlop.admin.provisioner_outlook import ProvisionerSeen
 from orlop.binding import claim_state_rules as state
 from orlop.binding.storage_protection_rules import names_claim
@@ -15,32 +15,32 @@ from orlop.kube import objects
 class ClaimSeen:
     """The claim, and what decides about it. Lists hold everything that may be read; None: it does not exist."""
 
-    claim: Json
-    volume: Json | None = None
+    claim: ApiObject
+    volume: ApiObject | None = None
     """The PersistentVolume that the claim names."""
-    volumes: tuple[Json, ...] = ()
-    classes: tuple[Json, ...] = ()
-    pods: tuple[Json, ...] = ()
+    volumes: tuple[ApiObject, ...] = ()
+    classes: tuple[ApiObject, ...] = ()
+    pods: tuple[ApiObject, ...] = ()
     """Those of the claim's namespace."""
-    claims: tuple[Json, ...] = ()
+    claims: tuple[ApiObject, ...] = ()
     """Those of the claim's namespace, for one that is cloned."""
-    nodes: tuple[Json, ...] = ()
-    selected_node: Json | None = None
-    csi_node: Json | None = None
+    nodes: tuple[ApiObject, ...] = ()
+    selected_node: ApiObject | None = None
+    csi_node: ApiObject | None = None
     """Of the selected node."""
-    source_claim: Json | None = None
-    source_volume: Json | None = None
-    attributes_class: Json | None = None
-    events: tuple[Json, ...] = ()
+    source_claim: ApiObject | None = None
+    source_volume: ApiObject | None = None
+    attributes_class: ApiObject | None = None
+    events: tuple[ApiObject, ...] = ()
     provisioner: ProvisionerSeen = ProvisionerSeen()  # noqa: RUF009 - a value, and frozen
     unreadable: tuple[Unreadable, ...] = ()
 
     @property
-    def storage_class(self) -> Json | None:
+    def storage_class(self) -> ApiObject | None:
         name = state.class_name(self.claim)
         return next((each for each in self.classes if objects.name(each) == name), None) if name else None
 
 
-def pods_naming(seen: ClaimSeen) -> list[Json]:
+def pods_naming(seen: ClaimSeen) -> list[ApiObject]:
     """Return the pods that use the claim, or will once they run, sorted by name."""
     return sorted((pod for pod in seen.pods if names_claim(pod, seen.claim)), key=objects.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from orlop.admin.explanation import UNREADABLE, Explanation, Json, Unreadable, ago, length, moment
+from orlop.admin.explanation import UNREADABLE, ApiObject, Explanation, Unreadable, ago, length, moment
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME
@@ -45,8 +45,8 @@ RETRIED: Final = "with growing delays, by default of five minutes at most"
 class AttachmentSeen:
     """What was read. `node_id` is the driver's current id of the node, if an object has one."""
 
-    attachment: Json
-    volume: Json | None
+    attachment: ApiObject
+    volume: ApiObject | None
     node_id: str | None
     unreadable: tuple[Unreadable, ...] = ()
     attach_required: bool | None = None
@@ -134,7 +134,7 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
     }
 
 
-def _what(found: Json, driver: str) -> str:
+def _what(found: ApiObject, driver: str) -> str:
     volume = volume_name_of(found)
     which = f"the PersistentVolume {volume}" if volume else "a volume that it describes itself"
     name, node = objects.name_of(found).name, node_name_of(found)
@@ -143,7 +143,7 @@ def _what(found: Json, driver: str) -> str:
     return f"{name} requests that {which} be attached to the node {node} by {driver}."
 
 
-def _state(found: Json, now: datetime) -> str:
+def _state(found: ApiObject, now: datetime) -> str:
     asked = ago(objects.metadata(found).get("creationTimestamp"), now)
     if objects.is_being_deleted(found):
         since = ago(objects.metadata(found).get("deletionTimestamp"), now)
@@ -154,7 +154,7 @@ def _state(found: Json, now: datetime) -> str:
     )
 
 
-def _tried(found: Json, now: datetime) -> tuple[str, ...]:
+def _tried(found: ApiObject, now: datetime) -> tuple[str, ...]:
     tried = []
     for what, error in _errors(found):
         code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
@@ -162,7 +162,7 @@ def _tried(found: Json, now: datetime) -> tuple[str, ...]:
     return tuple(tried)
 
 
-def _errors(found: Json) -> list[tuple[str, Json]]:
+def _errors(found: ApiObject) -> list[tuple[str, ApiObject]]:
     status = found.get("status")
     members = status if isinstance(status, Mapping) else {}
     kinds = ((ATTACHING, "attachError"), (DETACHING, "detachError"))
@@ -263,7 +263,7 @@ def _perhaps_in_the_node(outlook: _Outlook) -> str:
     return f" Unless the {node} has it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
 
 
-def _last_error(found: Json) -> Json | None:
+def _last_error(found: ApiObject) -> ApiObject | None:
     """Return the error of the current direction: that of attaching stays on an object that is being detached."""
     tried = DETACHING if objects.is_being_deleted(found) else ATTACHING
     return next((error for what, error in _errors(found) if what == tried), None)
@@ -295,7 +295,7 @@ def _kept_by(facts: AttachmentFacts) -> str:
     return "Nothing." if recorded is None else f"Nothing: it was detached from {recorded}."
 
 
-def _untouched_for(found: Json, now: datetime) -> str:
+def _untouched_for(found: ApiObject, now: datetime) -> str:
     # No field shows when an object was attached.
     if is_attached(found) and not objects.is_being_deleted(found):
         return ""

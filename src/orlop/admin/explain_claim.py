@@ -15,9 +15,9 @@ from orlop.admin.explain_pending_claim import explain_search
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
     IF_STILL_PROTECTED,
+    ApiObject,
     Explanation,
     Finding,
-    Json,
     ago,
     is_unreadable,
     joined,
@@ -58,7 +58,7 @@ def explain_claim(seen: ClaimSeen, now: datetime) -> Explanation:
     return Explanation(_what(claim, now), " ".join(sentences), tried, finding.next, fields, finding.table)
 
 
-def _since(claim: Json, finding: Finding, events: Iterable[PastEvent]) -> str | None:
+def _since(claim: ApiObject, finding: Finding, events: Iterable[PastEvent]) -> str | None:
     """Return since when it is so, if an object shows it: a claim has no time of its last change of phase."""
     if finding.state == LOST:
         return next((event.last for event in events if event.reason in LOST_REASONS), None)
@@ -66,7 +66,7 @@ def _since(claim: Json, finding: Finding, events: Iterable[PastEvent]) -> str | 
     return objects.metadata(claim).get("creationTimestamp") if is_pending else None
 
 
-def _what(claim: Json, now: datetime) -> str:
+def _what(claim: ApiObject, now: datetime) -> str:
     size, name = state.requested_size(claim), state.class_name(claim)
     modes = joined(sorted(state.access_modes(claim)))
     of_class = f"of the StorageClass {name}" if name else "without a StorageClass"
@@ -102,7 +102,7 @@ def _fields(seen: ClaimSeen, finding: Finding, failed: Iterable[PastEvent], sinc
     }
 
 
-def _conditions(claim: Json, now: datetime) -> list[str]:
+def _conditions(claim: ApiObject, now: datetime) -> list[str]:
     """Return one sentence for each condition that holds, such as that of an expansion."""
     return [
         f"Its condition {each.get('type')} holds{_since_condition(each, now)}{_message(each)}."
@@ -111,12 +111,12 @@ def _conditions(claim: Json, now: datetime) -> list[str]:
     ]
 
 
-def _since_condition(condition: Json, now: datetime) -> str:
+def _since_condition(condition: ApiObject, now: datetime) -> str:
     since = ago(condition.get("lastTransitionTime"), now)
     return f" since{since}".removesuffix(" ago") if since else ""
 
 
-def _message(condition: Json) -> str:
+def _message(condition: ApiObject) -> str:
     return f": {condition['message']}" if condition.get("message") else ""
 
 
@@ -217,13 +217,13 @@ def _was_bound(seen: ClaimSeen, *, is_volume_unknown: bool) -> Finding:
     return _misbound(claim, volume, reference)
 
 
-def _is_of(volume: Json | None, claim: Json) -> bool:
+def _is_of(volume: ApiObject | None, claim: ApiObject) -> bool:
     """Return whether the volume is this claim's. A bind writes the uid, so an empty one is another's."""
     reference = {} if volume is None else state.claim_reference(volume) or {}
     return bool(objects.uid(claim)) and reference.get("uid") == objects.uid(claim)
 
 
-def _misbound(claim: Json, volume: Json, reference: Json) -> Finding:
+def _misbound(claim: ApiObject, volume: ApiObject, reference: ApiObject) -> Finding:
     name = objects.name(volume)
     if state.refers_to({"spec": {"claimRef": {**reference, "uid": ""}}}, claim):
         command = remove_command(PERSISTENT_VOLUME, name, "/spec/claimRef")
@@ -258,7 +258,7 @@ def _bound(seen: ClaimSeen) -> Finding:
     return Finding(BOUND, f"it has the PersistentVolume {name}. {users}", "Nothing: it waits for nothing.", since)
 
 
-def _where(pod: Json) -> str:
+def _where(pod: ApiObject) -> str:
     node = node_of(pod)
     return f"{objects.name(pod)} on the node {node}" if node else f"{objects.name(pod)}, which has no node yet"
 
@@ -295,7 +295,7 @@ def _names_volume(seen: ClaimSeen) -> Finding:
     return Finding("Binding", sentence, f"Nothing to do. {IF_NOT_BOUND}")
 
 
-def _taken(claim: Json, volume: Json, reference: Json) -> Finding:
+def _taken(claim: ApiObject, volume: ApiObject, reference: ApiObject) -> Finding:
     name, other = objects.name(volume), f"{reference.get('namespace')}/{reference.get('name')}"
     if state.refers_to({"spec": {"claimRef": {**reference, "uid": ""}}}, claim):
         command = remove_command(PERSISTENT_VOLUME, name, "/spec/claimRef/uid")
@@ -307,5 +307,5 @@ def _taken(claim: Json, volume: Json, reference: Json) -> Finding:
     return Finding("NamedVolumeTaken", sentence, to_do, fields={"takenBy": other})
 
 
-def _delete(claim: Json) -> str:
+def _delete(claim: ApiObject) -> str:
     return delete_command(PERSISTENT_VOLUME_CLAIM, objects.namespace(claim), objects.name(claim))

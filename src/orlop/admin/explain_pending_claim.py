@@ -14,8 +14,8 @@ from typing import Final
 from orlop.admin.claim_seen import ClaimSeen, pods_naming
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
+    ApiObject,
     Finding,
-    Json,
     ago,
     is_unreadable,
     joined,
@@ -117,7 +117,7 @@ def nearest_volumes(seen: ClaimSeen) -> tuple[Mapping[str, str], ...]:
     return tuple(_row(volume, reasons[objects.name(volume)], seen) for volume in nearest[:MOST_ROWS])
 
 
-def _row(volume: Json, reasons: list[str], seen: ClaimSeen) -> Mapping[str, str]:
+def _row(volume: ApiObject, reasons: list[str], seen: ClaimSeen) -> Mapping[str, str]:
     size = state.capacity(volume)
     return {
         "persistentVolume": objects.name(volume),
@@ -128,7 +128,7 @@ def _row(volume: Json, reasons: list[str], seen: ClaimSeen) -> Mapping[str, str]
     }
 
 
-def _on_nodes(volume: Json, seen: ClaimSeen) -> str:
+def _on_nodes(volume: ApiObject, seen: ClaimSeen) -> str:
     if is_unreadable(seen.unreadable, NODE) or not seen.nodes:
         return ""
     allowed = [objects.name(node) for node in seen.nodes if volume_allows_node(volume, objects.labels(node))]
@@ -154,7 +154,7 @@ def _late(seen: ClaimSeen, now: datetime) -> Finding:
     return _with_candidates(Finding("WaitsForFirstConsumer", sentence, "Create a pod that uses the claim."), seen)
 
 
-def _unscheduled(late: str, waiting: list[Json], now: datetime) -> Finding:
+def _unscheduled(late: str, waiting: list[ApiObject], now: datetime) -> Finding:
     """Explain by the first pod why it has no node. The scheduler writes that into its condition PodScheduled."""
     condition = objects.condition(waiting[0], "PodScheduled") or {}
     since, name = condition.get("lastTransitionTime"), objects.name(waiting[0])
@@ -177,7 +177,7 @@ def _stop(message: str) -> str:
     return "" if message.endswith(".") else "."
 
 
-def _preset_node(late: str, pods: list[Json]) -> Finding:
+def _preset_node(late: str, pods: list[ApiObject]) -> Finding:
     them = joined(f"{objects.name(pod)} (on {node_of(pod)})" for pod in pods)
     return Finding(
         "PodHasPresetNode",

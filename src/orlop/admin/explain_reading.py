@@ -6,7 +6,7 @@ from typing import Any
 
 from orlop.admin.claim_seen import ClaimSeen
 from orlop.admin.explain_attachment import AttachmentSeen
-from orlop.admin.explanation import Json, Unreadable, is_unreadable
+from orlop.admin.explanation import ApiObject, Unreadable, is_unreadable
 from orlop.admin.object_shapes import well_formed
 from orlop.admin.provisioner_outlook import ProvisionerSeen
 from orlop.admin.volume_seen import VolumeSeen, driver_of
@@ -87,7 +87,7 @@ class ExplainReader:
             seen |= await self._for_search(claim)
         return ClaimSeen(claim, **seen, unreadable=tuple(self._unreadable))
 
-    async def _for_search(self, claim: Json) -> dict[str, Any]:
+    async def _for_search(self, claim: ApiObject) -> dict[str, Any]:
         name = state.class_name(claim)
         classes = await self._all(STORAGE_CLASS)
         # Users who may not list classes may often read the one that they name.
@@ -104,7 +104,7 @@ class ExplainReader:
             **(await self._for_provisioning(claim, driver) if driver else {}),
         }
 
-    async def _for_provisioning(self, claim: Json, driver: str) -> dict[str, Any]:
+    async def _for_provisioning(self, claim: ApiObject, driver: str) -> dict[str, Any]:
         node, namespace = state.selected_node(claim), objects.namespace(claim)
         source = await self._shaped(PERSISTENT_VOLUME_CLAIM, source_claim_name(claim), namespace)
         return {
@@ -149,12 +149,12 @@ class ExplainReader:
         journal = await self._all(LEASE, Selection(labels=f"{DRIVER_LABEL}={driver}")) if is_label else ()
         return ProvisionerSeen(driver, csi_driver, leases, journal, tuple(self._unreadable))
 
-    async def _events(self, kind: Kind, name: ObjectName) -> tuple[Json, ...]:
+    async def _events(self, kind: Kind, name: ObjectName) -> tuple[ApiObject, ...]:
         """Return the Events about an object. Those about objects without a namespace are in `default`."""
         fields = f"involvedObject.kind={kind.kind},involvedObject.name={name.name}"
         return await self._all(CORE_EVENT, Selection(name.namespace or WITHOUT_NAMESPACE, fields=fields))
 
-    async def _shaped(self, kind: Kind, name: str, namespace: str | None = None) -> Json | None:
+    async def _shaped(self, kind: Kind, name: str, namespace: str | None = None) -> ApiObject | None:
         found = await self._found(kind, name, namespace)
         return None if found is None else well_formed(found)
 
@@ -170,7 +170,7 @@ class ExplainReader:
             pass
         return None
 
-    async def _all(self, kind: Kind, selection: Selection = EVERYTHING) -> tuple[Json, ...]:
+    async def _all(self, kind: Kind, selection: Selection = EVERYTHING) -> tuple[ApiObject, ...]:
         """Return all objects; none if they may not be listed, or the server does not have the kind."""
         try:
             return tuple(map(well_formed, (await self._client.list(kind, selection)).items))

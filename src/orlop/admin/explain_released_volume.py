@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from orlop.admin.explanation import Finding, Json, is_unreadable, unknown
+from orlop.admin.explanation import ApiObject, Finding, is_unreadable, unknown
 from orlop.admin.provisioner_outlook import ProvisionerOutlook
 from orlop.admin.shell_commands import delete_command, explain_command, policy_command, remove_command
 from orlop.admin.volume_seen import VolumeSeen, attachments_of, claim_named, driver_of
@@ -58,7 +58,7 @@ def _gone(seen: VolumeSeen) -> str:
     )
 
 
-def _retained(volume: Json, gone: str) -> Finding:
+def _retained(volume: ApiObject, gone: str) -> Finding:
     name = objects.name(volume)
     for_all = remove_command(PERSISTENT_VOLUME, name, "/spec/claimRef")
     for_the_name = remove_command(PERSISTENT_VOLUME, name, "/spec/claimRef/uid")
@@ -79,7 +79,7 @@ def _recycled(seen: VolumeSeen, gone: str) -> Finding:
     return Finding("CannotBeRecycled", sentence, f"Choose another policy, such as Retain: {retain}.")
 
 
-def _message(volume: Json) -> str:
+def _message(volume: ApiObject) -> str:
     text = (volume.get("status") or {}).get("message")
     return f" ({text})" if text else ""
 
@@ -130,7 +130,7 @@ def _after_refusal(seen: VolumeSeen) -> str:
     )
 
 
-def _nobody_deletes(volume: Json, gone: str) -> Finding:
+def _nobody_deletes(volume: ApiObject, gone: str) -> Finding:
     return Finding(
         "NobodyDeletes",
         f"{gone}, its policy is Delete, and nobody can delete it: it has no CSI driver, and no provisioner created "
@@ -139,7 +139,7 @@ def _nobody_deletes(volume: Json, gone: str) -> Finding:
     )
 
 
-def _by_hand(volume: Json) -> str:
+def _by_hand(volume: ApiObject) -> str:
     name = objects.name(volume)
     retain, delete = policy_command(PERSISTENT_VOLUME, name, RETAIN), delete_command(PERSISTENT_VOLUME, None, name)
     return f"Delete the storage behind it, then the object: {delete}; or keep both: {retain}."

@@ -15,9 +15,9 @@ from orlop.admin.explain_released_volume import FAILED, RETAIN, explain_reclaim
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
     IF_STILL_PROTECTED,
+    ApiObject,
     Explanation,
     Finding,
-    Json,
     is_unreadable,
     joined,
     lasting,
@@ -55,7 +55,7 @@ def explain_volume(seen: VolumeSeen, now: datetime) -> Explanation:
     return Explanation(_what(volume), sentence, tried, finding.next, fields, finding.table)
 
 
-def _what(volume: Json) -> str:
+def _what(volume: ApiObject) -> str:
     size, name, driver = state.capacity(volume), state.class_name(volume), driver_of(volume)
     of_class = f"of the StorageClass {name}" if name else "without a StorageClass"
     by_driver = f", of the driver {driver}" if driver else ""
@@ -65,7 +65,7 @@ def _what(volume: Json) -> str:
     )
 
 
-def _policy(volume: Json) -> str:
+def _policy(volume: ApiObject) -> str:
     return (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") or RETAIN
 
 
@@ -219,7 +219,7 @@ def _with_claims(seen: VolumeSeen, finding: Finding, nodes: str) -> Finding:
     return replace(finding, sentence=said, next=to_do, fields=fields, table=table)
 
 
-def _why_not(claim: Json, seen: VolumeSeen) -> list[str]:
+def _why_not(claim: ApiObject, seen: VolumeSeen) -> list[str]:
     volume, name = seen.volume, state.volume_name(claim)
     if name and name != objects.name(volume):
         return [f"it asks for the volume {name}"]
@@ -228,7 +228,7 @@ def _why_not(claim: Json, seen: VolumeSeen) -> list[str]:
     return mismatches(claim, volume)
 
 
-def _row(claim: Json, reasons: list[str], seen: VolumeSeen) -> Mapping[str, str]:
+def _row(claim: ApiObject, reasons: list[str], seen: VolumeSeen) -> Mapping[str, str]:
     size, name = state.requested_size(claim), state.class_name(claim)
     storage_class = next((each for each in seen.classes if objects.name(each) == name), None)
     is_late = class_rules.is_late_binding(storage_class) and not state.volume_name(claim)
@@ -270,7 +270,7 @@ def _claim_unknown(seen: VolumeSeen, now: datetime) -> Finding:
     return Finding(code, sentence, "Ask somebody who may read the claim what it waits for.", None, fields)
 
 
-def _of_claim(seen: VolumeSeen, claim: Json) -> Finding:
+def _of_claim(seen: VolumeSeen, claim: ApiObject) -> Finding:
     volume, name = seen.volume, claim_named(seen.volume)
     if state.volume_name(claim) == objects.name(volume):
         return _bound(seen, claim)
@@ -287,7 +287,7 @@ def _of_claim(seen: VolumeSeen, claim: Json) -> Finding:
     return Finding("Binding", sentence, f"Nothing to do. {IF_NOT_BOUND}")
 
 
-def _surplus(volume: Json, claim: Json) -> Finding:
+def _surplus(volume: ApiObject, claim: ApiObject) -> Finding:
     other = f"its claim {objects.name_of(claim)} is bound to another volume, {state.volume_name(claim)}"
     if state.PROVISIONED_BY in objects.annotations(volume) and _policy(volume) == class_rules.DELETE:
         sentence = f"{other}; this one is released, and deleted with its data."
@@ -298,7 +298,7 @@ def _surplus(volume: Json, claim: Json) -> Finding:
     return Finding("ClaimBoundElsewhere", sentence, to_do)
 
 
-def _bound(seen: VolumeSeen, claim: Json) -> Finding:
+def _bound(seen: VolumeSeen, claim: ApiObject) -> Finding:
     fields, nodes = _nodes(seen)
     if state.phase(seen.volume) != BOUND:
         sentence = f"its claim {objects.name_of(claim)} has it, and its status follows in a moment."

@@ -10,7 +10,7 @@ from typing import Any, Final
 from orlop.kube.kinds import Kind
 from orlop.kube.objects import InvalidTime, read_time
 
-Json = Mapping[str, Any]
+ApiObject = Mapping[str, Any]
 UNREADABLE: Final = "may not be read with these credentials"
 CONTROLLER_MANAGER: Final = "(part of kube-controller-manager) does not run."
 IF_NOT_BOUND: Final = f"If this lasts longer than a minute, the PersistentVolume controller {CONTROLLER_MANAGER}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from orlop.admin.explanation import Json, moment
+from orlop.admin.explanation import ApiObject, moment
 
 Shape = Any
 """A dict of the shapes of its fields, a list with the shape of its items, or one of the functions below."""
@@ -109,7 +109,7 @@ OBJECT: Final[Shape] = {
 }
 
 
-def well_formed(obj: Any) -> Json:
+def well_formed(obj: Any) -> ApiObject:
     """Return the object without fields of a wrong type; an empty one if it is no object at all."""
     shaped = _shaped(obj, OBJECT)
     return {} if shaped is None else shaped
@@ -126,6 +126,6 @@ def _shaped(value: Any, shape: Shape) -> Any:
     return shape(value)
 
 
-def _shaped_fields(value: Json, shape: Shape) -> Json:
+def _shaped_fields(value: ApiObject, shape: Shape) -> ApiObject:
     shaped = {name: _shaped(each, shape[name]) if name in shape else each for name, each in value.items()}
     return {name: each for name, each in shaped.items() if each is not None}

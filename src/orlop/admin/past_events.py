@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orlop.admin.explanation import Json, ago, moment
+from orlop.admin.explanation import ApiObject, ago, moment
 
 MOST_FAILURES: Final = 3
 WARNING: Final = "Warning"
@@ -31,7 +31,7 @@ class PastEvent:
         return {"reason": self.reason, "message": self.message, "time": self.last, "count": self.count}
 
 
-def events_about(events: Iterable[Json], uid: str) -> tuple[PastEvent, ...]:
+def events_about(events: Iterable[ApiObject], uid: str) -> tuple[PastEvent, ...]:
     """Return the events about the object of this uid, newest first: one of a former object of the name is not meant."""
     about = [
         _past_event(event) for event in events if (event.get("involvedObject") or {}).get("uid") in {None, "", uid}
@@ -48,7 +48,7 @@ def failures(events: Iterable[PastEvent], *reasons: str) -> tuple[PastEvent, ...
     return tuple(found.values())[:MOST_FAILURES]
 
 
-def _past_event(event: Json) -> PastEvent:
+def _past_event(event: ApiObject) -> PastEvent:
     # A series counts repetitions in events.k8s.io/v1; `count` and `lastTimestamp` do in core/v1.
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from orlop.admin.explanation import UNREADABLE, Json, Unreadable, ago, is_unreadable, joined, moment
+from orlop.admin.explanation import UNREADABLE, ApiObject, Unreadable, ago, is_unreadable, joined, moment
 from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, LEASE
 from orlop.kube.lease_rules import SIDECAR_TIMES, holder_of
@@ -30,10 +30,10 @@ class ProvisionerSeen:
     """What was read about the provisioner of a driver."""
 
     driver: str = ""
-    csi_driver: Json | None = None
-    leases: tuple[Json, ...] = ()
+    csi_driver: ApiObject | None = None
+    leases: tuple[ApiObject, ...] = ()
     """Leases of any namespace that are named after the driver."""
-    journal: tuple[Json, ...] = ()
+    journal: tuple[ApiObject, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
 
 
@@ -95,12 +95,12 @@ class ProvisionerOutlook:
         )
         return f"No Lease shows whether a provisioner runs: one without leader election has none.{last}"
 
-    def _renewed(self, lease: Json) -> str:
+    def _renewed(self, lease: ApiObject) -> str:
         holder = holder_of(lease)
         held = f"held by {holder}" if holder else "released by its last holder"
         return f"the Lease {objects.name_of(lease)}, {held}, was renewed{ago(_renewal(lease), self.now) or ' never'}"
 
-    def _is_fresh(self, lease: Json) -> bool:
+    def _is_fresh(self, lease: ApiObject) -> bool:
         renewed, seconds = moment(_renewal(lease)), (lease.get("spec") or {}).get("leaseDurationSeconds")
         if renewed is None or not holder_of(lease):
             return False
@@ -108,16 +108,16 @@ class ProvisionerOutlook:
         return self.now - renewed <= timedelta(seconds=duration) + CLOCK_SKEW
 
     @staticmethod
-    def _lease_fields(lease: Json) -> dict[str, Any]:
+    def _lease_fields(lease: ApiObject) -> dict[str, Any]:
         return {"name": str(objects.name_of(lease)), "holder": holder_of(lease), "renewed": _renewal(lease)}
 
 
-def _renewal(lease: Json) -> str | None:
+def _renewal(lease: ApiObject) -> str | None:
     renewed = (lease.get("spec") or {}).get("renewTime")
     return renewed if isinstance(renewed, str) else None
 
 
-def _entries(journal: Iterable[Json]) -> Iterable[JournalEntry]:
+def _entries(journal: Iterable[ApiObject]) -> Iterable[JournalEntry]:
     for page in journal:
         content = objects.annotations(page).get(ANNOTATION)
         if not content:

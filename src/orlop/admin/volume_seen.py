@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orlop.admin.explanation import Json, Unreadable
+from orlop.admin.explanation import ApiObject, Unreadable
 from orlop.admin.provisioner_outlook import ProvisionerSeen
 from orlop.binding import claim_state_rules as state
 from orlop.kube import objects
@@ -16,32 +16,32 @@ from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 class VolumeSeen:
     """The PersistentVolume, and what decides about it. Lists hold everything that may be read."""
 
-    volume: Json
-    claim: Json | None = None
+    volume: ApiObject
+    claim: ApiObject | None = None
     """The claim that `claimRef` names, whatever its uid; None if it does not exist."""
-    claims: tuple[Json, ...] = ()
+    claims: tuple[ApiObject, ...] = ()
     """Those of all namespaces, for a volume that is nobody's."""
-    classes: tuple[Json, ...] = ()
-    pods: tuple[Json, ...] = ()
+    classes: tuple[ApiObject, ...] = ()
+    pods: tuple[ApiObject, ...] = ()
     """Those of the claim's namespace."""
-    nodes: tuple[Json, ...] = ()
-    attachments: tuple[Json, ...] = ()
-    events: tuple[Json, ...] = ()
+    nodes: tuple[ApiObject, ...] = ()
+    attachments: tuple[ApiObject, ...] = ()
+    events: tuple[ApiObject, ...] = ()
     provisioner: ProvisionerSeen = ProvisionerSeen()  # noqa: RUF009 - a value, and frozen
     unreadable: tuple[Unreadable, ...] = ()
 
 
-def driver_of(volume: Json) -> str:
+def driver_of(volume: ApiObject) -> str:
     """Return who deletes the volume: its CSI driver, else the provisioner that its annotation names; "" for nobody."""
     return str(csi_source(volume).get("driver") or objects.annotations(volume).get(state.PROVISIONED_BY) or "")
 
 
-def claim_named(volume: Json) -> str | None:
+def claim_named(volume: ApiObject) -> str | None:
     """Return `namespace/name` of the claim that the volume is reserved for; None for none."""
     reference = state.claim_reference(volume)
     return None if reference is None else f"{reference.get('namespace')}/{reference.get('name')}"
 
 
-def attachments_of(seen: VolumeSeen) -> list[Json]:
+def attachments_of(seen: VolumeSeen) -> list[ApiObject]:
     name = objects.name(seen.volume)
     return sorted((each for each in seen.attachments if volume_name_of(each) == name), key=objects.name)
