@@ -64,7 +64,7 @@ PATIENCE: Final = Patience(10.0, attempts=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExplainedObject:
     """The object that is to be explained; `namespace` is None if the user names none."""
 
     kind: Kind
@@ -75,7 +75,7 @@ class Asked:
     def name(self) -> ObjectName:
         return ObjectName(self.namespace, self.bare_name)
 
-    def within(self, namespace: str) -> Asked:
+    def within(self, namespace: str) -> ExplainedObject:
         """Return the same in this namespace, if it needs one and has none."""
         return replace(self, namespace=namespace) if self.kind.namespaced and self.namespace is None else self
 
@@ -129,8 +129,8 @@ def _with_options(function: Options) -> Options:
 @_with_options
 def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> None:
     """Explain the VolumeAttachment NAME, as `kubectl get volumeattachments` shows it, with or without `-o name`."""
-    asked = Asked(VOLUME_ATTACHMENT, None, _bare(name, VOLUME_ATTACHMENT))
-    _explain(asked, kubeconfig, state, output)
+    target = ExplainedObject(VOLUME_ATTACHMENT, None, _bare(name, VOLUME_ATTACHMENT))
+    _explain(target, kubeconfig, state, output)
 
 
 @command.command(
@@ -150,8 +150,8 @@ def persistent_volume_claim(name: str, namespace: str, kubeconfig: str, state: s
     before, slash, after = bare.partition("/")
     if slash and namespace and before != namespace:
         raise click.UsageError(f"{bare} is in the namespace {before}, and --namespace names {namespace}: use one.")
-    asked = Asked(PERSISTENT_VOLUME_CLAIM, before if slash else namespace or None, after if slash else bare)
-    _explain(asked, kubeconfig, state, output)
+    target = ExplainedObject(PERSISTENT_VOLUME_CLAIM, before if slash else namespace or None, after if slash else bare)
+    _explain(target, kubeconfig, state, output)
 
 
 @command.command("pv", short_help="Explain a PersistentVolume; also `persistentvolume`.", epilog=HELP_ON_CODES)
@@ -159,7 +159,7 @@ def persistent_volume_claim(name: str, namespace: str, kubeconfig: str, state: s
 @_with_options
 def persistent_volume(name: str, kubeconfig: str, state: str, output: str) -> None:
     """Explain the PersistentVolume NAME, as `kubectl get pv` shows it, with or without `-o name`."""
-    _explain(Asked(PERSISTENT_VOLUME, None, _bare(name, PERSISTENT_VOLUME)), kubeconfig, state, output)
+    _explain(ExplainedObject(PERSISTENT_VOLUME, None, _bare(name, PERSISTENT_VOLUME)), kubeconfig, state, output)
 
 
 def _bare(name: str, kind: Kind) -> str:
@@ -168,14 +168,14 @@ def _bare(name: str, kind: Kind) -> str:
     return name.removeprefix(f"{kind.singular}{suffix}/")
 
 
-def _explain(asked: Asked, kubeconfig: str, state: str, output: str) -> None:
+def _explain(target: ExplainedObject, kubeconfig: str, state: str, output: str) -> None:
     if state and kubeconfig:
         raise click.UsageError("--state and --kubeconfig exclude each other: use one of them.")
     kubeconfig = str(UpState(Path(state)).kubeconfig) if state else kubeconfig
     try:
-        explanation = asyncio.run(_explanation(asked, kubeconfig))
+        explanation = asyncio.run(_explanation(target, kubeconfig))
     except NotFound:
-        _end(NOT_FOUND, f"There is no {asked.kind.kind} {asked.name}.")
+        _end(NOT_FOUND, f"There is no {target.kind.kind} {target.name}.")
     except InvalidPath as error:
         _end(WRONG_USE, str(error))
     except (ApiError, KubeconfigError) as error:
@@ -219,7 +219,7 @@ def _end(code: int, why: str) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiConnection:
+class ReadableCluster:
     """An API server to read from; `namespace` is that of names without one."""
 
     client: KubeClient
@@ -227,11 +227,11 @@ class ApiConnection:
     now: datetime
 
 
-Connect = Callable[[str], AbstractAsyncContextManager[ApiConnection]]
+Connect = Callable[[str], AbstractAsyncContextManager[ReadableCluster]]
 
 
 @asynccontextmanager
-async def connected(kubeconfig: str) -> AsyncIterator[ApiConnection]:
+async def connected(kubeconfig: str) -> AsyncIterator[ReadableCluster]:
     """Connect to the API server that the kubeconfig names."""
     clock = SystemClock()
     access = _access(Kubeconfig(os.environ, clock=clock, run=run_plugin), kubeconfig)
@@ -244,25 +244,25 @@ async def connected(kubeconfig: str) -> AsyncIterator[ApiConnection]:
         patience=PATIENCE,
     )
     try:
-        yield ApiConnection(client, access.namespace, clock.now())
+        yield ReadableCluster(client, access.namespace, clock.now())
     finally:
         await client.close()
 
 
-async def _explanation(asked: Asked, kubeconfig: str) -> Explanation:
+async def _explanation(target: ExplainedObject, kubeconfig: str) -> Explanation:
     # Tests pass their own API server as the context's object.
     connect: Connect = click.get_current_context().obj or connected
-    async with connect(kubeconfig) as connection:
-        reader = ExplainReader(connection.client)
-        return await _explained(asked.within(connection.namespace), reader, connection.now)
+    async with connect(kubeconfig) as cluster:
+        reader = ExplainReader(cluster.client)
+        return await _explained(target.within(cluster.namespace), reader, cluster.now)
 
 
-async def _explained(asked: Asked, reader: ExplainReader, now: datetime) -> Explanation:
-    if asked.kind == PERSISTENT_VOLUME_CLAIM:
-        return explain_claim(await reader.claim(asked.name), now)
-    if asked.kind == PERSISTENT_VOLUME:
-        return explain_volume(await reader.volume(asked.name), now)
-    return explain(await reader.attachment(asked.name), now)
+async def _explained(target: ExplainedObject, reader: ExplainReader, now: datetime) -> Explanation:
+    if target.kind == PERSISTENT_VOLUME_CLAIM:
+        return explain_claim(await reader.claim(target.name), now)
+    if target.kind == PERSISTENT_VOLUME:
+        return explain_volume(await reader.volume(target.name), now)
+    return explain(await reader.attachment(target.name), now)
 
 
 def _access(files: Kubeconfig, kubeconfig: str) -> ClusterAccess:

@@ -140,6 +140,7 @@ def test_an_object_of_any_shape_becomes_one_that_rules_can_read(value: Any):
 def test_fields_of_the_right_type_stay_and_unknown_ones_too():
     claim = {"metadata": {"name": "data", "labels": {"a": "b"}}, "spec": {"volumeName": "pv1", "later": [1, None]}}
     assert well_formed(claim) == claim
+    assert well_formed({"metadata": {"creationTimestamp": "yesterday"}}) == {"metadata": {}}
     assert well_formed({"metadata": {"name": 5, "labels": {"a": 1, "b": "c"}}}) == {"metadata": {"labels": {"b": "c"}}}
 
 
@@ -148,6 +149,13 @@ def test_fields_of_the_right_type_stay_and_unknown_ones_too():
 def test_a_volume_has_no_mismatch_exactly_if_the_binder_would_choose_it(claim: Any, volume: Any):
     chosen = volume_for_binder(claim, [volume], is_late_binding=False)
     assert (mismatches(claim, volume) == []) == (chosen is not None)
+
+
+def test_a_volume_that_is_reserved_for_a_claim_fits_it_whatever_its_class_and_phase():
+    claim = {"metadata": {"namespace": "team", "name": "data"}, "spec": {"storageClassName": "fast"}}
+    volume = {"metadata": {"name": "pv1"}, "spec": {"claimRef": {"namespace": "team", "name": "data"}}}
+    assert volume_for_binder(claim, [volume], is_late_binding=False) == volume
+    assert mismatches(claim, volume) == []
 
 
 def test_a_name_that_a_shell_would_obey_is_quoted_in_commands():

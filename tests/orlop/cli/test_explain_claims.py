@@ -551,6 +551,24 @@ def test_a_provisioner_whose_leases_may_not_be_read_is_unknown():
     assert "Whether the driver is installed is unknown" in ended.text
 
 
+def test_a_marked_claim_whose_class_may_not_be_read_waits_for_the_driver_it_is_marked_for():
+    async def build(cluster: Cluster) -> None:
+        await waiting(cluster)
+        await let_tenant_read(cluster, "persistentvolumeclaims", "pods", "persistentvolumes")
+
+    ended = explain(build, user=TENANT)
+    assert ended.state == "WaitsForProvisioner"
+    assert f"it waits for a volume from the provisioner of {DRIVER}" in ended.text
+
+
+def test_a_claim_of_a_class_that_was_migrated_to_a_csi_driver_waits_for_that_driver():
+    async def build(cluster: Cluster) -> None:
+        await waiting(cluster, of_class={"provisioner": "kubernetes.io/aws-ebs"})
+
+    ended = explain(build)
+    assert (ended.state, ended.json["fields"]["provisioning"]["driver"]) == ("WaitsForProvisioner", DRIVER)
+
+
 def test_a_claim_that_does_not_exist_has_the_exit_code_for_that():
     async def build(_: Cluster) -> None:
         """No claim."""

@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from orlop.admin.up_state import UpState, held
+from orlop.cli.explain import _table
+from orlop.cli.output import harmless
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from support.processes.orlop_process import run, run_here
 
@@ -154,6 +156,14 @@ def test_what_storage_objects_say_cannot_command_a_terminal_nor_forge_a_line(
     assert is_harmless(for_programs.stdout)
     assert len([line for line in ended.stdout.splitlines() if line.startswith("Next: ")]) == 1
     assert r"\x1b[2J\x9b31m\u202e\r\nNext:" in ended.stdout
+
+
+def test_columns_of_a_table_stay_aligned_below_hostile_text() -> None:
+    lines = _table([{"claim": EVIL, "why": "too small"}, {"claim": "team/data", "why": "fits"}])
+    assert [line.strip().partition("   ")[0].strip() for line in lines] == ["CLAIM", harmless(EVIL), "team/data"]
+    assert {line.index(word) for line, word in zip(lines, ["WHY", "too small", "fits"], strict=True)} == {
+        lines[0].index("WHY")
+    }
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])

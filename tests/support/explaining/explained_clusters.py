@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from onenode.apiserver.access.access_rules import ADMIN, User
 from onenode.testing.api_server import api_server
 from orlop.cli import explain as explain_verb
-from orlop.cli.explain import ApiConnection
+from orlop.cli.explain import ReadableCluster
 from orlop.foundation.clock import SystemClock
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.kinds import (
@@ -157,14 +157,14 @@ def explained(kind: str, name: str, build: Build, *, user: User = ADMIN) -> Expl
     """Fill an API server, and run `orlop explain KIND NAME` against it, for people and for programs."""
 
     @asynccontextmanager
-    async def connect(_kubeconfig: str) -> AsyncIterator[ApiConnection]:
+    async def connect(_kubeconfig: str) -> AsyncIterator[ReadableCluster]:
         clock = SystemClock()
         async with api_server(clock) as server:
             cluster = Cluster(server.client(), clock)
             await cluster.create(NAMESPACE, TEAM)
             await cluster.create(SERVICE_ACCOUNT, "default")
             await build(cluster)
-            yield ApiConnection(server.client(user), TEAM, clock.now() + LATER)
+            yield ReadableCluster(server.client(user), TEAM, clock.now() + LATER)
 
     ended = CliRunner().invoke(explain_verb.command, [kind, name], obj=connect)
     for_programs = CliRunner().invoke(explain_verb.command, [kind, name, "-o", "json"], obj=connect)
