@@ -130,6 +130,6 @@ def _shaped(value: Any, shape: ObjectShape) -> Any:
     return shape(value)
 
 
-def _shaped_fields(value: ApiObject, shape: Shape) -> ApiObject:
+def _shaped_fields(value: ApiObject, shape: ObjectShape) -> ApiObject:
     shaped = {name: _shaped(each, shape[name]) if name in shape else each for name, each in value.items()}
     return {name: each for name, each in shaped.items() if each is not None}
