@@ -129,8 +129,8 @@ def test_in_every_history_pairs_are_exclusive_and_stay_and_nothing_is_left_to_do
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("play", "acts"), SCENARIOS, ids=IDS)
 def test_the_same_holds_whenever_objects_come_and_go(play: Scenario, acts: tuple[str, ...]):
-    early = 3 if SOAK else 2
-    bounds = Bounds(faults=0, early_acts=early, departures=early, choices=40 if SOAK else 14, only=without_leases(acts))
+    early = 3 if SOAK else 1
+    bounds = Bounds(faults=0, early_acts=early, departures=early, choices=40, only=without_leases(acts))
     explore(play, bounds)
 
 
