@@ -84,4 +84,4 @@ def test_a_volume_that_nobody_needs_any_more_while_it_is_being_attached_goes_now
 @pytest.mark.timeout(600)
 def test_the_same_holds_in_random_histories_with_more_departures() -> None:
     bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=WITHOUT_LEASES)
-    explore_randomly(a_volume_moves, seed=11, histories=200 if SOAK else 10, bounds=bounds)
+    explore_randomly(a_volume_moves, seed=11, histories=200 if SOAK else 5, bounds=bounds)

@@ -120,7 +120,7 @@ IDS = ["claims that share volumes", "a provisioned volume that is lost"]
 @pytest.mark.parametrize(("play", "acts"), SCENARIOS, ids=IDS)
 def test_in_every_history_pairs_are_exclusive_and_stay_and_nothing_is_left_to_do(play: Scenario, acts: tuple[str, ...]):
     departures = 2 if SOAK else 1
-    bounds = Bounds(faults=departures, departures=departures, choices=14 if SOAK else 40, only=without_leases(acts))
+    bounds = Bounds(faults=departures, departures=departures, choices=14 if SOAK else 24, only=without_leases(acts))
     explored = explore(play, bounds)
     for written in ("PUT persistentvolumes/v", "PUT persistentvolumes/v/status", "PUT persistentvolumeclaims/c/status"):
         assert written in explored.choices
@@ -138,4 +138,4 @@ def test_the_same_holds_whenever_objects_come_and_go(play: Scenario, acts: tuple
 @pytest.mark.parametrize(("play", "acts"), SCENARIOS, ids=IDS)
 def test_the_same_holds_in_random_histories_with_more_departures(play: Scenario, acts: tuple[str, ...]):
     bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=without_leases(acts))
-    explore_randomly(play, seed=7, histories=200 if SOAK else 15, bounds=bounds)
+    explore_randomly(play, seed=7, histories=200 if SOAK else 6, bounds=bounds)

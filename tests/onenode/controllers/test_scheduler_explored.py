@@ -226,9 +226,7 @@ SCENARIOS = {
 def test_in_every_history_pods_get_their_node_and_volumes_one_claim(name: str) -> None:
     scenario, acts = SCENARIOS[name]
     departures = 2 if SOAK else 1
-    bounds = Bounds(
-        faults=departures, departures=departures, choices=14 if SOAK else 20, only=without_leases(*acts[1:])
-    )
+    bounds = Bounds(faults=departures, departures=departures, choices=14, only=without_leases(*acts[1:]))
     explored = explore(scenario, bounds)
 
     assert any(what.startswith("PUT persistentvolume") for what in explored.choices)
@@ -240,4 +238,4 @@ def test_in_every_history_pods_get_their_node_and_volumes_one_claim(name: str) -
 def test_the_same_holds_in_random_histories_with_more_departures(name: str) -> None:
     scenario, acts = SCENARIOS[name]
     bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=without_leases(*acts[1:]))
-    explore_randomly(scenario, seed=17, histories=200 if SOAK else 8, bounds=bounds)
+    explore_randomly(scenario, seed=17, histories=200 if SOAK else 4, bounds=bounds)

@@ -34,7 +34,7 @@ MANY = Bounds(faults=4, early_acts=2, departures=5, choices=60)
 DELETED_EARLY = "before it: the claim is deleted"
 LOST_AND_DELETED = Bounds(only=frozenset({LOST_AND_LATE.name, DELETED_EARLY}))
 DIES_AND_DELETED = Bounds(only=frozenset({DIES_AND_LATE.name, DELETED_EARLY}))
-RANDOM_HISTORIES = 300 if SOAK else 15
+RANDOM_HISTORIES = 300 if SOAK else 6
 
 
 @pytest.mark.timeout(2400)
