@@ -14,16 +14,12 @@ import pytest
 from conftest import SOAK
 from orlop.kube.kinds import POD
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly, replay
-from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
-from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, DIES_BEFORE, LATE, LOST_AND_LATE, REPLY_LOST
 from support.attaching.attaching_players import Players
 from support.attaching.attaching_worlds import AttachingWorld, attachment_of
+from support.explored_options import faults_without_leases
 
 ACTS = ("a pod comes", "another comes on another node", "the first goes", "the second goes")
-FAULTS = (*EVENT_FAULTS, REPLY_LOST, LATE, LOST_AND_LATE, DIES_BEFORE, DIES_AFTER, DIES_AND_LATE)
-WITHOUT_LEASES = frozenset(
-    {CONFLICT, SERVER_ERROR, *(fault.name for fault in FAULTS), *(f"before it: {act}" for act in ACTS[1:])}
-)
+WITHOUT_LEASES = faults_without_leases(ACTS[1:])
 
 
 async def a_volume_moves(stage: Stage) -> None:

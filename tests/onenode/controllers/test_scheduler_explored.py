@@ -16,21 +16,13 @@ from orlop.kube.api_errors import StatusError
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, SERVICE_ACCOUNT
 from orlop.kube.objects import annotations, uid
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly
-from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
-from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, DIES_BEFORE, LATE, LOST_AND_LATE, REPLY_LOST
 from support.api.api_objects import named
 from support.api.api_servers import api_server
+from support.explored_options import faults_without_leases
 from support.scheduling.fake_binder import SELECTED
 from support.scheduling.scheduling_worlds import SchedulingWorld
 
-FAULTS = (*EVENT_FAULTS, REPLY_LOST, LATE, LOST_AND_LATE, DIES_BEFORE, DIES_AFTER, DIES_AND_LATE)
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "2"}
-
-
-def without_leases(*acts: str) -> frozenset[str]:
-    return frozenset(
-        {CONFLICT, SERVER_ERROR, *(fault.name for fault in FAULTS), *(f"before it: {act}" for act in acts)}
-    )
 
 
 class Watched:
@@ -226,7 +218,7 @@ SCENARIOS = {
 def test_in_every_history_pods_get_their_node_and_volumes_one_claim(name: str) -> None:
     scenario, acts = SCENARIOS[name]
     departures = 2 if SOAK else 1
-    bounds = Bounds(faults=departures, departures=departures, choices=14, only=without_leases(*acts[1:]))
+    bounds = Bounds(faults=departures, departures=departures, choices=14, only=faults_without_leases(acts[1:]))
     explored = explore(scenario, bounds)
 
     assert any(what.startswith("PUT persistentvolume") for what in explored.choices)
@@ -237,5 +229,5 @@ def test_in_every_history_pods_get_their_node_and_volumes_one_claim(name: str) -
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_same_holds_in_random_histories_with_more_departures(name: str) -> None:
     scenario, acts = SCENARIOS[name]
-    bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=without_leases(*acts[1:]))
+    bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=faults_without_leases(acts[1:]))
     explore_randomly(scenario, seed=17, histories=200 if SOAK else 4, bounds=bounds)
