@@ -11,7 +11,7 @@ from typing import Final
 
 from orlop.csi.driver_name import sanitized_driver_name
 from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import at_least, between, boolean, flag, integer, text
+from orlop.foundation.go_flags import between, boolean, flag, integer, text
 from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.processes.sidecar import Caches, Sidecar, SidecarFlags, SidecarSession, run_sidecar
 from orlop.sidecars.attacher.attachment_controller import attachment_controller
@@ -25,14 +25,6 @@ LARGEST_PAGE: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttacherFlags(SidecarFlags):
-    worker_threads: int = flag(
-        integer,
-        default="10",
-        metavar="COUNT",
-        check=at_least(1),
-        help="Number of workers that attach, of workers that detach, and of workers that remove finalizers from "
-        "volumes; the volumes of one node get at most 80 % of the workers that other nodes leave, and at least one.",
-    )
     resync: Duration = flag(
         Duration.parse, default="10m", metavar="DURATION", help="Interval of reconciling all objects again; 0s: never."
     )

@@ -13,7 +13,7 @@ from typing import Final
 from orlop.binding.topology_rules import TopologyMode
 from orlop.csi.driver_session import Capabilities
 from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import at_least, boolean, flag, integer, text
+from orlop.foundation.go_flags import boolean, flag, integer, text
 from orlop.kube.cache.informer import Informer, Watched
 from orlop.kube.kinds import (
     CSI_NODE,
@@ -58,13 +58,6 @@ class ProvisionerFlags(SidecarFlags):
         metavar="DURATION",
         check=is_some_time,
         help="Timeout of one call to the driver.",
-    )
-    worker_threads: int = flag(
-        integer,
-        default="100",
-        metavar="COUNT",
-        check=at_least(1),
-        help="Number of workers that provision claims, and of workers that delete volumes.",
     )
     volume_name_prefix: str = flag(
         text, default="pvc", metavar="PREFIX", check=fault_of_prefix, help="First part of the names of new volumes."

@@ -76,8 +76,10 @@ class SidecarFlags:
         check=is_some_time,
         help="Timeout of one call to the driver.",
     )
+    # Upstream's attacher has 10. A worker is a task, which costs nothing while it waits: on a real API server, ours
+    # with 10 reaches 0.8 of the rate of upstream's with its limits lifted; with 100 they are level.
     worker_threads: int = flag(
-        integer, default="10", metavar="COUNT", check=at_least(1), help="Number of workers of each queue."
+        integer, default="100", metavar="COUNT", check=at_least(1), help="Number of workers of each queue."
     )
     retry_interval_start: Duration = flag(
         Duration.parse,

@@ -40,7 +40,6 @@ UPSTREAMS: list[tuple[str, str]] = [
     ("retry-interval-start", "1s"),
     ("timeout", "15s"),
     ("version", "false"),
-    ("worker-threads", "10"),
     # its logger's
     ("log-flush-frequency", "5s"),
     ("log-json-info-buffer-size", "0"),
@@ -51,6 +50,7 @@ UPSTREAMS: list[tuple[str, str]] = [
     ("v", "0"),
     ("vmodule", ""),
 ]
+OTHER_DEFAULTS = {"kube-api-qps", "worker-threads"}
 OLD_KLOGS = [
     *("add_dir_header", "alsologtostderr", "log_backtrace_at", "log_dir", "log_file", "log_file_max_size"),
     *("logtostderr", "one_output", "skip_headers", "skip_log_headers", "stderrthreshold"),
@@ -88,14 +88,15 @@ def test_each_flag_of_klogs_that_stands_in_old_manifests_is_taken(name: str):
     assert rows()[name].deprecated
 
 
-def test_only_the_rate_of_requests_has_another_default():
+def test_only_the_rate_of_requests_and_the_number_of_workers_have_other_defaults():
     assert rows()["kube-api-qps"].default == "0", "upstream's 5 makes attaching slow"
     assert flags().rate is None
+    assert rows()["worker-threads"].default == "100", "upstream's 10 makes attaching slow"
 
 
 def test_no_flag_is_shown_that_upstreams_has_not_but_for_the_log():
     shown = {name for row in describe(AttacherFlags).shown for name in row.names}
-    assert shown - {name for name, _ in UPSTREAMS} - set(OLD_KLOGS) == {"kube-api-qps", "log-format", "log-level"}
+    assert shown - {name for name, _ in UPSTREAMS} - set(OLD_KLOGS) == OTHER_DEFAULTS | {"log-format", "log-level"}
 
 
 def test_the_trivial_handler_can_be_forced_by_a_flag_that_is_not_shown():
@@ -202,9 +203,8 @@ def test_a_driver_that_is_away_is_waited_for_some_time_also_without_a_lease(neve
         flags(f"--leader-election-renew-deadline={never}")
 
 
-def test_the_share_of_the_workers_that_one_node_may_have_is_told_where_they_are_counted():
+def test_the_share_of_the_workers_that_one_node_may_have_is_documented():
     share = f"at most {SHARE_OF_A_NODE * 100:g} % of the workers that other nodes leave"
-    assert share in rows()["worker-threads"].help
     assert share in " ".join((DOCUMENTS / "attacher.md").read_text().split())
 
 
