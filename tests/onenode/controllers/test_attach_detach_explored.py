@@ -16,7 +16,7 @@ from orlop.kube.kinds import POD
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly, replay
 from support.attaching.attaching_players import Players
 from support.attaching.attaching_worlds import AttachingWorld, attachment_of
-from support.explored_options import faults_without_leases
+from support.explorer.explored_options import faults_without_leases
 
 ACTS = ("a pod comes", "another comes on another node", "the first goes", "the second goes")
 WITHOUT_LEASES = faults_without_leases(ACTS[1:])

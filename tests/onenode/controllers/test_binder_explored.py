@@ -14,11 +14,9 @@ import pytest
 
 from conftest import SOAK
 from orlop.kube.api_errors import NotFound
-from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, SERVICE_ACCOUNT, Kind
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, Kind
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly
-from support.api.api_objects import named
-from support.api.api_servers import api_server
-from support.explored_options import faults_without_leases
+from support.explorer.explored_options import faults_without_leases
 from support.provisioning.binding_judge import Judge
 from support.provisioning.binding_objects import DRIVER, PROVISIONED_BY
 from support.provisioning.binding_worlds import BindingWorld
@@ -45,12 +43,11 @@ Scenario = Callable[[Stage], Coroutine[Any, Any, None]]
 
 def scenario(make_acts: Callable[[BindingWorld, Judge], list[Act]]) -> Scenario:
     async def play(stage: Stage) -> None:
-        async with api_server(stage.clock) as on:
-            await on.client().create(SERVICE_ACCOUNT, named("default"), namespace="default")
-            world, judge = BindingWorld(on), Judge(on.store)
+        async with BindingWorld(stage.clock) as world:
+            judge = Judge(world.on.store)
 
             async def controller(life: Life) -> None:
-                async with world.binder(way=ExploredTransport(life, on.transport())):
+                async with world.binder(way=ExploredTransport(life, world.transport())):
                     await asyncio.Event().wait()
 
             stage.always(judge.pairs_are_exclusive_and_stay)

@@ -13,12 +13,10 @@ import pytest
 
 from conftest import SOAK
 from orlop.kube.api_errors import StatusError
-from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, SERVICE_ACCOUNT
+from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
 from orlop.kube.objects import annotations, uid
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly
-from support.api.api_objects import named
-from support.api.api_servers import api_server
-from support.explored_options import faults_without_leases
+from support.explorer.explored_options import faults_without_leases
 from support.scheduling.fake_binder import SELECTED
 from support.scheduling.scheduling_worlds import SchedulingWorld
 
@@ -61,14 +59,12 @@ async def tolerant(act: Any) -> None:
 
 
 async def scheduled_beside(stage: Stage, prepare: Any, acts: Any, end: Any) -> None:
-    async with api_server(stage.clock) as on:
-        await on.client().create(SERVICE_ACCOUNT, named("default"), namespace="default")
-        world = SchedulingWorld(on)
+    async with SchedulingWorld(stage.clock) as world:
         watched = Watched(world)
         await prepare(world)
 
         async def scheduler(life: Life) -> None:
-            async with world.scheduling(ExploredTransport(life, on.transport())):
+            async with world.scheduling(ExploredTransport(life, world.transport())):
                 await asyncio.Event().wait()
 
         stage.always(watched.check)
@@ -134,7 +130,7 @@ async def volume_taken(stage: Stage) -> None:
 async def take_if_free(w: SchedulingWorld, taken: dict[str, Any]) -> None:
     found = await w.find(PERSISTENT_VOLUME, "v") or {}
     if "claimRef" not in found["spec"]:
-        await w.change(PERSISTENT_VOLUME, "v", taken)
+        await w.merge(PERSISTENT_VOLUME, "v", taken)
 
 
 RENEWED = ("a pod comes", "its claim is deleted and made anew", "its node goes and comes back")
@@ -147,7 +143,7 @@ async def claim_and_node_renewed(stage: Stage) -> None:
         pod = await w.find(POD, "p") or {}
         if pod and not pod["spec"].get("nodeName"):  # else it would be in use
             changes = {"metadata": {"finalizers": None}}
-            await tolerant(w.change(PERSISTENT_VOLUME_CLAIM, "b", changes))
+            await tolerant(w.merge(PERSISTENT_VOLUME_CLAIM, "b", changes))
             await tolerant(w.delete(PERSISTENT_VOLUME_CLAIM, "b"))
             await tolerant(w.claim("b", size="9Gi"))
 
