@@ -30,6 +30,7 @@ async def cluster() -> AsyncIterator[ProvisionerWorld]:
     async with api_server(clock) as on:
         world, binding = ProvisionerWorld(on, clock, Storage()), BindingWorld(on)
         await world.client.create(NAMESPACE_KIND, {"metadata": {"name": NAMESPACE}})
+        await world.make_node("n0", zone="z")
         async with binding.binder(), binding.protection(), world.provisioner():
             yield world
 

@@ -286,11 +286,14 @@ async def used_caches(informers: Informers, capabilities: frozenset[str]) -> Asy
 
 
 @asynccontextmanager
-async def provisioner_world() -> AsyncIterator[ProvisionerWorld]:
+async def provisioner_world(*, with_node: bool = True) -> AsyncIterator[ProvisionerWorld]:
+    """`with_node`: the driver is registered on one node. It has topology, and is not called while it has no node."""
     clock = VirtualClock()
     async with api_server(clock) as on:
         world = ProvisionerWorld(on, clock, Storage())
         await world.client.create(NAMESPACE_KIND, {"metadata": {"name": NAMESPACE}})
+        if with_node:
+            await world.make_node("n0", zone="z")
         yield world
         for driver, interceptor in zip(world.drivers, world.interceptors, strict=True):
             driver.stop_hanging()
