@@ -23,7 +23,8 @@ from support.waiting import eventually_answered
 
 
 def provisioner(the: Place, *more: str) -> AbstractContextManager[Running]:
-    return running(the.folder, "provisioner", *the.flags(), *more)
+    # The driver has topology, and no node has it registered.
+    return running(the.folder, "provisioner", *the.flags(), "--immediate-topology=false", *more)
 
 
 async def make_class(the: Place) -> None:

@@ -53,8 +53,10 @@ Object = dict[str, Any]
 
 
 class ProvisionerWorld(ClusterWorld):
-    def __init__(self) -> None:
+    def __init__(self, *, with_node: bool = True) -> None:
+        """`with_node`: the driver is registered on one node. With topology, it is not called while it has no node."""
         super().__init__()
+        self._with_node = with_node
         self.storage = Storage()
         self.drivers: list[ScriptedDriver] = []
         self.interceptors: list[ScriptedInterceptor] = []
@@ -68,6 +70,8 @@ class ProvisionerWorld(ClusterWorld):
         await super().begin(ends)
         ends.push_async_callback(self._end_calls)
         await self.create(NAMESPACE_KIND, {"metadata": {"name": NAMESPACE}})
+        if self._with_node:
+            await self.make_node("n0", zone="z")
         self.play({})
 
     async def _end_calls(self) -> None:
