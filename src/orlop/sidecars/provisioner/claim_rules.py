@@ -86,7 +86,7 @@ class SaveVolume:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAgain:
-    """Delete the volume that this order created. `fault` is None if the claim is gone: there is nothing to report on."""
+    """Delete the volume that this order created. `fault` is None if the claim is gone: nothing is left to report on."""
 
     order: VolumeOrder
     volume_id: str

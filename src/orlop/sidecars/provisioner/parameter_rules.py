@@ -114,7 +114,7 @@ def secret_references(
 ) -> dict[SecretUse, SecretReference]:
     """Return every secret that the class names.
 
-    Raises for any that is wrong, also for calls that come much later: no volume exists yet that would have to be undone.
+    Raises for any that is wrong, also for calls that come much later: now there is no volume yet that must be undone.
     """
     references = {use: secret_reference(use, parameters, volume_name, claim) for use in SecretUse}
     return {use: reference for use, reference in references.items() if reference is not None}

@@ -70,7 +70,7 @@ from orlop.sidecars.provisioner.volume_order_rules import (
 )
 
 MOST_STEPS: Final = 12
-"""Steps of one reconciliation. The longest path without interference is shorter: the limit only ends an endless loop."""
+"""Steps of one reconciliation. The longest path without interference is shorter: this ends an endless loop."""
 BY_HANDLE: Final = "volumes by handle"
 BY_UID: Final = "claims by uid"
 
@@ -203,15 +203,13 @@ class ProvisionHandler:
                 if (rival := self._open.by_volume_name(order.volume_name)) is not None:
                     # CreateVolume is idempotent by name: the driver would return the same volume for both claims.
                     other = f"{rival.order.claim.namespace}/{rival.order.claim.name}"
-                    advice = "use a longer --volume-name-uuid-length"
                     reason = f"a volume {order.volume_name} is being created for the claim {other}"
-                    return self._report(uid, f"{reason}: {advice}")
+                    return self._report(uid, f"{reason}: use a longer --volume-name-uuid-length")
                 self._open.begin(order)
                 return None
             case RefuseClaim(reason):
-                return self._report(
-                    uid, f'failed to provision volume with StorageClass "{state.class_name(claim)}": {reason}'
-                )
+                of_class = f'failed to provision volume with StorageClass "{state.class_name(claim)}"'
+                return self._report(uid, f"{of_class}: {reason}")
             case ReturnToScheduler(reason):
                 self._report(uid, reason)
                 return await self._return_to_scheduler(claim, uid)
@@ -242,7 +240,7 @@ class ProvisionHandler:
         return None
 
     async def _record(self, order: VolumeOrder, uid: str, *, is_being_deleted: bool = False) -> float:
-        """Make the order and the deadline of the next call durable; return the deadline, in the clock's elapsed time."""
+        """Make the order and the deadline of the next call durable; return the deadline, in elapsed time."""
         timeout = self._settings.timeout
         deadline = self._clock.elapsed() + timeout
         wall = (self._clock.now() + timedelta(seconds=timeout)).timestamp()
@@ -379,10 +377,8 @@ class ProvisionHandler:
         """Remove the selected node from the claim, so that the scheduler selects one again. By PUT, as upstream."""
         if state.SELECTED_NODE not in objects.annotations(claim):
             return Done()
-        metadata = dict(objects.metadata(claim))
-        metadata["annotations"] = {
-            key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE
-        }
+        kept = {key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE}
+        metadata = {**objects.metadata(claim), "annotations": kept}
         self._may_act()
         written = await self._kube.replace(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": metadata})
         self._written[uid] = objects.resource_version(written)
@@ -390,9 +386,8 @@ class ProvisionHandler:
 
     def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:
         """Record the failure as an event of the claim, if it exists; return the outcome that retries it."""
-        claim = self._cached_claim(uid)
         printable = printable_sentence(sentence)
-        if claim is not None:
+        if (claim := self._cached_claim(uid)) is not None:
             self._reports.not_provisioned(claim, sentence)
         if not slowly:
             return Failed(NotProvisioned(printable))

@@ -101,7 +101,7 @@ def test_an_open_order_is_finished_for_a_claim_that_exists(of: Any, known: dict[
         ({"volume": VOLUME, "fault": TOO_SMALL}, DeleteAgain(ORDER, "vol-1", None)),
         (
             {"volume": VOLUME, "fault": NOT_OURS},
-            ForgetOrder(ORDER, "the driver returned no id that could be deleted", is_leak=True),
+            ForgetOrder(ORDER, "the driver returned no id of a volume that may be deleted", is_leak=True),
         ),
         ({"volume": VOLUME, "is_saved": True}, ForgetOrder(ORDER, "its PersistentVolume exists")),
     ],

@@ -78,7 +78,7 @@ async def test_the_volume_of_another_persistent_volume_is_neither_used_nor_delet
         await begin(world, answer(volumeId="precious"))
         async with world.provisioner():
             await world.until_event(
-                "ProvisioningFailed", "the driver returned the volume precious, which is that of static already"
+                "ProvisioningFailed", "the driver returned the volume precious, which already belongs to static"
             )
             await world.clock.sleep(60)
             assert world.calls() == [CREATE]
@@ -117,7 +117,7 @@ async def test_one_volume_for_two_claims_is_used_for_one_and_never_deleted():
         await world.make_claim("one")
         await world.make_claim("two")
         async with world.provisioner():
-            await world.until_event("ProvisioningFailed", "the driver returned the volume twin, which is that of pvc-")
+            await world.until_event("ProvisioningFailed", "returned the volume twin, which already belongs to pvc-")
             await world.clock.sleep(30)
             handles = [volume["spec"]["csi"]["volumeHandle"] for volume in await world.volumes()]
             assert handles == ["twin"]

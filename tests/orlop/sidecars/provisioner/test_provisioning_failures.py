@@ -228,7 +228,7 @@ async def test_a_volume_that_cannot_be_deleted_again_is_deleted_later():
     async with ProvisionerWorld() as world:
         await ordered(world, SMALL, **{DELETE: [error("INTERNAL"), error("DEADLINE_EXCEEDED")]})
         async with world.provisioner():
-            await world.until_event("ProvisioningFailed", "the volume vol-1 cannot be deleted again")
+            await world.until_event("ProvisioningFailed", "the volume vol-1 cannot be deleted")
             assert len(await world.journal()) == 1
             await world.until_provisioned()
         assert world.calls() == [CREATE, DELETE, DELETE, DELETE, CREATE]
@@ -238,7 +238,7 @@ async def test_after_a_deletion_without_an_answer_nothing_is_created_before_its_
     async with ProvisionerWorld() as world:
         await ordered(world, SMALL, **{DELETE: [error("UNAVAILABLE")]})
         async with world.provisioner(timeout=60.0):
-            await world.until_event("ProvisioningFailed", "cannot be deleted again")
+            await world.until_event("ProvisioningFailed", "cannot be deleted")
             await world.until_provisioned()
         (_, unanswered, *later) = [call.started for call in world.drivers[-1].calls if call.method in {CREATE, DELETE}]
         assert len(later) == 2
@@ -249,7 +249,7 @@ async def test_a_claim_that_goes_while_its_unusable_volume_cannot_be_deleted_lea
     async with ProvisionerWorld() as world:
         await ordered(world, SMALL, **{DELETE: [error("INTERNAL", times=3)]})
         async with world.provisioner():
-            await world.until_event("ProvisioningFailed", "cannot be deleted again")
+            await world.until_event("ProvisioningFailed", "cannot be deleted")
             await world.delete_claim()
             await world.until_journal_is_empty()
         assert world.names() == []
@@ -317,7 +317,7 @@ async def test_a_foreign_persistent_volume_under_the_name_is_left_and_the_new_vo
                 "csi": {"driver": "other.example.com", "volumeHandle": "theirs"},
             }
             await world.client.create(PERSISTENT_VOLUME, {"metadata": {"name": f"pvc-{uid}"}, "spec": spec})
-            await world.until_event("ProvisioningFailed", "exists and is of another volume")
+            await world.until_event("ProvisioningFailed", "exists and belongs to another volume")
             await world.until_journal_is_empty()
         assert world.names() == []
         (volume,) = await world.volumes()
@@ -353,5 +353,5 @@ async def test_another_driver_on_the_socket_is_never_called_for_our_volumes():
         await world.make_class()
         await world.make_claim()
         async with world.provisioner():
-            await world.until_event("ProvisioningFailed", f"the driver {DRIVER} is away")
+            await world.until_event("ProvisioningFailed", f"the driver {DRIVER} is not available")
         assert world.calls() == []

@@ -233,7 +233,7 @@ async def test_without_rights_on_leases_claims_are_provisioned_all_the_same():
             await world.release(volume["metadata"]["name"])
             await world.until_provisioned(0)
         assert world.names() == []
-        assert len([line for line in world.log if "journal of orders cannot be kept" in line.message]) == 1
+        assert len([line for line in world.log if "journal cannot be kept" in line.message]) == 1
 
 
 async def test_a_server_that_fails_while_the_journal_is_opened_is_waited_for():

@@ -119,7 +119,7 @@ async def test_names_are_templates_of_claim_and_volume():
         ({f"{RESERVED}/provisioner-secret-name": "s"}, "without"),
         ({f"{RESERVED}/provisioner-secret-namespace": "n"}, "without"),
         ({"csiProvisionerSecretName": "s"}, "without"),
-        ({**pair("provisioner-", "s"), "csiProvisionerSecretName": "s"}, "names one secret twice"),
+        ({**pair("provisioner-", "s"), "csiProvisionerSecretName": "s"}, "names the same secret twice"),
         (pair("node-stage-", "${pvc.uid}"), "unknown token"),
         (pair("node-stage-", "s", "${pvc.name}"), "unknown token"),
         (pair("node-stage-", "Not A Name"), "is not a secret's name"),

@@ -164,7 +164,7 @@ UNRESOLVED = {f"{RESERVED}/secret-name": "${pvc.annotations['missing']}", f"{RES
 FAILED = {
     "multiple fsType provision": (
         Case(storage_class={"parameters": {"fstype": "ext3", f"{RESERVED}/fstype": "ext4"}}),
-        "gives its file system more than once",
+        "sets its file system more than once",
     ),
     "fail to get secret reference": (
         Case(storage_class={"parameters": {f"{RESERVED}/provisioner-secret-name": "s"}}),
