@@ -11,7 +11,7 @@ fi
 unset PYTHONDONTWRITEBYTECODE
 # Large numbers take longer than a test usually may.
 [ -z "${ORLOP_SOAK:-}" ] || set -- --timeout=2400 "$@"
-# Three workers for two cores: tests of processes wait most of their time.
+# Four workers for two cores: tests of processes wait most of their time.
 # Tests mount only where this variable names the mount namespace they are in.
 exec "${namespace[@]}" sh -c 'export ORLOP_TEST_MOUNTS=$(readlink /proc/self/ns/mnt); exec "$@"' sh .venv/bin/python -m pytest \
-    --tx "${WORKERS:-3}*popen//python=tools/test_worker.sh" --dist worksteal "$@"
+    --tx "${WORKERS:-4}*popen//python=tools/test_worker.sh" --dist worksteal "$@"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orlop.csi import messages
+from orlop.csi import redacted_messages
 from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.interceptor import CallInterceptor, methods_of
 from orlop.csi.proto import rpc
@@ -61,7 +61,7 @@ class MountingInterceptor(ScriptedInterceptor):
 
     def _note(self, method: str, request: Any) -> None:
         digests = {key: hashlib.sha256(value.encode()).hexdigest() for key, value in secrets_of(request).items()}
-        line = {"method": method, "request": messages.printable(request), "digests": digests}
+        line = {"method": method, "request": redacted_messages.printable(request), "digests": digests}
         with self._record.open("a") as record:
             record.write(json.dumps(line) + "\n")
 

@@ -24,7 +24,7 @@ from support.kubelet.volume_worlds import DRIVER
 
 pytestmark = pytest.mark.virtual_time
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
-EVERY = 1 if SOAK else 12
+EVERY = 1 if SOAK else 24
 """Of so many places one is taken, another one by each disturbance; all of them in a soak."""
 DRIVER_SPEC: dict[str, Any] = {
     "attachRequired": False,

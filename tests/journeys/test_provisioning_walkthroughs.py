@@ -12,12 +12,8 @@ import pytest
 
 from orlop.binding import claim_state_rules as state
 from orlop.kube import objects
-from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
-from orlop.testing.driver_model import Storage
-from orlop.testing.virtual_clock import VirtualClock
-from support.api.api_servers import api_server
 from support.provisioning.binding_worlds import BindingWorld
 from support.provisioning.provisioner_worlds import CREATE, DELETE, DRIVER, NAMESPACE, Object, ProvisionerWorld
 
@@ -26,12 +22,14 @@ pytestmark = pytest.mark.virtual_time
 
 @asynccontextmanager
 async def cluster() -> AsyncIterator[ProvisionerWorld]:
-    clock = VirtualClock()
-    async with api_server(clock) as on:
-        world, binding = ProvisionerWorld(on, clock, Storage()), BindingWorld(on)
-        await world.client.create(NAMESPACE_KIND, {"metadata": {"name": NAMESPACE}})
-        async with binding.binder(), binding.protection(), world.provisioner():
-            yield world
+    async with (
+        ProvisionerWorld() as world,
+        BindingWorld(on=world.on) as binding,
+        binding.binder(),
+        binding.protection(),
+        world.provisioner(),
+    ):
+        yield world
 
 
 async def unmarked_claim(world: ProvisionerWorld, name: str = "data") -> Object:

@@ -174,16 +174,18 @@ class ClusterWorld(World):
     client: KubeClient
     """An admin's, for what the test itself does."""
 
-    def __init__(self, clock: Clock | None = None, **served: Any) -> None:
-        """`served` are options of the API server."""
-        super().__init__(clock)
+    def __init__(self, clock: Clock | None = None, on: TestServer | None = None, **served: Any) -> None:
+        """`on` is the API server of another world that this one shares; `served` are options of one of its own."""
+        super().__init__(on.clock if on is not None else clock)
+        self._shared = on
         self._served = served
 
     async def begin(self, ends: AsyncExitStack) -> None:
         await super().begin(ends)
-        self.on = await ends.enter_async_context(api_server(self.clock, **self._served))
+        self.on = self._shared or await ends.enter_async_context(api_server(self.clock, **self._served))
         self.client = self.on.client()
-        await self.create(SERVICE_ACCOUNT, {"metadata": {"name": "default"}})
+        if self._shared is None:
+            await self.create(SERVICE_ACCOUNT, {"metadata": {"name": "default"}})
 
     def transport(self, through: Server | None = None) -> Transport:
         """Return an admin's connection; `through` answers in the place of the API server."""

@@ -27,7 +27,14 @@ from orlop.binding import class_rules
 from orlop.binding.match_rules import mismatches, volume_for_binder
 from orlop.binding.node_affinity_rules import volume_allows_node
 from orlop.binding.storage_protection_rules import node_of
-from orlop.binding.topology_rules import NoTopology, SelectedNode, TopologyDecision, TopologyMode, late_topology
+from orlop.binding.topology_rules import (
+    NoTopology,
+    SelectedNode,
+    TopologyDecision,
+    TopologyMode,
+    late_topology,
+    topology_keys,
+)
 from orlop.kube import objects
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, POD, STORAGE_CLASS, VOLUME_ATTRIBUTES_CLASS
 from orlop.sidecars.provisioner.clone_rules import (
@@ -285,7 +292,8 @@ def _source(seen: ClaimSeen, driver: str) -> SourceDecision:
 
 def _topology(seen: ClaimSeen, driver: str) -> TopologyDecision:
     node, csi_node = seen.selected_node, seen.csi_node
-    if node is None or csi_node is None:
+    # Whether the driver has topology at all is known from its capabilities alone, and they cannot be read here.
+    if node is None or csi_node is None or not topology_keys(csi_node, driver):
         return NoTopology("not known")
     allowed = class_rules.allowed_topologies(seen.storage_class or {})
     selected = SelectedNode(objects.name(node), node, csi_node)

@@ -87,7 +87,9 @@ def late_topology(
         return NotPlaceable(f'{missing} "{selected.name}" of the selected node does not exist', reschedule=True)
     keys = topology_keys(selected.csi_node, driver)
     if not keys:
-        return NoTopology(f'driver {driver} has no topology keys on CSINode "{selected.name}"')
+        # Its node plugin is restarting, or does not run on this node. Without topology the driver could create the
+        # volume where this node cannot reach it, for good: retry, as external-provisioner does.
+        return NotPlaceable(f'driver {driver} has no topology keys on CSINode "{selected.name}"')
     own = term_of(selected.node, keys)
     if own is None:
         return NotPlaceable(f'node "{selected.name}" lacks a label of the topology keys {", ".join(keys)}')
@@ -114,9 +116,12 @@ def immediate_topology(
     allowed = flattened(allowed_topologies)
     if not allowed and not mode.immediate:
         return NoTopology("--immediate-topology=false and the class has no allowedTopologies")
+    if not allowed and allowed_topologies:
+        return NoTopology("the class's allowedTopologies are empty")
     requisite = _unique(allowed or _terms_in_cluster(driver, nodes, csi_nodes))
     if not requisite:
-        return NoTopology(f"no node has topology labels of driver {driver} yet")
+        # The volume could be created where no node reaches it: wait until one node has the driver.
+        return NotPlaceable(f"no node has topology keys and labels of driver {driver} yet")
     return RequestedTopology(requisite, _rotated(requisite, spread_index(claim_name, len(requisite))))
 
 

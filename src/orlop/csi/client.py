@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from orlop.csi import messages
+from orlop.csi import redacted_messages
 from orlop.csi.driver_name import driver_name_problem
 from orlop.csi.error_codes import (
     Cancelled,
@@ -245,7 +245,7 @@ class CsiClient:
         # Our own transport raises these codes for a driver that is away, so they prove no response.
         if not isinstance(error, Unavailable | DeadlineExceeded | Cancelled):
             self._answered = self._clock.elapsed()
-        message = hide(error.message, messages.secret_values(request))
+        message = hide(error.message, redacted_messages.secret_values(request))
         self._ended(method, request, started, error.code, error=message)
         return error_of(error.code, message)
 
@@ -261,14 +261,14 @@ class CsiClient:
         seconds = self._clock.elapsed() - started
         self._seconds.observe(seconds, self._name, method.path, code.go_name)
         if self._log.enabled(Level.DEBUG):
-            shown = {} if response is None else {"response": messages.printable_response(response, request)}
+            shown = {} if response is None else {"response": redacted_messages.printable_response(response, request)}
             called = f"{method.service}.{method.name}"
             self._log.debug(
                 "CSI call",
                 method=called,
                 code=code.name,
                 seconds=round(seconds, 6),
-                request=messages.printable(request),
+                request=redacted_messages.printable(request),
                 **shown,
                 **facts,
             )

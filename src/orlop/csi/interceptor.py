@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from orlop.csi import call_key_rules, messages
+from orlop.csi import call_key_rules, redacted_messages
 from orlop.csi.error_codes import Cancelled, Code, CsiError, Internal, InvalidArgument, error_of, failure_of
 from orlop.csi.proto import rpc as rpc_table
 from orlop.csi.proto import services as base_classes
@@ -198,7 +198,7 @@ class CallInterceptor:
 
     def _failed(self, call: CallInFlight, error: BaseException) -> CsiError:
         failure = failure_of(error, call.served.name, call.id)
-        secrets = messages.secret_values(call.request) if call.request is not None else frozenset()
+        secrets = redacted_messages.secret_values(call.request) if call.request is not None else frozenset()
         message = hide(failure.message, secrets)
         facts = {**_facts(call, failure.code, self._ended(call, failure.code)), "error": message}
         if failure.expected:
@@ -248,13 +248,13 @@ def _serialize(rpc: Rpc[Any, Any], response: object) -> bytes:
 
 
 def _shown(call: CallInFlight) -> dict[str, Any]:
-    return {} if call.request is None else messages.printable(call.request)
+    return {} if call.request is None else redacted_messages.printable(call.request)
 
 
 def _shown_answer(call: CallInFlight, response: Message | None) -> dict[str, Any]:
     if response is None or call.request is None:
         return {}
-    return messages.printable_response(response, call.request)
+    return redacted_messages.printable_response(response, call.request)
 
 
 def _shortened(message: str) -> str:

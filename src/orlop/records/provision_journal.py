@@ -1,9 +1,9 @@
-"""The provisioner's journal: orders whose outcome is not known yet, as annotations of Leases. Pure.
+"""The format of the provisioner's journal: orders whose outcome is not known yet, in annotations of Leases. Pure.
 
 One page is one Lease. Values that many orders share (the terms of a class, a topology list with one entry for each
 node of the cluster) are stored once for each page, under their hash, and the page is compressed: a hundred orders of
-one class in a cluster of a thousand nodes take a few kilobytes. A page that would exceed what Kubernetes allows for
-annotations is split.
+one class in a cluster of a thousand nodes take a few kilobytes. Entries that would exceed the limit of Kubernetes for
+annotations are split into several pages.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
 LARGEST_PAGE: Final = 250 << 10
 """Bytes of the annotation; Kubernetes allows 256 KiB for all annotations of an object."""
 LARGEST_DECODED: Final = 64 << 20
-"""Anybody who may write Leases may write a page: a small one must not fill our memory."""
+"""Other clients may write Leases too: a small compressed page must not fill our memory."""
 _HASH_BYTES: Final = 9
 
 
 class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     order: VolumeOrder
     deadline: float
-    """When the last CreateVolume call of this order ends at the latest, in seconds since 1970."""
+    """The deadline of the last call for this order, in seconds since 1970."""
     call_seconds: float
-    """How long that call may take. A successor on another node compares no clocks: it waits this long instead."""
+    """The timeout of that call. The next process waits this long, since its clock may differ from the writer's."""
     is_being_deleted: bool = False
-    """The call was, or may have been, DeleteVolume."""
+    """The last call was DeleteVolume."""
 
 
 class UnreadablePage(ValueError):
-    """A page that is damaged or was written by a newer version; the sentence says which."""
+    """A page that is damaged or was written by a newer version; the message names the cause."""
 
 
 class PageOverflow(ValueError):
@@ -52,7 +52,7 @@ class _StoredEntry(msgspec.Struct, frozen=True):
     storage: str
     placement: str
     order: dict[str, Any]
-    """The order without what the page stores once."""
+    """The order's fields, without those that the page stores once for all entries."""
     is_being_deleted: bool = False
 
 
@@ -91,10 +91,10 @@ def decode_page(annotation: str) -> tuple[JournalEntry, ...]:
         inflate = zlib.decompressobj()
         data = inflate.decompress(base64.b64decode(annotation, validate=True), LARGEST_DECODED)
         if not inflate.eof:
-            raise UnreadablePage("the page is cut off, or larger than any that was written")
+            raise UnreadablePage("the page is truncated, or larger than Orlop ever writes one")
         version = msgspec.json.decode(data, type=_Versioned).version
         if version > VERSION:
-            raise UnreadablePage(f"the page was written in form {version}; this version of Orlop reads {VERSION}")
+            raise UnreadablePage(f"the page has format {version}; this version of Orlop reads format {VERSION}")
         page = msgspec.json.decode(data, type=_StoredPage)
         return tuple(_restored(page, stored) for stored in page.entries)
     except (ValueError, zlib.error, KeyError, TypeError, msgspec.MsgspecError) as error:
@@ -111,7 +111,9 @@ def split_into_pages(entries: Sequence[JournalEntry], largest: int = LARGEST_PAG
         return [tuple(entries)]
     if len(entries) == 1:
         name = entries[0].order.volume_name
-        raise PageOverflow(f"the request for volume {name} is too large to be recorded: its topology or parameters are")
+        raise PageOverflow(
+            f"the order for volume {name} is too large for the journal: shorten the class's parameters or topologies"
+        )
     middle = len(entries) // 2
     return [*split_into_pages(entries[:middle], largest), *split_into_pages(entries[middle:], largest)]
 

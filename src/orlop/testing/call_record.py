@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from orlop.csi import call_key_rules, messages
+from orlop.csi import call_key_rules, redacted_messages
 from orlop.foundation.structured_log import hide
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class RecordedCall:
         shown = {
             "at": self.at.isoformat(),
             "method": self.method,
-            "request": messages.printable(self.request),
+            "request": redacted_messages.printable(self.request),
             "code": None if self.code is None else self.code.name,
-            "message": hide(self.message, messages.secret_values(self.request)),
+            "message": hide(self.message, redacted_messages.secret_values(self.request)),
             "seconds": None if self.ended is None else round(self.ended - self.started, 6),
             "overlapping": self.overlapping,
             "refused": self.refused,

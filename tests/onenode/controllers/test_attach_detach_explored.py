@@ -14,16 +14,12 @@ import pytest
 from conftest import SOAK
 from orlop.kube.kinds import POD
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly, replay
-from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
-from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, DIES_BEFORE, LATE, LOST_AND_LATE, REPLY_LOST
 from support.attaching.attaching_players import Players
 from support.attaching.attaching_worlds import AttachingWorld, attachment_of
+from support.explorer.explored_options import faults_without_leases
 
 ACTS = ("a pod comes", "another comes on another node", "the first goes", "the second goes")
-FAULTS = (*EVENT_FAULTS, REPLY_LOST, LATE, LOST_AND_LATE, DIES_BEFORE, DIES_AFTER, DIES_AND_LATE)
-WITHOUT_LEASES = frozenset(
-    {CONFLICT, SERVER_ERROR, *(fault.name for fault in FAULTS), *(f"before it: {act}" for act in ACTS[1:])}
-)
+WITHOUT_LEASES = faults_without_leases(ACTS[1:])
 
 
 async def a_volume_moves(stage: Stage) -> None:
@@ -68,10 +64,10 @@ def test_in_every_history_what_is_mounted_is_attached_and_nothing_is_left() -> N
 
 @pytest.mark.timeout(600)
 def test_the_same_holds_whenever_pods_come_and_go() -> None:
-    acts = 3 if SOAK else 2
+    acts = 3 if SOAK else 1
     explore(
         a_volume_moves,
-        Bounds(faults=0, early_acts=acts, departures=acts, choices=40 if SOAK else 8, only=WITHOUT_LEASES),
+        Bounds(faults=0, early_acts=acts, departures=acts, choices=40, only=WITHOUT_LEASES),
     )
 
 
@@ -84,4 +80,4 @@ def test_a_volume_that_nobody_needs_any_more_while_it_is_being_attached_goes_now
 @pytest.mark.timeout(600)
 def test_the_same_holds_in_random_histories_with_more_departures() -> None:
     bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=WITHOUT_LEASES)
-    explore_randomly(a_volume_moves, seed=11, histories=200 if SOAK else 10, bounds=bounds)
+    explore_randomly(a_volume_moves, seed=11, histories=200 if SOAK else 5, bounds=bounds)

@@ -20,7 +20,7 @@ from support.provisioning.binding_objects import (
     STORAGE_PROVISIONER,
     reference,
 )
-from support.provisioning.binding_worlds import BindingWorld, LateVolumes, MeddledWay, binding_world
+from support.provisioning.binding_worlds import BindingWorld, LateVolumes, MeddledWay
 
 pytestmark = pytest.mark.virtual_time
 
@@ -42,7 +42,7 @@ async def bound(w: BindingWorld, **volume: Any) -> None:
 
 
 async def test_a_claim_is_bound_and_its_volume_released_when_the_claim_is_deleted():
-    async with binding_world() as w, w.binder(), w.protection():
+    async with BindingWorld() as w, w.binder(), w.protection():
         await w.volume(size="2Gi")
         await w.settle()
         available = await w.volume_phase()
@@ -67,7 +67,7 @@ async def test_a_claim_is_bound_and_its_volume_released_when_the_claim_is_delete
 
 
 async def test_a_bound_pair_is_not_written_again():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await bound(w)
         before = [resource_version(await w.find(*one) or {}) for one in PAIR]
         await w.settle(3 * RESYNC_SECONDS)
@@ -79,7 +79,7 @@ PAIR = ((PERSISTENT_VOLUME_CLAIM, "c"), (PERSISTENT_VOLUME, "v"))
 
 
 async def test_a_new_binder_changes_nothing_of_what_is_bound():
-    async with binding_world() as w:
+    async with BindingWorld() as w:
         async with w.binder():
             await bound(w)
         before = [resource_version(await w.find(*one) or {}) for one in PAIR]
@@ -93,7 +93,7 @@ async def test_a_new_binder_changes_nothing_of_what_is_bound():
 
 
 async def test_a_claim_that_waits_is_bound_as_soon_as_a_volume_is_available():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.claim()
         await w.settle()
         waiting = await w.claim_phase(), await w.events()
@@ -105,7 +105,7 @@ async def test_a_claim_that_waits_is_bound_as_soon_as_a_volume_is_available():
 
 
 async def test_a_claim_that_waits_is_bound_as_soon_as_a_volume_is_reserved_for_it_by_name():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.claim(of_class="fast")
         await w.volume(of_class="other")
         await w.settle()
@@ -117,7 +117,7 @@ async def test_a_claim_that_waits_is_bound_as_soon_as_a_volume_is_reserved_for_i
 
 
 async def test_a_claim_that_names_a_volume_is_bound_as_soon_as_that_volume_is_created():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.claim(names="v")
         await w.settle()
         silent = await w.events()
@@ -129,7 +129,7 @@ async def test_a_claim_that_names_a_volume_is_bound_as_soon_as_that_volume_is_cr
 
 
 async def test_a_claim_is_marked_for_its_provisioner_as_soon_as_its_class_is_created():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.claim(of_class="fast")
         await w.settle()
         missing = await w.events()
@@ -143,7 +143,7 @@ async def test_a_claim_is_marked_for_its_provisioner_as_soon_as_its_class_is_cre
 
 
 async def test_a_claim_without_a_class_gets_the_default_class_as_soon_as_there_is_one():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.claim(of_class=None)
         await w.storage_class("std")
         await w.settle()
@@ -156,7 +156,7 @@ async def test_a_claim_without_a_class_gets_the_default_class_as_soon_as_there_i
 
 
 async def test_the_event_of_a_claim_that_waits_follows_its_pods():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.storage_class("late", late=True)
         await w.claim(of_class="late")
         await w.settle()
@@ -172,7 +172,7 @@ async def test_the_event_of_a_claim_that_waits_follows_its_pods():
 
 
 async def test_an_event_is_repeated_only_at_the_slow_resync():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.claim()
         for label in ("a", "b", "c"):
             await w.merge(PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"labels": {"at": label}}})
@@ -189,7 +189,7 @@ async def test_an_event_is_repeated_only_at_the_slow_resync():
 
 
 async def test_when_a_claim_is_deleted_first_its_provisioned_volume_is_left_released_for_the_provisioner():
-    async with binding_world() as w, w.binder(), w.protection():
+    async with BindingWorld() as w, w.binder(), w.protection():
         claim = await w.claim(of_class="fast")
         reserved = ("c", claim["metadata"]["uid"])
         await w.volume(of_class="fast", policy="Delete", annotations={PROVISIONED_BY: DRIVER}, reserved=reserved)
@@ -203,7 +203,7 @@ async def test_when_a_claim_is_deleted_first_its_provisioned_volume_is_left_rele
 
 
 async def test_when_a_volume_is_deleted_first_both_stay_bound_until_the_claim_goes():
-    async with binding_world() as w, w.binder(), w.protection():
+    async with BindingWorld() as w, w.binder(), w.protection():
         await bound(w)
         await w.delete(PERSISTENT_VOLUME, "v")
         await w.settle()
@@ -216,7 +216,7 @@ async def test_when_a_volume_is_deleted_first_both_stay_bound_until_the_claim_go
 
 
 async def test_when_a_volumes_finalizers_are_stripped_its_claim_is_lost_and_found_again_with_a_volume_of_that_name():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await bound(w)
         await w.delete(PERSISTENT_VOLUME, "v")
         await w.strip(PERSISTENT_VOLUME, "v")
@@ -234,7 +234,7 @@ async def test_when_a_volumes_finalizers_are_stripped_its_claim_is_lost_and_foun
 
 
 async def test_when_a_claim_is_removed_by_force_though_a_pod_uses_it_its_volume_is_released_at_once():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await bound(w)
         await w.pod(nodeName="n1")
         await w.delete(PERSISTENT_VOLUME_CLAIM, "c")
@@ -245,7 +245,7 @@ async def test_when_a_claim_is_removed_by_force_though_a_pod_uses_it_its_volume_
 
 
 async def test_when_a_claim_is_created_again_it_does_not_get_the_volume_of_its_former_self():
-    async with binding_world() as w, w.binder(), w.protection():
+    async with BindingWorld() as w, w.binder(), w.protection():
         await bound(w)
         await w.delete(PERSISTENT_VOLUME_CLAIM, "c")
         await w.settle()
@@ -258,7 +258,7 @@ async def test_when_a_claim_is_created_again_it_does_not_get_the_volume_of_its_f
 
 
 async def test_when_a_claim_reference_has_a_uid_that_never_existed_the_volume_is_released():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.claim()
         await w.volume(reserved=("c", "never"))
         await w.settle()
@@ -268,7 +268,7 @@ async def test_when_a_claim_reference_has_a_uid_that_never_existed_the_volume_is
 
 
 async def test_when_a_volume_is_saved_after_its_claim_went_it_is_released():
-    async with binding_world() as w, w.binder(), w.protection():
+    async with BindingWorld() as w, w.binder(), w.protection():
         claim = await w.claim(of_class="fast")
         await w.delete(PERSISTENT_VOLUME_CLAIM, "c")
         await w.settle()
@@ -279,7 +279,7 @@ async def test_when_a_volume_is_saved_after_its_claim_went_it_is_released():
 
 
 async def test_when_two_volumes_are_made_for_one_claim_one_is_bound_and_the_other_released_or_free():
-    async with binding_world() as w:
+    async with BindingWorld() as w:
         claim = await w.claim(of_class="fast")
         reserved = ("c", claim["metadata"]["uid"])
         await w.volume("a", of_class="fast", reserved=reserved, keys=(BOUND_BY_CONTROLLER,))
@@ -295,7 +295,7 @@ async def test_when_two_volumes_are_made_for_one_claim_one_is_bound_and_the_othe
 
 
 async def test_when_the_claim_of_a_reserved_volume_is_bound_elsewhere_the_volume_is_free_again():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await bound(w)
         claim = await w.find(PERSISTENT_VOLUME_CLAIM, "c") or {}
         await w.volume("w", reserved=("c", claim["metadata"]["uid"]), keys=(BOUND_BY_CONTROLLER,))
@@ -306,7 +306,7 @@ async def test_when_the_claim_of_a_reserved_volume_is_bound_elsewhere_the_volume
 
 
 async def test_when_nobody_selects_a_node_a_late_claim_waits_for_ever_also_with_a_pod_that_has_a_node():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.storage_class("late", late=True)
         await w.claim(of_class="late")
         await w.volume(of_class="late")
@@ -320,7 +320,7 @@ async def test_when_nobody_selects_a_node_a_late_claim_waits_for_ever_also_with_
 
 
 async def test_when_a_node_is_selected_a_late_claim_is_marked_for_its_provisioner_and_keeps_the_node():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.storage_class("late", late=True)
         await w.claim(of_class="late")
         await w.settle()
@@ -339,7 +339,7 @@ async def test_when_a_node_is_selected_a_late_claim_is_marked_for_its_provisione
 
 
 async def test_when_the_class_of_a_claim_that_waits_is_deleted_its_marks_stay():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await w.storage_class("fast")
         await w.claim(of_class="fast")
         await w.settle()
@@ -351,7 +351,7 @@ async def test_when_the_class_of_a_claim_that_waits_is_deleted_its_marks_stay():
 
 
 async def test_when_the_last_pod_of_a_recycled_volume_ends_the_volume_fails_because_nobody_can_recycle_it():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         await bound(w, policy="Recycle")
         await w.pod(nodeName="n1")
         await w.delete(PERSISTENT_VOLUME_CLAIM, "c")
@@ -368,7 +368,7 @@ async def test_when_the_last_pod_of_a_recycled_volume_ends_the_volume_fails_beca
 
 
 async def test_when_the_owner_removes_a_released_volumes_claim_reference_it_is_bound_to_the_next_claim():
-    async with binding_world() as w, w.binder(), w.protection():
+    async with BindingWorld() as w, w.binder(), w.protection():
         await bound(w)
         await w.delete(PERSISTENT_VOLUME_CLAIM, "c")
         await w.claim("d")
@@ -385,7 +385,7 @@ async def test_when_the_owner_removes_a_released_volumes_claim_reference_it_is_b
 
 
 async def test_of_a_hundred_claims_the_one_with_the_reserved_volume_gets_it():
-    async with binding_world() as w, w.binder():
+    async with BindingWorld() as w, w.binder():
         for number in range(100):
             await w.claim(f"c{number}")
         await w.volume(reserved=("c42", ""))
@@ -396,7 +396,7 @@ async def test_of_a_hundred_claims_the_one_with_the_reserved_volume_gets_it():
 
 
 async def test_as_many_claims_as_volumes_are_all_bound_each_to_its_own():
-    async with binding_world() as w:
+    async with BindingWorld() as w:
         for number in range(30):
             await w.volume(f"v{number}", size=f"{number % 5 + 1}Gi")
             await w.claim(f"c{number}", size=f"{number % 5 + 1}Gi")
@@ -409,7 +409,7 @@ async def test_as_many_claims_as_volumes_are_all_bound_each_to_its_own():
 
 
 async def test_nothing_is_marked_for_provisioning_before_all_volumes_are_known():
-    async with binding_world() as w:
+    async with BindingWorld() as w:
         await w.storage_class("fast")
         await w.claim(of_class="fast")
         await w.volume(of_class="fast", reserved=("c", ""))
@@ -426,7 +426,7 @@ async def test_nothing_is_marked_for_provisioning_before_all_volumes_are_known()
 
 
 async def test_a_claim_whose_chosen_volume_goes_before_it_is_reserved_gets_another():
-    async with binding_world() as w:
+    async with BindingWorld() as w:
         await w.volume("v", size="1Gi")
         await w.volume("w", size="2Gi")
 
@@ -444,7 +444,7 @@ async def test_a_claim_whose_chosen_volume_goes_before_it_is_reserved_gets_anoth
 
 
 async def test_a_claim_that_was_bound_finds_its_volume_at_once_though_the_cache_does_not_show_it_yet():
-    async with binding_world() as w, w.binder(way=LateVolumes(w, seconds=1.0)):
+    async with BindingWorld() as w, w.binder(way=LateVolumes(w, seconds=1.0)):
         await w.settle()
         await w.volume()
         await w.claim(names="v", keys=(BIND_COMPLETED,))

@@ -13,24 +13,14 @@ import pytest
 
 from conftest import SOAK
 from orlop.kube.api_errors import StatusError
-from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, SERVICE_ACCOUNT
+from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
 from orlop.kube.objects import annotations, uid
 from orlop.testing.explorer import Act, Bounds, ExploredTransport, Life, Stage, explore, explore_randomly
-from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
-from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, DIES_BEFORE, LATE, LOST_AND_LATE, REPLY_LOST
-from support.api.api_objects import named
-from support.api.api_servers import api_server
+from support.explorer.explored_options import faults_without_leases
 from support.scheduling.fake_binder import SELECTED
 from support.scheduling.scheduling_worlds import SchedulingWorld
 
-FAULTS = (*EVENT_FAULTS, REPLY_LOST, LATE, LOST_AND_LATE, DIES_BEFORE, DIES_AFTER, DIES_AND_LATE)
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "2"}
-
-
-def without_leases(*acts: str) -> frozenset[str]:
-    return frozenset(
-        {CONFLICT, SERVER_ERROR, *(fault.name for fault in FAULTS), *(f"before it: {act}" for act in acts)}
-    )
 
 
 class Watched:
@@ -69,14 +59,12 @@ async def tolerant(act: Any) -> None:
 
 
 async def scheduled_beside(stage: Stage, prepare: Any, acts: Any, end: Any) -> None:
-    async with api_server(stage.clock) as on:
-        await on.client().create(SERVICE_ACCOUNT, named("default"), namespace="default")
-        world = SchedulingWorld(on)
+    async with SchedulingWorld(stage.clock) as world:
         watched = Watched(world)
         await prepare(world)
 
         async def scheduler(life: Life) -> None:
-            async with world.scheduling(ExploredTransport(life, on.transport())):
+            async with world.scheduling(ExploredTransport(life, world.transport())):
                 await asyncio.Event().wait()
 
         stage.always(watched.check)
@@ -142,7 +130,7 @@ async def volume_taken(stage: Stage) -> None:
 async def take_if_free(w: SchedulingWorld, taken: dict[str, Any]) -> None:
     found = await w.find(PERSISTENT_VOLUME, "v") or {}
     if "claimRef" not in found["spec"]:
-        await w.change(PERSISTENT_VOLUME, "v", taken)
+        await w.merge(PERSISTENT_VOLUME, "v", taken)
 
 
 RENEWED = ("a pod comes", "its claim is deleted and made anew", "its node goes and comes back")
@@ -155,7 +143,7 @@ async def claim_and_node_renewed(stage: Stage) -> None:
         pod = await w.find(POD, "p") or {}
         if pod and not pod["spec"].get("nodeName"):  # else it would be in use
             changes = {"metadata": {"finalizers": None}}
-            await tolerant(w.change(PERSISTENT_VOLUME_CLAIM, "b", changes))
+            await tolerant(w.merge(PERSISTENT_VOLUME_CLAIM, "b", changes))
             await tolerant(w.delete(PERSISTENT_VOLUME_CLAIM, "b"))
             await tolerant(w.claim("b", size="9Gi"))
 
@@ -226,9 +214,7 @@ SCENARIOS = {
 def test_in_every_history_pods_get_their_node_and_volumes_one_claim(name: str) -> None:
     scenario, acts = SCENARIOS[name]
     departures = 2 if SOAK else 1
-    bounds = Bounds(
-        faults=departures, departures=departures, choices=14 if SOAK else 20, only=without_leases(*acts[1:])
-    )
+    bounds = Bounds(faults=departures, departures=departures, choices=14, only=faults_without_leases(acts[1:]))
     explored = explore(scenario, bounds)
 
     assert any(what.startswith("PUT persistentvolume") for what in explored.choices)
@@ -239,5 +225,5 @@ def test_in_every_history_pods_get_their_node_and_volumes_one_claim(name: str) -
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_same_holds_in_random_histories_with_more_departures(name: str) -> None:
     scenario, acts = SCENARIOS[name]
-    bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=without_leases(*acts[1:]))
-    explore_randomly(scenario, seed=17, histories=200 if SOAK else 8, bounds=bounds)
+    bounds = Bounds(faults=4, early_acts=3, departures=5, choices=60, only=faults_without_leases(acts[1:]))
+    explore_randomly(scenario, seed=17, histories=200 if SOAK else 4, bounds=bounds)

@@ -192,7 +192,7 @@ async def test_a_volume_that_somebody_else_takes_is_refused_to_the_pod_and_anoth
         await w.claim()
         async with w.scheduling():
             await w.settle()
-            await w.change(PERSISTENT_VOLUME, "a", {"spec": {"claimRef": {"namespace": "default", "name": "other"}}})
+            await w.merge(PERSISTENT_VOLUME, "a", {"spec": {"claimRef": {"namespace": "default", "name": "other"}}})
             await w.pod("p", "c")
             await w.settle(3)
 
@@ -212,7 +212,7 @@ async def test_a_pod_that_failed_leaves_its_place_to_others_while_it_backs_off()
             await w.pod("q")
             await w.settle()
             before = await w.node_of("q")
-            await w.change(PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"annotations": {SELECTED: None, "a": "b"}}})
+            await w.merge(PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"annotations": {SELECTED: None, "a": "b"}}})
             await w.settle(0.5)
 
             assert before is None
@@ -366,7 +366,7 @@ async def test_a_node_that_goes_while_claims_are_bound_fails_the_pod_and_another
         await w.node()
         await w.late_class(provisioner=NO_PROVISIONER)
         await w.local_volume("v", "n1")
-        await w.change(PERSISTENT_VOLUME, "v", {"status": {"phase": "Available"}}, "status")
+        await w.merge(PERSISTENT_VOLUME, "v", {"status": {"phase": "Available"}}, "status")
         await w.claim()
         async with w.scheduling():
             await w.pod("p", "c")

@@ -351,7 +351,7 @@ async def test_wait_pvc_prebound_waits_for_the_binder_and_goes_to_its_volume():
             await w.pod("p", "c")
             await w.settle()
             why = await w.why()
-            await w.change(
+            await w.merge(
                 PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}}
             )
             await w.settle()
@@ -370,7 +370,7 @@ async def test_mix_immediate_and_wait():
         )
         await w.claim("a", storageClassName="", volumeName="now")
         mark = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}}
-        await w.change(PERSISTENT_VOLUME_CLAIM, "a", mark)
+        await w.merge(PERSISTENT_VOLUME_CLAIM, "a", mark)
         await w.claim("b")
         async with w.scheduling():
             await w.pod("p", "a", "b")
@@ -421,7 +421,7 @@ async def test_bound_by_pv_controller_before_bind():
         await w.claim()
         async with w.scheduling():
             await w.settle()
-            await w.change(PERSISTENT_VOLUME, "v", {"metadata": {"labels": {"changed": "yes"}}})
+            await w.merge(PERSISTENT_VOLUME, "v", {"metadata": {"labels": {"changed": "yes"}}})
             await w.pod("p", "c")
             await w.settle(15)
 

@@ -93,11 +93,15 @@ class TestLateBinding:
             assert isinstance(decision, NotPlaceable)
             assert decision.reschedule
 
-    def test_a_driver_without_keys_on_the_node_is_sent_no_topology(self):
+    @pytest.mark.parametrize("allowed", [(), in_zones("a")], ids=["all", "allowed"])
+    @pytest.mark.parametrize("mode", [STRICT, LATE])
+    def test_a_node_on_which_the_driver_is_not_registered_is_waited_for(self, mode: TopologyMode, allowed: Any):
         for entry in (csi_node("n1"), csi_node("n1", ZONE, driver="other"), {"metadata": {"name": "n1"}}):
-            decision = late_topology(DRIVER, SelectedNode("n1", NODES[0], entry), (), NODES, LATE)
+            decision = late_topology(DRIVER, SelectedNode("n1", NODES[0], entry), allowed, NODES, mode)
 
-            assert isinstance(decision, NoTopology)
+            assert isinstance(decision, NotPlaceable)
+            assert not decision.reschedule
+            assert 'no topology keys on CSINode "n1"' in decision.reason
 
     def test_a_node_whose_labels_are_not_there_yet_is_waited_for(self):
         selected = SelectedNode("n1", node("n1"), csi_node("n1", ZONE))
@@ -129,9 +133,19 @@ class TestImmediateBinding:
         assert isinstance(immediate(mode=mode), NoTopology)
         assert immediate(allowed=in_zones("a"), mode=mode).requisite == (zone("a"),)
 
-    def test_without_any_labelled_node_no_topology_is_sent(self):
-        assert isinstance(immediate(nodes=[node("n1")]), NoTopology)
-        assert isinstance(immediate_topology(DRIVER, "data", (), NODES, [], LATE), NoTopology)
+    def test_a_node_with_the_driver_is_waited_for(self):
+        for decision in (immediate(nodes=[node("n1")]), immediate_topology(DRIVER, "data", (), NODES, [], LATE)):
+            assert isinstance(decision, NotPlaceable)
+            assert not decision.reschedule
+            assert DRIVER in decision.reason
+
+    def test_a_class_that_allows_topologies_waits_for_no_node(self):
+        decision = immediate_topology(DRIVER, "data", in_zones("a"), NODES, [], LATE)
+
+        assert decision.requisite == (zone("a"),)
+
+    def test_allowed_topologies_without_an_expression_allow_every_place(self):
+        assert isinstance(immediate(allowed=[{}]), NoTopology)
 
     def test_members_of_a_stateful_set_go_round_the_topologies_one_after_the_other(self):
         firsts = [immediate(f"data-web-{member}").preferred[0] for member in range(6)]

@@ -398,7 +398,7 @@ def test_a_claim_with_an_order_in_the_journal_is_being_created():
         ),
         (
             {"of_class": {"parameters": {"csi.storage.k8s.io/provisioner-secret-name": "s"}}},
-            "without csi.storage.k8s.io/provisioner-secret-namespace: give both",
+            "without csi.storage.k8s.io/provisioner-secret-namespace: set both",
         ),
         ({"selector": {"matchLabels": {"a": "b"}}}, "claim Selector is not supported"),
         ({"size": "10E"}, "a volume has at least 1 and at most"),
@@ -459,7 +459,7 @@ def test_a_claim_that_a_populator_fills_is_left_to_it():
 
     ended = explain(build)
     assert ended.state == "LeftToOthers"
-    assert "Backup.example.com, which its own populator provides" in ended.text
+    assert "Backup.example.com, for which a volume populator provides the volume" in ended.text
 
 
 # ---- being deleted ---------------------------------------------------------------------------------------------------

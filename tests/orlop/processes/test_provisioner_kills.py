@@ -147,7 +147,9 @@ async def test_of_a_provisioner_that_is_killed_again_and_again_nothing_is_leaked
         script.write_text(json.dumps({"driver": {"name": the.driver}, "script": {"CreateVolume": [{"delay": "20ms"}]}}))
         socket = f"unix://{short_folder}/csi.sock"
         record = short_folder / "calls"
-        flags = (f"--csi-address={socket}", f"--kubeconfig={api_kubeconfig}", "--timeout=2s")
+        # The driver has topology, and no node has it registered.
+        addresses = (f"--csi-address={socket}", f"--kubeconfig={api_kubeconfig}")
+        flags = (*addresses, "--timeout=2s", "--immediate-topology=false")
         driver = ("--endpoint", socket, "--script", str(script), "--record", str(record))
         with running(short_folder, "testing", "mock-driver", *driver):
             added = 0

@@ -14,8 +14,7 @@ from orlop.kube.client import MergePatch, Selection
 from orlop.kube.kinds import LEASE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
 from orlop.kube.lease_rules import holder_of
 from orlop.kube.objects import Object, ObjectName
-from orlop.records.provision_journal import ANNOTATION
-from orlop.sidecars.provisioner.journal_leases import DRIVER_LABEL
+from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL
 from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
 from support.attaching.attacher_places import Place, place
 from support.processes.orlop_process import Running, running
@@ -23,7 +22,8 @@ from support.waiting import eventually_answered
 
 
 def provisioner(the: Place, *more: str) -> AbstractContextManager[Running]:
-    return running(the.folder, "provisioner", *the.flags(), *more)
+    # The driver has topology, and no node has it registered.
+    return running(the.folder, "provisioner", *the.flags(), "--immediate-topology=false", *more)
 
 
 async def make_class(the: Place) -> None:

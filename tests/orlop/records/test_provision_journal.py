@@ -49,7 +49,7 @@ def test_pages_hold_every_entry_once_in_order_and_none_is_too_large(written: lis
     try:
         pages = split_into_pages(written, largest)
     except PageOverflow as error:
-        assert "too large to be recorded" in str(error)  # noqa: PT017 - either way is right
+        assert "too large for the journal" in str(error)  # noqa: PT017 - either way is right
     else:
         assert [entry for page in pages for entry in page] == written
         assert all(len(encode_page(page)) <= largest for page in pages)
@@ -98,7 +98,7 @@ def test_a_damaged_page_is_an_error_in_words(damaged: str):
 
 
 def test_a_page_of_a_newer_version_is_an_error_in_words():
-    with pytest.raises(UnreadablePage, match="form 7; this version of Orlop reads 1"):
+    with pytest.raises(UnreadablePage, match="format 7; this version of Orlop reads format 1"):
         decode_page(packed({"version": 7, "anything": "else"}))
 
 
@@ -106,5 +106,5 @@ def test_a_small_page_that_would_fill_the_memory_is_refused():
     bomb = base64.b64encode(zlib.compress(b" " * (65 << 20))).decode()
 
     assert len(bomb) < 100_000
-    with pytest.raises(UnreadablePage, match="larger than any"):
+    with pytest.raises(UnreadablePage, match="larger than Orlop ever writes"):
         decode_page(bomb)

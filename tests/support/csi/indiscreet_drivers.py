@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from orlop.csi import messages
+from orlop.csi import redacted_messages
 from orlop.csi.error_codes import CsiError, error_of
 from orlop.csi.proto import rpc as rpc_table
 from orlop.csi.transport import CallHandler, Shape
@@ -23,7 +23,7 @@ class IndiscreetDriver:
         try:
             return await self._inner.answer(path, message)
         except CsiError as error:
-            secrets = messages.secret_values(rpc_table.BY_PATH[path].request.FromString(message))
+            secrets = redacted_messages.secret_values(rpc_table.BY_PATH[path].request.FromString(message))
             quoted = f"{error.message}, with {' and '.join(sorted(secrets))}" if secrets else error.message
             raise error_of(error.code, quoted) from None
 

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from random import Random
+from contextlib import asynccontextmanager
 from typing import Any
 
 from onenode.controllers.binder import binder
 from onenode.controllers.storage_protection import storage_protection
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import LogEntry, collecting_log
-from orlop.kube.api_errors import NotFound
-from orlop.kube.cache.informers import Informers
-from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
-from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.client import DeleteOptions
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
 from orlop.kube.kinds import (
     CORE_EVENT,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD,
-    SERVICE_ACCOUNT,
     STORAGE_CLASS,
     Kind,
 )
-from orlop.kube.objects import ObjectName
-from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.testing.virtual_clock import VirtualClock
-from support.api.api_objects import named, pod
-from support.api.api_servers import TestServer, api_server
+from support.api.api_objects import pod
 from support.provisioning import binding_objects
+from support.worlds import ClusterWorld
 
 Object = dict[str, Any]
 AT_ONCE = DeleteOptions(grace_seconds=0)
@@ -74,40 +61,21 @@ class LateVolumes(MeddledWay):
             yield piece
 
 
-class BindingWorld:
-    def __init__(self, on: TestServer) -> None:
-        self.on = on
-        self.clock = on.clock
-        self.client = on.client()
-        self.log: list[LogEntry] = []
-
+class BindingWorld(ClusterWorld):
     @asynccontextmanager
     async def binder(self, way: Transport | None = None) -> AsyncIterator[None]:
         """One life of the binder; `way` is its way to the API server."""
-        log, metrics = collecting_log(self.log), Metrics("t", of_process=False)
-        client = KubeClient(way or self.on.transport(), clock=self.clock, random=Random(2), log=log, name="binder")
-        reporter = Reporter("persistentvolume-controller", "c-0")
-        events = EventRecorder(client, reporter, clock=self.clock, random=Random(3), log=log, metrics=metrics)
-        runtime = Runtime(clock=self.clock, random=Random(4), log=log, metrics=metrics)
-        recording = asyncio.get_running_loop().create_task(events.run())
-        try:
-            async with (
-                Informers(client, clock=self.clock, random=Random(5), log=log) as informers,
-                binder(client, informers, runtime, events, WorkqueueMetrics(metrics)),
-            ):
-                yield
-            await events.drain(10.0)
-        finally:
-            recording.cancel()
-            await asyncio.wait([recording])
+        async with (
+            self.controller_parts("persistentvolume-controller", way) as the,
+            binder(the.kube, the.informers, the.runtime, the.events, the.queue_metrics),
+        ):
+            yield
 
     @asynccontextmanager
     async def protection(self) -> AsyncIterator[None]:
-        client, log = self.on.client(), collecting_log(self.log)
-        runtime = Runtime(clock=self.clock, random=Random(6), log=log, metrics=Metrics("t", of_process=False))
         async with (
-            Informers(client, clock=self.clock, random=Random(7), log=log) as informers,
-            storage_protection(client, informers, runtime, WorkqueueMetrics(runtime.metrics)),
+            self.controller_parts("storage-protection") as the,
+            storage_protection(the.kube, the.informers, the.runtime, the.queue_metrics),
         ):
             yield
 
@@ -133,17 +101,6 @@ class BindingWorld:
         body = {**obj, "metadata": metadata}
         body.pop("status", None)
         return await self.client.create(kind, body)
-
-    async def find(self, kind: Kind, name: str) -> Object | None:
-        with suppress(NotFound):
-            return await self.client.get(kind, self._name(kind, name))
-        return None
-
-    async def merge(self, kind: Kind, name: str, changes: Object, subresource: str = "") -> Object:
-        return await self.client.patch(kind, self._name(kind, name), MergePatch(changes), subresource=subresource)
-
-    async def delete(self, kind: Kind, name: str) -> None:
-        await self.client.delete(kind, self._name(kind, name), AT_ONCE)
 
     async def strip(self, kind: Kind, name: str) -> None:
         """Remove all finalizers."""
@@ -171,13 +128,3 @@ class BindingWorld:
     async def settle(self, seconds: float = 0.5) -> None:
         """Far less than the 15 seconds after which Kubernetes would look again."""
         await self.clock.sleep(seconds)
-
-    def _name(self, kind: Kind, name: str) -> ObjectName:
-        return ObjectName("default" if kind.namespaced else None, name)
-
-
-@asynccontextmanager
-async def binding_world(clock: VirtualClock | None = None) -> AsyncIterator[BindingWorld]:
-    async with api_server(clock or VirtualClock()) as on:
-        await on.client().create(SERVICE_ACCOUNT, named("default"), namespace="default")
-        yield BindingWorld(on)

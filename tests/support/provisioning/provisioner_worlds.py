@@ -5,28 +5,21 @@ No binder runs here: tests mark claims for the driver and set the phases of volu
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from onenode.apiserver.access.access_rules import ADMIN, User
 from orlop.binding import claim_state_rules as state
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process_transport import InProcessConnection
-from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import LogEntry, collecting_log
+from orlop.foundation.structured_log import collecting_log
 from orlop.kube.api_errors import NotFound
 from orlop.kube.cache.informer import Watched, without_managed_fields
 from orlop.kube.cache.informers import Informers
-from orlop.kube.client import KubeClient, MergePatch
-from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.client import MergePatch
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import (
     CSI_NODE,
@@ -42,17 +35,15 @@ from orlop.kube.kinds import (
 )
 from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
 from orlop.kube.objects import ObjectName
-from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.records.provision_journal import ANNOTATION, JournalEntry, decode_page
 from orlop.sidecars.provisioner.provisioner_settings import ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.provisioning_controller import ProvisioningController, provisioning_controller
 from orlop.testing.driver_model import Storage
 from orlop.testing.driver_script import read_script
 from orlop.testing.scripted_driver import ScriptedDriver, ScriptedInterceptor
-from orlop.testing.virtual_clock import VirtualClock
-from support.api.api_servers import TestServer, api_server
 from support.api.api_wires import Wire
 from support.csi.indiscreet_drivers import IndiscreetDriver
+from support.worlds import ClusterWorld, running
 
 DRIVER = "mock.example.com"
 NAMESPACE = "team"
@@ -61,23 +52,32 @@ CREATE, DELETE = "CreateVolume", "DeleteVolume"
 Object = dict[str, Any]
 
 
-@dataclass
-class ProvisionerWorld:
-    on: TestServer
-    clock: Clock
-    storage: Storage
-    log: list[LogEntry] = field(default_factory=list)
-    drivers: list[ScriptedDriver] = field(default_factory=list)
-    interceptors: list[ScriptedInterceptor] = field(default_factory=list)
-    metrics: list[Metrics] = field(default_factory=list)
-    """Those of the provisioners so far."""
-    user: User = ADMIN
-    wire: Wire = field(default_factory=Wire)
-    """The provisioner's connection to the API server; the tests have another."""
+class ProvisionerWorld(ClusterWorld):
+    def __init__(self, *, with_node: bool = True) -> None:
+        """`with_node`: the driver is registered on one node. With topology, it is not called while it has no node."""
+        super().__init__()
+        self._with_node = with_node
+        self.storage = Storage()
+        self.drivers: list[ScriptedDriver] = []
+        self.interceptors: list[ScriptedInterceptor] = []
+        self.metrics: list[Metrics] = []
+        """Those of the provisioners so far."""
+        self.user: User = ADMIN
+        self.wire = Wire()
+        """The provisioner's connection to the API server; the tests have another."""
 
-    def __post_init__(self) -> None:
-        self.client = self.on.client()
+    async def begin(self, ends: AsyncExitStack) -> None:
+        await super().begin(ends)
+        ends.push_async_callback(self._end_calls)
+        await self.create(NAMESPACE_KIND, {"metadata": {"name": NAMESPACE}})
+        if self._with_node:
+            await self.make_node("n0", zone="z")
         self.play({})
+
+    async def _end_calls(self) -> None:
+        for driver, interceptor in zip(self.drivers, self.interceptors, strict=True):
+            driver.stop_hanging()
+            await interceptor.drain(10_000.0)
 
     def play(self, script: Mapping[str, Any], **rest: Any) -> None:
         """Start the driver anew, on the same storage, with this script."""
@@ -93,39 +93,32 @@ class ProvisionerWorld:
     @asynccontextmanager
     async def provisioner(self, **settings: Any) -> AsyncIterator[ProvisioningController]:
         """Run a provisioner; it is killed when the block is left."""
-        log, clock, metrics = collecting_log(self.log), self.clock, Metrics("t", of_process=False)
-        self.metrics.append(metrics)
-        kube = KubeClient(self.wire.around(self.on.transport(self.user)), clock=clock, random=Random(2), log=log)
+        wire = self.wire.around(self.on.transport(self.user))
         connection = InProcessConnection(IndiscreetDriver(self.interceptor))
-        csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
-        events = EventRecorder(kube, Reporter("p", "p-0"), clock=clock, random=Random(4), log=log, metrics=metrics)
-        runtime = Runtime(clock=clock, random=Random(len(self.log)), log=log, metrics=metrics)
-        capabilities = await csi.controller_capabilities()
-        async with (
-            Informers(kube, clock=clock, random=Random(5), log=log) as informers,
-            used_caches(informers, capabilities) as caches,
-        ):
-            controller = provisioning_controller(
-                caches,
-                ProvisionerSettings(driver=DRIVER, identity="p-1", **settings),
-                runtime=runtime,
-                kube=kube,
-                csi=csi,
-                events=events,
-                queue_metrics=WorkqueueMetrics(metrics),
-                namespace=JOURNAL_NAMESPACE,
-                capabilities=capabilities,
-                may_act=lambda: None,
+        async with self.controller_parts("p", wire) as the, AsyncExitStack() as ends:
+            ends.push_async_callback(connection.close)
+            runtime = the.runtime
+            self.metrics.append(runtime.metrics)
+            csi = CsiClient(
+                connection, log=runtime.log, metrics=runtime.metrics, clock=runtime.clock, random=runtime.random
             )
-            tasks = [asyncio.ensure_future(controller.run()), asyncio.ensure_future(events.run())]
-            try:
-                yield controller
-                await events.drain(60.0)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-                await connection.close()
+            capabilities = await csi.controller_capabilities()
+            async with used_caches(the.informers, capabilities) as caches:
+                controller = provisioning_controller(
+                    caches,
+                    ProvisionerSettings(driver=DRIVER, identity="p-1", **settings),
+                    runtime=runtime,
+                    kube=the.kube,
+                    csi=csi,
+                    events=the.events,
+                    queue_metrics=the.queue_metrics,
+                    namespace=JOURNAL_NAMESPACE,
+                    capabilities=capabilities,
+                    may_act=lambda: None,
+                )
+                async with running(controller.run()):
+                    yield controller
+                    await the.events.drain(60.0)
 
     # ---- objects -------------------------------------------------------------------------------------------------
 
@@ -241,12 +234,6 @@ class ProvisionerWorld:
     def requests(self, method: str) -> list[Any]:
         return [call.request for driver in self.drivers for call in driver.calls if call.method == method]
 
-    async def until(self, condition: Callable[[], Awaitable[bool]], within: float = 600.0) -> None:
-        end = self.clock.elapsed() + within
-        while not await condition():
-            assert self.clock.elapsed() < end, f"not within {within} seconds"
-            await self.clock.sleep(0.05)
-
     async def until_event(self, reason: str, part: str = "") -> None:
         async def is_recorded() -> bool:
             return any(event.startswith(reason) and part in event for event in await self.events())
@@ -283,15 +270,3 @@ async def used_caches(informers: Informers, capabilities: frozenset[str]) -> Asy
             for name, kind in kinds.items()
         }
         yield ProvisionerCaches(**caches)
-
-
-@asynccontextmanager
-async def provisioner_world() -> AsyncIterator[ProvisionerWorld]:
-    clock = VirtualClock()
-    async with api_server(clock) as on:
-        world = ProvisionerWorld(on, clock, Storage())
-        await world.client.create(NAMESPACE_KIND, {"metadata": {"name": NAMESPACE}})
-        yield world
-        for driver, interceptor in zip(world.drivers, world.interceptors, strict=True):
-            driver.stop_hanging()
-            await interceptor.drain(10_000.0)

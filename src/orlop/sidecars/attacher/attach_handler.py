@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from orlop.csi.client import CsiClient
 from orlop.csi.error_codes import CsiError, Unavailable
-from orlop.csi.messages import printable_text
 from orlop.csi.proto import rpc
+from orlop.csi.redacted_messages import printable_text
 from orlop.csi.rpc_type import Request, Response, Rpc
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects, patches

@@ -1,15 +1,17 @@
 """Decide the next step for one claim: order a volume, finish an order, or undo it. Pure.
 
-An *order* is in the journal from before the first CreateVolume call until its outcome is known. A call whose outcome is
-not known (no answer, connection lost) may have its effect until its deadline; `unsettled_until` is the latest such
-deadline. Before that time nothing is deleted and nothing is forgotten: the driver could create the volume again, and
-nobody would know. An order leaves the journal when
+An *order* is the intention to create one volume. It is in the journal from before the first CreateVolume call until its
+outcome is known. A call without a final response (deadline exceeded, connection lost) may still take effect in the
+driver until its deadline; `may_run_until` is the latest such deadline. Before that time no volume is deleted and no
+order is forgotten: the driver could create the volume afterwards, and it would be leaked. An order leaves the journal
+when
 
-- its PersistentVolume exists: from then on the volume is deleted with that;
-- the volume was deleted again, because the claim is gone or the volume cannot serve it;
-- the driver answered, to a call made after `unsettled_until`, that no volume was created.
+- its PersistentVolume exists: from then on the volume is deleted with the PersistentVolume;
+- the volume was deleted, because the claim is gone or cannot use the volume;
+- a call made after `may_run_until` returned a final error: no volume was created.
 
-A claim that is being deleted starts no order; one that is open is finished, and the binder releases the volume.
+No order is begun for a claim that is being deleted. An open order is finished all the same: the binder then releases
+the PersistentVolume, and it is deleted like any other.
 """
 
 from __future__ import annotations
@@ -26,33 +28,33 @@ from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
 
 @dataclass(frozen=True, slots=True)
 class OpenOrder:
-    """An order in the journal, and what is known of its volume."""
+    """An order without a known outcome, and what is known of its volume."""
 
     order: VolumeOrder
-    unsettled_until: float = 0.0
-    """By the clock's elapsed time: when every call without a final answer has ended in the driver."""
+    may_run_until: float = 0.0
+    """The deadline of the last call without a final response, in the clock's elapsed time."""
     volume: csi_pb2.Volume | None = None
     """As the driver returned it; None while no call has succeeded in this process."""
     fault: UnusableVolume | None = None
-    """Why the volume cannot serve the claim."""
+    """Why the claim cannot use the volume."""
     is_recorded: bool = False
-    """The driver may have been called: the order is in the journal."""
+    """The order is in the journal, so the driver may have been called."""
     is_being_deleted: bool = False
-    """DeleteVolume may have been called. A CreateVolume before its end could return the volume that it deletes."""
+    """DeleteVolume may have been called. A CreateVolume call that overlaps it could return the volume it deletes."""
     is_saved: bool = False
-    """The PersistentVolume was created; it may be gone again."""
+    """The PersistentVolume was created; it may have been deleted since."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisioningFacts:
     claim: ApiObject | None
-    """The claim of this uid, as the cache has it; None if it is gone."""
+    """The cached claim of this uid; None if it is gone."""
     open_order: OpenOrder | None
     is_saved: bool
     """The PersistentVolume of the claim exists."""
     driver: str
     now: float
-    """By the clock's elapsed time."""
+    """The clock's elapsed time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class SaveVolume:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAgain:
-    """Delete the created volume. `fault` is None where the claim is gone, and nobody waits for a report."""
+    """Delete the volume that this order created. `fault` is None if the claim is gone: nothing is left to report on."""
 
     order: VolumeOrder
     volume_id: str
@@ -96,19 +98,19 @@ class ForgetOrder:
     order: VolumeOrder
     reason: str
     is_leak: bool = False
-    """The driver may hold a volume that we have no id for."""
+    """The driver may have a volume whose id we do not know, so it cannot be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportUnusable:
-    """The driver created something that can neither be used nor deleted: report it on the claim, and retry later."""
+    """The driver returned a volume that can neither be used nor deleted: report it on the claim, and retry later."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Wait until calls without a final answer have ended in the driver."""
+    """Wait until calls without a final response have ended in the driver."""
 
     instant: float
 
@@ -119,26 +121,31 @@ ProvisioningStep = (
 
 
 def next_claim_step(facts: ProvisioningFacts) -> ProvisioningStep:  # noqa: PLR0911 - one return for each state
+    """Return the next step for the claim. The reasons are for the log."""
     opened = facts.open_order
     if opened is None:
         return _step_without_order(facts)
-    is_settled = facts.now >= opened.unsettled_until
+    have_calls_ended = facts.now >= opened.may_run_until
     if facts.is_saved or opened.is_saved:
+        # Not forgotten earlier: the PersistentVolume could be deleted, with its volume, while a late call creates the
+        # volume a second time. The open order is what makes that deletion wait (`volume_deletion_rules`).
         reason = "its PersistentVolume exists"
-        return ForgetOrder(opened.order, reason) if is_settled else WaitUntil(opened.unsettled_until)
+        return ForgetOrder(opened.order, reason) if have_calls_ended else WaitUntil(opened.may_run_until)
     if not _is_wanted(facts.claim, opened.order):
         if not opened.is_recorded:
             return ForgetOrder(opened.order, "the driver was never called for it")
-        return _undo(opened, is_settled=is_settled)
+        return _undo(opened, have_calls_ended=have_calls_ended)
     if opened.volume is None:
-        is_blocked = opened.is_being_deleted and not is_settled
-        return WaitUntil(opened.unsettled_until) if is_blocked else CallDriver(opened.order)
+        # CreateVolume is idempotent, so it may overlap an earlier CreateVolume, but not a DeleteVolume of its volume.
+        is_blocked = opened.is_being_deleted and not have_calls_ended
+        return WaitUntil(opened.may_run_until) if is_blocked else CallDriver(opened.order)
     if opened.fault is None:
+        # Saved at once, though an earlier call may still run: that can only return the same volume.
         return SaveVolume(opened.order, opened.volume)
     if not opened.fault.volume_id:
         return ReportUnusable(opened.fault.reason)
-    if not is_settled:
-        return WaitUntil(opened.unsettled_until)
+    if not have_calls_ended:
+        return WaitUntil(opened.may_run_until)
     return DeleteAgain(opened.order, opened.fault.volume_id, opened.fault)
 
 
@@ -152,17 +159,19 @@ def _step_without_order(facts: ProvisioningFacts) -> ProvisioningStep:
 
 
 def _is_wanted(claim: ApiObject | None, order: VolumeOrder) -> bool:
-    """Return whether the claim still waits for this volume: it exists, and was not bound to another one meanwhile."""
+    """Return whether the claim still waits for this volume: it exists, and no other volume was bound to it."""
     return claim is not None and state.volume_name(claim) in {"", order.volume_name}
 
 
-def _undo(opened: OpenOrder, *, is_settled: bool) -> ProvisioningStep:
-    if not is_settled:
-        return WaitUntil(opened.unsettled_until)
+def _undo(opened: OpenOrder, *, have_calls_ended: bool) -> ProvisioningStep:
+    """Return the next step towards deleting the volume of a claim that no longer waits for it."""
+    if not have_calls_ended:
+        return WaitUntil(opened.may_run_until)
     if opened.volume is None:
-        # The same request again is the only way to learn whether there is a volume, and its id.
+        # DeleteVolume needs the volume's id, and only CreateVolume returns the id for a name. So call CreateVolume even
+        # though no claim waits, and delete what it returns.
         return CallDriver(opened.order)
     volume_id = opened.volume.volume_id if opened.fault is None else opened.fault.volume_id
     if not volume_id:
-        return ForgetOrder(opened.order, "the driver returned no id that could be deleted", is_leak=True)
+        return ForgetOrder(opened.order, "the driver returned no id of a volume that may be deleted", is_leak=True)
     return DeleteAgain(opened.order, volume_id, None)

@@ -1,6 +1,7 @@
-"""Decide what a claim's data source means: nothing, a clone of another claim, a refusal, or somebody else's work. Pure.
+"""Decide how a new volume gets its first content, by the claim's data source. Pure.
 
-A source that is being cloned carries a finalizer: it must not be deleted while the driver copies from it.
+It begins empty, or as a clone of another claim's volume; or the source is refused, or left to a volume populator. A
+claim that is being cloned carries a finalizer: it must not be deleted while the driver copies from its volume.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SourceRefused:
 
 @dataclass(frozen=True, slots=True)
 class Populated:
-    """Another controller, a populator, provides the volume."""
+    """Another controller, the volume populator for this kind of source, provides the volume."""
 
     kind: str
 
@@ -47,7 +48,11 @@ SourceDecision = NoSource | Clone | SourceRefused | Populated
 
 
 def data_source(claim: ApiObject) -> ApiObject | None:
-    """Return the claim's data source; None if it has none. The newer field wins: the API server fills both."""
+    """Return the claim's data source; None if it has none.
+
+    `dataSourceRef` comes first: the API server copies each field to the other, except that sources in another namespace
+    are in `dataSourceRef` alone.
+    """
     spec = claim.get("spec") or {}
     for field in ("dataSourceRef", "dataSource"):
         source = spec.get(field)
@@ -71,7 +76,7 @@ def decide_source(
     driver: str,
     capabilities: frozenset[str],
 ) -> SourceDecision:
-    """Decide by the claim, the claim that is its source, and the PersistentVolume of that; None: it does not exist."""
+    """Decide by the claim, its source claim and the PersistentVolume of the source; None if that does not exist."""
     source = data_source(claim)
     if source is None:
         return NoSource()
@@ -114,7 +119,8 @@ def _fault_of_source_volume(claim: ApiObject, source: ApiObject, volume: ApiObje
     if state.phase(volume) != BOUND:
         return f"its PersistentVolume {objects.name(volume)} is {state.phase(volume) or 'Pending'}, not Bound"
     requested, present = state.requested_size(claim), state.requested_size(source)
-    # The request of the source counts, as for external-provisioner: drivers round sizes up, users do not.
+    # Compare requests and not capacities, as upstream does: the driver may have rounded the source's capacity up, and a
+    # clone that requests the same size must be accepted.
     if requested is not None and present is not None and requested < present:
         return f"it requests {present}, and the new claim only {requested}"
     if state.volume_mode(claim) != state.volume_mode(source):
@@ -123,7 +129,7 @@ def _fault_of_source_volume(claim: ApiObject, source: ApiObject, volume: ApiObje
 
 
 def is_clone_unfinished(claim: ApiObject) -> bool:
-    """Return whether a claim may still be copied from its source."""
+    """Return whether the claim is a clone whose volume the driver may still be copying."""
     return bool(source_claim_name(claim)) and state.phase(claim) != BOUND
 
 

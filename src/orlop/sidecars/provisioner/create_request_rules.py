@@ -1,4 +1,4 @@
-"""Build CreateVolume and DeleteVolume requests from an order, and check the driver's answer. Pure."""
+"""Build CreateVolume and DeleteVolume requests from an order, and check the volume that the driver returns. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST_SIZE: Final = 2**63 - 1
 LONGEST_ID: Final = 4096
 """More than any driver needs; the id becomes part of the PersistentVolume, which etcd limits to 1.5 MiB."""
 LARGEST_CONTEXT: Final = 256 << 10
-"""Bytes of all keys and values: what Kubernetes allows for annotations."""
+"""Bytes of all keys and values: the limit that Kubernetes has for annotations."""
 
 AccessMode = csi_pb2.VolumeCapability.AccessMode.Mode
 ACCESS_MODES: Final[Mapping[str, Any]] = {
@@ -33,7 +33,7 @@ PRECISE_ACCESS_MODES: Final[Mapping[str, Any]] = {
     "ReadWriteOnce": AccessMode.SINGLE_NODE_MULTI_WRITER,
     "ReadWriteOncePod": AccessMode.SINGLE_NODE_SINGLE_WRITER,
 }
-"""For drivers that tell one pod from several on one node."""
+"""For drivers with the capability SINGLE_NODE_MULTI_WRITER: they distinguish one pod from several pods on a node."""
 
 
 def create_request(
@@ -41,7 +41,7 @@ def create_request(
 ) -> csi_pb2.CreateVolumeRequest:
     request = csi_pb2.CreateVolumeRequest(
         name=order.volume_name,
-        # No limit_bytes: a claim has no upper limit, and a driver may round up as it must.
+        # No limit_bytes: a claim has no upper limit, and a driver may round the size up.
         capacity_range=csi_pb2.CapacityRange(required_bytes=order.size_bytes),
         volume_capabilities=[_capability(order, mode, capabilities) for mode in order.access_modes],
         parameters=dict(order.storage.parameters) | _metadata(order),
@@ -63,17 +63,17 @@ def delete_request(volume_id: str, secrets: Mapping[str, str]) -> csi_pb2.Delete
 
 @dataclass(frozen=True, slots=True)
 class UnusableVolume:
-    """The driver created a volume that does not serve the claim; it has to be deleted again."""
+    """The driver returned a volume that the claim cannot use; it has to be deleted."""
 
     reason: str
     volume_id: str = ""
-    """Empty where there is nothing that could be deleted, or nothing that may be."""
+    """The volume to delete. Empty if the driver returned no id, or if the volume belongs to another claim."""
     retry_slowly: bool = False
     """A retry alone changes nothing."""
 
 
 def fault_of_volume(order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolume | None:
-    """Return what is wrong with a created volume; None if it serves the order."""
+    """Return what is wrong with a created volume; None if it is what was ordered."""
     if not volume.volume_id:
         return UnusableVolume("the driver returned a volume without an id", retry_slowly=True)
     reason = _why_unusable(order, volume)
@@ -83,7 +83,7 @@ def fault_of_volume(order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolum
 def _why_unusable(order: VolumeOrder, volume: csi_pb2.Volume) -> str | None:
     if len(volume.volume_id.encode()) > LONGEST_ID:
         return f"the driver returned a volume id of more than {LONGEST_ID} bytes"
-    # A driver that does not say how large its volume is answers 0; the request then counts.
+    # CSI: a capacity of 0 is unknown. The PersistentVolume then gets the requested size.
     if volume.capacity_bytes and volume.capacity_bytes < order.size_bytes:
         return f"created volume capacity {volume.capacity_bytes} less than requested capacity {order.size_bytes}"
     if order.source_volume_id and not volume.HasField("content_source"):

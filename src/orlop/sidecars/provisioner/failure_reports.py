@@ -1,6 +1,7 @@
-"""Report what fails: an event on the claim or the PersistentVolume, in upstream's words, and a count.
+"""Report failures: record an event on the claim or the PersistentVolume, with upstream's reason, and count it.
 
-A driver can put anything into an error or an id: what a terminal would obey is escaped, and what is long is cut.
+Error messages and volume ids come from the driver and can hold anything: control characters, which a terminal would
+interpret, are escaped, and long texts are truncated.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class ProvisioningReports:
         self._metrics = metrics
 
     def not_provisioned(self, claim: ApiObject, sentence: str) -> str:
-        """Return the sentence as it was reported."""
+        """Report that provisioning failed; return the sentence as the event has it."""
         printable = printable_sentence(sentence)
         self._metrics.failed(state.class_name(claim))
         self._events.warning(claim_reference(claim), "ProvisioningFailed", printable)
         return printable
 
     def not_deleted(self, volume: ApiObject, sentence: str) -> str:
-        """Return the sentence as it was reported."""
+        """Report that the deletion failed; return the sentence as the event has it."""
         printable = printable_sentence(sentence)
         self._metrics.deletion_failed(state.class_name(volume))
         reference = {"kind": PERSISTENT_VOLUME.kind, "apiVersion": PERSISTENT_VOLUME.api_version, **volume}
@@ -41,6 +42,7 @@ class ProvisioningReports:
 
 
 def claim_reference(claim: ApiObject) -> ApiObject:
+    """Return the claim with its kind, for an event: objects in lists and watches of the API server lack it."""
     return {"kind": PERSISTENT_VOLUME_CLAIM.kind, "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version, **claim}
 
 
@@ -49,6 +51,7 @@ def identity_reference(claim: ClaimIdentity) -> ApiObject:
 
 
 def rpc_error(error: CsiError) -> str:
+    """Return the error as gRPC for Go prints it, so that events read as upstream's do."""
     return f"rpc error: code = {error.code.go_name} desc = {error.message}"
 
 

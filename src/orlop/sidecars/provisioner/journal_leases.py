@@ -1,7 +1,8 @@
-"""Read and write the Leases that hold the provisioner's journal, so that one process at a time can write them.
+"""Read and write the Leases that hold the provisioner's journal, so that only one process at a time can write them.
 
-Every write is a PUT with the resourceVersion last read: upstream's role may not patch Leases, and a former owner that
-still writes is refused. A page that names another holder than us belongs to another process: `JournalLost`.
+A page of the journal is one Lease; its `holderIdentity` names the process that owns it. Every write is a PUT with the
+resourceVersion last read: upstream's role may not patch Leases, and a former owner that still writes gets a Conflict.
+If the page then names another holder, another process owns the journal: `JournalLost`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from orlop.kube.client import DeleteOptions, KubeClient, Selection
 from orlop.kube.kinds import LEASE
 from orlop.kube.lease_rules import holder_of
 from orlop.kube.objects import Object, ObjectName, micro_time_text
-from orlop.records.provision_journal import ANNOTATION
+from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL
 
-DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
 MOST_ATTEMPTS: Final = 5
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 
@@ -49,12 +49,15 @@ class JournalLeases:
         self._may_act = may_act
 
     async def further_pages(self) -> dict[int, Object]:
-        """Return all pages but the first, by number."""
+        """Return all pages except the first, by number. The first, number 0, always exists once the journal is open."""
         leases = await self._kube.list(LEASE, Selection(self._namespace, labels=f"{DRIVER_LABEL}={self._driver}"))
         return {number: lease for lease in leases.items if (number := self._number_of(lease))}
 
     async def take_over(self, number: int, lease: Object | None) -> Object:
-        """Return the page after a write of ours; create it if it does not exist. `lease` is the page as last read."""
+        """Write ourselves into a page as its holder and return it; create it if it does not exist.
+
+        `lease` is the page as last read; None to read it here. The entries of the page are kept.
+        """
         for _ in range(MOST_ATTEMPTS):
             self._may_act()
             lease = lease or await self._find(number)
@@ -63,12 +66,12 @@ class JournalLeases:
                     return await self._kube.create(LEASE, self._new_lease(number, None))
                 return await self._kube.replace(LEASE, self._written(lease, None))
             except (Conflict, AlreadyExists, NotFound):
-                # The former owner is still writing: what it recorded meanwhile must be read.
+                # The former owner is still writing. Read the page again, with the entries that it has just added.
                 lease = None
-        raise JournalLost(f"another process writes to the journal {self._name(number)} all the time")
+        raise JournalLost(f"the journal {self._name(number)} cannot be taken over: another process keeps writing to it")
 
     async def put(self, number: int, lease: Object | None, content: str | None) -> Object:
-        """Write a page that is ours; `lease` None creates it, `content` None keeps its entries."""
+        """Write a page that we own. A `lease` of None creates it; a `content` of None keeps its entries."""
         for _ in range(MOST_ATTEMPTS):
             self._may_act()
             try:
@@ -76,14 +79,15 @@ class JournalLeases:
                     return await self._kube.create(LEASE, self._new_lease(number, content))
                 return await self._kube.replace(LEASE, self._written(lease, content))
             except (Conflict, AlreadyExists, NotFound):
-                # Our own write may have landed though its response was lost: then the page still names us. Or the page
-                # was deleted: Kubernetes refuses the uid of an object that is gone with a Conflict.
+                # Not always another process: our own write may have succeeded though its response was lost, and then
+                # the page still names us. Or the page was deleted: Kubernetes returns Conflict for a PUT with the uid
+                # of an object that is gone.
                 lease = await self._find(number)
                 self._check_holder(number, lease)
-        raise JournalLost(f"the journal {self._name(number)} is changed by somebody else all the time")
+        raise JournalLost(f"the journal {self._name(number)} cannot be written: another process keeps changing it")
 
     async def delete(self, number: int, lease: Object | None) -> None:
-        """Delete a page that is ours and empty; `lease` None: as it is found."""
+        """Delete an empty page that we own. `lease` is the page as last read; None to read it here."""
         self._may_act()
         lease = lease or await self._find(number)
         self._check_holder(number, lease)
@@ -95,6 +99,7 @@ class JournalLeases:
         except NotFound:
             return
         except Conflict:
+            # Changed since it was read. `put` finds out whether by us or by a new owner; an empty page does no harm.
             await self.put(number, lease, "")
 
     async def _find(self, number: int) -> Object | None:
@@ -106,19 +111,19 @@ class JournalLeases:
     def _check_holder(self, number: int, lease: Object | None) -> None:
         if lease is not None and holder_of(lease) != self._identity:
             raise JournalLost(
-                f"the journal {self._name(number)} belongs to {holder_of(lease)} now: another provisioner of "
+                f"the journal {self._name(number)} is now held by {holder_of(lease)}: another provisioner of "
                 f"{self._driver} runs. With several replicas, use --leader-election"
             )
 
     def _name(self, number: int) -> ObjectName:
-        # Names of drivers may differ in case or in a dot alone, which names of objects do not allow or not show.
+        # Two drivers may differ only in upper case or in a dot. The readable part loses that, so a digest is added.
         digest = hashlib.sha256(self._driver.encode()).hexdigest()[:8]
         readable = _NOT_IN_NAMES.sub("-", self._driver.lower())
         suffix = f"-{number}" if number else ""
         return ObjectName(self._namespace, f"orlop-provisioner-journal-{readable}-{digest}{suffix}")
 
     def _number_of(self, lease: Object) -> int | None:
-        """Return the number of a further page."""
+        """Return the number in the name of a further page; None for the first page and for any other Lease."""
         name = objects.name(lease)
         suffix = name.removeprefix(f"{self._name(0).name}-")
         return int(suffix) if suffix != name and suffix.isascii() and suffix.isdigit() else None
@@ -129,7 +134,7 @@ class JournalLeases:
         return self._written({"metadata": metadata}, content)
 
     def _written(self, lease: Object, content: str | None) -> Object:
-        """Return the Lease as we write it: with us as its holder; `content` None keeps the entries."""
+        """Return the Lease with us as its holder and with `content`; None keeps the entries."""
         metadata = dict(lease["metadata"])
         if content is not None:
             metadata["annotations"] = {**(metadata.get("annotations") or {}), ANNOTATION: content}

@@ -1,4 +1,4 @@
-"""The orders whose outcome is not known yet, by the uid of their claim. No two have a volume name in common."""
+"""Orders whose outcome is not known yet, by the uid of their claim. Each has a volume name of its own."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class OpenOrders:
         self._add(OpenOrder(order))
 
     def resume(self, entries: Iterable[JournalEntry], now: float) -> list[str]:
-        """Adopt the orders of a former process; return the uids of their claims."""
+        """Add the orders that a former process left in the journal; return the uids of their claims."""
         uids = []
         for entry in entries:
-            # The former process may have sent its last call just before we took the journal over. That call ends after
-            # `call_seconds` at the latest, whatever the clocks of the two machines show.
+            # The former process may have sent its last call just before we took the journal over. Wait for the whole
+            # duration of a call: comparing the recorded deadline with our clock would trust two machines' clocks.
             until = now + entry.call_seconds
             self._add(OpenOrder(entry.order, until, is_recorded=True, is_being_deleted=entry.is_being_deleted))
             uids.append(entry.order.claim.uid)
@@ -48,20 +48,20 @@ class OpenOrders:
         del self._uid_of[opened.order.volume_name]
         return opened
 
-    def named(self, volume_name: str) -> OpenOrder | None:
+    def by_volume_name(self, volume_name: str) -> OpenOrder | None:
         """Return the order for a volume of this name."""
         return self._orders.get(self._uid_of.get(volume_name, ""))
 
-    def unsettled_until(self, volume_name: str) -> float:
-        """Return until when a CreateVolume call for a volume of this name may still have its effect."""
-        opened = self.named(volume_name)
-        return 0.0 if opened is None else opened.unsettled_until
+    def may_run_until(self, volume_name: str) -> float:
+        """Return until when a CreateVolume call for a volume of this name may still take effect."""
+        opened = self.by_volume_name(volume_name)
+        return 0.0 if opened is None else opened.may_run_until
 
     def copies_from(self, volume_id: str) -> bool:
         """Return whether an order is for a clone of this volume."""
         return any(opened.order.source_volume_id == volume_id for opened in self._orders.values())
 
-    def with_volume(self, volume_id: str) -> list[str]:
+    def names_with_id(self, volume_id: str) -> list[str]:
         """Return the names of the volumes for which the driver returned this id."""
         return [
             opened.order.volume_name

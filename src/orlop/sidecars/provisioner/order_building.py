@@ -1,7 +1,7 @@
 """Gather the facts for an order: class, data source, topology. `volume_order_rules` decides.
 
-Objects come from the caches. One that is missing there is read from the API server: a claim can be seen before the
-class or the node that was created just before it.
+Objects come from the caches. One that is missing there is read from the API server: the watches are independent, so a
+claim may arrive before the class or the node that was created earlier.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ class OrderBuilder:
         self._may_act = may_act
 
     async def decide(self, claim: ApiObject, capabilities: frozenset[str]) -> OrderDecision:
-        """Decide on a new order. The source of a clone is protected before the order is returned."""
+        """Decide on a new order.
+
+        Before an order for a clone is returned, the source claim gets its finalizer: once the driver copies, the source
+        must not be deleted.
+        """
         storage_class = await self._find(STORAGE_CLASS, state.class_name(claim), self._caches.classes)
         source = await self._source(claim, capabilities)
         facts = OrderFacts(
@@ -81,7 +85,8 @@ class OrderBuilder:
         key = ObjectName(None, name)
         if cache is not None and (cached := cache.get(key)) is not None:
             return cached
-        # Forbidden: upstream's role does not allow every kind. InvalidPath: no object can have such a name.
+        # Forbidden: upstream's role does not allow every kind, so the object counts as missing. InvalidPath: the claim
+        # has a name that no object can have.
         with suppress(NotFound, Forbidden, InvalidPath):
             return await self._kube.get(kind, key)
         return None
@@ -124,7 +129,7 @@ class OrderBuilder:
         await self.write_finalizers(source, (*objects.finalizers(source), CLONING_PROTECTION))
 
     async def write_finalizers(self, claim: ApiObject, finalizers: tuple[str, ...]) -> ApiObject:
-        """Write a claim's finalizers. By PUT: upstream's role may not patch claims."""
+        """Write a claim's finalizers, by PUT: upstream's role may not patch claims."""
         self._may_act()
         metadata = {**objects.metadata(claim), "finalizers": list(finalizers)}
         return await self._kube.replace(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": metadata})

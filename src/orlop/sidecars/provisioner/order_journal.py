@@ -1,18 +1,20 @@
 """Keep the provisioner's open orders durable: entries in the annotations of Leases, written in batches.
 
-An order is recorded before the driver is called for it and forgotten when its outcome is known, so that a successor can
-finish what a provisioner left when it died. `records/provision_journal` has the format of a page; a page is a Lease.
+An order is recorded before the driver is called for it and forgotten when its outcome is known, so that the next
+process can finish or undo what a provisioner left when it was killed. A page is one Lease (`journal_leases`);
+`records/provision_journal` has the format of its entries.
 
-Every write is a PUT with the resourceVersion last read: upstream's role may not patch Leases, and a former leader that
-still writes is refused. `open` takes every page over, before anything is read from it. From then on the former owner's
-next write fails with `JournalLost`, and since it records an order before each call, it calls the driver no more. A page
-can also be created, which no resourceVersion guards: after that, the first page is written once more as a proof that it
-is still ours, and only then the order counts as recorded.
+Only one process may own the journal (fencing). Every write is a PUT with the resourceVersion last read. `open` writes
+itself into every page as the holder before it reads the entries. From then on the next write of the former owner fails
+with `JournalLost`, and since it records an order before each call, it makes no further call to the driver. Creating a
+page is not guarded by a resourceVersion. So after a creation the first page is written too, to prove that we still own
+the journal, and only then does the order count as recorded.
 
 Entries never move between pages, so no crash between two writes can lose one. Many orders are recorded with one write.
-Forgetting is not urgent: an entry left over costs its reader one look at the PersistentVolume.
+Forgetting is not urgent: for a leftover entry, the next process only finds that the PersistentVolume exists.
 
-Without rights on Leases the journal is volatile: logged once, and the provisioner works as upstream's does.
+Without permission to write Leases there is no journal, as with upstream: this is logged once, and a volume may be
+leaked if the process is killed.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ from orlop.records.provision_journal import (
 from orlop.sidecars.provisioner.journal_leases import JournalLeases, JournalLost
 
 BATCH_SECONDS: Final = 0.02
-"""Between two writes: under load one write then holds many orders. The first after a pause is written at once."""
+"""Least time between two writes: under load one write then holds many orders. After a pause it is written at once."""
 FORGET_SECONDS: Final = 0.5
+"""How long a write that only removes entries may wait for others, and the delay after a write that failed."""
 OPEN_RETRY_SECONDS: Final = 1.0
 
 
@@ -55,10 +58,10 @@ class _Page:
     is_changed: bool = False
     is_readable: bool = True
     is_proven: bool = True
-    """The first page was written after this one was created; see the module's docstring."""
+    """The first page was written since this one was created; see the module's docstring."""
 
     def with_added(self, added: dict[str, JournalEntry]) -> str:
-        """Return the annotation that holds the page's entries and these; of two for one volume the added one."""
+        """Return the annotation with the page's entries and `added`, which replaces entries of the same volume."""
         entries = {**self.entries, **added}
         return encode_page(tuple(entries.values())) if entries else ""
 
@@ -73,6 +76,8 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
+    """An entry to be written; `written` resolves when it is durable, or with the error."""
+
     entry: JournalEntry
     written: asyncio.Future[None]
 
@@ -91,8 +96,10 @@ class OrderJournal:
         self._page_of: dict[str, _Page] = {}
         self._pending: dict[str, _Recording] = {}
         self._is_volatile = False
-        self._wanted = asyncio.Event()
-        self._urgent = asyncio.Event()
+        self._has_changes = asyncio.Event()
+        """Something is to be recorded or forgotten."""
+        self._has_recordings = asyncio.Event()
+        """A caller of `record` waits: write soon."""
         self._last_write = float("-inf")
 
     # ---- reading -------------------------------------------------------------------------------------------------
@@ -106,10 +113,10 @@ class OrderJournal:
             except Forbidden as error:
                 self._is_volatile = True
                 advice = "allow get, list, create, update and delete of Leases"
-                message = "journal of orders cannot be kept; a volume may be leaked if this process is killed"
+                message = "journal cannot be kept; a volume may be leaked if this process is killed"
                 self._log.warning(message, advice=advice, error=error)
             except ApiError as error:
-                self._log.warning("journal of orders cannot be opened; retried", error=error)
+                self._log.warning("journal cannot be opened; retrying", error=error)
                 await self._clock.sleep(OPEN_RETRY_SECONDS)
         return [entry for page in self._pages for entry in page.entries.values()]
 
@@ -119,7 +126,8 @@ class OrderJournal:
         return None if page is None else page.entries.get(volume_name)
 
     async def _take_over(self) -> None:
-        # The first page before the list: from here on a former owner cannot add a page that this list misses.
+        # Take the first page over before listing the others: a former owner has to write it after it creates a page, so
+        # an order in a page that this list misses never counts as recorded.
         self._pages = [_Page(0, await self._leases.take_over(0, None))]
         for number, lease in sorted((await self._leases.further_pages()).items()):
             self._pages.append(_Page(number, await self._leases.take_over(number, lease)))
@@ -131,17 +139,19 @@ class OrderJournal:
         try:
             entries = decode_page(text) if text else ()
         except UnreadablePage as error:
-            # Kept as it is: it may be of a newer version, which will be back after a rollback.
+            # Never overwritten: a newer version of Orlop may have written it, and can read it after the next upgrade.
             page.is_readable = False
-            self._log.error("page of the journal cannot be read; kept as it is", page=page.number, error=error)
+            self._log.error("journal page cannot be read; kept unchanged", page=page.number, error=error)
             return
         for entry in entries:
             self._adopt(page, entry)
 
     def _adopt(self, page: _Page, entry: JournalEntry) -> None:
+        """Add an entry that was read. Of two for one volume, keep the newer and remove the other from its page."""
         name = entry.order.volume_name
         former = self._page_of.get(name)
-        # A page whose creation failed for its writer may hold an entry that was then recorded in another page.
+        # Two entries: the creation of a page failed for its writer but took effect, and the writer then recorded the
+        # entry in another page.
         if former is not None:
             _, newer = sorted((former.entries[name], entry), key=lambda each: (each.deadline, each.is_being_deleted))
             outdated = former if newer is entry else page
@@ -154,15 +164,15 @@ class OrderJournal:
     # ---- writing -------------------------------------------------------------------------------------------------
 
     async def record(self, entry: JournalEntry) -> None:
-        """Return when the entry is durable. Raises `JournalLost`, `PageOverflow` or `ApiError`."""
+        """Record an entry; return when it is durable. Raises `JournalLost`, `PageOverflow` or `ApiError`."""
         if self._is_volatile:
             return
         name = entry.order.volume_name
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending[name] = _Recording(entry, written)
-        self._wanted.set()
-        self._urgent.set()
-        # The write is shared: a caller that is cancelled must not cancel it for the others.
+        self._has_changes.set()
+        self._has_recordings.set()
+        # The write is shared by a batch: a caller that is cancelled must not cancel it for the others.
         await asyncio.shield(written)
 
     def forget(self, volume_name: str) -> None:
@@ -171,26 +181,26 @@ class OrderJournal:
         if page is not None:
             del page.entries[volume_name]
             page.is_changed = True
-            self._wanted.set()
+            self._has_changes.set()
 
     async def run(self) -> None:
-        """Write what is recorded and forgotten. Raises `JournalLost`."""
+        """Write recorded and forgotten entries in batches, until cancelled. Raises `JournalLost`."""
         while True:
-            await self._wanted.wait()
+            await self._has_changes.wait()
             if not self._pending:
-                await self._wait_for_more(FORGET_SECONDS)
+                await self._wait_for_recording(FORGET_SECONDS)
             await self._wait_for_batch()
             await self._write_batch()
 
     async def flush(self) -> None:
-        """Write what is left to be forgotten; for a shutdown. `run` must have ended."""
+        """Remove forgotten entries that `run` has not written yet; for a shutdown. `run` must have ended."""
         if any(page.is_changed for page in self._pages):
             await self._write_batch()
 
-    async def _wait_for_more(self, seconds: float) -> None:
+    async def _wait_for_recording(self, seconds: float) -> None:
         try:
             async with self._clock.timeout(seconds):
-                await self._urgent.wait()
+                await self._has_recordings.wait()
         except TimeoutError:
             return
 
@@ -200,8 +210,8 @@ class OrderJournal:
             await self._clock.sleep(rest)
 
     async def _write_batch(self) -> None:
-        self._wanted.clear()
-        self._urgent.clear()
+        self._has_changes.clear()
+        self._has_recordings.clear()
         batch, self._pending = self._pending, {}
         try:
             await self._write(batch)
@@ -210,9 +220,9 @@ class OrderJournal:
                 _fail(recording.written, error)
             if isinstance(error, JournalLost):
                 raise
-            # The entries that were to be forgotten are still to be written.
-            self._wanted.set()
-            self._log.warning("journal of orders cannot be written", error=error)
+            # Callers of `record` retry by themselves; for forgotten entries `run` has to.
+            self._has_changes.set()
+            self._log.warning("journal cannot be written", error=error)
             await self._clock.sleep(FORGET_SECONDS)
         finally:
             self._last_write = self._clock.elapsed()
@@ -224,7 +234,7 @@ class OrderJournal:
                 _succeed(batch[name].written)
 
     def _changes(self, batch: dict[str, _Recording]) -> list[_Change]:
-        """Return the writes of a batch: a known entry goes to its own page, new ones go to the first with room."""
+        """Return the writes of a batch: an entry stays in its page; new ones go to the first page with room for all."""
         added: dict[int, dict[str, JournalEntry]] = {page.number: {} for page in self._pages}
         fresh: dict[str, JournalEntry] = {}
         for name, recording in batch.items():
@@ -233,6 +243,7 @@ class OrderJournal:
         changes = []
         for page in self._pages:
             own = added[page.number]
+            # New entries go together into one page, which is encoded to learn its compressed size.
             if page.is_readable and fresh:
                 everything = {**own, **fresh}
                 if len(page.with_added(everything)) <= LARGEST_PAGE:
@@ -248,7 +259,7 @@ class OrderJournal:
             try:
                 chunks = split_into_pages(tuple(fresh.values()))
             except PageOverflow as error:
-                # Only the one that is too large fails; the others are split again without it.
+                # Fail only the entry that is too large, and split the others again without it.
                 largest = max(fresh, key=lambda name: len(encode_page((fresh[name],))))
                 _fail(batch[largest].written, error)
                 del fresh[largest]
@@ -260,20 +271,20 @@ class OrderJournal:
 
     async def _write_page(self, change: _Change) -> None:
         page = change.page
-        # Encoded here and not with the batch: an entry may have been forgotten while the pages before were written.
+        # Encode now and not with the batch: entries may have been forgotten while earlier pages were written.
         content = page.with_added(change.added)
         if page.number and not content:
             await self._delete_page(page)
             return
-        # Before the write: it may be created though we get no response. And what is forgotten while the write is under
-        # way has to be written again.
+        # Both before the write. The page may be created though the response is lost, so it must be known. And an entry
+        # forgotten during the write sets `is_changed` again, which must not be overwritten afterwards.
         if page not in self._pages:
             self._pages.append(page)
         page.is_changed = False
         try:
             written = await self._leases.put(page.number, page.lease, content)
             if page.number and objects.uid(written) != objects.uid(page.lease or {}):
-                # Created, or created again: a successor may have deleted it, empty.
+                # Created, perhaps for the second time: a process that took over deletes pages that are empty.
                 page.is_proven = False
             page.lease = written
             if not page.is_proven:
@@ -302,4 +313,5 @@ def _succeed(written: asyncio.Future[None]) -> None:
 def _fail(written: asyncio.Future[None], error: Exception) -> None:
     if not written.done():
         written.set_exception(error)
-        written.exception()  # Retrieved here: the caller may have been cancelled.
+        # Mark the exception as retrieved: asyncio would log an error if the caller was cancelled and never reads it.
+        written.exception()

@@ -1,12 +1,12 @@
 """Read the parameters of a StorageClass: secrets, file system, and what is passed on to the driver. Pure.
 
-Keys below `csi.storage.k8s.io/` belong to Kubernetes: each is known here and kept from the driver; an unknown one is
-an error, since a misspelt secret must not silently become a driver's parameter. Keys of the older family, such as
-`csiProvisionerSecretName`, are read too and still passed on, as external-provisioner does.
+Keys with the prefix `csi.storage.k8s.io/` belong to Kubernetes and are not sent to the driver. An unknown key with this
+prefix is an error: a misspelled secret must not become a parameter of the driver. The older keys, such as
+`csiProvisionerSecretName`, are read too and still sent to the driver, as upstream does.
 
-Names of secrets are templates. Users who may create claims choose their names and annotations, so a class that uses
-`${pvc.annotations['…']}` lets users choose among the secrets of the namespace the class names; the namespace itself can
-only be the claim's own or fixed.
+Names of secrets are templates. Users choose the names and annotations of their claims, so a class that uses
+`${pvc.annotations['…']}` lets users choose among the secrets of one namespace. That namespace cannot depend on an
+annotation: it is fixed, or made from the claim's namespace and the volume's name.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Object = Mapping[str, Any]
 
 
 class InvalidParameters(ValueError):
-    """The class cannot be used; the sentence names the key."""
+    """The class or the claim cannot be used; the message names the key."""
 
 
 class SecretUse(Enum):
-    """The call for which a secret is meant, by the middle of its key."""
+    """The CSI call that gets a secret; the value is the middle part of its keys."""
 
     PROVISION = "provisioner"
     CONTROLLER_PUBLISH = "controller-publish"
@@ -77,18 +77,18 @@ def driver_parameters(parameters: Mapping[str, str]) -> dict[str, str]:
     for key in sorted(parameters):
         if key.startswith(RESERVED) and key not in KNOWN_RESERVED_KEYS:
             known = ", ".join(sorted(KNOWN_RESERVED_KEYS))
-            raise InvalidParameters(f"the class has the unknown parameter {key}; keys below {RESERVED} are: {known}")
+            raise InvalidParameters(f"the class has the unknown parameter {key}; with this prefix there are: {known}")
     return {key: value for key, value in parameters.items() if not key.startswith(RESERVED)}
 
 
 def fs_type(parameters: Mapping[str, str], default: str) -> str:
-    """Return the file system of the class, or the default; "" leaves it to the driver."""
-    # The older key is compared without case, as external-provisioner does: classes say fsType as often as fstype.
+    """Return the file system of the class, or the default; "" lets the driver choose."""
+    # The older key is compared without case, as upstream does: fsType is as common as fstype.
     old = [key for key in sorted(parameters) if key.lower() == OLD_FS_TYPE]
     spellings = [*old, *([FS_TYPE] if FS_TYPE in parameters else [])]
     if len(spellings) > 1:
         raise InvalidParameters(
-            f"the class gives its file system more than once, by {' and '.join(spellings)}: keep one"
+            f"the class sets its file system more than once, by {' and '.join(spellings)}: keep one"
         )
     return (parameters[spellings[0]] if spellings else "") or default
 
@@ -96,11 +96,11 @@ def fs_type(parameters: Mapping[str, str], default: str) -> str:
 def secret_reference(
     use: SecretUse, parameters: Mapping[str, str], volume_name: str, claim: Object
 ) -> SecretReference | None:
-    """Return the secret for a call; None where the class names none. A pair for one call wins over the default pair."""
+    """Return the secret for a call; None if the class names none. A pair of keys for the call precedes the default."""
     pairs = [pair for pair in (_KEYS[use], _OLD_KEYS.get(use)) if pair is not None and _is_used(pair, parameters)]
     if len(pairs) > 1:
         raise InvalidParameters(
-            f"the class names one secret twice, by {pairs[0].name} and by {pairs[1].name}: keep one"
+            f"the class names the same secret twice, by {pairs[0].name} and by {pairs[1].name}: keep one"
         )
     if not pairs and _is_used(_DEFAULT_KEYS, parameters):
         pairs = [_DEFAULT_KEYS]
@@ -112,9 +112,12 @@ def secret_reference(
 def secret_references(
     parameters: Mapping[str, str], volume_name: str, claim: Object
 ) -> dict[SecretUse, SecretReference]:
-    """Return every secret the class names. Raises for any that is wrong, before a volume exists."""
-    found = {use: secret_reference(use, parameters, volume_name, claim) for use in SecretUse}
-    return {use: reference for use, reference in found.items() if reference is not None}
+    """Return every secret that the class names.
+
+    Raises for any that is wrong, also for calls that come much later: now there is no volume yet that must be undone.
+    """
+    references = {use: secret_reference(use, parameters, volume_name, claim) for use in SecretUse}
+    return {use: reference for use, reference in references.items() if reference is not None}
 
 
 def _is_used(pair: _KeyPair, parameters: Mapping[str, str]) -> bool:
@@ -124,7 +127,7 @@ def _is_used(pair: _KeyPair, parameters: Mapping[str, str]) -> bool:
 def _resolved(pair: _KeyPair, parameters: Mapping[str, str], volume_name: str, claim: Object) -> SecretReference:
     for key, other in ((pair.name, pair.namespace), (pair.namespace, pair.name)):
         if not parameters.get(key):
-            raise InvalidParameters(f"the class has the parameter {other} without {key}: give both")
+            raise InvalidParameters(f"the class has the parameter {other} without {key}: set both")
     in_namespace = {"pv.name": volume_name, "pvc.namespace": objects.namespace(claim) or ""}
     in_name = {**in_namespace, "pvc.name": objects.name(claim)}
     namespace = _expanded(pair.namespace, parameters[pair.namespace], in_namespace)
@@ -139,11 +142,11 @@ def _expanded(key: str, template: str, tokens: Mapping[str, str], annotations: M
         token = match[1] if match[1] is not None else match[2]
         if token in tokens:
             return tokens[token]
-        of_annotation = _ANNOTATION.fullmatch(token)
-        if of_annotation and annotations is not None:
-            if of_annotation[1] in annotations:
-                return annotations[of_annotation[1]]
-            raise InvalidParameters(f"parameter {key}: the claim has no annotation {of_annotation[1]}")
+        annotation = _ANNOTATION.fullmatch(token)
+        if annotation and annotations is not None:
+            if annotation[1] in annotations:
+                return annotations[annotation[1]]
+            raise InvalidParameters(f"parameter {key}: the claim has no annotation {annotation[1]}")
         allowed = [*tokens, *(["pvc.annotations['…']"] if annotations is not None else [])]
         raise InvalidParameters(f"parameter {key}: unknown token {match[0]}; allowed are {', '.join(allowed)}")
 
@@ -151,6 +154,6 @@ def _expanded(key: str, template: str, tokens: Mapping[str, str], annotations: M
 
 
 def _check(key: str, text: str, pattern: str, longest: int, what: str) -> None:
-    # The text is not repeated: annotations come from users, and the sentence goes into events that others read.
+    # The message does not quote the text: it may come from a user's annotation, and others read the event.
     if len(text) > longest or not re.fullmatch(pattern, text):
-        raise InvalidParameters(f"parameter {key}: what it resolves to for this claim is not {what}")
+        raise InvalidParameters(f"parameter {key}: its value for this claim is not {what}")

@@ -1,8 +1,8 @@
 """Provision one claim, step by step, as `claim_rules` decides.
 
-Order of effects: record the order → CreateVolume → create the PersistentVolume → forget the order. Killed after any of
-them, the next provisioner finds the order in the journal and goes on (`claim_rules` says how). Failures are reported as
-events on the claim, in upstream's words; no event, log line or journal entry ever holds a secret.
+Order of effects: record the order → CreateVolume → create the PersistentVolume → forget the order. If the process is
+killed after any of them, the next one finds the order in the journal and resumes (`claim_rules`). Failures are recorded
+as events of the claim, with upstream's words; no event, log line or journal entry ever holds a secret's value.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ from orlop.sidecars.provisioner.volume_order_rules import (
 )
 
 MOST_STEPS: Final = 12
+"""Steps of one reconciliation. The longest path without interference is shorter: this ends an endless loop."""
 BY_HANDLE: Final = "volumes by handle"
 BY_UID: Final = "claims by uid"
 
 
 class NotProvisioned(Exception):
-    """Reported on the claim already; to be retried."""
+    """Provisioning failed. Already reported on the claim; the work queue retries."""
 
 
 class ProvisionHandler:
@@ -111,12 +112,12 @@ class ProvisionHandler:
         self._open = open_orders
         self._reports = ProvisioningReports(events, metrics)
         self._saved: dict[str, str] = {}
-        """Versions of PersistentVolumes that we created, by the claim's uid, until the cache has them."""
+        """resourceVersions of PersistentVolumes that we created, by the claim's uid, until the cache has them."""
         self._written: dict[str, str] = {}
-        """Versions of claims that we wrote, by uid, until the cache has them."""
+        """resourceVersions of claims that we wrote, by uid, until the cache has them."""
 
     def forget_claim(self, uid: str) -> None:
-        """The cache shows that the claim is gone, and it has no order."""
+        """Drop what is kept for a claim that is gone from the cache and has no open order."""
         for versions in (self._saved, self._written):
             versions.pop(uid, None)
         self._metrics.end(uid)
@@ -142,7 +143,8 @@ class ProvisionHandler:
 
     async def _current_claim(self, uid: str) -> ApiObject | None:
         if (version := self._written.get(uid)) is not None:
-            # Decided on the claim as it was before our own write, the node we gave up would be asked again.
+            # Wait until the cache has our own write: the older claim still names the node that we returned to the
+            # scheduler, and would be provisioned for it once more.
             await self._caches.claims.reached(version)
             self._written.pop(uid, None)
         return self._cached_claim(uid)
@@ -160,7 +162,7 @@ class ProvisionHandler:
         volume = volumes.get(ObjectName(None, name))
         if volume is None or opened is None:
             return volume is not None
-        # Somebody else's under our name must not end the order: its own volume may exist in the driver.
+        # A PersistentVolume of this name that is not ours must not end the order: our volume may exist in the driver.
         if opened.volume is None:
             return csi_source(volume).get("driver") == self._settings.driver
         return _is_same_volume(volume, self._settings.driver, opened.volume.volume_id)
@@ -184,7 +186,7 @@ class ProvisionHandler:
                 self._close(uid)
                 return Done()
             case ReportUnusable(reason):
-                # Called again later: the driver may have been mended.
+                # Drop the result, so that the next attempt calls the driver again: it may have been fixed by then.
                 self._open.change(uid, volume=None, fault=None)
                 return self._report(uid, reason, slowly=True)
             case WaitUntil(instant):
@@ -198,17 +200,16 @@ class ProvisionHandler:
             case PlaceOrder(order):
                 sentence = f'External provisioner is provisioning volume for claim "{objects.name_of(claim)}"'
                 self._events.normal(claim_reference(claim), "Provisioning", sentence)
-                if (rival := self._open.named(order.volume_name)) is not None:
-                    # The driver would return one volume for both: it knows a volume by its name.
+                if (rival := self._open.by_volume_name(order.volume_name)) is not None:
+                    # CreateVolume is idempotent by name: the driver would return the same volume for both claims.
                     other = f"{rival.order.claim.namespace}/{rival.order.claim.name}"
-                    advice = "use a longer --volume-name-uuid-length"
-                    return self._report(uid, f"a volume {order.volume_name} is ordered for the claim {other}: {advice}")
+                    reason = f"a volume {order.volume_name} is being created for the claim {other}"
+                    return self._report(uid, f"{reason}: use a longer --volume-name-uuid-length")
                 self._open.begin(order)
                 return None
             case RefuseClaim(reason):
-                return self._report(
-                    uid, f'failed to provision volume with StorageClass "{state.class_name(claim)}": {reason}'
-                )
+                of_class = f'failed to provision volume with StorageClass "{state.class_name(claim)}"'
+                return self._report(uid, f"{of_class}: {reason}")
             case ReturnToScheduler(reason):
                 self._report(uid, reason)
                 return await self._return_to_scheduler(claim, uid)
@@ -222,6 +223,7 @@ class ProvisionHandler:
 
     async def _call(self, order: VolumeOrder, uid: str) -> Outcome | None:
         try:
+            # The secret first: without it there is no call, and then nothing to record.
             secrets = await self._calls.secrets(order.secret_for(SecretUse.PROVISION.value))
             request = create_request(order, self._capabilities, secrets)
             deadline = await self._record(order, uid)
@@ -247,29 +249,29 @@ class ProvisionHandler:
         return deadline
 
     def _drop_unrecorded(self, uid: str) -> None:
-        """Drop an order for which the driver was never called: the next attempt builds it anew."""
+        """Drop an order for which the driver was never called: the next attempt builds it from the current objects."""
         if not self._open[uid].is_recorded:
             self._open.remove(uid)
 
     async def _call_failed(self, error: CsiError, uid: str, *, began: float, deadline: float) -> Outcome:
         opened = self._open[uid]
         if may_still_run(error):
-            self._open.change(uid, unsettled_until=max(opened.unsettled_until, deadline))
+            self._open.change(uid, may_run_until=max(opened.may_run_until, deadline))
             return self._report(uid, self._sentence(opened.order, error))
-        if began < opened.unsettled_until:
-            # An earlier call may still create the volume, after this one found that it cannot be created.
+        if began < opened.may_run_until:
+            # This error is final for this call only: an earlier call may still run and create the volume.
             self._report(uid, self._sentence(opened.order, error))
-            return RetryAfter(max(0.0, opened.unsettled_until - self._clock.elapsed()))
+            return RetryAfter(max(0.0, opened.may_run_until - self._clock.elapsed()))
         self._close(uid)
         claim = await self._current_claim(uid)
         return Done() if claim is None else await self._refused(error, opened.order, claim)
 
     async def _refused(self, error: CsiError, order: VolumeOrder, claim: ApiObject) -> Outcome:
-        """Report a final error: no volume was created."""
+        """Report a final error; no volume was created."""
         uid, sentence = objects.uid(claim), self._sentence(order, error)
         if isinstance(error, ResourceExhausted) and order.selected_node and HAS_TOPOLOGY in self._capabilities:
             self._report(uid, sentence)
-            # The scheduler may have chosen another node during the call, which was not tried yet.
+            # Keep a node that the scheduler selected during the call: it was not tried yet.
             if state.selected_node(claim) != order.selected_node:
                 return RetryAfter(0.0)
             return await self._return_to_scheduler(claim, uid)
@@ -283,15 +285,15 @@ class ProvisionHandler:
 
     def _fault(self, order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolume | None:
         if (owner := self._owner_of(volume.volume_id, order.volume_name)) is not None:
-            # Never deleted: it holds another claim's data.
-            reason = f"the driver returned the volume {shown_id(volume.volume_id)}, which is that of {owner} already"
+            # No id, so that it is never deleted: it holds another claim's data.
+            reason = f"the driver returned the volume {shown_id(volume.volume_id)}, which already belongs to {owner}"
             return UnusableVolume(reason, retry_slowly=True)
         return fault_of_volume(order, volume)
 
     def _owner_of(self, handle: str, own_name: str) -> str | None:
-        """Return the name of another PersistentVolume with this handle, or of one that is to have it."""
+        """Return the name of another PersistentVolume with this handle, or of another order that was returned it."""
         volumes = self._caches.volumes.cache.by_index(BY_HANDLE, handle)
-        names = [*map(objects.name, volumes), *self._open.with_volume(handle)]
+        names = [*map(objects.name, volumes), *self._open.names_with_id(handle)]
         return next((name for name in names if name != own_name), None)
 
     # ---- saving --------------------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ class ProvisionHandler:
         try:
             saved: ApiObject = await self._kube.create(PERSISTENT_VOLUME, body)
         except AlreadyExists:
-            # By us, before an answer was lost, or by somebody else under the name that is ours.
+            # Created by us, and the response was lost; or by another client, under the same name.
             return await self._compare_with_existing(order, volume, uid)
         except (BadRequest, Invalid, RequestTooLarge) as error:
             reason = f"the API server refuses the PersistentVolume {order.volume_name}: {error}"
@@ -314,11 +316,12 @@ class ProvisionHandler:
     async def _compare_with_existing(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> Outcome | None:
         existing = await self._existing(order)
         if existing is None:
+            # Deleted since: decide again.
             return None
         if _is_same_volume(existing, self._settings.driver, volume.volume_id):
             self._succeed(order, existing, uid)
         else:
-            reason = f"the PersistentVolume {order.volume_name} exists and is of another volume"
+            reason = f"the PersistentVolume {order.volume_name} exists and belongs to another volume"
             self._open.change(uid, fault=UnusableVolume(reason, volume.volume_id, retry_slowly=True))
         return None
 
@@ -342,12 +345,13 @@ class ProvisionHandler:
         self, order: VolumeOrder, volume_id: str, fault: UnusableVolume | None, uid: str
     ) -> Outcome | None:
         if (owner := self._owner_of(volume_id, order.volume_name)) is not None:
-            reason = f"the volume {shown_id(volume_id)} became that of {owner}"
+            reason = f"the volume {shown_id(volume_id)} now belongs to {owner}"
             self._open.change(uid, fault=UnusableVolume(reason, retry_slowly=True))
             return None
         existing = await self._existing(order)
         if existing is not None and _is_same_volume(existing, self._settings.driver, volume_id):
-            # Created by a process before us, and not in our cache yet.
+            # An earlier process created the PersistentVolume, and our cache does not have it yet. Deleting the volume
+            # now would delete what that object refers to.
             self._open.change(uid, is_saved=True)
             return None
         deadline = await self._record(order, uid, is_being_deleted=True)
@@ -355,8 +359,8 @@ class ProvisionHandler:
             await self._calls.delete(volume_id, order.secret_for(SecretUse.PROVISION.value), deadline)
         except CsiError as error:
             if may_still_run(error):
-                self._open.change(uid, unsettled_until=deadline)
-            reason = f"the volume {shown_id(volume_id)} cannot be deleted again: {rpc_error(error)}"
+                self._open.change(uid, may_run_until=deadline)
+            reason = f"the volume {shown_id(volume_id)} cannot be deleted: {rpc_error(error)}"
             return self._report(uid, reason if fault is None else f"{fault.reason}; {reason}")
         self._close(uid)
         if fault is None:
@@ -364,33 +368,30 @@ class ProvisionHandler:
         return self._report(uid, fault.reason, slowly=fault.retry_slowly)
 
     def _close(self, uid: str) -> None:
-        """Forget the order: its outcome is known."""
+        """Forget the order; its outcome is known."""
         opened = self._open.remove(uid)
         self._journal.forget(opened.order.volume_name)
         self._metrics.end(uid)
 
     async def _return_to_scheduler(self, claim: ApiObject, uid: str) -> Outcome:
-        """Remove the selected node from the claim: the scheduler then chooses again."""
+        """Remove the selected node from the claim, so that the scheduler selects one again. By PUT, as upstream."""
         if state.SELECTED_NODE not in objects.annotations(claim):
             return Done()
-        metadata = dict(objects.metadata(claim))
-        metadata["annotations"] = {
-            key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE
-        }
+        kept = {key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE}
+        metadata = {**objects.metadata(claim), "annotations": kept}
         self._may_act()
         written = await self._kube.replace(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": metadata})
         self._written[uid] = objects.resource_version(written)
         return Done()
 
     def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:
-        """Record the failure as an event of the claim, if it exists; return when to try again."""
-        claim = self._cached_claim(uid)
+        """Record the failure as an event of the claim, if it exists; return the outcome that retries it."""
         printable = printable_sentence(sentence)
-        if claim is not None:
+        if (claim := self._cached_claim(uid)) is not None:
             self._reports.not_provisioned(claim, sentence)
         if not slowly:
             return Failed(NotProvisioned(printable))
-        self._log.warning("provisioning failed; retried slowly", claim=uid, error=printable)
+        self._log.warning("provisioning failed; retrying slowly", claim=uid, error=printable)
         return RetryAfter(self._settings.slow_retry)
 
 

@@ -8,7 +8,7 @@ from orlop.foundation.metrics import Metrics
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 NO_SOURCE: Final = ""
-"""Label `source`: upstream names the kind of a clone's or snapshot's source there."""
+"""Value of the label `source`, where upstream has the kind of a data source; we do not distinguish them."""
 
 
 class ProvisionerMetrics:
@@ -28,10 +28,11 @@ class ProvisionerMetrics:
         self._began: dict[str, float] = {}
 
     def begin(self, uid: str, now: float) -> None:
-        """Provisioning of a claim has begun; attempts after a failure count from the first."""
+        """Start measuring the provisioning of a claim; retries do not start it again."""
         self._began.setdefault(uid, now)
 
     def end(self, uid: str) -> None:
+        """Stop measuring, whatever the outcome."""
         self._began.pop(uid, None)
 
     def provisioned(self, uid: str, class_name: str, now: float) -> None:

@@ -27,7 +27,7 @@ ApiObject: TypeAlias = Mapping[str, Any]
 class ProvisionerSettings:
     driver: str
     identity: str
-    """Names this process in the volumes it creates, as external-provisioner does."""
+    """Written into the volumeAttributes of each volume that this process creates, as upstream does."""
     volume_name_prefix: str = "pvc"
     volume_name_uuid_length: int = -1
     """How many characters of the claim's uid, without dashes; -1: the whole uid."""
@@ -37,14 +37,14 @@ class ProvisionerSettings:
     topology: TopologyMode = field(default_factory=TopologyMode)
     timeout: float = 10.0
     workers: int = 100
-    """Of each pool."""
+    """The number of workers of each pool."""
     retry_start: float = 1.0
     retry_most: float = 300.0
     slow_retry: float = SLOW_RETRY_SECONDS
 
     @property
     def backoff(self) -> Backoff:
-        """As upstream's: if the longest delay is shorter than the first, it is the first too."""
+        """The delays between retries. As upstream: a longest delay below the first one limits the first one too."""
         most = max(self.retry_most, SHORTEST_RETRY_SECONDS)
         first = max(self.retry_start, SHORTEST_RETRY_SECONDS)
         return Backoff(initial=min(first, most), factor=2.0, cap=most, jitter=JITTER)
@@ -56,7 +56,7 @@ class ProvisionerCaches:
     volumes: Informer
     classes: Informer
     attachments: Informer | None = None
-    """None for a driver that does not attach: nothing has to be detached before a volume is deleted."""
+    """None for a driver without attach capability: nothing has to be detached before a volume is deleted."""
     nodes: Informer | None = None
     csi_nodes: Informer | None = None
     """None for a driver without topology."""

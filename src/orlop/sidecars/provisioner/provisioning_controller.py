@@ -1,11 +1,14 @@
-"""Watch claims and PersistentVolumes, and have each one reconciled: claims are provisioned, released volumes deleted.
+"""Watch claims and PersistentVolumes, and reconcile each: provision claims, delete the volumes of released PVs.
 
-Two pools of workers. Claims are queued by uid, because an order may outlive its claim, and another claim may take the
-name. A claim is enqueued when the rules have something to do for it, or while an order of its is open; also when its
-class changed, since that may be what a failed attempt waited for. A PersistentVolume is enqueued when the rules have a
-step for it, also when a VolumeAttachment that named it is gone.
+Three pools of workers:
 
-Order at the start: caches complete → the journal taken over → its orders adopted → work.
+- Claims, by uid, because an order may outlive its claim and a new claim may have the same name. A claim is enqueued
+  when it is to be provisioned, when it changes while its order is open, and when its class was created or replaced:
+  a failed attempt may have waited for that.
+- PersistentVolumes, by name: when the rules have a step for one, also when a VolumeAttachment of it is gone.
+- Claims that others are cloned from, by uid: to remove their finalizer after the last clone.
+
+Order at the start: caches complete → journal taken over → its orders resumed → listeners and workers started.
 """
 
 from __future__ import annotations
@@ -42,16 +45,17 @@ from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
 CLAIMS: Final = "claims"
 VOLUMES: Final = "volumes"
 SOURCES: Final = "clone-sources"
-"""Names of the pools, as their metrics show them; the first two are upstream's."""
+"""Names of the pools, which are labels of their metrics; the first two are upstream's."""
 BY_CLASS: Final = "claims by class"
 BY_SOURCE: Final = "claims by the claim they are cloned from"
 BY_PROTECTION: Final = "claims with cloning protection by namespace"
 SOURCE_CHECK_SECONDS: Final = 5.0
+"""How often to check a clone's source whose order is still open."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueKey:
-    """What a queue carries: the uid of a claim, or the name of a PersistentVolume."""
+    """The uid of a claim or the name of a PersistentVolume, which differ by their pool."""
 
     pool: str
     name: str
@@ -84,10 +88,10 @@ class ProvisioningController:
         self._log = runtime.log
         self._journal = journal
         self._uids: dict[ObjectName, str] = {}
-        """Uids of the claims as last seen, to recognise one that is gone or has a successor of its name."""
+        """Uids of claims as last observed, to recognise a claim that is gone or was replaced under its name."""
         self._volume_uids: dict[ObjectName, str] = {}
         self._attached: dict[ObjectName, str] = {}
-        """Volumes that the VolumeAttachments name, to recognise one that is detached."""
+        """The volume of each VolumeAttachment as last observed: a VolumeAttachment that is gone has no fields."""
         self._class_uids: dict[ObjectName, str] = {}
         self._queue: Workqueue[QueueKey] = Workqueue(
             (CLAIMS, VOLUMES, SOURCES),
@@ -123,7 +127,7 @@ class ProvisioningController:
         ):
             if informer is not None:
                 await informer.wait_synced()
-        # Before the listeners: a claim whose order is open must not get a second order.
+        # Resume orders before the listeners enqueue claims: a claim whose order is open must not get a second order.
         resumed = self._open.resume(await self._journal.open(), self._clock.elapsed())
         self._log.info("provisioning", resumed_orders=len(resumed))
         for uid in resumed:
@@ -137,7 +141,7 @@ class ProvisioningController:
             unsubscribe.append(caches.attachments.add_listener(self._attachment_changed))
         try:
             async with TaskGroup() as tasks:
-                writing = tasks.start(self._journal.run(), name="journal of orders")
+                writing = tasks.start(self._journal.run(), name="journal writer")
                 await self._loop.run()
                 writing.cancel()
             await self._journal.flush()
@@ -149,7 +153,7 @@ class ProvisioningController:
         """Start nothing more; `run` returns when the calls in flight have ended."""
         self._loop.stop()
 
-    # ---- what is enqueued ----------------------------------------------------------------------------------------
+    # ---- enqueuing -----------------------------------------------------------------------------------------------
 
     def _claim_changed(self, name: ObjectName) -> None:
         claim = self._caches.claims.get(name)
@@ -162,7 +166,7 @@ class ProvisioningController:
                 self._provisioning.forget_claim(former)
         if claim is None:
             self._uids.pop(name, None)
-            # Which claim it was cloned from is not known any more.
+            # A deleted claim no longer shows which claim it was a clone of, so check every source of the namespace.
             self._check_sources(name.namespace or "")
             return
         self._uids[name] = uid
@@ -174,7 +178,7 @@ class ProvisioningController:
             self._check_sources(name.namespace or "")
 
     def _check_sources(self, namespace: str) -> None:
-        """Check whether the protected claims of a namespace are still cloned from."""
+        """Enqueue the claims of a namespace that have our finalizer because others are cloned from them."""
         for source in self._caches.claims.cache.by_index(BY_PROTECTION, namespace):
             self._queue.add(SOURCES, QueueKey(SOURCES, objects.uid(source)))
 
@@ -184,6 +188,7 @@ class ProvisioningController:
     def _class_changed(self, name: ObjectName) -> None:
         storage_class = self._caches.classes.get(name)
         uid = objects.uid(storage_class) if storage_class is not None else ""
+        # Provisioning reads immutable fields of a class only, so a change that keeps the uid changes nothing.
         if self._class_uids.get(name, "") == uid:
             return
         self._class_uids[name] = uid
@@ -201,7 +206,7 @@ class ProvisioningController:
             self._volume_uids.pop(name, None)
             return
         self._volume_uids[name] = uid
-        if self._deletion.is_work(volume):
+        if self._deletion.needs_step(volume):
             self._queue.add(VOLUMES, QueueKey(VOLUMES, name.name))
         reference = state.claim_reference(volume) or {}
         if (claim_uid := str(reference.get("uid") or "")) in self._open:
@@ -209,7 +214,7 @@ class ProvisioningController:
 
     def _handle_keys(self, volume: CachedObject) -> list[str]:
         source = csi_source(volume)
-        # Handles are unique among the volumes of one driver only.
+        # A volumeHandle is unique only among the volumes of one driver.
         return [str(source["volumeHandle"])] if source.get("driver") == self._driver else []
 
     def _attachment_changed(self, name: ObjectName) -> None:
@@ -219,23 +224,24 @@ class ProvisioningController:
         if attachment is not None:
             self._attached[name] = next(iter(_attached_volume_keys(attachment)), "")
         volume = self._caches.volumes.get(ObjectName(None, former)) if former else None
-        if volume is not None and self._deletion.is_work(volume):
+        if volume is not None and self._deletion.needs_step(volume):
             self._queue.add(VOLUMES, QueueKey(VOLUMES, former))
 
-    # ---- what is reconciled --------------------------------------------------------------------------------------
+    # ---- reconciling ---------------------------------------------------------------------------------------------
 
     async def _reconcile_claim(self, key: QueueKey) -> Outcome:
         try:
             return await self._provisioning.reconcile(key.name)
         except JournalLost as error:
-            # The task that writes the journal ends the process with this error; here it is one of many that waited.
+            # Do not raise: the task that writes the journal ends the process with the same error, and here it would be
+            # logged with a traceback by every worker that waited for the write.
             return Failed(error)
 
     async def _reconcile_volume(self, key: QueueKey) -> Outcome:
         return await self._deletion.reconcile(key.name)
 
     async def _reconcile_source(self, key: QueueKey) -> Outcome:
-        """Remove the protection of a claim that nothing is cloned from any more."""
+        """Remove our finalizer from a claim when no clone of it is unfinished."""
         source = next(iter(self._caches.claims.cache.by_index(BY_UID, key.name)), None)
         if source is None or not objects.has_finalizer(source, CLONING_PROTECTION):
             return Done()
@@ -245,10 +251,10 @@ class ProvisioningController:
         if not may_release_source(source, clones):
             return Done()
         if handle and self._open.copies_from(handle):
-            # A call may still copy from it. No object changes when that call has ended.
+            # A CreateVolume call may still copy from it. Poll: no object changes when that call ends.
             return RetryAfter(SOURCE_CHECK_SECONDS)
-        left = tuple(each for each in objects.finalizers(source) if each != CLONING_PROTECTION)
-        await self._orders.write_finalizers(source, left)
+        remaining = tuple(each for each in objects.finalizers(source) if each != CLONING_PROTECTION)
+        await self._orders.write_finalizers(source, remaining)
         return Done()
 
 
@@ -286,7 +292,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
     capabilities: frozenset[str],
     may_act: Callable[[], None],
 ) -> ProvisioningController:
-    """Build a controller; its journal is in the Leases of `namespace`."""
+    """Build a controller; its journal is kept in Leases of `namespace`."""
     metrics = ProvisionerMetrics(runtime.metrics)
     journal = OrderJournal(kube, namespace, settings.driver, runtime=runtime, may_act=may_act)
     calls = VolumeCalls(settings.driver, runtime=runtime, csi=csi, kube=kube, may_act=may_act)
@@ -314,7 +320,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
         calls=calls,
         events=events,
         metrics=metrics,
-        unsettled_until=open_orders.unsettled_until,
+        may_run_until=open_orders.may_run_until,
         may_act=may_act,
     )
     return ProvisioningController(

@@ -1,4 +1,4 @@
-"""Make the provisioner's calls to the driver: with secrets fetched for one call, and only to the right driver."""
+"""Call CreateVolume and DeleteVolume: with secrets read for this call, and only if the expected driver responds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from orlop.records.volume_order import SecretReference
 from orlop.sidecars.provisioner.create_request_rules import delete_request
 
 MAY_STILL_RUN = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
-"""Codes after which the driver may still be at work. For CreateVolume RESOURCE_EXHAUSTED is final, as for upstream."""
+"""Status codes that are not final: the driver may still execute the call. RESOURCE_EXHAUSTED is final, as upstream."""
 
 
 class SecretUnavailable(Exception):
-    """The sentence names the Secret, and never quotes a value."""
+    """A Secret cannot be read or used. The message names the Secret, and never quotes a value."""
 
 
 def may_still_run(error: CsiError) -> bool:
+    """Return whether the driver may still execute the call that failed with this error."""
     return error.code in MAY_STILL_RUN
 
 
@@ -64,22 +65,24 @@ class VolumeCalls:
             raise SecretUnavailable(str(error)) from None
 
     async def _secrets_if_any(self, reference: SecretReference | None) -> Mapping[str, str]:
-        # Whoever deletes a namespace deletes its secrets first. Most drivers can delete a volume without them.
+        # When a namespace is deleted, its secrets may be gone before its volumes. Call the driver all the same: most
+        # drivers do not need a secret to delete a volume, and others return an error.
         try:
             return await self.secrets(reference)
         except SecretUnavailable as error:
-            self._log.warning("volume is deleted without its secret", error=error)
+            self._log.warning("secret cannot be read; deleting the volume without it", error=error)
             return {}
 
     async def _call(self, method: Rpc[Request, Response], request: Request, deadline: float) -> Response:
-        # Before the call: another driver may have taken the socket, and must not be called for our volumes. After it:
-        # it may have taken the socket in between, and its success says nothing of our driver.
+        # Check the driver's name before and after the call. Before: another driver may listen on the socket now, and
+        # must not get our calls. After: it may have replaced ours in between, and then its success proves nothing.
         await self._check_driver()
         self._may_act()
-        # The journal has the deadline. A process that was suspended since it wrote that must not call later.
+        # The deadline is in the journal, and the next process relies on it: a process that was suspended after it wrote
+        # the journal must not call the driver later.
         within = deadline - self._clock.elapsed()
         if within <= 0:
-            raise DeadlineExceeded(f"{method.name} was not called: its deadline had passed before")
+            raise DeadlineExceeded(f"{method.name} was not called: its deadline had already passed")
         response = await self._csi.call(method, request, within=within)
         await self._check_driver()
         return response
@@ -88,7 +91,7 @@ class VolumeCalls:
         try:
             name = await self._csi.driver_name()
         except CsiError as error:
-            # Whatever its code: it is no answer to the call, and must not pass for a final one.
-            raise Unavailable(f"the driver {self._driver} does not say who it is: {error.message}") from None
+            # Not raised with its own code: that could be mistaken for a final status of CreateVolume or DeleteVolume.
+            raise Unavailable(f"the driver {self._driver} does not return its name: {error.message}") from None
         if name != self._driver:
-            raise Unavailable(f"the driver {self._driver} is away: {name!r} responds on its socket")
+            raise Unavailable(f"the driver {self._driver} is not available: {name!r} responds on its socket")

@@ -1,8 +1,8 @@
-"""Decide the next step for a PersistentVolume: keep its finalizer right, or delete its volume. Pure.
+"""Decide the next step for a PersistentVolume: add or remove its finalizer, or delete its volume. Pure.
 
-The finalizer keeps a PersistentVolume whose policy is Delete until its volume is deleted, also when somebody deletes
-the object first. Order of a deletion: DeleteVolume → delete the object → remove the finalizer. What is deleted, and the
-finalizer's name, are external-provisioner's, so that either can finish what the other began.
+The finalizer keeps a PersistentVolume with the policy Delete until its volume is deleted, even if a user deletes the
+object before the claim. Order of a deletion: DeleteVolume → delete the object → remove the finalizer. Conditions and
+the finalizer's name are upstream's, so that either provisioner can finish what the other began.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class DeletionFacts:
     attached_to: str = ""
     """The node of a VolumeAttachment that names the volume; "" for none."""
     is_deleted: bool = False
-    """DeleteVolume has succeeded for this very object."""
-    unsettled_until: float = 0.0
-    """Until when a CreateVolume call without a final answer may still have its effect, by the clock's elapsed time."""
+    """DeleteVolume has succeeded for this object."""
+    may_run_until: float = 0.0
+    """Until when a CreateVolume call without a final response may still take effect, in the clock's elapsed time."""
     now: float = 0.0
+    """The clock's elapsed time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +64,19 @@ class DeleteVolume:
 
 @dataclass(frozen=True, slots=True)
 class DeleteObject:
-    """Delete the PersistentVolume, whose volume is gone."""
+    """Delete the PersistentVolume; its volume is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseDeletion:
-    """The volume cannot be deleted yet: reported on the object, and retried."""
+    """The volume cannot be deleted yet: report it on the PersistentVolume, and retry."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForCalls:
-    """Wait until CreateVolume calls without a final answer have ended: one could create the volume again."""
+    """Wait until CreateVolume calls without a final response have ended: one could create the volume again."""
 
     instant: float
 
@@ -84,7 +85,7 @@ DeletionStep = NoVolumeStep | PatchFinalizers | DeleteVolume | DeleteObject | Re
 
 
 def is_managed(volume: ApiObject, driver: str) -> bool:
-    """Return whether this provisioner deletes the volume: one that it provisioned, or a static one of the driver."""
+    """Return whether this provisioner deletes the volume: it provisioned it, or it is a static one of its driver."""
     provisioned_by = objects.annotations(volume).get(state.PROVISIONED_BY)
     if provisioned_by is not None:
         return driver in {provisioned_by, objects.annotations(volume).get(state.MIGRATED_TO)}
@@ -106,7 +107,7 @@ def next_volume_step(facts: DeletionFacts) -> DeletionStep:  # noqa: PLR0911 - o
     if policy != DELETE:
         return NoVolumeStep(f"its reclaim policy is {policy}")
     if objects.is_being_deleted(volume) and not objects.has_finalizer(volume, FINALIZER):
-        # The finalizer leaves last: without it the volume was deleted already, or was never ours to delete.
+        # The finalizer is removed last: without it the volume is already deleted, or was never ours to delete.
         return NoVolumeStep("being deleted without our finalizer")
     if facts.is_deleted:
         return _remove_object(volume)
@@ -135,8 +136,8 @@ def _delete(facts: DeletionFacts) -> DeletionStep:
         return RefuseDeletion(f"persistentvolume {name} has no volumeHandle of the driver {facts.driver}")
     if facts.attached_to:
         return RefuseDeletion(f"persistentvolume {name} is still attached to node {facts.attached_to}")
-    if facts.now < facts.unsettled_until:
-        return WaitForCalls(facts.unsettled_until)
+    if facts.now < facts.may_run_until:
+        return WaitForCalls(facts.may_run_until)
     try:
         return DeleteVolume(handle, _secret(facts.volume, facts.storage_class))
     except InvalidParameters as error:
@@ -150,14 +151,14 @@ def _secret(volume: ApiObject, storage_class: ApiObject | None) -> SecretReferen
         return SecretReference(namespace, name) if name and namespace else None
     if storage_class is None:
         return None
-    # Static volumes, and those of older provisioners, have no annotations: the class names their secret, if it exists.
+    # Static volumes, and those of older provisioners, have no such annotations: use the secret that the class names.
     reference = state.claim_reference(volume) or {}
     claim = {"metadata": {"namespace": reference.get("namespace"), "name": reference.get("name")}}
     return secret_reference(SecretUse.PROVISION, parameters(storage_class), objects.name(volume), claim)
 
 
 def needs_provisioner(driver: str, classes: Iterable[ApiObject], volumes: Iterable[ApiObject]) -> bool:
-    """Return whether the driver has something to provision or to delete: a class, or a volume with policy Delete."""
+    """Return whether the driver needs a provisioner: a class names it, or a volume of it has the policy Delete."""
     return any(class_rules.provisioner(storage_class) == driver for storage_class in classes) or any(
         is_managed(volume, driver) and (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy") == DELETE
         for volume in volumes

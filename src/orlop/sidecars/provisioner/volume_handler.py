@@ -1,7 +1,7 @@
-"""Delete the volumes of released PersistentVolumes, and keep finalizers right, as `volume_deletion_rules` decides.
+"""Delete the volumes of released PersistentVolumes, and maintain finalizers, as `volume_deletion_rules` decides.
 
-Order of effects: DeleteVolume → delete the object → remove the finalizer. Killed after any of them, the next process
-repeats what is not visible on the object: DeleteVolume of a volume that is gone succeeds.
+Order of effects: DeleteVolume → delete the object → remove the finalizer. If the process is killed in between, the next
+one calls DeleteVolume again, which succeeds for a volume that is gone, and then does the rest.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
 )
 
 MOST_STEPS: Final = 8
+"""Steps of one reconciliation: the limit only ends an endless loop."""
 BY_VOLUME: Final = "attachments by volume"
 
 
 class NotDeleted(Exception):
-    """Reported on the PersistentVolume already; to be retried."""
+    """The deletion failed. Already reported on the PersistentVolume; the work queue retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """Decide again, on the object as the last write left it; None if that ended it."""
+    """Decide again, on the object that the last write returned; None if it is gone."""
 
     volume: ApiObject | None
 
@@ -63,10 +64,10 @@ class VolumeHandler:
         calls: VolumeCalls,
         events: EventRecorder,
         metrics: ProvisionerMetrics,
-        unsettled_until: Callable[[str], float],
+        may_run_until: Callable[[str], float],
         may_act: Callable[[], None],
     ) -> None:
-        """`unsettled_until` returns until when a CreateVolume call for a volume's name may still have its effect."""
+        """`may_run_until` returns, for a volume's name, until when a CreateVolume call may still take effect."""
         self._caches = caches
         self._settings = settings
         self._clock = runtime.clock
@@ -74,21 +75,21 @@ class VolumeHandler:
         self._calls = calls
         self._reports = ProvisioningReports(events, metrics)
         self._metrics = metrics
-        self._unsettled_until = unsettled_until
+        self._may_run_until = may_run_until
         self._may_act = may_act
         self._deleted: set[str] = set()
         """Uids of objects whose volume was deleted, until the cache shows that they are gone."""
         self._gone: set[str] = set()
-        """Uids of objects that our own write has ended, until the cache shows that too."""
+        """Uids of objects that our own write removed, until the cache shows that they are gone."""
 
-    def is_work(self, volume: ApiObject) -> bool:
+    def needs_step(self, volume: ApiObject) -> bool:
         """Return whether there is a step to take for the cached object."""
         if objects.uid(volume) in self._gone:
             return False
         return not isinstance(next_volume_step(self._facts(volume)), NoVolumeStep)
 
     def forget(self, uid: str) -> None:
-        """The cache shows that the object is gone."""
+        """Drop what is kept for an object that is gone from the cache."""
         self._deleted.discard(uid)
         self._gone.discard(uid)
 
@@ -101,7 +102,7 @@ class VolumeHandler:
             try:
                 outcome = await self._take(step, volume)
             except (Conflict, PatchRefused):
-                # The cache was older than what somebody else wrote: decide again on the object as it is.
+                # The cache was stale: read the object, and decide again.
                 outcome = _Next(await self._read(name))
             if not isinstance(outcome, _Next):
                 return outcome
@@ -115,7 +116,7 @@ class VolumeHandler:
             storage_class=self._caches.classes.get(ObjectName(None, state.class_name(volume))),
             attached_to=self._attached_to(objects.name(volume)),
             is_deleted=objects.uid(volume) in self._deleted,
-            unsettled_until=self._unsettled_until(objects.name(volume)),
+            may_run_until=self._may_run_until(objects.name(volume)),
             now=self._clock.elapsed(),
         )
 
@@ -123,7 +124,8 @@ class VolumeHandler:
         if self._caches.attachments is None:
             return ""
         attachments = self._caches.attachments.cache.by_index(BY_VOLUME, name)
-        return next((str((one.get("spec") or {}).get("nodeName") or "unknown") for one in attachments), "")
+        nodes = (str((attachment.get("spec") or {}).get("nodeName") or "unknown") for attachment in attachments)
+        return next(nodes, "")
 
     async def _take(self, step: DeletionStep, volume: ApiObject) -> _Next | Outcome:
         match step:
@@ -152,11 +154,11 @@ class VolumeHandler:
                 return self._after_write(volume, written)
 
     def _after_write(self, volume: ApiObject, written: ApiObject) -> _Next:
-        """Return the object that a write left. A deletion may answer with a Status instead of an object."""
+        """Return the object after a write. The response to a DELETE may be a Status instead of the object."""
         is_object = objects.uid(written) == objects.uid(volume)
         if is_object and (objects.finalizers(written) or not objects.is_being_deleted(written)):
             return _Next(written)
-        # The cache still shows the object for a moment.
+        # The last finalizer is removed, so the object is gone, but the cache still has it for a moment.
         self._gone.add(objects.uid(volume))
         return _Next(None)
 

@@ -1,7 +1,6 @@
 """Build the PersistentVolume of a created volume. Pure.
 
-Its fields, annotations and finalizer are external-provisioner's, so that either provisioner can delete what the other
-created.
+Its fields, annotations and finalizer are upstream's, so that either provisioner can delete what the other created.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SECRET_FIELDS: Final[Mapping[SecretUse, str]] = {
 
 
 def persistent_volume(order: VolumeOrder, volume: csi_pb2.Volume, driver: str, identity: str) -> dict[str, Any]:
-    """Return the object to create. `identity` names the provisioner, as external-provisioner does."""
+    """Return the object to create. `identity` names the provisioner's process, as upstream does."""
     spec: dict[str, Any] = {
         "capacity": {"storage": str(Quantity.of(volume.capacity_bytes or order.size_bytes))},
         "accessModes": list(order.access_modes),
@@ -60,15 +59,15 @@ def persistent_volume(order: VolumeOrder, volume: csi_pb2.Volume, driver: str, i
 
 def _metadata(order: VolumeOrder, driver: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": order.volume_name, "annotations": {PROVISIONED_BY: driver, **_secrets(order)}}
-    # Only a volume that is deleted with its PersistentVolume needs to be waited for.
+    # Only with the policy Delete does the object have to stay until its volume is deleted.
     if order.storage.reclaim_policy == DELETE:
         metadata["finalizers"] = [FINALIZER]
     return metadata
 
 
 def _secrets(order: VolumeOrder) -> dict[str, str]:
-    """Return the names of the secrets for calls that come after the class may be gone."""
-    # external-provisioner reads these two keys at deletion and expects both, also when there is no secret.
+    """Return annotations with the secrets for later calls: by then the class may be gone."""
+    # Upstream reads these two keys at deletion and expects both, also when there is no secret.
     deletion = order.secret_for(SecretUse.PROVISION.value) or SecretReference("", "")
     annotations = {DELETION_SECRET_NAME: deletion.name, DELETION_SECRET_NAMESPACE: deletion.namespace}
     if (modify := order.secret_for(SecretUse.CONTROLLER_MODIFY.value)) is not None:

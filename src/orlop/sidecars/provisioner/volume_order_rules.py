@@ -1,7 +1,7 @@
 """Decide whether a claim is to be provisioned, and build the order for its volume. Pure.
 
-The checks come in external-provisioner's order, and everything that can be wrong is found before the driver is called:
-a volume that could not become a PersistentVolume must not be created.
+The checks are in upstream's order, so that the same event is recorded for a claim with several faults. All of them come
+before the driver is called: a volume that could not become a PersistentVolume must not be created.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from orlop.sidecars.provisioner.provisioner_settings import CLONES, CREATES, MOD
 
 READ_ONLY_MANY: Final = "ReadOnlyMany"
 CAPABILITIES_ASSUMED: Final = frozenset({CREATES, CLONES, MODIFIES})
-"""For a decision without the driver: what it refuses then, it refuses whatever the driver can."""
+"""For a decision without the driver: a claim that is refused with these is refused whatever the driver can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderFacts:
-    """What an order is made of, besides the claim. None for objects that do not exist."""
+    """What an order is built from, besides the claim. None for objects that do not exist."""
 
     storage_class: ApiObject | None
     attributes_class: ApiObject | None
@@ -43,25 +43,25 @@ class PlaceOrder:
 
 @dataclass(frozen=True, slots=True)
 class RefuseClaim:
-    """The claim cannot be provisioned as things are. Reported on the claim, and retried."""
+    """The claim cannot be provisioned now: report it on the claim, and retry."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnToScheduler:
-    """The selected node cannot be used: another may do."""
+    """The selected node cannot be used: remove it from the claim, so that the scheduler selects another."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveClaim:
-    """Somebody else provisions the claim, or nobody."""
+    """Do nothing: another controller provisions the claim, or the scheduler has to act first."""
 
     reason: str
     announcement: str = ""
-    """For an event of the claim: its user must know whom the claim waits for."""
+    """For an event of the claim, so that its user knows which controller it waits for."""
 
 
 OrderDecision = PlaceOrder | RefuseClaim | ReturnToScheduler | LeaveClaim
@@ -88,7 +88,7 @@ def volume_name(claim_uid: str, prefix: str, length: int) -> str:
 def decide_order(  # noqa: PLR0911 - one return for each check
     claim: ApiObject, facts: OrderFacts, settings: ProvisionerSettings
 ) -> OrderDecision:
-    """Decide on a claim that `why_not_wanted` has no objection to."""
+    """Decide on a claim for which `why_not_wanted` returns None."""
     if (refusal := _refusal_by_class(claim, facts.storage_class, settings.driver)) is not None:
         return refusal
     if facts.storage_class is None:
@@ -98,7 +98,7 @@ def decide_order(  # noqa: PLR0911 - one return for each check
     if (claim.get("spec") or {}).get("selector") is not None:
         return RefuseClaim("claim Selector is not supported: a provisioned volume has no labels to select by")
     if isinstance(facts.source, Populated):
-        reason = f"the data source is a {facts.source.kind}, which its own populator provides"
+        reason = f"the data source is a {facts.source.kind}, for which a volume populator provides the volume"
         return LeaveClaim(reason, "Assuming an external populator will provision the volume")
     if isinstance(facts.source, SourceRefused):
         return RefuseClaim(facts.source.reason)
@@ -112,7 +112,7 @@ def decide_order(  # noqa: PLR0911 - one return for each check
 
 
 def decide_without_driver(claim: ApiObject, facts: OrderFacts, driver: str) -> OrderDecision:
-    """Decide as far as objects show it, for `orlop explain`. No setting of a provisioner changes whether it refuses."""
+    """Decide by objects alone, for `orlop explain`. No flag of a provisioner changes whether it refuses a claim."""
     return decide_order(claim, facts, ProvisionerSettings(driver=driver, identity=""))
 
 
@@ -125,7 +125,7 @@ def _refusal_by_class(
     if not provisioner:
         return RefuseClaim(f"the StorageClass {name} names no provisioner: create it again with one")
     if provisioner != driver:
-        # The class was created again since the binder marked the claim.
+        # The class was replaced since the binder marked the claim for this driver.
         return LeaveClaim(f"the StorageClass {name} is now provisioned by {provisioner}")
     if class_rules.is_late_binding(storage_class) and not state.is_marked_for_late_provisioning(claim):
         return LeaveClaim("the scheduler has not selected a node yet")

@@ -34,7 +34,7 @@ ONE = Bounds(faults=1, departures=1)
 UNHEARD = Bounds(only=frozenset({"the reply is lost", "before it: it is wanted no more"}))
 TWICE = Bounds(only=frozenset({REPLY_LOST.name, DIES_AFTER.name, CONFLICT}))
 MANY = Bounds(faults=4, early_acts=2, departures=5, choices=60)
-RANDOM_HISTORIES = 500 if SOAK else 12
+RANDOM_HISTORIES = 500 if SOAK else 5
 rules = attach_rules.next_step
 
 

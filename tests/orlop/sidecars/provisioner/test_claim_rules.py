@@ -73,16 +73,16 @@ def test_an_order_is_begun_only_for_a_claim_that_waits_for_a_volume(of: Any, exp
     [
         ({}, CallDriver(ORDER)),
         ({"is_recorded": False}, CallDriver(ORDER)),
-        ({"unsettled_until": 9.0}, CallDriver(ORDER)),
+        ({"may_run_until": 9.0}, CallDriver(ORDER)),
         ({"volume": VOLUME}, SaveVolume(ORDER, VOLUME)),
-        ({"volume": VOLUME, "unsettled_until": 9.0}, SaveVolume(ORDER, VOLUME)),
+        ({"volume": VOLUME, "may_run_until": 9.0}, SaveVolume(ORDER, VOLUME)),
         ({"volume": VOLUME, "fault": TOO_SMALL}, DeleteAgain(ORDER, "vol-1", TOO_SMALL)),
-        ({"volume": VOLUME, "fault": TOO_SMALL, "unsettled_until": 9.0}, WaitUntil(9.0)),
+        ({"volume": VOLUME, "fault": TOO_SMALL, "may_run_until": 9.0}, WaitUntil(9.0)),
         ({"volume": VOLUME, "fault": NOT_OURS}, ReportUnusable("another's")),
         ({"volume": VOLUME, "is_saved": True}, ForgetOrder(ORDER, "its PersistentVolume exists")),
-        ({"volume": VOLUME, "is_saved": True, "unsettled_until": 9.0}, WaitUntil(9.0)),
+        ({"volume": VOLUME, "is_saved": True, "may_run_until": 9.0}, WaitUntil(9.0)),
         ({"is_being_deleted": True}, CallDriver(ORDER)),
-        ({"is_being_deleted": True, "unsettled_until": 9.0}, WaitUntil(9.0)),
+        ({"is_being_deleted": True, "may_run_until": 9.0}, WaitUntil(9.0)),
     ],
 )
 def test_an_open_order_is_finished_for_a_claim_that_exists(of: Any, known: dict[str, Any], expected: Any):
@@ -95,13 +95,13 @@ def test_an_open_order_is_finished_for_a_claim_that_exists(of: Any, known: dict[
     [
         ({"is_recorded": False}, ForgetOrder(ORDER, "the driver was never called for it")),
         ({}, CallDriver(ORDER)),
-        ({"unsettled_until": 9.0}, WaitUntil(9.0)),
+        ({"may_run_until": 9.0}, WaitUntil(9.0)),
         ({"volume": VOLUME}, DeleteAgain(ORDER, "vol-1", None)),
-        ({"volume": VOLUME, "unsettled_until": 9.0}, WaitUntil(9.0)),
+        ({"volume": VOLUME, "may_run_until": 9.0}, WaitUntil(9.0)),
         ({"volume": VOLUME, "fault": TOO_SMALL}, DeleteAgain(ORDER, "vol-1", None)),
         (
             {"volume": VOLUME, "fault": NOT_OURS},
-            ForgetOrder(ORDER, "the driver returned no id that could be deleted", is_leak=True),
+            ForgetOrder(ORDER, "the driver returned no id of a volume that may be deleted", is_leak=True),
         ),
         ({"volume": VOLUME, "is_saved": True}, ForgetOrder(ORDER, "its PersistentVolume exists")),
     ],
@@ -143,11 +143,11 @@ def test_nothing_is_deleted_or_forgotten_while_a_call_may_still_have_its_effect(
 ):
     taken = step(of, known, is_saved=is_saved, now=now)
     if isinstance(taken, DeleteAgain | ForgetOrder) and known.is_recorded:
-        assert now >= known.unsettled_until
+        assert now >= known.may_run_until
     if isinstance(taken, WaitUntil):
         assert taken.instant > now
     if known.is_being_deleted and isinstance(taken, CallDriver):
-        assert now >= known.unsettled_until, "it could return the volume that is being deleted"
+        assert now >= known.may_run_until, "it could return the volume that is being deleted"
 
 
 @given(

@@ -129,7 +129,7 @@ async def test_a_journal_that_was_taken_over_refuses_the_next_record_of_its_form
         await former.record(entry(1))
         async with world.opened() as ours:
             assert ours.entries == [entry(1)]
-            with pytest.raises(JournalLost, match=r"belongs to .* now.*use --leader-election"):
+            with pytest.raises(JournalLost, match=r"is now held by .*use --leader-election"):
                 await former.record(entry(2))
             with pytest.raises(JournalLost):
                 await former.running

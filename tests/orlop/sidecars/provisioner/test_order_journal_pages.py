@@ -10,8 +10,7 @@ from orlop.kube.client import MergePatch
 from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import LEASE
 from orlop.kube.objects import ObjectName
-from orlop.records.provision_journal import ANNOTATION, PageOverflow, encode_page
-from orlop.sidecars.provisioner.journal_leases import DRIVER_LABEL
+from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL, PageOverflow, encode_page
 from support.provisioning.journal_worlds import (
     DRIVER,
     NAMESPACE,

@@ -66,7 +66,7 @@ def test_half_a_pair_is_refused_and_the_missing_key_is_named(middle: str, half: 
     parameters = {f"{K}{middle}secret-{half}": "x"}
     missing = "namespace" if half == "name" else "name"
 
-    with pytest.raises(InvalidParameters, match=rf"without {K}{middle}secret-{missing}: give both"):
+    with pytest.raises(InvalidParameters, match=rf"without {K}{middle}secret-{missing}: set both"):
         secret_references(parameters, "pvc-1", claim())
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from support.provisioning.provisioner_worlds import CREATE, DELETE, DRIVER, provisioner_world
+from support.provisioning.provisioner_worlds import CREATE, DELETE, DRIVER, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_marked_claim_becomes_a_volume_and_its_persistent_volume():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         claim = await world.make_claim()
         async with world.provisioner():
@@ -28,7 +28,7 @@ async def test_a_marked_claim_becomes_a_volume_and_its_persistent_volume():
 
 
 async def test_a_released_volume_is_deleted_with_one_call_and_its_object_goes():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         await world.make_claim()
         async with world.provisioner():
@@ -41,7 +41,7 @@ async def test_a_released_volume_is_deleted_with_one_call_and_its_object_goes():
 
 
 async def test_a_claim_deleted_while_its_volume_is_created_leaves_nothing():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         world.play({CREATE: [{"hang": True}]})
         await world.make_claim()

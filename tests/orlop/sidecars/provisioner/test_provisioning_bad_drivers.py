@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orlop.kube.kinds import PERSISTENT_VOLUME
-from support.provisioning.provisioner_worlds import CREATE, DELETE, DRIVER, ProvisionerWorld, provisioner_world
+from support.provisioning.provisioner_worlds import CREATE, DELETE, DRIVER, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,7 +33,7 @@ async def begin(world: ProvisionerWorld, *steps: dict[str, Any]) -> None:
 
 
 async def test_an_answer_without_an_id_is_reported_and_asked_for_again_in_five_minutes():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world, answer())
         async with world.provisioner():
             await world.until_event("ProvisioningFailed", "the driver returned a volume without an id")
@@ -44,7 +44,7 @@ async def test_an_answer_without_an_id_is_reported_and_asked_for_again_in_five_m
 
 
 async def test_the_order_of_a_claim_that_goes_after_an_answer_without_an_id_ends_and_the_leak_is_logged():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world, answer(), answer())
         async with world.provisioner():
             await world.until_event("ProvisioningFailed", "without an id")
@@ -55,7 +55,7 @@ async def test_the_order_of_a_claim_that_goes_after_an_answer_without_an_id_ends
 
 
 async def test_an_id_of_two_mebibytes_is_deleted_again_and_shown_nowhere_in_full():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.play(
             {CREATE: [answer(volumeId="x" * (2 << 20))], DELETE: [{"error": {"code": "INTERNAL", "message": "no"}}]}
         )
@@ -72,13 +72,13 @@ async def test_an_id_of_two_mebibytes_is_deleted_again_and_shown_nowhere_in_full
 
 
 async def test_the_volume_of_another_persistent_volume_is_neither_used_nor_deleted():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.storage.add_volume("precious", 1 << 30)
         await static_volume(world, "static", "precious")
         await begin(world, answer(volumeId="precious"))
         async with world.provisioner():
             await world.until_event(
-                "ProvisioningFailed", "the driver returned the volume precious, which is that of static already"
+                "ProvisioningFailed", "the driver returned the volume precious, which already belongs to static"
             )
             await world.clock.sleep(60)
             assert world.calls() == [CREATE]
@@ -88,7 +88,7 @@ async def test_the_volume_of_another_persistent_volume_is_neither_used_nor_delet
 
 
 async def test_the_volume_of_another_persistent_volume_is_not_deleted_when_the_claim_goes():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.storage.add_volume("precious", 1 << 30)
         await static_volume(world, "static", "precious")
         await begin(world, answer(volumeId="precious"), answer(volumeId="precious"))
@@ -101,7 +101,7 @@ async def test_the_volume_of_another_persistent_volume_is_not_deleted_when_the_c
 
 
 async def test_a_volume_of_another_driver_with_the_same_handle_is_no_obstacle():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await static_volume(world, "theirs", "vol-1", driver="other.example.com")
         await begin(world)
         async with world.provisioner():
@@ -110,14 +110,14 @@ async def test_a_volume_of_another_driver_with_the_same_handle_is_no_obstacle():
 
 
 async def test_one_volume_for_two_claims_is_used_for_one_and_never_deleted():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.storage.add_volume("twin", 1 << 30)
         world.play({CREATE: [answer(volumeId="twin", capacityBytes=str(1 << 30)), answer(volumeId="twin")]})
         await world.make_class()
         await world.make_claim("one")
         await world.make_claim("two")
         async with world.provisioner():
-            await world.until_event("ProvisioningFailed", "the driver returned the volume twin, which is that of pvc-")
+            await world.until_event("ProvisioningFailed", "returned the volume twin, which already belongs to pvc-")
             await world.clock.sleep(30)
             handles = [volume["spec"]["csi"]["volumeHandle"] for volume in await world.volumes()]
             assert handles == ["twin"]
@@ -129,7 +129,7 @@ async def test_one_volume_for_two_claims_is_used_for_one_and_never_deleted():
     "segments", [{"not a key!": "a"}, {"zone": "not a value!"}, {"zone": "x" * 64}, {"/": "a"}], ids=repr
 )
 async def test_a_topology_that_no_node_can_have_is_refused_and_the_volume_deleted_again(segments: dict[str, str]):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         topology = [{"segments": segments}]
         await begin(world, answer(volumeId="v", accessibleTopology=topology))
         async with world.provisioner():
@@ -139,7 +139,7 @@ async def test_a_topology_that_no_node_can_have_is_refused_and_the_volume_delete
 
 
 async def test_a_context_that_is_too_large_is_refused_and_the_volume_deleted_again():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world, answer(volumeId="v", volumeContext={"key": "x" * (300 << 10)}))
         async with world.provisioner():
             await world.until_event("ProvisioningFailed", "the volume context is larger than")
@@ -148,7 +148,7 @@ async def test_a_context_that_is_too_large_is_refused_and_the_volume_deleted_aga
 
 
 async def test_a_clone_without_its_source_in_the_answer_is_deleted_again():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         await world.make_claim("source")
         async with world.provisioner():
@@ -164,7 +164,7 @@ async def test_a_clone_without_its_source_in_the_answer_is_deleted_again():
 
 
 async def test_what_a_terminal_would_obey_is_escaped_in_events():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world, {"error": {"code": "INTERNAL", "message": "\x1b[2Jgone\nFAKE: line"}})
         async with world.provisioner():
             await world.until_event("ProvisioningFailed", "\\x1b[2Jgone\\nFAKE: line")
@@ -173,7 +173,7 @@ async def test_what_a_terminal_would_obey_is_escaped_in_events():
 
 
 async def test_a_driver_that_cannot_create_volumes_is_reported_and_not_called():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.play({}, capabilities={"controller": []})
         await world.make_class()
         await world.make_claim()

@@ -11,7 +11,7 @@ from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION
 from support.api.api_wires import failing, refusal
-from support.provisioning.provisioner_worlds import CREATE, NAMESPACE, ProvisionerWorld, provisioner_world
+from support.provisioning.provisioner_worlds import CREATE, NAMESPACE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 SOURCE = {"kind": "PersistentVolumeClaim", "name": "source"}
@@ -45,7 +45,7 @@ def copy_of(world: ProvisionerWorld) -> Any:
 
 @pytest.mark.parametrize("field", ["dataSource", "dataSourceRef"])
 async def test_a_clone_has_the_content_of_its_source_which_is_protected_until_it_is_bound(field: str):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         await world.make_claim("copy", **{field: SOURCE})
         async with world.provisioner():
@@ -59,7 +59,7 @@ async def test_a_clone_has_the_content_of_its_source_which_is_protected_until_it
 
 
 async def test_the_source_is_protected_before_the_driver_is_called():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         world.wire.before = failing(
             "PUT namespaces/team/persistentvolumeclaims/source", times=2, answer=refusal(403, "Forbidden")
@@ -73,7 +73,7 @@ async def test_the_source_is_protected_before_the_driver_is_called():
 
 
 async def test_a_source_is_free_when_its_clone_was_deleted_unfinished():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         world.play({CREATE: [{"error": {"code": "UNAVAILABLE", "message": "slow"}}]})
         await world.make_claim("copy", dataSource=SOURCE)
@@ -89,7 +89,7 @@ async def test_a_source_is_free_when_its_clone_was_deleted_unfinished():
 
 
 async def test_a_source_is_free_though_its_clone_was_bound_while_a_call_had_no_final_answer():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         world.play({CREATE: [{"error": {"code": "UNAVAILABLE", "message": "slow"}, "effect": True}]})
         await world.make_claim("copy", dataSource=SOURCE)
@@ -103,7 +103,7 @@ async def test_a_source_is_free_though_its_clone_was_bound_while_a_call_had_no_f
 
 
 async def test_a_source_that_is_deleted_waits_for_its_clone_and_goes_after_it():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         world.play({CREATE: [{"delay": "5s"}]})
         await world.make_claim("copy", dataSource=SOURCE)
@@ -137,7 +137,7 @@ async def test_a_source_that_is_deleted_waits_for_its_clone_and_goes_after_it():
     ],
 )
 async def test_a_source_that_does_not_fit_is_reported_and_nothing_is_called(changes: dict[str, Any], part: str):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         await world.make_claim("copy", **{"dataSource": SOURCE, **changes})
         async with world.provisioner():
@@ -147,7 +147,7 @@ async def test_a_source_that_does_not_fit_is_reported_and_nothing_is_called(chan
 
 
 async def test_a_driver_that_cannot_clone_is_not_asked_to():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         world.play({}, capabilities={"controller": ["CREATE_DELETE_VOLUME"]})
         await world.make_claim("copy", dataSource=SOURCE)
@@ -157,7 +157,7 @@ async def test_a_driver_that_cannot_clone_is_not_asked_to():
 
 
 async def test_a_clone_waits_until_its_source_is_bound():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         await world.make_claim("copy", dataSource=SOURCE)
         async with world.provisioner():
@@ -169,7 +169,7 @@ async def test_a_clone_waits_until_its_source_is_bound():
 
 
 async def test_a_snapshot_is_refused_with_an_event_and_no_call():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         snapshot = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"}
         await world.make_claim(dataSource=snapshot)
@@ -180,7 +180,7 @@ async def test_a_snapshot_is_refused_with_an_event_and_no_call():
 
 
 async def test_a_retried_clone_is_one_copy():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         world.play({CREATE: [{"error": {"code": "DEADLINE_EXCEEDED", "message": "slow"}, "effect": True, "times": 2}]})
         await world.make_claim("copy", dataSource=SOURCE)
@@ -190,7 +190,7 @@ async def test_a_retried_clone_is_one_copy():
 
 
 async def test_a_protection_that_a_former_process_left_is_removed():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await bound_source(world)
         key = ObjectName(NAMESPACE, "source")
         finalizers = [*(await world.claim("source"))["metadata"].get("finalizers", []), CLONING_PROTECTION]

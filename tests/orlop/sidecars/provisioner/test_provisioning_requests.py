@@ -15,7 +15,7 @@ from orlop.sidecars.provisioner.volume_object_rules import (
     DELETION_SECRET_NAMESPACE,
     FINALIZER,
 )
-from support.provisioning.provisioner_worlds import CREATE, DRIVER, NAMESPACE, ProvisionerWorld, provisioner_world
+from support.provisioning.provisioner_worlds import CREATE, DRIVER, NAMESPACE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 Mode = csi_pb2.VolumeCapability.AccessMode.Mode
@@ -50,7 +50,7 @@ async def provisioned(world: ProvisionerWorld, settings: dict[str, Any] | None =
     ids=["another's", "unmarked", "has a volume", "no node", "alpha key", "class of another", "populated"],
 )
 async def test_the_driver_is_not_called_for_a_claim_that_is_not_ours_or_not_yet(claim: dict[str, Any]):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         await world.make_class("late", volumeBindingMode="WaitForFirstConsumer")
         await world.make_class("others", provisioner="other.example.com")
@@ -64,7 +64,7 @@ async def test_the_driver_is_not_called_for_a_claim_that_is_not_ours_or_not_yet(
 
 @pytest.mark.parametrize("key", [state.STORAGE_PROVISIONER, state.BETA_STORAGE_PROVISIONER])
 async def test_a_claim_is_provisioned_when_it_is_marked_by_either_key(key: str):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         await world.make_claim(annotations={state.STORAGE_PROVISIONER: ""})
         async with world.provisioner():
@@ -75,7 +75,7 @@ async def test_a_claim_is_provisioned_when_it_is_marked_by_either_key(key: str):
 
 
 async def test_a_claim_with_a_populator_is_told_so():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         await world.make_claim(dataSourceRef={"apiGroup": "example.com", "kind": "Hello", "name": "x"})
         async with world.provisioner():
@@ -83,7 +83,7 @@ async def test_a_claim_with_a_populator_is_told_so():
 
 
 async def test_a_late_binding_claim_is_provisioned_when_the_scheduler_has_chosen():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(volumeBindingMode="WaitForFirstConsumer")
         await world.make_node("n1", zone="a")
         await world.make_claim()
@@ -98,7 +98,7 @@ async def test_a_late_binding_claim_is_provisioned_when_the_scheduler_has_chosen
 
 
 async def test_a_claim_whose_class_does_not_exist_is_provisioned_when_it_is_created():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_claim()
         async with world.provisioner(retry_start=300.0):
             await world.until_event("ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found')
@@ -109,7 +109,7 @@ async def test_a_claim_whose_class_does_not_exist_is_provisioned_when_it_is_crea
 
 
 async def test_the_class_is_read_when_the_call_is_made():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(parameters={"type": "old"})
         world.play({CREATE: [{"error": {"code": "INTERNAL", "message": "no"}}]})
         await world.make_claim()
@@ -126,7 +126,7 @@ async def test_the_class_is_read_when_the_call_is_made():
 
 @pytest.mark.parametrize(("size", "asked"), [("1", 1), ("1500m", 2), ("5Gi", 5 * GIB), ("1e3", 1000)])
 async def test_the_driver_is_asked_for_the_size_of_the_claim(size: str, asked: int):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         request, volume = await provisioned(world, resources={"requests": {"storage": size}})
         assert (request.capacity_range.required_bytes, request.capacity_range.limit_bytes) == (asked, 0)
@@ -134,7 +134,7 @@ async def test_the_driver_is_asked_for_the_size_of_the_claim(size: str, asked: i
 
 
 async def test_a_driver_that_rounds_up_gives_the_persistent_volume_its_size_and_one_that_is_silent_the_claims():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         world.play(
             {
@@ -154,7 +154,7 @@ async def test_a_driver_that_rounds_up_gives_the_persistent_volume_its_size_and_
 
 
 async def test_reserved_parameters_are_kept_from_the_driver():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(parameters={"type": "ssd", "csi.storage.k8s.io/fstype": "xfs", "fstypeish": "x"})
         request, volume = await provisioned(world)
         assert dict(request.parameters) == {"type": "ssd", "fstypeish": "x"}
@@ -163,7 +163,7 @@ async def test_reserved_parameters_are_kept_from_the_driver():
 
 
 async def test_an_unknown_reserved_parameter_is_reported_and_nothing_is_created():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(parameters={"csi.storage.k8s.io/typo": "x"})
         await world.make_claim()
         async with world.provisioner():
@@ -172,7 +172,7 @@ async def test_an_unknown_reserved_parameter_is_reported_and_nothing_is_created(
 
 
 async def test_names_are_sent_with_extra_create_metadata():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         request, volume = await provisioned(world, {"claim_metadata": True})
         assert dict(request.parameters) == {
@@ -187,7 +187,7 @@ async def test_names_are_sent_with_extra_create_metadata():
     [({}, "", ""), ({}, "ext4", "ext4"), ({"fsType": "xfs"}, "ext4", "xfs"), ({"fstype": "xfs"}, "", "xfs")],
 )
 async def test_the_file_system_is_the_classs_or_the_default(parameters: dict[str, str], default: str, fs_type: str):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(parameters=parameters)
         request, volume = await provisioned(world, {"default_fs_type": default})
         assert request.volume_capabilities[0].mount.fs_type == fs_type
@@ -195,7 +195,7 @@ async def test_the_file_system_is_the_classs_or_the_default(parameters: dict[str
 
 
 async def test_mount_options_reach_the_driver_and_the_persistent_volume():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(mountOptions=["noatime", "discard"])
         request, volume = await provisioned(world)
         assert list(request.volume_capabilities[0].mount.mount_flags) == ["noatime", "discard"]
@@ -214,7 +214,7 @@ async def test_mount_options_reach_the_driver_and_the_persistent_volume():
 )
 async def test_access_modes_are_those_that_the_driver_knows(modes: list[str], asked: list[Any], *, precise: bool):
     more = ["SINGLE_NODE_MULTI_WRITER"] if precise else []
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.play({}, capabilities={**PLAIN, "controller": ["CREATE_DELETE_VOLUME", *more]})
         await world.make_class()
         request, volume = await provisioned(world, accessModes=modes)
@@ -223,7 +223,7 @@ async def test_access_modes_are_those_that_the_driver_knows(modes: list[str], as
 
 
 async def test_a_block_volume_has_no_file_system():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(parameters={"fstype": "xfs"}, mountOptions=["noatime"])
         request, volume = await provisioned(world, volumeMode="Block")
         assert request.volume_capabilities[0].WhichOneof("access_type") == "block"
@@ -232,7 +232,7 @@ async def test_a_block_volume_has_no_file_system():
 
 
 async def test_a_volume_attributes_class_is_sent_and_kept():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         world.serve_attributes_classes(gold=(DRIVER, {"iops": "100"}))
         request, volume = await provisioned(world, volumeAttributesClassName="gold")
@@ -244,7 +244,7 @@ async def test_a_volume_attributes_class_is_sent_and_kept():
 
 
 async def test_the_persistent_volume_is_for_the_claim_alone_and_is_kept_until_its_volume_is_deleted():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         _, volume = await provisioned(world)
         claim = (await world.claim())["metadata"]
@@ -264,7 +264,7 @@ async def test_the_persistent_volume_is_for_the_claim_alone_and_is_kept_until_it
 
 
 async def test_a_volume_that_is_to_be_retained_has_no_finalizer_of_ours():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(reclaimPolicy="Retain")
         _, volume = await provisioned(world)
         assert FINALIZER not in volume["metadata"].get("finalizers", [])
@@ -272,7 +272,7 @@ async def test_a_volume_that_is_to_be_retained_has_no_finalizer_of_ours():
 
 
 async def test_volumes_are_named_as_the_flags_say():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         request, volume = await provisioned(world, {"volume_name_prefix": "kube", "volume_name_uuid_length": 10})
         uid = (await world.claim())["metadata"]["uid"].replace("-", "")
@@ -280,7 +280,7 @@ async def test_volumes_are_named_as_the_flags_say():
 
 
 async def test_two_claims_whose_cut_names_are_equal_never_share_a_volume():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         claims = []
         while len({uid[0] for uid in claims}) == len(claims):
@@ -294,7 +294,7 @@ async def test_two_claims_whose_cut_names_are_equal_never_share_a_volume():
 
 
 async def test_a_claim_whose_cut_name_is_ordered_for_another_is_told_how_to_get_longer_names():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         world.play({CREATE: [{"delay": "5s", "times": 0}]})
         first = (await world.make_claim("first"))["metadata"]["uid"]
@@ -313,7 +313,7 @@ async def test_a_claim_whose_cut_name_is_ordered_for_another_is_told_how_to_get_
 
 
 async def test_events_are_in_upstreams_words():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         world.play({CREATE: [{"error": {"code": "INTERNAL", "message": "the disk is on fire"}}]})
         _, volume = await _provisioned_at_last(world)
@@ -333,7 +333,7 @@ async def _provisioned_at_last(world: ProvisionerWorld) -> tuple[Any, Any]:
 
 
 async def test_two_hundred_claims_become_two_hundred_volumes():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         for number in range(200):
             await world.make_claim(f"data-{number}")
@@ -344,7 +344,7 @@ async def test_two_hundred_claims_become_two_hundred_volumes():
 
 
 async def test_a_claim_that_is_deleted_and_created_again_has_a_volume_of_its_own():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         first = await world.make_claim()
         async with world.provisioner():
@@ -357,7 +357,7 @@ async def test_a_claim_that_is_deleted_and_created_again_has_a_volume_of_its_own
 
 
 async def test_a_persistent_volume_of_the_name_that_exists_already_is_taken_for_the_claims():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         claim = await world.make_claim()
         body = {
@@ -375,7 +375,7 @@ async def test_a_persistent_volume_of_the_name_that_exists_already_is_taken_for_
 
 
 async def test_a_claim_that_is_being_deleted_is_not_provisioned():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         await world.make_claim()
         await world.client.delete(PERSISTENT_VOLUME_CLAIM, ObjectName(NAMESPACE, "data"))

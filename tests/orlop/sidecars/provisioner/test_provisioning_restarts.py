@@ -11,7 +11,7 @@ from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import PERSISTENT_VOLUME, STORAGE_CLASS
 from orlop.kube.objects import ObjectName
 from support.api.api_wires import failing, refusal
-from support.provisioning.provisioner_worlds import CREATE, DELETE, ProvisionerWorld, provisioner_world
+from support.provisioning.provisioner_worlds import CREATE, DELETE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 
@@ -83,7 +83,7 @@ HANG = {kill_after_recording: ({"hang": True},)}
 
 @pytest.mark.parametrize("kill", POINTS)
 async def test_the_order_of_a_killed_provisioner_is_finished_by_the_next(kill: Any):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world, *HANG.get(kill, ()))
         await kill(world)
         async with world.provisioner():
@@ -96,7 +96,7 @@ async def test_the_order_of_a_killed_provisioner_is_finished_by_the_next(kill: A
 
 @pytest.mark.parametrize("kill", [kill_after_recording, kill_after_creation])
 async def test_a_volume_whose_claim_went_while_nobody_ran_is_deleted(kill: Any):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world, *HANG.get(kill, ()))
         await kill(world)
         await world.delete_claim()
@@ -106,7 +106,7 @@ async def test_a_volume_whose_claim_went_while_nobody_ran_is_deleted(kill: Any):
 
 
 async def test_a_saved_volume_whose_claim_went_while_nobody_ran_is_left_to_the_binder():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world)
         await kill_after_saving(world)
         await world.delete_claim()
@@ -121,7 +121,7 @@ async def test_a_saved_volume_whose_claim_went_while_nobody_ran_is_left_to_the_b
 
 @pytest.mark.parametrize("kill", POINTS)
 async def test_a_claim_created_again_under_its_name_gets_a_volume_of_its_own(kill: Any):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world, *HANG.get(kill, ()))
         await kill(world)
         await world.delete_claim()
@@ -139,7 +139,7 @@ async def test_a_claim_created_again_under_its_name_gets_a_volume_of_its_own(kil
 
 
 async def test_the_order_is_repeated_as_it_was_though_class_and_claim_changed():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.play({CREATE: [{"hang": True}]})
         await world.make_class(parameters={"type": "old"})
         await world.make_claim()
@@ -153,7 +153,7 @@ async def test_the_order_is_repeated_as_it_was_though_class_and_claim_changed():
 
 
 async def test_an_undo_that_was_interrupted_is_finished():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         small = {"answer": {"volume": {"volumeId": "vol-1", "capacityBytes": "1"}}}
         world.play({CREATE: [small], DELETE: [{"hang": True}]})
         await world.make_class()
@@ -175,7 +175,7 @@ async def test_an_undo_that_was_interrupted_is_finished():
 
 
 async def test_a_volume_that_a_former_process_saved_is_not_deleted_though_our_cache_does_not_have_it():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world)
         await kill_after_saving(world)
         await world.delete_claim()
@@ -195,7 +195,7 @@ async def test_a_volume_that_a_former_process_saved_is_not_deleted_though_our_ca
 
 
 async def test_a_foreign_persistent_volume_under_the_name_does_not_end_the_order_of_a_killed_provisioner():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world)
         await kill_after_creation(world)
         spec = {
@@ -211,7 +211,7 @@ async def test_a_foreign_persistent_volume_under_the_name_does_not_end_the_order
 
 
 async def test_two_provisioners_at_once_never_leave_two_volumes_and_the_former_stops():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         async with world.provisioner():
             await world.make_claim("one")
@@ -224,7 +224,7 @@ async def test_two_provisioners_at_once_never_leave_two_volumes_and_the_former_s
 
 
 async def test_without_rights_on_leases_claims_are_provisioned_all_the_same():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world)
         starts = [f"{verb} namespaces/default/leases" for verb in ("GET", "PUT", "POST")]
         world.wire.before = failing(*starts, times=999, answer=refusal(403, "Forbidden"))
@@ -233,11 +233,11 @@ async def test_without_rights_on_leases_claims_are_provisioned_all_the_same():
             await world.release(volume["metadata"]["name"])
             await world.until_provisioned(0)
         assert world.names() == []
-        assert len([line for line in world.log if "journal of orders cannot be kept" in line.message]) == 1
+        assert len([line for line in world.log if "journal cannot be kept" in line.message]) == 1
 
 
 async def test_a_server_that_fails_while_the_journal_is_opened_is_waited_for():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await begin(world)
         world.wire.before = failing("POST namespaces/default/leases", times=3)
         async with world.provisioner():
@@ -245,7 +245,7 @@ async def test_a_server_that_fails_while_the_journal_is_opened_is_waited_for():
 
 
 async def test_a_record_that_cannot_be_written_calls_nothing_and_the_class_is_read_anew():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         world.play({})
         await world.make_class(parameters={"type": "old"})
         async with world.provisioner(retry_start=30.0):

@@ -23,7 +23,7 @@ from orlop.sidecars.provisioner.volume_object_rules import (
     MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE,
 )
-from support.provisioning.provisioner_worlds import CREATE, DELETE, NAMESPACE, ProvisionerWorld, provisioner_world
+from support.provisioning.provisioner_worlds import CREATE, DELETE, NAMESPACE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 RESERVED = "csi.storage.k8s.io"
@@ -48,7 +48,7 @@ async def provisioned(world: ProvisionerWorld) -> tuple[Any, Any]:
 
 
 async def test_the_provisioners_secret_is_sent_with_both_calls_and_the_object_names_it():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_secret("s", user="u", password="p")
         await world.make_class(parameters=pair("provisioner-", "s"))
         await world.make_claim()
@@ -63,7 +63,7 @@ async def test_the_provisioners_secret_is_sent_with_both_calls_and_the_object_na
 
 
 async def test_each_pair_becomes_a_field_of_the_persistent_volume():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         parameters = {key: value for use in USES for key, value in pair(f"{use}-", f"{use}-s").items()}
         await world.make_class(parameters={**parameters, **pair("controller-modify-", "modify-s")})
         request, volume = await provisioned(world)
@@ -76,7 +76,7 @@ async def test_each_pair_becomes_a_field_of_the_persistent_volume():
 
 
 async def test_the_default_pair_is_for_everything_that_has_none():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_secret("all", key="value")
         await world.make_class(parameters={**pair("", "all"), **pair("node-stage-", "stage")})
         request, volume = await provisioned(world)
@@ -86,7 +86,7 @@ async def test_the_default_pair_is_for_everything_that_has_none():
 
 
 async def test_the_older_family_is_read_and_still_sent_as_parameters():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_secret("s", key="value")
         old = {"csiProvisionerSecretName": "s", "csiProvisionerSecretNamespace": NAMESPACE}
         stage = {"csiNodeStageSecretName": "t", "csiNodeStageSecretNamespace": NAMESPACE}
@@ -98,7 +98,7 @@ async def test_the_older_family_is_read_and_still_sent_as_parameters():
 
 
 async def test_names_are_templates_of_claim_and_volume():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(
             parameters={
                 **pair("node-stage-", "${pvc.name}-${pvc.annotations['team']}", "${pvc.namespace}"),
@@ -119,14 +119,14 @@ async def test_names_are_templates_of_claim_and_volume():
         ({f"{RESERVED}/provisioner-secret-name": "s"}, "without"),
         ({f"{RESERVED}/provisioner-secret-namespace": "n"}, "without"),
         ({"csiProvisionerSecretName": "s"}, "without"),
-        ({**pair("provisioner-", "s"), "csiProvisionerSecretName": "s"}, "names one secret twice"),
+        ({**pair("provisioner-", "s"), "csiProvisionerSecretName": "s"}, "names the same secret twice"),
         (pair("node-stage-", "${pvc.uid}"), "unknown token"),
         (pair("node-stage-", "s", "${pvc.name}"), "unknown token"),
         (pair("node-stage-", "Not A Name"), "is not a secret's name"),
     ],
 )
 async def test_a_class_with_wrong_secrets_is_reported_and_nothing_is_created(parameters: dict[str, str], part: str):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(parameters=parameters)
         await world.make_claim()
         async with world.provisioner():
@@ -136,7 +136,7 @@ async def test_a_class_with_wrong_secrets_is_reported_and_nothing_is_created(par
 
 
 async def test_a_secret_that_is_missing_is_waited_for():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class(parameters=pair("provisioner-", "s"))
         await world.make_claim()
         async with world.provisioner():
@@ -148,7 +148,7 @@ async def test_a_secret_that_is_missing_is_waited_for():
 
 
 async def test_a_secret_that_is_not_text_is_reported_without_its_value():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         value = base64.b64encode(b"\xff\xfecanary").decode()
         body = {"metadata": {"name": "s", "namespace": NAMESPACE}, "data": {"key": value}}
         await world.client.create(SECRET, body)
@@ -161,7 +161,7 @@ async def test_a_secret_that_is_not_text_is_reported_without_its_value():
 
 
 async def test_a_volume_is_deleted_without_its_secret_when_that_is_gone():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_secret("s", key="value")
         await world.make_class(parameters=pair("provisioner-", "s"))
         await world.make_claim()
@@ -175,7 +175,7 @@ async def test_a_volume_is_deleted_without_its_secret_when_that_is_gone():
 
 
 async def test_a_changed_secret_is_read_for_each_call():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_secret("s", key="old")
         await world.make_class(parameters=pair("provisioner-", "s"))
         world.play({CREATE: [{"error": {"code": "UNAVAILABLE", "message": "no"}}]})
@@ -194,7 +194,7 @@ CANARIES = ("canary-hunter2", "canary-second")
 
 
 async def test_the_values_of_secrets_are_nowhere_to_be_seen_in_a_whole_life_with_errors_that_quote_them():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_secret("s", password=CANARIES[0], token=CANARIES[1])
         await world.make_class(parameters=pair("", "s"))
         codes = ["INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "UNAUTHENTICATED"]

@@ -10,7 +10,7 @@ from orlop.binding.topology_rules import TopologyMode
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import CSI_NODE, NODE
 from orlop.kube.objects import ObjectName
-from support.provisioning.provisioner_worlds import CREATE, ProvisionerWorld, provisioner_world
+from support.provisioning.provisioner_worlds import CREATE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
@@ -41,7 +41,7 @@ async def asked(world: ProvisionerWorld, name: str = "data", node: str = "", **s
 
 
 async def test_late_binding_asks_for_all_zones_with_the_selected_nodes_first():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class(**LATE)
         topology = await asked(world, node="n2")
@@ -50,7 +50,7 @@ async def test_late_binding_asks_for_all_zones_with_the_selected_nodes_first():
 
 
 async def test_strict_late_binding_asks_for_the_selected_nodes_zone_alone():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class(**LATE)
         topology = await asked(world, node="n2", **STRICT)
@@ -58,7 +58,7 @@ async def test_strict_late_binding_asks_for_the_selected_nodes_zone_alone():
 
 
 async def test_late_binding_asks_for_the_zones_that_the_class_allows():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class(**LATE, **ZONES)
         topology = await asked(world, node="n2")
@@ -74,7 +74,7 @@ async def test_late_binding_asks_for_the_zones_that_the_class_allows():
 async def test_a_node_that_cannot_be_used_is_given_back_to_the_scheduler(
     node: str, part: str, settings: dict[str, Any]
 ):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class(**LATE, **ZONES)
         await world.make_claim()
@@ -93,7 +93,7 @@ async def test_a_node_that_cannot_be_used_is_given_back_to_the_scheduler(
 
 
 async def test_a_node_whose_labels_are_missing_is_waited_for():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.client.patch(NODE, ObjectName(None, "n1"), MergePatch({"metadata": {"labels": {"zone": None}}}))
         await world.make_class(**LATE)
@@ -106,43 +106,64 @@ async def test_a_node_whose_labels_are_missing_is_waited_for():
             await world.until_provisioned()
 
 
-async def test_a_node_on_which_the_driver_has_no_topology_is_asked_for_nothing():
-    async with provisioner_world() as world:
-        await world.client.create(NODE, {"metadata": {"name": "n1"}})
-        await world.client.create(CSI_NODE, {"metadata": {"name": "n1"}, "spec": {"drivers": []}})
+@pytest.mark.parametrize("settings", [{}, STRICT], ids=["usual", "strict"])
+async def test_a_node_on_which_the_driver_is_not_registered_is_waited_for(settings: dict[str, Any]):
+    async with ProvisionerWorld(with_node=False) as world:
+        await three_zones(world)
+        name = ObjectName(None, "n2")
+        registered = (await world.client.get(CSI_NODE, name))["spec"]
+        await world.client.patch(CSI_NODE, name, MergePatch({"spec": {"drivers": []}}))
         await world.make_class(**LATE)
-        topology = await asked(world, node="n1")
-        assert not topology.requisite
-        assert not topology.preferred
+        await world.make_claim()
+        await world.annotate_claim(selected_node="n2")
+        async with world.provisioner(**settings):
+            await world.until_event("ProvisioningFailed", 'no topology keys on CSINode "n2"')
+            assert world.calls() == []
+            assert (await world.claim())["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "n2"
+            await world.client.patch(CSI_NODE, name, MergePatch({"spec": registered}))
+            await world.until_provisioned()
+        assert zones(world.requests(CREATE)[-1].accessibility_requirements.preferred)[0] == "b"
 
 
 # ---- immediate binding -----------------------------------------------------------------------------------------------
 
 
 async def test_immediate_binding_asks_for_all_zones():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class()
         topology = await asked(world)
         assert sorted(zones(topology.requisite)) == sorted(zones(topology.preferred)) == ["a", "b", "c"]
 
 
+async def test_immediate_binding_waits_until_a_node_has_the_driver():
+    async with ProvisionerWorld(with_node=False) as world:
+        await world.make_class()
+        await world.make_claim()
+        async with world.provisioner():
+            await world.until_event("ProvisioningFailed", "no node has topology keys and labels of driver")
+            assert world.calls() == []
+            await three_zones(world)
+            await world.until_provisioned()
+        assert sorted(zones(world.requests(CREATE)[-1].accessibility_requirements.requisite)) == ["a", "b", "c"]
+
+
 async def test_immediate_binding_asks_for_nothing_where_that_is_switched_off_and_the_class_allows_all():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class()
         assert not (await asked(world, **NOT_IMMEDIATE)).requisite
 
 
 async def test_immediate_binding_asks_for_the_zones_that_the_class_allows_also_where_that_is_switched_off():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class(**ZONES)
         assert zones((await asked(world, **NOT_IMMEDIATE)).requisite) == ["a", "b"]
 
 
 async def test_members_of_a_stateful_set_are_spread_over_the_zones_and_the_claims_of_one_stay_together():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class()
         first = {}
@@ -155,7 +176,7 @@ async def test_members_of_a_stateful_set_are_spread_over_the_zones_and_the_claim
 
 
 async def test_a_retry_asks_for_the_same_though_nodes_came_and_went():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         await world.make_class(**LATE)
         world.play({CREATE: [{"error": {"code": "DEADLINE_EXCEEDED", "message": "slow"}, "times": 3}]})
@@ -172,7 +193,7 @@ async def test_a_retry_asks_for_the_same_though_nodes_came_and_went():
 
 
 async def test_a_driver_without_topology_is_asked_for_none():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld(with_node=False) as world:
         await three_zones(world)
         world.play({}, capabilities={"plugin": ["CONTROLLER_SERVICE"]})
         await world.make_class(**LATE)
@@ -184,7 +205,7 @@ async def test_a_driver_without_topology_is_asked_for_none():
 
 
 async def test_the_topology_of_the_answer_becomes_the_affinity_of_the_volume():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         topology = [{"segments": {"zone": "a", "rack": "1"}}, {"segments": {"zone": "b"}}]
         world.play({CREATE: [{"answer": {"volume": {"volumeId": "v", "accessibleTopology": topology}}}]})
@@ -202,7 +223,7 @@ async def test_the_topology_of_the_answer_becomes_the_affinity_of_the_volume():
 
 
 async def test_a_volume_without_topology_can_be_used_everywhere():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         world.play({CREATE: [{"answer": {"volume": {"volumeId": "v"}}}]})
         await asked(world)

@@ -17,7 +17,6 @@ from support.provisioning.provisioner_worlds import (
     DRIVER,
     NAMESPACE,
     ProvisionerWorld,
-    provisioner_world,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -109,7 +108,7 @@ async def prepare(world: ProvisionerWorld, case: Case) -> None:
 @pytest.mark.parametrize("name", CASES)
 async def test_a_volume_is_deleted_or_its_deletion_refused(name: str):
     case = CASES[name]
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await prepare(world, case)
         async with world.provisioner(retry_start=300.0):
             if case.part:

@@ -24,7 +24,6 @@ from support.provisioning.provisioner_worlds import (
     DRIVER,
     NAMESPACE,
     ProvisionerWorld,
-    provisioner_world,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -147,7 +146,7 @@ async def prepare(world: ProvisionerWorld, case: Case) -> None:
 @pytest.mark.parametrize("name", PROVISIONED)
 async def test_it_is_provisioned(name: str):
     case = PROVISIONED[name]
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await prepare(world, case)
         async with world.provisioner(**case.settings):
             (volume,) = await world.until_provisioned()
@@ -165,7 +164,7 @@ UNRESOLVED = {f"{RESERVED}/secret-name": "${pvc.annotations['missing']}", f"{RES
 FAILED = {
     "multiple fsType provision": (
         Case(storage_class={"parameters": {"fstype": "ext3", f"{RESERVED}/fstype": "ext4"}}),
-        "gives its file system more than once",
+        "sets its file system more than once",
     ),
     "fail to get secret reference": (
         Case(storage_class={"parameters": {f"{RESERVED}/provisioner-secret-name": "s"}}),
@@ -204,7 +203,7 @@ FAILED = {
 @pytest.mark.parametrize("name", FAILED)
 async def test_it_fails(name: str):
     case, part = FAILED[name]
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await prepare(world, case)
         async with world.provisioner(**case.settings, retry_start=300.0):
             await world.until_event("ProvisioningFailed", part)
@@ -215,7 +214,7 @@ async def test_it_fails(name: str):
 
 async def test_provision_with_any_volume_data_source():
     source = {"apiGroup": "hello.example.com", "kind": "Hello", "name": "x"}
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await prepare(world, Case({"dataSourceRef": source}))
         async with world.provisioner():
             await world.until_event("Provisioning", "Assuming an external populator will provision the volume")
@@ -314,7 +313,7 @@ async def prepare_source(world: ProvisionerWorld, case: CloneCase) -> None:
 @pytest.mark.parametrize("name", CLONES)
 async def test_a_clone_is_provisioned_or_refused(name: str):
     case = CLONES[name]
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await prepare_source(world, case)
         count = len(await world.volumes())
         await world.make_claim("copy", **{**CLONE, **case.clone})

@@ -17,7 +17,6 @@ from support.provisioning.provisioner_worlds import (
     DELETE,
     DRIVER,
     ProvisionerWorld,
-    provisioner_world,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -58,7 +57,7 @@ async def change_policy(world: ProvisionerWorld, name: str, policy: str) -> None
 
 
 async def test_many_released_volumes_are_deleted_with_one_call_each():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         for number in range(50):
             await static_volume(world, f"static-{number}")
             await world.release(f"static-{number}")
@@ -69,7 +68,7 @@ async def test_many_released_volumes_are_deleted_with_one_call_each():
 
 
 async def test_a_volume_that_is_released_while_nobody_runs_is_deleted_later():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         await world.release(name)
         async with world.provisioner():
@@ -79,7 +78,7 @@ async def test_a_volume_that_is_released_while_nobody_runs_is_deleted_later():
 
 @pytest.mark.parametrize("policy", ["Retain", "Recycle"])
 async def test_a_volume_that_is_to_be_kept_is_kept_and_its_finalizer_removed(policy: str):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         await change_policy(world, name, policy)
         await world.release(name)
@@ -93,7 +92,7 @@ async def test_a_volume_that_is_to_be_kept_is_kept_and_its_finalizer_removed(pol
 
 
 async def test_a_kept_volume_is_deleted_when_its_policy_becomes_delete():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         await change_policy(world, name, "Retain")
         await world.release(name)
@@ -105,7 +104,7 @@ async def test_a_kept_volume_is_deleted_when_its_policy_becomes_delete():
 
 
 async def test_a_volume_whose_policy_becomes_retain_while_it_cannot_be_deleted_is_kept():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         world.play({DELETE: [{"error": {"code": "INTERNAL", "message": "busy"}, "times": 0}]})
         async with world.provisioner():
@@ -120,7 +119,7 @@ async def test_a_volume_whose_policy_becomes_retain_while_it_cannot_be_deleted_i
 
 
 async def test_a_failed_deletion_is_reported_on_the_volume_and_retried():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         world.play({DELETE: [{"error": {"code": "FAILED_PRECONDITION", "message": "in use"}, "times": 3}]})
         async with world.provisioner():
@@ -132,7 +131,7 @@ async def test_a_failed_deletion_is_reported_on_the_volume_and_retried():
 
 
 async def test_a_volume_that_is_gone_already_in_the_driver_is_deleted_all_the_same():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         for each in world.storage.volumes:
             world.storage.volumes.remove(each.id)
@@ -142,7 +141,7 @@ async def test_a_volume_that_is_gone_already_in_the_driver_is_deleted_all_the_sa
 
 
 async def test_an_attached_volume_waits_until_it_is_detached():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         source = {"persistentVolumeName": name}
         spec = {"attacher": DRIVER, "nodeName": "n1", "source": source}
@@ -159,7 +158,7 @@ async def test_an_attached_volume_waits_until_it_is_detached():
 
 
 async def test_a_driver_that_does_not_attach_waits_for_no_attachment():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         world.play({}, capabilities={"controller": ["CREATE_DELETE_VOLUME"]})
         spec = {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": name}}
@@ -170,7 +169,7 @@ async def test_a_driver_that_does_not_attach_waits_for_no_attachment():
 
 
 async def test_a_volume_whose_object_is_deleted_before_its_claim_is_deleted_when_it_is_released():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         async with world.provisioner():
             await world.client.delete(PERSISTENT_VOLUME, ObjectName(None, name))
@@ -183,7 +182,7 @@ async def test_a_volume_whose_object_is_deleted_before_its_claim_is_deleted_when
 
 
 async def test_a_static_volume_of_the_driver_gets_the_finalizer_when_it_is_bound_and_is_deleted_when_released():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await static_volume(world)
         async with world.provisioner():
             await world.set_phase("static", "Bound")
@@ -198,7 +197,7 @@ async def test_a_static_volume_of_the_driver_gets_the_finalizer_when_it_is_bound
 
 
 async def test_the_finalizer_comes_back_to_a_bound_volume():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         async with world.provisioner():
             patch = MergePatch({"metadata": {"finalizers": [state.PV_PROTECTION]}})
@@ -212,7 +211,7 @@ async def test_the_finalizer_comes_back_to_a_bound_volume():
 
 @pytest.mark.parametrize("phase", ["Released", "Bound"])
 async def test_volumes_of_other_drivers_are_not_touched(phase: str):
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await static_volume(world, csi={"driver": "other.example.com", "volumeHandle": "handle-static"})
         await world.set_phase("static", phase)
         before = await volume(world, "static")
@@ -223,7 +222,7 @@ async def test_volumes_of_other_drivers_are_not_touched(phase: str):
 
 
 async def test_an_object_that_cannot_be_deleted_at_once_costs_no_second_call():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         refused = failing(
             "DELETE persistentvolumes", "PATCH persistentvolumes", times=4, answer=refusal(403, "Forbidden")
@@ -236,7 +235,7 @@ async def test_an_object_that_cannot_be_deleted_at_once_costs_no_second_call():
 
 
 async def test_an_object_that_changes_under_the_deletion_is_read_again():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         name = await provisioned(world)
         left = 3
 
@@ -255,7 +254,7 @@ async def test_an_object_that_changes_under_the_deletion_is_read_again():
 
 
 async def test_a_volume_is_not_deleted_while_a_call_may_still_create_it():
-    async with provisioner_world() as world:
+    async with ProvisionerWorld() as world:
         await world.make_class()
         # The first call creates the volume late, after its caller has given up.
         world.play({CREATE: [{"error": {"code": "UNAVAILABLE", "message": "x"}, "effect": True}]})

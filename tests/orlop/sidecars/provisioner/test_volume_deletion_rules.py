@@ -122,8 +122,8 @@ def test_an_attached_volume_waits_and_the_sentence_is_upstreams():
 
 
 def test_nothing_is_deleted_while_a_call_may_still_create_it():
-    assert step(released(), unsettled_until=10.0, now=9.9) == WaitForCalls(10.0)
-    assert step(released(), unsettled_until=10.0, now=10.0) == DeleteVolume("vol-1", None)
+    assert step(released(), may_run_until=10.0, now=9.9) == WaitForCalls(10.0)
+    assert step(released(), may_run_until=10.0, now=10.0) == DeleteVolume("vol-1", None)
 
 
 def test_a_volume_whose_object_was_deleted_before_its_claim_is_kept_until_it_is_released():
@@ -221,19 +221,19 @@ volumes = some.builds(
     volume=volumes,
     attached_to=some.sampled_from(["", "n1"]),
     is_deleted=some.booleans(),
-    unsettled=some.floats(0, 10),
+    running=some.floats(0, 10),
     now=some.floats(0, 10),
 )
 def test_a_volume_is_deleted_only_when_everything_allows_it(
-    *, volume: Object, attached_to: str, is_deleted: bool, unsettled: float, now: float
+    *, volume: Object, attached_to: str, is_deleted: bool, running: float, now: float
 ):
-    taken = step(volume, attached_to=attached_to, is_deleted=is_deleted, unsettled_until=unsettled, now=now)
+    taken = step(volume, attached_to=attached_to, is_deleted=is_deleted, may_run_until=running, now=now)
     if isinstance(taken, DeleteVolume):
         assert volume["status"]["phase"] == "Released"
         assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
         assert volume["spec"]["csi"] == {"driver": DRIVER, "volumeHandle": taken.handle}
         assert not attached_to
-        assert now >= unsettled
+        assert now >= running
         assert not is_deleted
         assert FINALIZER in volume["metadata"]["finalizers"] or "deletionTimestamp" not in volume["metadata"]
     if isinstance(taken, DeleteObject):

@@ -157,7 +157,7 @@ def test_a_class_that_was_created_again_for_another_driver_is_left_to_that():
 def test_a_claim_with_a_populator_is_left_to_it_and_its_user_is_told():
     decided = decision(source=Populated("Hello.example.com"))
     assert decided == LeaveClaim(
-        "the data source is a Hello.example.com, which its own populator provides",
+        "the data source is a Hello.example.com, for which a volume populator provides the volume",
         "Assuming an external populator will provision the volume",
     )
 

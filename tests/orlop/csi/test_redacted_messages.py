@@ -12,8 +12,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from orlop.csi.error_codes import CsiError, InvalidArgument
-from orlop.csi.messages import TOKENS_KEY, printable, secret_values
 from orlop.csi.proto import csi_pb2, rpc, services
+from orlop.csi.redacted_messages import TOKENS_KEY, printable, secret_values
 from orlop.csi.rpc_type import Rpc
 from support.csi.csi_ends import Workshop
 
