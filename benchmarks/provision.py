@@ -48,6 +48,7 @@ CLAIMS = Selection(NAMESPACE, labels=f"{LABEL}=provision")
 JOURNAL = Selection(labels=f"{DRIVER_LABEL}={DRIVER}")
 SCRIPT = f"""
 driver: {{name: {DRIVER}}}
+capacity: 1Pi
 capabilities: {{plugin: [CONTROLLER_SERVICE], controller: [CREATE_DELETE_VOLUME]}}
 """
 

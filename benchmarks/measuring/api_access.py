@@ -15,7 +15,7 @@ from orlop.kube.client import KubeClient, Patience
 from orlop.kube.config.kubeconfig import Kubeconfig
 from orlop.kube.http.http_transport import HttpTransport
 
-PATIENCE_SECONDS: Final = 300.0
+PATIENCE_SECONDS: Final = 120.0
 """What takes longer is an error and no figure. Some servers take long to delete 1,000 objects."""
 
 

@@ -55,6 +55,8 @@ class EventBook:
         self._random = random
         self._most = most_entries
         self._entries: OrderedDict[Occurrence, BookEntry] = OrderedDict()
+        self._settled: OrderedDict[Occurrence, BookEntry] = OrderedDict()
+        """The entries of which everything is written, oldest first: the ones that make room for others."""
         self._notes: dict[Occurrence, list[str]] = {}
         self._due: DelayedNames[Occurrence] = DelayedNames()
 
@@ -72,6 +74,7 @@ class EventBook:
         if entry is not None:
             entry.count, entry.last, entry.changed_at = entry.count + 1, wall, elapsed
             self._entries.move_to_end(occurrence)
+            self._settled.pop(occurrence, None)
             self._due.add(occurrence, elapsed + BETWEEN_WRITES.delay(entry.writes, self._random))
             return True
         if len(self._entries) >= self._most and not self._make_room():
@@ -93,7 +96,11 @@ class EventBook:
         """Record that `count` repetitions were written, or were dropped for good."""
         entry.written, entry.failures = count, 0
         entry.writes += 1
-        if not entry.is_settled and entry.occurrence in self._entries:
+        if entry.occurrence not in self._entries:
+            return
+        if entry.is_settled:
+            self._settled[entry.occurrence] = entry
+        else:
             self._due.add(entry.occurrence, elapsed + BETWEEN_WRITES.delay(entry.writes, self._random))
 
     def postpone(self, entry: BookEntry, instant: float) -> None:
@@ -102,6 +109,7 @@ class EventBook:
 
     def forget(self, entry: BookEntry) -> None:
         if self._entries.pop(entry.occurrence, None) is not None:
+            self._settled.pop(entry.occurrence, None)
             base = _without_note(entry.occurrence)
             self._notes[base].remove(entry.occurrence.note)
             if not self._notes[base]:
@@ -128,10 +136,10 @@ class EventBook:
             self.forget(entry)
 
     def _make_room(self) -> bool:
-        settled = next((entry for entry in self._entries.values() if entry.is_settled), None)
-        if settled is None:
+        # Not a scan of all entries: with a backlog of a thousand events, each new one would look at each of them.
+        if not self._settled:
             return False
-        self.forget(settled)
+        self.forget(next(iter(self._settled.values())))
         return True
 
 
