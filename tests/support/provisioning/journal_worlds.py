@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from orlop.foundation.clock import Clock
-from orlop.foundation.metrics import Metrics
-from orlop.foundation.runtime import Runtime
-from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.kube.api_errors import ConnectionBroken
 from orlop.kube.client import KubeClient
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
@@ -20,10 +16,9 @@ from orlop.kube.kinds import LEASE
 from orlop.records.provision_journal import ANNOTATION, JournalEntry, decode_page
 from orlop.records.volume_order import ClaimIdentity
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.testing.virtual_clock import VirtualClock
-from support.api.api_servers import TestServer, api_server
 from support.api.api_wires import Before, Wire
 from support.provisioning.volume_orders import order
+from support.worlds import ClusterWorld
 
 NAMESPACE = "default"
 DRIVER = "mock.example.com"
@@ -56,26 +51,20 @@ class OpenJournal:
         await asyncio.gather(*map(self.journal.record, entries))
 
 
-@dataclass
-class JournalWorld:
-    on: TestServer
-    clock: Clock
-    log: list[LogEntry] = field(default_factory=list)
-    wire: Wire = field(default_factory=Wire)
-    processes: int = 0
-
-    def __post_init__(self) -> None:
-        self.client = self.on.client()
+class JournalWorld(ClusterWorld):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wire = Wire()
+        """The connections of all journals to the API server."""
+        self._processes = 0
 
     @asynccontextmanager
     async def opened(self, driver: str = DRIVER, namespace: str = NAMESPACE) -> AsyncIterator[OpenJournal]:
         """Open the journal as one process does; the process is killed when the block is left."""
-        self.processes += 1
-        log = collecting_log(self.log)
-        kube = KubeClient(self.wire.around(self.on.transport()), clock=self.clock, random=Random(1), log=log)
-        runtime = Runtime(
-            clock=self.clock, random=Random(self.processes), log=log, metrics=Metrics("t", of_process=False)
-        )
+        self._processes += 1
+        runtime = self.runtime(f"provisioner-{self._processes}")
+        wire = self.wire.around(self.transport())
+        kube = KubeClient(wire, clock=self.clock, random=runtime.random, log=runtime.log)
         journal = OrderJournal(kube, namespace, driver, runtime=runtime, may_act=lambda: None)
         entries = await journal.open()
         running = asyncio.ensure_future(journal.run())
@@ -104,7 +93,7 @@ class JournalWorld:
     def losing_response(self, method: str, times: int = 1) -> Before:
         """Requests with this method have their effect, and their responses are lost."""
         left = times
-        inner = self.on.transport()
+        inner = self.transport()
 
         async def before(request: HttpRequest) -> HttpResponse | None:
             nonlocal left
@@ -120,10 +109,3 @@ class JournalWorld:
 def _entries(lease: Object) -> tuple[JournalEntry, ...]:
     text = lease["metadata"].get("annotations", {}).get(ANNOTATION, "")
     return decode_page(text) if text else ()
-
-
-@asynccontextmanager
-async def journal_world() -> AsyncIterator[JournalWorld]:
-    clock = VirtualClock()
-    async with api_server(clock) as on:
-        yield JournalWorld(on, clock)

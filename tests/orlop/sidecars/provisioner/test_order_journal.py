@@ -17,7 +17,6 @@ from support.provisioning.journal_worlds import (
     NAMESPACE,
     JournalWorld,
     entry,
-    journal_world,
     large_entry,
 )
 
@@ -34,7 +33,7 @@ async def first_page(world: JournalWorld) -> ObjectName:
 
 
 async def test_what_was_recorded_is_there_for_the_next_process():
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         async with world.opened() as ours:
             assert ours.entries == []
             await ours.record(entry(1), entry(2))
@@ -46,7 +45,7 @@ async def test_what_was_recorded_is_there_for_the_next_process():
 
 
 async def test_a_record_is_durable_when_it_returns_and_not_before():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         recording = asyncio.ensure_future(ours.journal.record(entry(1)))
         await asyncio.sleep(0)
         assert not recording.done()
@@ -55,7 +54,7 @@ async def test_a_record_is_durable_when_it_returns_and_not_before():
 
 
 async def test_what_was_forgotten_is_gone_within_a_second():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(1), entry(2))
         ours.journal.forget("pvc-1")
         await world.clock.sleep(1)
@@ -63,7 +62,7 @@ async def test_what_was_forgotten_is_gone_within_a_second():
 
 
 async def test_what_is_left_to_be_forgotten_is_written_at_a_shutdown():
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         async with world.opened() as ours:
             await ours.record(entry(1))
             ours.journal.forget("pvc-1")
@@ -72,7 +71,7 @@ async def test_what_is_left_to_be_forgotten_is_written_at_a_shutdown():
 
 
 async def test_a_volume_that_was_never_recorded_can_be_forgotten():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         since = len(world.wire.requests)
         ours.journal.forget("pvc-9")
         await world.clock.sleep(1)
@@ -83,7 +82,7 @@ async def test_a_volume_that_was_never_recorded_can_be_forgotten():
 
 
 async def test_many_records_are_one_write():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(0))
         since = len(world.wire.requests)
         await ours.record(*map(entry, range(1, 200)))
@@ -92,7 +91,7 @@ async def test_many_records_are_one_write():
 
 
 async def test_many_that_are_forgotten_are_one_write_and_wait_for_a_record():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(*map(entry, range(50)))
         since = len(world.wire.requests)
         for number in range(50):
@@ -103,7 +102,7 @@ async def test_many_that_are_forgotten_are_one_write_and_wait_for_a_record():
 
 
 async def test_writes_are_no_more_than_one_in_twenty_milliseconds():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         since, began = len(world.wire.requests), world.clock.elapsed()
         for number in range(50):
             await ours.record(entry(number))
@@ -112,7 +111,7 @@ async def test_writes_are_no_more_than_one_in_twenty_milliseconds():
 
 
 async def test_a_caller_that_gives_up_does_not_undo_the_write_of_the_others():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         first = asyncio.ensure_future(ours.journal.record(entry(1)))
         second = asyncio.ensure_future(ours.journal.record(entry(2)))
         await asyncio.sleep(0)
@@ -125,7 +124,7 @@ async def test_a_caller_that_gives_up_does_not_undo_the_write_of_the_others():
 
 
 async def test_a_journal_that_was_taken_over_refuses_the_next_record_of_its_former_owner():
-    async with journal_world() as world, world.opened() as former:
+    async with JournalWorld() as world, world.opened() as former:
         await former.record(entry(1))
         async with world.opened() as ours:
             assert ours.entries == [entry(1)]
@@ -138,7 +137,7 @@ async def test_a_journal_that_was_taken_over_refuses_the_next_record_of_its_form
 
 
 async def test_a_former_owner_that_only_forgets_loses_the_journal_too_and_forgets_nothing():
-    async with journal_world() as world, world.opened() as former:
+    async with JournalWorld() as world, world.opened() as former:
         await former.record(entry(1))
         async with world.opened():
             former.journal.forget("pvc-1")
@@ -148,7 +147,7 @@ async def test_a_former_owner_that_only_forgets_loses_the_journal_too_and_forget
 
 
 async def test_a_new_page_of_a_former_owner_does_not_count():
-    async with journal_world() as world, world.opened() as former:
+    async with JournalWorld() as world, world.opened() as former:
         await former.record(large_entry(1, 200))
         async with world.opened() as ours:
             with pytest.raises(JournalLost):
@@ -159,7 +158,7 @@ async def test_a_new_page_of_a_former_owner_does_not_count():
 
 
 async def test_a_page_that_the_next_owner_has_deleted_is_not_created_again_by_the_former():
-    async with journal_world() as world, world.opened() as former:
+    async with JournalWorld() as world, world.opened() as former:
         await former.record(large_entry(1, 200))
         await former.record(large_entry(2, 200))
         async with world.opened() as ours:
@@ -171,7 +170,7 @@ async def test_a_page_that_the_next_owner_has_deleted_is_not_created_again_by_th
 
 
 async def test_a_former_owner_writing_all_the_time_does_not_keep_the_next_from_taking_over():
-    async with journal_world() as world, world.opened() as former:
+    async with JournalWorld() as world, world.opened() as former:
         await former.record(entry(1))
         conflicts = 3
 
@@ -188,7 +187,7 @@ async def test_a_former_owner_writing_all_the_time_does_not_keep_the_next_from_t
 
 
 async def test_somebody_elses_change_of_our_page_is_not_a_loss():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(1))
         patch = MergePatch({"metadata": {"labels": {"team": "storage"}}})
         await world.client.patch(LEASE, await first_page(world), patch)
@@ -202,7 +201,7 @@ async def test_somebody_elses_change_of_our_page_is_not_a_loss():
 
 
 async def test_a_lost_response_to_our_own_write_is_not_a_loss():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(1))
         world.wire.before = world.losing_response("PUT")
         await ours.record(entry(2))
@@ -210,7 +209,7 @@ async def test_a_lost_response_to_our_own_write_is_not_a_loss():
 
 
 async def test_a_lost_response_to_a_new_page_fails_the_record_and_the_next_one_succeeds():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(large_entry(1, 200))
         world.wire.before = world.losing_response("POST")
         with pytest.raises(ConnectionBroken):
@@ -222,7 +221,7 @@ async def test_a_lost_response_to_a_new_page_fails_the_record_and_the_next_one_s
 
 
 async def test_a_deleted_lease_is_created_again_with_all_its_entries():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(1))
         await world.client.delete(LEASE, await first_page(world))
         await ours.record(entry(2))
@@ -231,7 +230,7 @@ async def test_a_deleted_lease_is_created_again_with_all_its_entries():
 
 async def test_a_deleted_lease_for_which_the_server_reports_a_conflict_is_created_again():
     """Kubernetes does: the PUT has the uid of an object that is gone."""
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(1))
         await world.client.delete(LEASE, await first_page(world))
         world.wire.before = failing("PUT", answer=refusal(409, "Conflict"))
@@ -240,7 +239,7 @@ async def test_a_deleted_lease_for_which_the_server_reports_a_conflict_is_create
 
 
 async def test_a_deleted_further_page_is_created_again_and_is_still_one_page():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(large_entry(1, 200))
         await ours.record(large_entry(2, 200))
         second = max((await world.pages()), key=len)
@@ -262,7 +261,7 @@ async def test_a_deleted_further_page_is_created_again_and_is_still_one_page():
 
 
 async def test_a_write_that_fails_fails_its_records_alone_and_what_is_forgotten_is_written_later():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(1))
         ours.journal.forget("pvc-1")
         world.wire.before = failing("PUT", answer=refusal(422, "Invalid"))
@@ -275,7 +274,7 @@ async def test_a_write_that_fails_fails_its_records_alone_and_what_is_forgotten_
 
 
 async def test_without_rights_the_journal_is_volatile_and_that_is_logged_once():
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         world.wire.before = failing("GET", "PUT", "POST", times=99, answer=refusal(403, "Forbidden"))
         async with world.opened() as ours:
             await ours.record(entry(1))
@@ -289,7 +288,7 @@ async def test_without_rights_the_journal_is_volatile_and_that_is_logged_once():
 
 
 async def test_without_the_right_to_list_the_journal_is_volatile_and_the_process_lives():
-    async with journal_world() as world:
+    async with JournalWorld() as world:
 
         async def refuse_lists(request: HttpRequest) -> object:
             return refusal(403, "Forbidden") if request.path.endswith("/leases") and request.method == "GET" else None

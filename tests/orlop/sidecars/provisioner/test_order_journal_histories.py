@@ -17,7 +17,7 @@ from orlop.records.provision_journal import JournalEntry
 from orlop.sidecars.provisioner.journal_leases import JournalLost
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
 from support.api.api_wires import failing, refusal
-from support.provisioning.journal_worlds import JournalWorld, OpenJournal, journal_world, large_entry
+from support.provisioning.journal_worlds import JournalWorld, OpenJournal, large_entry
 from support.random_tests import FEW
 
 numbers = some.integers(0, 5)
@@ -140,7 +140,7 @@ class History:
 @given(some.lists(operations, max_size=14))
 def test_what_was_recorded_and_not_forgotten_is_always_there(history: list[tuple[object, ...]]):
     async def main(_clock: VirtualClock) -> None:
-        async with journal_world() as world, AsyncExitStack() as stack:
+        async with JournalWorld() as world, AsyncExitStack() as stack:
             played = History(world, stack)
             await played.reopen(kill=False)
             for operation in history:

@@ -16,7 +16,6 @@ from support.provisioning.journal_worlds import (
     NAMESPACE,
     JournalWorld,
     entry,
-    journal_world,
     large_entry,
 )
 
@@ -33,7 +32,7 @@ async def first_page(world: JournalWorld) -> ObjectName:
 
 
 async def test_a_page_that_is_full_is_followed_by_another_and_an_empty_one_is_deleted():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(large_entry(1, 200))
         await ours.record(large_entry(2, 200))
         await ours.record(entry(3))
@@ -44,7 +43,7 @@ async def test_a_page_that_is_full_is_followed_by_another_and_an_empty_one_is_de
 
 
 async def test_a_batch_that_fits_into_no_page_is_split_and_every_page_is_small_enough_for_a_lease():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(*(large_entry(number, 80) for number in range(10)))
         pages = [lease["metadata"]["annotations"].get(ANNOTATION, "") for lease in await world.leases()]
         assert len(pages) >= 4
@@ -54,7 +53,7 @@ async def test_a_batch_that_fits_into_no_page_is_split_and_every_page_is_small_e
 
 
 async def test_an_order_that_is_too_large_for_any_page_fails_alone():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         results = await asyncio.gather(
             *map(ours.journal.record, [large_entry(1, 400), entry(2), large_entry(3, 200)]), return_exceptions=True
         )
@@ -63,7 +62,7 @@ async def test_an_order_that_is_too_large_for_any_page_fails_alone():
 
 
 async def test_entries_stay_in_their_page():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(large_entry(1, 200))
         await ours.record(large_entry(2, 200))
         ours.journal.forget("pvc-1")
@@ -74,7 +73,7 @@ async def test_entries_stay_in_their_page():
 
 
 async def test_an_entry_that_is_forgotten_while_another_page_is_written_goes_with_its_own():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(large_entry(1, 200))
         await ours.record(large_entry(2, 120), large_entry(3, 120))
         first = str(await first_page(world))
@@ -90,7 +89,7 @@ async def test_an_entry_that_is_forgotten_while_another_page_is_written_goes_wit
 
 
 async def test_a_page_that_cannot_be_read_is_kept_and_the_others_are_read():
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         async with world.opened() as ours:
             await ours.record(large_entry(1, 200))
             await ours.record(large_entry(2, 200))
@@ -108,7 +107,7 @@ async def test_a_page_that_cannot_be_read_is_kept_and_the_others_are_read():
 
 
 async def test_a_first_page_that_cannot_be_read_is_kept_when_a_new_page_is_added():
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         async with world.opened() as ours:
             await ours.record(entry(1))
         first = await first_page(world)
@@ -123,7 +122,7 @@ async def test_a_first_page_that_cannot_be_read_is_kept_when_a_new_page_is_added
 @pytest.mark.parametrize("deadlines", [(1e9, 2e9), (2e9, 1e9)], ids=["the second", "the first"])
 async def test_of_two_entries_for_one_volume_the_later_counts_and_both_are_forgotten(deadlines: tuple[float, float]):
     """A page whose creation failed for its writer may exist all the same."""
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         async with world.opened() as ours:
             await ours.record(entry(1, deadline=deadlines[0]))
         (first,) = await world.leases()
@@ -147,7 +146,7 @@ async def test_of_two_entries_for_one_volume_the_later_counts_and_both_are_forgo
 
 @pytest.mark.parametrize("other", ["a-b", "A.b", "a.B", "a.b.c", "a.b-1"])
 async def test_drivers_with_similar_names_have_journals_of_their_own(other: str):
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         async with world.opened("a.b") as one, world.opened(other) as another:
             await one.record(entry(1))
             await another.record(entry(2))
@@ -156,7 +155,7 @@ async def test_drivers_with_similar_names_have_journals_of_their_own(other: str)
 
 
 async def test_each_namespace_has_a_journal_of_its_own():
-    async with journal_world() as world:
+    async with JournalWorld() as world:
         async with world.opened() as ours:
             await ours.record(entry(1))
         async with world.opened(namespace="kube-system") as other:
@@ -164,7 +163,7 @@ async def test_each_namespace_has_a_journal_of_its_own():
 
 
 async def test_a_lease_of_the_journal_says_whose_it_is():
-    async with journal_world() as world, world.opened() as ours:
+    async with JournalWorld() as world, world.opened() as ours:
         await ours.record(entry(1))
         (lease,) = await world.leases()
         assert lease["metadata"]["name"].startswith(FIRST)

@@ -16,7 +16,7 @@ from orlop.sidecars.registrar.node_metadata_writer import NodeMetadataWriter
 from orlop.sidecars.registrar.registration_rules import NodeInfo
 from orlop.testing.virtual_clock import VirtualClock
 from support.api.kube_model import BROKEN, ModelServer, status
-from support.kubelet.registrars import runtime_of, world
+from support.kubelet.registrars import RegistrarWorld, runtime_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -227,11 +227,11 @@ async def test_what_changes_during_a_write_is_written_too():
 
 async def test_the_registrar_has_it_written_and_leaves_it_there_when_it_ends():
     server = server_with_node()
-    async with world({"node": {"id": "n1", "topology": {"zone": "a"}}}, kube=server.client()) as the:
-        the.start()
-        await the.pass_time()
-        await the.stop()
-        await the.pass_time()
+    async with RegistrarWorld({"node": {"id": "n1", "topology": {"zone": "a"}}}, kube=server.client()) as the:
+        the.start_registrar()
+        await the.settle(10.0)
+        await the.stop_registrar()
+        await the.settle(10.0)
 
     assert node_ids(server) == {"mock.example.com": "n1"}
     assert metadata(server)["labels"] == {"zone": "a"}
@@ -239,11 +239,11 @@ async def test_the_registrar_has_it_written_and_leaves_it_there_when_it_ends():
 
 async def test_a_restarted_driver_s_new_id_and_topology_are_written_too():
     server = server_with_node()
-    async with world({"node": {"id": "n1", "topology": {"zone": "a"}}}, kube=server.client()) as the:
-        the.start()
-        await the.pass_time()
+    async with RegistrarWorld({"node": {"id": "n1", "topology": {"zone": "a"}}}, kube=server.client()) as the:
+        the.start_registrar()
+        await the.settle(10.0)
         the.driver.restart({"node": {"id": "n2", "topology": {"zone": "a", "rack": "1"}}})
-        await the.pass_time()
+        await the.settle(10.0)
 
     assert node_ids(server) == {"mock.example.com": "n2"}
     assert metadata(server)["labels"] == {"zone": "a", "rack": "1"}
@@ -251,12 +251,12 @@ async def test_a_restarted_driver_s_new_id_and_topology_are_written_too():
 
 async def test_what_somebody_took_away_is_written_again_when_kubelet_has_registered_the_driver():
     server = server_with_node()
-    async with world(kube=server.client()) as the:
-        the.start()
-        await the.pass_time()
+    async with RegistrarWorld(kube=server.client()) as the:
+        the.start_registrar()
+        await the.settle(10.0)
         server.put(NODE, "node-1")
         the.kubelet.drivers.clear()  # kubelet was restarted
-        await the.pass_time()
+        await the.settle(10.0)
 
     assert node_ids(server) == {"mock.example.com": "node-1"}
 
@@ -264,8 +264,8 @@ async def test_what_somebody_took_away_is_written_again_when_kubelet_has_registe
 async def test_the_registration_does_not_wait_for_the_api_server():
     server = server_with_node()
     server.refuse = lambda _request: BROKEN
-    async with world(kube=server.client()) as the:
-        the.start()
-        await the.pass_time()
+    async with RegistrarWorld(kube=server.client()) as the:
+        the.start_registrar()
+        await the.settle(10.0)
 
         assert "mock.example.com" in the.kubelet.drivers
