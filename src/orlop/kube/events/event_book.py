@@ -86,8 +86,10 @@ class EventBook:
 
     def take_due(self, elapsed: float) -> Iterator[BookEntry]:
         for occurrence in self._due.take_due(elapsed):
-            if occurrence in self._entries:
-                yield self._entries[occurrence]
+            entry = self._entries.get(occurrence)
+            # `hurry` also makes due what is being written at that moment, and a series of one is refused.
+            if entry is not None and not entry.is_settled:
+                yield entry
 
     def next_instant(self) -> float | None:
         return self._due.next_instant()

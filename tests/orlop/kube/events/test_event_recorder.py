@@ -280,6 +280,16 @@ async def test_at_the_end_what_waits_is_told_at_once():
         assert VirtualClock().elapsed() < 1
 
 
+async def test_a_drain_while_an_event_is_being_written_does_not_write_a_series_of_one():
+    async with recording() as setting:
+        setting.server.delay = 1.0
+        setting.recorder.warning(POD, "Failed", "no room")
+        await pass_time(0.5)
+        await setting.recorder.drain(5)
+        assert ["series" in event for event in setting.events()] == [False]
+        assert len(setting.server.asked) == 1
+
+
 async def test_the_end_waits_for_an_event_that_is_to_be_tried_again():
     async with recording() as setting:
         setting.server.faults.append(ConnectionBroken("reset"))
