@@ -18,7 +18,7 @@ from onenode.cli import down as down_verb
 from onenode.cli import kubectl as kubectl_verb
 from onenode.processes import up as up_role
 from orlop.admin import up_state
-from orlop.admin.up_state import UpState, held, recorded
+from orlop.admin.up_state import SeveralRun, UpState, held, recorded
 from support.places import REPOSITORY
 from support.processes.orlop_process import ORLOP, run, run_here, running
 from support.processes.up_process import Up, up_folder
@@ -360,7 +360,8 @@ def test_commands_without_a_state_folder_find_the_only_one_that_runs():
 
     assert nodes.stdout.startswith("node/"), nodes.stderr
     assert listed.returncode == 0, listed.stderr
-    assert (explained.returncode, explained.stderr) == (3, "There is no VolumeAttachment none.\n")
+    assert explained.returncode == 3
+    assert explained.stderr.startswith("There is no VolumeAttachment none. ")
     assert stopped.stdout.startswith("Stopped process"), stopped.stderr
     assert code == 0
 
@@ -423,6 +424,36 @@ def test_the_help_of_kubectl_is_ours_where_nothing_runs_and_its_own_where_someth
     assert f"nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`" in told
 
 
+def test_with_several_running_kubectl_still_explains_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def several() -> UpState:
+        raise SeveralRun([UpState(Path("/a")), UpState(Path("/b"))])
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr(kubectl_verb, "unnamed_state", several)
+    monkeypatch.setattr(kubectl_verb, "become", lambda _program, words, _env: asked.append(words))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert kubectl_verb.main(["--help"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Usage: orlop kubectl ")
+    assert "There are several `orlop up` on this machine, in /a, /b: choose one with --state DIR." in told.out
+
+    kubectl_verb.main(["get", "--help"])
+    assert asked == [["get", "--help"]]
+
+    for words in (["get", "pods"], ["exec", "web-0", "--", "ls", "--help"]):
+        assert kubectl_verb.main(words) == 2
+        assert "choose one with --state DIR" in capsys.readouterr().err
+
+
+def test_a_flag_in_the_place_of_the_drivers_address_is_refused():
+    for words in (["--driver", "--state", "/tmp/x"], ["--driver", "--state=/tmp/x"]):
+        ended = run_here("up", *words)
+        assert ended.returncode == 2
+        assert "that is a flag, and an address must come before it: write unix:///path/csi.sock" in ended.stderr
+
+
 def test_a_driver_that_is_no_socket_is_refused_without_proposing_what_is_refused_too():
     for wrong in ("relative.sock", "tcp://127.0.0.1:10000"):
         ended = run_here("up", f"--driver={wrong}")
@@ -448,5 +479,5 @@ def test_orlop_kubectl_says_what_is_missing(
     assert kubectl_verb.main(["--state"]) == 2
 
     told = capsys.readouterr().err
-    assert "start it with `orlop up`" in told
+    assert f"No `orlop up` has used {tmp_path}: start one there with `orlop up --state {tmp_path}`" in told
     assert "there is no kubectl on the PATH" in told

@@ -23,6 +23,10 @@ from support.explaining.explained_clusters import (
 )
 from support.provisioning.volume_orders import order
 
+MISSING = (
+    "There is no PersistentVolumeClaim data in the namespace team. "
+    "`kubectl get persistentvolumeclaims --all-namespaces` lists those that exist.\n"
+)
 MARKED = {state.STORAGE_PROVISIONER: DRIVER}
 LATE = {"volumeBindingMode": LATE_BINDING}
 UNSCHEDULABLE = {
@@ -663,7 +667,7 @@ def test_a_claim_that_does_not_exist_has_the_exit_code_for_that():
         """No claim."""
 
     ended = explained("pvc", "team/data", build)
-    assert (ended.code, ended.errors) == (3, "There is no PersistentVolumeClaim team/data.\n")
+    assert (ended.code, ended.errors) == (3, MISSING)
 
 
 @pytest.mark.parametrize("kind", ["pvc", "persistentvolumeclaim", "persistentvolumeclaims"])

@@ -372,7 +372,8 @@ def test_a_volume_that_does_not_exist_has_the_exit_code_for_that():
         await cluster.volume("other")
 
     ended = explained("pv", "pv1", build)
-    assert (ended.code, ended.errors) == (3, "There is no PersistentVolume pv1.\n")
+    hint = "`kubectl get persistentvolumes` lists those that exist."
+    assert (ended.code, ended.errors) == (3, f"There is no PersistentVolume pv1. {hint}\n")
 
 
 @pytest.mark.parametrize("kind", ["pv", "persistentvolume", "persistentvolumes"])
