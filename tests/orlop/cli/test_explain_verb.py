@@ -311,7 +311,7 @@ def test_a_kind_has_the_names_that_people_know_it_by(tmp_path: Path, words: list
     with server(tmp_path, answering(there)) as config:
         ended = run_here("explain", *words, config)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("va1 requests that the PersistentVolume pv1 be attached")
+    assert ended.stdout.startswith("The VolumeAttachment va1 requests that the PersistentVolume pv1 be attached")
 
 
 @pytest.mark.parametrize(
