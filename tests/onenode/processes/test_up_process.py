@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -285,6 +286,39 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
         assert (kept / "result").read_text() == "began\n"
 
 
+def test_what_it_prints_for_a_driver_of_your_own_works_and_an_erasure_names_the_volumes_left_there():
+    with up_folder() as up:
+        socket_path = up.folder / "csi.sock"
+        with running(up.folder, "testing", "mock-driver", "--create-targets", f"--endpoint=unix://{socket_path}"):
+            eventually_there(socket_path.is_socket)
+            up.begin(f"--driver=unix://{socket_path}")
+            up.says("The driver mock.example.com is registered.", "leaves volumes at the driver")
+            script = up.said().partition("a StorageClass of your driver and a claim,\n")[2]
+            apply, _, rest = script.partition("and what the claim waits for, until it is bound:\n")
+            explain = rest.partition("If your driver")[0]
+            ran = subprocess.run(
+                ["bash", "-ec", apply + explain],
+                cwd=REPOSITORY,
+                capture_output=True,
+                text=True,
+                timeout=200,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stderr
+            assert "The PersistentVolumeClaim default/demo, created " in ran.stdout
+            up.kubectl.ok("wait", "pvc/demo", "--for=jsonpath={.status.phase}=Bound", "--timeout=150s")
+            name = up.kubectl.ok("get", "pvc", "demo", "-o", "jsonpath={.spec.volumeName}")
+            ended = run("down", f"--state={up.state}", "--erase", "--yes")
+            (report,) = [line for line in ended.stdout.splitlines() if line.startswith("1 volume stays at the driver ")]
+            assert f"unix://{socket_path}: {name} (volume " in report
+            command = shlex.split(report.partition("Delete with: orlop ")[2])
+            assert run_here(*command).returncode == 0
+            listed = run_here("csi", "ListVolumes", "--endpoint", f"unix://{socket_path}")
+            assert json.loads(listed.stdout) == {}
+            assert up.process is not None
+            assert up.process.wait(20) == 0
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -371,6 +405,21 @@ def test_stopping_what_does_not_run_is_no_failure(tmp_path: Path):
 
     assert (missing.returncode, idle.returncode) == (0, 0)
     assert idle.stdout == f"Nothing runs in {tmp_path}.\n"
+
+
+def test_whoever_is_asked_to_confirm_an_erasure_learns_that_another_drivers_volumes_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    state = UpState(tmp_path / "state")
+    state.folder.mkdir()
+    with held(state, "", "unix:///run/theirs.sock"):
+        pass
+    monkeypatch.setattr(down_verb, "_is_terminal", lambda: True)
+    refused = CliRunner().invoke(down_verb.command, ["--erase", f"--state={state.folder}"], input="n\n")
+
+    assert refused.exit_code == 1
+    assert "Volumes at the driver unix:///run/theirs.sock are not deleted." in refused.output
+    assert state.lock.exists()
 
 
 def test_what_is_erased_is_never_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
