@@ -37,7 +37,7 @@ from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
-AS_IT_SHOULD_BE: Final = "Nothing to do: it is as it should be."
+WAITS_FOR_NOTHING: Final = "Nothing: it waits for nothing."
 WAITS: Final = "the volume is not attached yet."
 RETRIED: Final = "with growing delays, by default of five minutes at most"
 
@@ -222,7 +222,7 @@ def _next(outlook: _Outlook) -> str:
             them = " and ".join(f"the {each}" for each in unreadable)
             text = f"Unknown: {them} {UNREADABLE}, and the next step depends on that."
         case Nothing():
-            text = AS_IT_SHOULD_BE if is_attached(facts.attachment) else _kept_by(facts)
+            text = WAITS_FOR_NOTHING if is_attached(facts.attachment) else _kept_by(facts)
         case Refuse(sentence):
             text = f"Nothing, until somebody fixes {_what_to_fix(sentence, facts)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):
