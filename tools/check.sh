@@ -7,3 +7,4 @@ echo "check: lint, format, types, generated files"
 .venv/bin/ruff format --check --quiet . || { echo "Some files are not formatted: run make format." >&2; exit 1; }
 .venv/bin/mypy --no-error-summary
 tools/generate.sh --check
+echo "check: passed"

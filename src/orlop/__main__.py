@@ -76,6 +76,14 @@ def help_text() -> str:
     return "\n".join([*lines, "Each explains itself with --help. `orlop --version` prints the version."])
 
 
+def family_help(word: str) -> str:
+    """Return the help for the first word of names that have two."""
+    names = names_beginning_with(word)
+    width = max(map(len, names))
+    lines = (f"  orlop {name:<{width}}  {ROLES[name].summary}" for name in names)
+    return "\n".join([f"Usage: orlop {word} NAME", "", *lines, "", f"`orlop {names[0]} --help` lists its flags."])
+
+
 def find_entry(arguments: Sequence[str]) -> tuple[EntryPoint, Sequence[str]] | None:
     """Return the role or verb with the longest name that the arguments begin with, and the remaining arguments."""
     for words in (2, 1):
@@ -111,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     found = find_entry(arguments)
     if found is None and names_beginning_with(arguments[0]) and list(arguments[1:]) in (["-h"], ["-help"], ["--help"]):
-        print(help_text())  # noqa: T201 - as above
+        print(family_help(arguments[0]))  # noqa: T201 - as above
         return 0
     if found is None:
         print(unknown(arguments), file=sys.stderr)  # noqa: T201 - as above

@@ -14,7 +14,16 @@ from typing import Final
 import click
 
 from onenode.processes.up_folder import NotEnded, erase, stop, why_not_erasable
-from orlop.admin.up_state import DEFAULT_STATE, Holder, SeveralRun, UpState, is_up_state, unnamed_state
+from orlop.admin.up_state import (
+    DEFAULT_STATE,
+    Holder,
+    SeveralRun,
+    UpState,
+    is_up_state,
+    last_driver,
+    those_running,
+    unnamed_state,
+)
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -40,7 +49,7 @@ def command(state: Path | None, *, erasing: bool, yes: bool) -> None:
     except SeveralRun as error:
         raise click.UsageError(str(error)) from None
     if not state.is_dir():
-        click.echo(f"There is no folder {state}: nothing to stop.")
+        click.echo(f"There is no folder {state}: nothing to stop.{those_running()}")
         return
     up = UpState(Path(os.path.realpath(state)))
     try:
@@ -77,8 +86,13 @@ def _confirm(state: UpState, *, yes: bool) -> None:
         raise NotEnded(objection)
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not _is_terminal():
         raise click.UsageError("There is no terminal to ask for confirmation. To erase without being asked, add --yes.")
+    if driver := last_driver(state):
+        click.echo(
+            f"Volumes at the driver {driver} are not deleted. To have them deleted, answer no, and delete their claims "
+            "first."
+        )
     try:
         if click.confirm(f"Erase {state.folder} with all objects and all data of its pods?"):
             return
@@ -88,6 +102,10 @@ def _confirm(state: UpState, *, yes: bool) -> None:
         click.echo(err=True)
     click.echo("Nothing was stopped, and nothing was erased.", err=True)
     sys.exit(code)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -42,6 +42,7 @@ MOST_CONNECTIONS: Final = 2000
 ORLOP: Final = (sys.executable, "-P", "-m", "orlop")
 LONGEST_SOCKET: Final = f"kubelet/plugins_registry/{DRIVER}-reg.sock"
 READY_SECONDS: Final = 10.0
+REGISTERED_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.02
 STATE_SECONDS: Final = 1.0
 NODE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
@@ -131,6 +132,8 @@ async def run(settings: UpSettings, runtime: Runtime, stop: asyncio.Event, conso
             name = node_name(settings.node_name, state)
             cluster = await _begin(settings, state, name, runtime, console, stack)
             await _until_ready(cluster, runtime, stop)
+            if settings.driver is not None and os.access(settings.driver.path, os.F_OK):
+                await _until_registered(cluster, runtime, stop)
             if not stop.is_set():
                 console.say(greeting(settings.state, name, tuple(cluster.drivers()), is_ours=settings.driver is None))
                 shown = _state_shown(cluster, runtime, console, str(settings.driver or ""))
@@ -205,6 +208,14 @@ async def _until_ready(cluster: RunningCluster, runtime: Runtime, stop: asyncio.
     with suppress(TimeoutError):
         async with runtime.clock.timeout(READY_SECONDS):
             while not stop.is_set() and not await cluster.is_ready():
+                await runtime.clock.sleep(LOOK_SECONDS)
+
+
+async def _until_registered(cluster: RunningCluster, runtime: Runtime, stop: asyncio.Event) -> None:
+    """Wait a moment for a driver whose socket is there, so that what is printed has its name."""
+    with suppress(TimeoutError):
+        async with runtime.clock.timeout(REGISTERED_SECONDS):
+            while not stop.is_set() and not cluster.drivers():
                 await runtime.clock.sleep(LOOK_SECONDS)
 
 

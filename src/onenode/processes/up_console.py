@@ -101,12 +101,37 @@ Orlop is up: one node, {node}; its state is in {state}. Ctrl-C stops it and keep
 
 def _what_to_bring(state: Path, drivers: Sequence[str]) -> str:
     """For a driver that is not ours."""
+    orlop, where = _program(), _where(state)
     who = f"The driver {drivers[0]} is" if drivers else "As soon as your driver answers, it will be"
+    name = drivers[0] if drivers else "YOUR.DRIVER"
     return f"""\
-{who} registered. Apply its CSIDriver object, and pods that use it; it mounts below
-{state}/kubelet, and has to see the mounts of this machine.
+{who} registered. It mounts below {state}/kubelet, and has to see the mounts of this machine.
+In another terminal, as root: a StorageClass of your driver and a claim,
 
-`{_program()} down{_where(state)} --erase` removes every trace.
+{orlop} kubectl{where} apply -f - <<'END'
+{_claim_of(name)}END
+
+and what the claim waits for, until it is bound:
+
+{orlop} explain pvc{where} demo
+
+If your driver attaches nothing, or serves inline volumes, apply its CSIDriver object too. To have volumes deleted at
+the driver, delete their claims first: `{orlop} down{where} --erase` removes everything here,
+and leaves volumes at the driver.
+"""
+
+
+def _claim_of(driver: str) -> str:
+    return f"""\
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {{name: demo}}
+provisioner: {driver}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: demo}}
+spec: {{storageClassName: demo, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}
 """
 
 

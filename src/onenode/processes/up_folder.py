@@ -6,18 +6,21 @@ may be open on that mount → unbound, unless volumes of pods are mounted below 
 is stopped, or somebody's driver listens in it. Whoever has taken the lock meanwhile has a file open there, and keeps it
 bound.
 
-Order of an erasure: the process that holds the folder is gone → the folder is held by us → what it left running is
-ended → devices of raw block volumes are released → what is mounted below is unmounted → the folder is unbound, for
-which it must be released → held again, its contents go, and last the folder itself, with its lock. Killed in between,
-the same command goes on. Erases nothing but what is an `orlop up`'s own, in a folder that one has used: whatever else
-is there stays, and with it the folder.
+Order of an erasure: the process that holds the folder is gone → the folder is held by us → volumes that stay at a
+driver of somebody else are reported, while the objects that name them are there → what it left running is ended →
+devices of raw block volumes are released → what is mounted below is unmounted → the folder is unbound, for which it
+must be released → held again, its contents go, and last the folder itself, with its lock. Killed in between, the same
+command goes on. Erases nothing but what is an `orlop up`'s own, in a folder that one has used: whatever else is there
+stays, and with it the folder.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +28,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from onenode.apiserver.store.store_errors import StoreUnusable
 from onenode.host.self_bind_mount import bind_on_itself, is_bound_on_itself, mounted_below, unbind, unmount_below
 from onenode.kubelet.node.kubelet_folders import make_kubelet_folders
 from onenode.kubelet.pods.linux_container_runtime import PROCESSES
 from onenode.kubelet.volumes.volume_paths import BLOCK_ROOT
-from orlop.admin.up_state import DEFAULT_STATE, Holder, InUse, UpState, held, holder_of, is_up_state, recorded
+from orlop.admin.up_state import (
+    DEFAULT_STATE,
+    Holder,
+    InUse,
+    UpState,
+    held,
+    holder_of,
+    is_up_state,
+    last_driver,
+    recorded,
+)
 from orlop.foundation.runtime import Runtime
 from orlop.host.block import loop_devices
 from orlop.host.erase.erase_folder import erase_folder
@@ -44,12 +58,15 @@ from orlop.host.kernel.confined_paths import (
     remove_empty_folder,
 )
 from orlop.host.mounts.mounts import is_mount_point
+from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import time_text
 from orlop.processes.daemon import CannotGoOn
 
 OWNER_ONLY: Final = 0o700
 KUBELET_MODE: Final = 0o750
 LONGEST_NAME: Final = 63
+MOST_VOLUMES: Final = 10
+"""How many volumes that stay at a driver are named."""
 UNFIT: Final = re.compile(r"[^a-z0-9.-]+")
 
 
@@ -173,13 +190,16 @@ def why_not_erasable(state: UpState) -> str | None:
 
 def erase(state: UpState, report: Callable[[str], None]) -> None:
     """Erase everything of an `orlop up`; `report` is called with each step. Raises `NotEnded`."""
+    driver = last_driver(state)
     try:
-        with held(state, ""):
+        with held(state, "", driver):
+            if driver:
+                _report_volumes_at(driver, state, report)
             _end_processes(state)
             _release_devices(state, report)
             _unmount_below(state, report)
         unbind(str(state.folder))
-        with held(state, ""):
+        with held(state, "", driver):
             if mounted_below(str(state.folder)):
                 raise NotEnded(f"Something of your own is mounted below {state.folder}: unmount it, and try again.")
             _erase_folder(state, report)
@@ -190,6 +210,41 @@ def erase(state: UpState, report: Callable[[str], None]) -> None:
         raise NotEnded(f"{state.folder} is used again, by {error.holder}: stop that first.") from None
     except HostError as error:
         raise NotEnded(str(error)) from None
+
+
+def _report_volumes_at(driver: str, state: UpState, report: Callable[[str], None]) -> None:
+    """Report the volumes of another driver: only a provisioner deletes them, and it needs the objects that go now."""
+    try:
+        volumes = volumes_in(state)
+    except StoreUnusable as error:
+        report(f"volumes at the driver {driver} stay there, and which ones is unknown: {error}")
+        return
+    if not volumes:
+        return
+    names = _some([f"{name} (volume {handle})" for name, handle in volumes], most=MOST_VOLUMES)
+    request = shlex.quote(json.dumps({"volumeId": volumes[0][1]}))
+    report(
+        f"{len(volumes)} volume{'s stay' if len(volumes) > 1 else ' stays'} at the driver {driver}: {names}. Delete "
+        f"with: orlop csi DeleteVolume {request} --endpoint {shlex.quote(driver)}"
+    )
+
+
+def volumes_in(state: UpState) -> list[tuple[str, str]]:
+    """Return name and volume handle of every PersistentVolume of a CSI driver in a stopped state folder.
+
+    Raises `StoreUnusable`.
+    """
+    from onenode.apiserver.store.database import open_database  # noqa: PLC0415 - `orlop up` opens it much later
+
+    if not state.api.is_dir():
+        return []
+    opened = open_database(state.api)
+    try:
+        stored = [each.json for key, each in opened.kept.objects.items() if key.resource == PERSISTENT_VOLUME.plural]
+    finally:
+        opened.database.close()
+    sources = [(volume["metadata"]["name"], volume["spec"].get("csi")) for volume in map(json.loads, stored)]
+    return sorted((name, source["volumeHandle"]) for name, source in sources if source)
 
 
 def _end_processes(state: UpState) -> None:

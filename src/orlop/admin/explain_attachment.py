@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from orlop.admin.explanation import UNREADABLE, ApiObject, Explanation, Unreadable, ago, length, moment
+from orlop.admin.explanation import UNREADABLE, ApiObject, Explanation, Unreadable, ago, lasting, length, moment
 from orlop.csi.error_codes import Code
 from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, CSI_NODE, NODE, PERSISTENT_VOLUME
@@ -37,7 +37,8 @@ from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
-AS_IT_SHOULD_BE: Final = "nothing, it is as it should be."
+WAITS_FOR_NOTHING: Final = "Nothing: it waits for nothing."
+WAITS: Final = "the volume is not attached yet."
 RETRIED: Final = "with growing delays, by default of five minutes at most"
 
 
@@ -85,7 +86,7 @@ def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
     facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
     step = _known_step(facts, seen.unreadable)
     outlook = _Outlook(facts, step, seen.unreadable, seen.attach_required, _untouched_for(found, now))
-    what, state, tried = _what(found, driver), _state(found, now), _tried(found, now)
+    what, state, tried = _what(found, driver, now), _state(found, now), _tried(found, now)
     return Explanation(what, state, tried, _either_way(outlook), _fields(outlook))
 
 
@@ -118,6 +119,8 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
     found, metadata = facts.attachment, objects.metadata(facts.attachment)
     return {
         "name": objects.name_of(found).name,
+        "state": _state_word(outlook),
+        "since": _since(found),
         "driver": facts.driver,
         "node": node_name_of(found),
         "nodeId": recorded_node_id(found) or facts.node_id,
@@ -134,24 +137,43 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
     }
 
 
-def _what(found: ApiObject, driver: str) -> str:
+def _what(found: ApiObject, driver: str, now: datetime) -> str:
     volume = volume_name_of(found)
     which = f"the PersistentVolume {volume}" if volume else "a volume that it describes itself"
-    name, node = objects.name_of(found).name, node_name_of(found)
-    if objects.is_being_deleted(found):
-        return f"{name} is being deleted: {which} is to be detached from the node {node} by {driver}."
-    return f"{name} requests that {which} be attached to the node {node} by {driver}."
+    created = ago(objects.metadata(found).get("creationTimestamp"), now)
+    was_created = f", created{created}," if created else ""
+    return (
+        f"The VolumeAttachment {objects.name_of(found).name}{was_created} requests that {which} be attached to the "
+        f"node {node_name_of(found)} by {driver}."
+    )
 
 
 def _state(found: ApiObject, now: datetime) -> str:
-    asked = ago(objects.metadata(found).get("creationTimestamp"), now)
     if objects.is_being_deleted(found):
-        since = ago(objects.metadata(found).get("deletionTimestamp"), now)
         attached = "still attached" if is_attached(found) else "not attached"
-        return f"Its deletion was requested{since}; it is {attached}."
+        return f"Being deleted{lasting(_since(found), now)}: the volume is to be detached, and is {attached}."
+    # No object shows since when it is attached.
     return (
-        f"It was requested{asked}, and is attached." if is_attached(found) else f"It was requested{asked}, and waits."
+        "Attached: the volume is attached." if is_attached(found) else f"Pending{lasting(_since(found), now)}: {WAITS}"
     )
+
+
+def _since(found: ApiObject) -> Any:
+    metadata = objects.metadata(found)
+    if objects.is_being_deleted(found):
+        return metadata.get("deletionTimestamp")
+    return None if is_attached(found) else metadata.get("creationTimestamp")
+
+
+def _state_word(outlook: _Outlook) -> str:
+    """Return one word for programs."""
+    found = outlook.facts.attachment
+    if isinstance(outlook.step, UnknownStep):
+        return "Unknown"
+    direction = "Detach" if objects.is_being_deleted(found) else "Attach"
+    if direction == "Attach" and is_attached(found):
+        return "Attached"
+    return f"{direction}Fails" if _last_error(found) is not None else f"{direction}ing"
 
 
 def _tried(found: ApiObject, now: datetime) -> tuple[str, ...]:
@@ -176,7 +198,7 @@ def _either_way(outlook: _Outlook) -> str:
     otherwise = "its attacher marks it attached, and does nothing else."
     if outlook.otherwise == NOTHING:
         going = objects.is_being_deleted(outlook.facts.attachment)
-        otherwise = "its attacher does nothing." if going else AS_IT_SHOULD_BE
+        otherwise = "its attacher does nothing." if going else "it is as it should be."
     return f"{_likelihood(outlook)} If it can: {_next(outlook)} If it cannot: {otherwise}"
 
 
@@ -200,7 +222,7 @@ def _next(outlook: _Outlook) -> str:
             them = " and ".join(f"the {each}" for each in unreadable)
             text = f"Unknown: {them} {UNREADABLE}, and the next step depends on that."
         case Nothing():
-            text = AS_IT_SHOULD_BE if is_attached(facts.attachment) else _kept_by(facts)
+            text = WAITS_FOR_NOTHING if is_attached(facts.attachment) else _kept_by(facts)
         case Refuse(sentence):
             text = f"Nothing, until somebody fixes {_what_to_fix(sentence, facts)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):

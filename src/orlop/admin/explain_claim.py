@@ -70,7 +70,9 @@ def _what(claim: ApiObject, now: datetime) -> str:
     size, name = state.requested_size(claim), state.class_name(claim)
     modes = joined(sorted(state.access_modes(claim)))
     of_class = f"of the StorageClass {name}" if name else "without a StorageClass"
-    by_name = f" by the name {state.volume_name(claim)}" if state.volume_name(claim) else ""
+    # The binder writes spec.volumeName too: only a claim that is not bound by a controller asks for a volume by name.
+    is_asked = state.volume_name(claim) and state.BOUND_BY_CONTROLLER not in objects.annotations(claim)
+    by_name = f" by the name {state.volume_name(claim)}" if is_asked else ""
     created = ago(objects.metadata(claim).get("creationTimestamp"), now)
     was_created = f", created{created}," if created else ""
     return (

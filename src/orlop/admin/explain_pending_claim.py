@@ -57,6 +57,8 @@ from orlop.sidecars.provisioner.volume_order_rules import (
 
 MOST_ROWS: Final = 10
 ENDED: Final = frozenset({"Succeeded", "Failed"})
+PROVISIONING_FAILED: Final = "ProvisioningFailed"
+"""The reason of a provisioner's events about its failures."""
 
 
 def explain_search(seen: ClaimSeen, now: datetime) -> Finding:
@@ -219,7 +221,8 @@ def _of_class(seen: ClaimSeen, now: datetime) -> Finding:
         sentence = f"its StorageClass {name} provisions nothing (provisioner: {provisioner}), and no volume fits."
         to_do = f"Create a PersistentVolume of the class {name} that fits the claim."
         return _nothing_fits("NoVolumeFits", sentence, to_do, seen)
-    return _provisioned(seen, ProvisionerOutlook(seen.provisioner, now))
+    outlook = ProvisionerOutlook.on(seen.claim, seen.events, PROVISIONING_FAILED, seen.provisioner, now)
+    return _provisioned(seen, outlook)
 
 
 def _provisioned(seen: ClaimSeen, outlook: ProvisionerOutlook) -> Finding:
@@ -228,11 +231,15 @@ def _provisioned(seen: ClaimSeen, outlook: ProvisionerOutlook) -> Finding:
     if state.provisioner_of(claim) != driver:
         sentence = f"it is marked for the provisioner of {driver} in a moment."
         return Finding("Marking", sentence, f"Nothing to do. {IF_NOT_BOUND}", fields=fields)
-    if outlook.order_of(objects.uid(claim)) is not None:
+    is_ordered = outlook.order_of(objects.uid(claim)) is not None
+    if not is_ordered and (finding := _refused(seen, driver)) is not None:
+        return replace(finding, fields={**fields, **finding.fields})
+    if outlook.current_failure is not None:
+        sentence = f"the provisioner of {driver} tries to create its volume, and fails. {outlook.sentences()}".rstrip()
+        return Finding("ProvisioningFails", sentence, outlook.to_do(), fields=fields)
+    if is_ordered:
         sentence = f"the provisioner of {driver} has called CreateVolume, and has no final result yet."
         return Finding("BeingCreated", f"{sentence} {outlook.sentences()}", outlook.to_do(), fields=fields)
-    if (finding := _refused(seen, driver)) is not None:
-        return replace(finding, fields={**fields, **finding.fields})
     sentence = f"it waits for a volume from the provisioner of {driver}. {outlook.sentences()}".rstrip()
     return Finding("WaitsForProvisioner", sentence, outlook.to_do(), fields=fields)
 

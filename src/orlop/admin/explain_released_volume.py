@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from orlop.admin.explanation import ApiObject, Finding, is_unreadable, unknown
+from orlop.admin.explanation import ApiObject, Finding, is_unreadable, joined, unknown
 from orlop.admin.provisioner_outlook import ProvisionerOutlook
-from orlop.admin.shell_commands import delete_command, explain_command, policy_command, remove_command
+from orlop.admin.shell_commands import bare_command, delete_command, explain_command, policy_command, remove_command
 from orlop.admin.volume_seen import VolumeSeen, attachments_of, claim_named, driver_of
 from orlop.binding import claim_state_rules as state
 from orlop.binding.class_rules import DELETE, IN_TREE_PREFIX
@@ -23,6 +24,7 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
     PatchFinalizers,
     RefuseDeletion,
     WaitForCalls,
+    WaitForDetach,
     csi_source,
     next_volume_step,
 )
@@ -30,6 +32,9 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
 FAILED: Final = "Failed"
 RECYCLE: Final = "Recycle"
 RETAIN: Final = "Retain"
+DELETION_FAILS: Final = "DeletionFails"
+VOLUME_FAILED_DELETE: Final = "VolumeFailedDelete"
+"""The reason of a provisioner's events about its failures."""
 NOT_WIPED: Final = "The data stay on it, and the next claim can read them: erase them first if they are secret."
 
 
@@ -68,7 +73,13 @@ def _retained(volume: ApiObject, gone: str) -> Finding:
         f"{gone}, and its policy Retain keeps it until somebody decides.",
         f"To offer it to any claim: {for_all}. To offer it to a claim of the same name alone: {for_the_name}. "
         f"{NOT_WIPED} To remove the object, without the storage behind it: {delete}.",
-        fields={"commands": {"offerToAll": for_all, "offerToTheName": for_the_name, "delete": delete}},
+        fields={
+            "commands": {
+                "offerToAll": bare_command(for_all),
+                "offerToTheName": bare_command(for_the_name),
+                "delete": bare_command(delete),
+            }
+        },
     )
 
 
@@ -92,21 +103,35 @@ def _deleted(seen: VolumeSeen, gone: str, now: datetime) -> Finding:
     provisioned_by = objects.annotations(volume).get(state.PROVISIONED_BY) or ""
     if not driver or (provisioned_by.startswith(IN_TREE_PREFIX) and not csi_source(volume)):
         return _nobody_deletes(volume, gone)
-    outlook = ProvisionerOutlook(seen.provisioner, now)
+    outlook = deletion_outlook(seen, now)
     if not csi_source(volume):
         sentence = f"{gone}, and {driver}, which provisioned it, has to delete it."
         return Finding("WaitsForDeletion", sentence, f"If this lasts, check that {driver} runs, and read its log.")
     fields = {"provisioning": outlook.fields()}
     match next_volume_step(DeletionFacts(volume, driver, attached_to=_attached_to(seen))):
         case RefuseDeletion(reason):
-            return Finding("DeletionRefused", f"{gone}, and {reason}.", _after_refusal(seen), fields=fields)
+            to_do = f"Correct spec.csi of the volume by creating the object again. {_by_hand(volume)}"
+            return Finding("DeletionRefused", f"{gone}, and {reason}.", to_do, fields=fields)
+        case WaitForDetach():
+            return _attached(seen, gone, fields)
         case NoVolumeStep(reason):
             sentence = f"{gone}, and its provisioner does nothing: {reason}."
             return Finding("NotDeleted", f"{sentence}{_message(volume)}", _by_hand(volume), fields=fields)
         case DeleteVolume() | DeleteObject() | PatchFinalizers() | WaitForCalls():
-            sentence = f"{gone}, and the provisioner of {driver} has to delete its volume. {outlook.sentences()}"
-            more = _attachments_unknown(seen)
-            return Finding("WaitsForDeletion", f"{sentence}{more}".rstrip(), outlook.to_do(), fields=fields)
+            return _by_provisioner(seen, gone, outlook)
+
+
+def _by_provisioner(seen: VolumeSeen, gone: str, outlook: ProvisionerOutlook) -> Finding:
+    provisioner, fields = f"the provisioner of {driver_of(seen.volume)}", {"provisioning": outlook.fields()}
+    if outlook.current_failure is not None:
+        sentence = f"{gone}, and {provisioner} tries to delete its volume, and fails. {outlook.sentences()}"
+        return Finding(DELETION_FAILS, sentence.rstrip(), outlook.to_do(), fields=fields)
+    sentence = f"{gone}, and {provisioner} has to delete its volume. {outlook.sentences()}{_attachments_unknown(seen)}"
+    return Finding("WaitsForDeletion", sentence.rstrip(), outlook.to_do(), fields=fields)
+
+
+def deletion_outlook(seen: VolumeSeen, now: datetime) -> ProvisionerOutlook:
+    return ProvisionerOutlook.on(seen.volume, seen.events, VOLUME_FAILED_DELETE, seen.provisioner, now)
 
 
 def _attached_to(seen: VolumeSeen) -> str:
@@ -119,14 +144,18 @@ def _attachments_unknown(seen: VolumeSeen) -> str:
     return f" It is not deleted while it is attached, and {unknown(seen.unreadable, VOLUME_ATTACHMENT)}."
 
 
-def _after_refusal(seen: VolumeSeen) -> str:
+def _attached(seen: VolumeSeen, gone: str, fields: Mapping[str, Any]) -> Finding:
     attachments = attachments_of(seen)
-    if not attachments:
-        return f"Correct spec.csi of the volume by creating the object again. {_by_hand(seen.volume)}"
+    them = joined(f"{objects.name(each)} on the node {node_of(each) or 'unknown'}" for each in attachments)
+    plural = "s" if len(attachments) > 1 else ""
     command = explain_command("va", objects.name(attachments[0]))
-    return (
-        f"It is deleted after it is detached: delete the pods that use it. {command} shows what the detachment waits "
-        "for. A provisioner whose driver cannot attach does not wait for that."
+    return Finding(
+        "WaitsForDetach",
+        f"{gone}, and its volume is deleted after it is detached: it waits for the VolumeAttachment{plural} {them} to "
+        "go away.",
+        f"Nothing to do, if no pod uses it any more. {command} shows what the detachment waits for. A provisioner "
+        "whose driver cannot attach does not wait for that.",
+        fields=fields,
     )
 
 

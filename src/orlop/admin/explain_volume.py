@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from orlop.admin.explain_released_volume import FAILED, RETAIN, explain_reclaim
+from orlop.admin.explain_released_volume import DELETION_FAILS, FAILED, RETAIN, deletion_outlook, explain_reclaim
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
     IF_STILL_PROTECTED,
@@ -24,7 +24,6 @@ from orlop.admin.explanation import (
     unknown,
 )
 from orlop.admin.past_events import PastEvent, events_about, failures
-from orlop.admin.provisioner_outlook import ProvisionerOutlook
 from orlop.admin.shell_commands import delete_command, explain_command, policy_command, remove_command
 from orlop.admin.volume_seen import VolumeSeen, attachments_of, claim_named, driver_of
 from orlop.binding import claim_state_rules as state
@@ -114,6 +113,7 @@ def _being_deleted(seen: VolumeSeen, now: datetime) -> Finding:
     volume = seen.volume
     finalizers, since = objects.finalizers(volume), objects.metadata(volume).get("deletionTimestamp")
     attacher = finalizer_of(driver_of(volume)) if driver_of(volume) else ""
+    code, fields = "BeingDeleted", {"finalizers": list(finalizers)}
     if state.PV_PROTECTION in finalizers:
         sentence, to_do = _protected(seen)
     elif attacher in finalizers:
@@ -121,12 +121,13 @@ def _being_deleted(seen: VolumeSeen, now: datetime) -> Finding:
     elif FINALIZER in finalizers:
         finding = _kept_by_provisioner(seen, now)
         sentence, to_do = finding.sentence, finding.next
+        code, fields = DELETION_FAILS if finding.state == DELETION_FAILS else code, {**fields, **finding.fields}
     elif finalizers:
         sentence = f"the finalizer {finalizers[0]} keeps it."
         to_do = "The controller that added this finalizer removes it when its work is done: check that it runs."
     else:
         sentence, to_do = "no finalizer keeps it.", "Nothing to do: the API server removes it in a moment."
-    return Finding("BeingDeleted", sentence, to_do, since, {"finalizers": list(finalizers)})
+    return Finding(code, sentence, to_do, since, fields)
 
 
 def _protected(seen: VolumeSeen) -> tuple[str, str]:
@@ -162,7 +163,7 @@ def _attached(seen: VolumeSeen, attacher: str) -> tuple[str, str]:
 
 
 def _kept_by_provisioner(seen: VolumeSeen, now: datetime) -> Finding:
-    phase, outlook = state.phase(seen.volume), ProvisionerOutlook(seen.provisioner, now)
+    phase, outlook = state.phase(seen.volume), deletion_outlook(seen, now)
     if _policy(seen.volume) in KEPT:
         sentence = f"its policy is {_policy(seen.volume)}, so its provisioner removes the finalizer {FINALIZER}."
         return Finding("BeingDeleted", f"{sentence} {outlook.sentences()}", outlook.to_do())

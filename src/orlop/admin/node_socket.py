@@ -4,6 +4,7 @@ The socket is root's. Errors are sentences for the person who asked:
 
     NodeError
       NodeUnreachable    nobody answers there, or stopped answering
+      SeveralNodes       none was named, and there are several
       NodeRefused        the node refuses; `why` decides the exit code
 """
 
@@ -58,6 +59,10 @@ class NodeUnreachable(NodeError):
     pass
 
 
+class SeveralNodes(NodeError):
+    pass
+
+
 class NodeRefused(NodeError):
     def __init__(self, why: Why, sentence: str) -> None:
         super().__init__(sentence)
@@ -77,7 +82,7 @@ def find_socket(named: str | None, sockets: Path = SOCKETS) -> Path:
     try:
         up = unnamed_state(sockets / RUNNING.name)
     except SeveralRun as error:
-        raise NodeUnreachable(str(error)) from None
+        raise SeveralNodes(str(error)) from None
     there = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
     found = [path for path in there if _is_listened_on(path)]
     if not found and _is_listened_on(up.node_socket):
@@ -88,7 +93,7 @@ def find_socket(named: str | None, sockets: Path = SOCKETS) -> Path:
         return default if default in found else found[0]
     if found:
         names = ", ".join(map(str, found))
-        raise NodeUnreachable(f"There are several nodes on this machine: {names}. Choose one with --socket.")
+        raise SeveralNodes(f"There are several nodes on this machine: {names}. Choose one with --socket.")
     if _may_exist(up.node_socket) or _holder(up) is not None:
         return up.node_socket
     raise NodeUnreachable(

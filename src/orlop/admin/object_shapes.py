@@ -110,6 +110,8 @@ OBJECT: Final[ObjectShape] = {
     "lastTimestamp": time,
     "eventTime": time,
     "series": {"count": number, "lastObservedTime": time},
+    "source": {"component": text},
+    "reportingComponent": text,
 }
 
 

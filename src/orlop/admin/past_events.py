@@ -11,6 +11,8 @@ from orlop.admin.explanation import ApiObject, ago, moment
 
 MOST_FAILURES: Final = 3
 WARNING: Final = "Warning"
+BINDER: Final = "persistentvolume-controller"
+"""The component whose events have some of a provisioner's reasons, and do not show that a provisioner runs."""
 _BEFORE_ALL: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -22,6 +24,8 @@ class PastEvent:
     last: str | None
     """When it happened last."""
     count: int
+    component: str = ""
+    """The program that recorded it."""
 
     def sentence(self, now: datetime) -> str:
         often = f", {self.count} times" if self.count > 1 else ""
@@ -48,6 +52,12 @@ def failures(events: Iterable[PastEvent], *reasons: str) -> tuple[PastEvent, ...
     return tuple(found.values())[:MOST_FAILURES]
 
 
+def last_failure(events: Iterable[PastEvent], reason: str) -> PastEvent | None:
+    """Return the newest warning of a provisioner with this reason."""
+    of_provisioner = (event for event in events if event.component != BINDER)
+    return next(iter(failures(of_provisioner, reason)), None)
+
+
 def _past_event(event: ApiObject) -> PastEvent:
     # A series counts repetitions in events.k8s.io/v1; `count` and `lastTimestamp` do in core/v1.
     series = event.get("series") or {}
@@ -58,4 +68,5 @@ def _past_event(event: ApiObject) -> PastEvent:
         is_warning=event.get("type") == WARNING,
         last=last or event.get("firstTimestamp"),
         count=series.get("count") or event.get("count") or 1,
+        component=(event.get("source") or {}).get("component") or event.get("reportingComponent") or "",
     )

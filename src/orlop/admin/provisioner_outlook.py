@@ -1,8 +1,9 @@
 """Explain whether a provisioner of a driver runs, as far as objects show it. Pure.
 
 With leader election a provisioner, upstream's or ours, renews a Lease that is named after the driver. Without it there
-is no such Lease, and nothing shows whether one runs. Our provisioner also has a journal of Leases, written only while
-it creates volumes: an old one means nothing, an entry means that a volume is being created.
+is no such Lease, and only what a provisioner wrote lately shows that one runs: the event of a failure, or its journal.
+Our provisioner keeps that journal in Leases, written only while it creates volumes: an old one means nothing, an entry
+means that a volume is being created.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from orlop.admin.explanation import UNREADABLE, ApiObject, Unreadable, ago, is_unreadable, joined, moment
+from orlop.admin.past_events import PastEvent, events_about, last_failure
 from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, LEASE
 from orlop.kube.lease_rules import SIDECAR_TIMES, holder_of
@@ -23,6 +25,12 @@ CLOCK_SKEW: Final = timedelta(seconds=30)
 """How far the clock of this machine may be ahead of the holder's before its Lease seems stale."""
 LONGEST_LEASE_SECONDS: Final = 86_400
 """A Lease of a longer duration was not written by a provisioner."""
+FAILURE_COUNTS: Final = timedelta(minutes=10)
+"""How long a failure is taken for the current one: twice the longest delay of a retry, by default."""
+JOURNAL_COUNTS: Final = timedelta(minutes=1)
+"""How long a written journal shows that its writer runs."""
+RPC_ERROR: Final = "rpc error: code = "
+"""What an event holds if the driver, and not the provisioner itself, reported the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +49,44 @@ class ProvisionerSeen:
 class ProvisionerOutlook:
     seen: ProvisionerSeen
     now: datetime
+    failure: PastEvent | None = None
+    """The last failure that a provisioner reported on the explained object."""
+
+    @classmethod
+    def on(
+        cls, obj: ApiObject, events: Iterable[ApiObject], reason: str, seen: ProvisionerSeen, now: datetime
+    ) -> ProvisionerOutlook:
+        """Return the outlook for this object. Failures of a provisioner have `reason` in the events about it."""
+        return cls(seen, now, last_failure(events_about(events, objects.uid(obj)), reason))
 
     @property
     def runs(self) -> bool | None:
         """None: no object shows it."""
-        if is_unreadable(self.seen.unreadable, LEASE) or not self.seen.leases:
-            return None
-        return any(self._is_fresh(lease) for lease in self.seen.leases)
+        if any(self._is_fresh(lease) for lease in self.seen.leases):
+            return True
+        sign = self._last_sign()
+        # A stale Lease may be left from a time with leader election: what was written after it expired counts.
+        if sign is not None and all(self._had_expired(lease, sign) for lease in self.seen.leases):
+            return True
+        return False if self.seen.leases and not is_unreadable(self.seen.unreadable, LEASE) else None
+
+    @property
+    def current_failure(self) -> PastEvent | None:
+        """Return the last failure, if a provisioner runs that reported it lately."""
+        return self.failure if self.runs and self._is_recent(self._failed_at(), FAILURE_COUNTS) else None
 
     def sentences(self) -> str:
         return " ".join(part for part in (self._about_driver(), self._about_leases()) if part)
 
     def to_do(self) -> str:
         """Return what to do if nothing changes."""
+        if (failure := self.current_failure) is not None:
+            return _correct(failure)
         start = HOW_TO_START.format(driver=self.seen.driver)
         if self.runs is False:
             return f"{start[0].upper()}{start[1:]}."
         if self.runs:
-            return "Read the log of that provisioner, and of the driver beside it, if nothing changes."
+            return "Read the log of the provisioner, and of the driver beside it, if nothing changes."
         return f"If nothing changes, check that it runs: {start} where it does not."
 
     def order_of(self, claim_uid: str) -> JournalEntry | None:
@@ -78,11 +106,17 @@ class ProvisionerOutlook:
     def _about_driver(self) -> str:
         if is_unreadable(self.seen.unreadable, CSI_DRIVER):
             return f"Whether the driver is installed is unknown: the CSIDriver {self.seen.driver} {UNREADABLE}."
-        if self.seen.csi_driver is None:
-            return f"There is no CSIDriver {self.seen.driver}: most likely the driver is not installed."
+        # A provisioner starts its work only after the driver has responded: if one runs, so does the driver.
+        if self.seen.csi_driver is None and not self.runs:
+            return (
+                f"There is no CSIDriver {self.seen.driver}: most likely the driver is not installed, though this "
+                "object is optional."
+            )
         return ""
 
     def _about_leases(self) -> str:
+        if self.runs and not any(self._is_fresh(lease) for lease in self.seen.leases):
+            return self._about_signs()
         if is_unreadable(self.seen.unreadable, LEASE):
             return f"Whether a provisioner runs is unknown: the list of leases {UNREADABLE}."
         fresh = [lease for lease in self.seen.leases if self._is_fresh(lease)]
@@ -95,21 +129,61 @@ class ProvisionerOutlook:
         )
         return f"No Lease shows whether a provisioner runs: one without leader election has none.{last}"
 
+    # ---- what a provisioner wrote lately -------------------------------------------------------------------------
+
+    def _about_signs(self) -> str:
+        if self.current_failure is not None:
+            return f"A provisioner runs: it reported a failure{ago(self.current_failure.last, self.now)}."
+        return f"A provisioner runs: it wrote its journal{ago(self._journal_text(), self.now)}."
+
+    def _last_sign(self) -> datetime | None:
+        signs = ((self._failed_at(), FAILURE_COUNTS), (moment(self._journal_text()), JOURNAL_COUNTS))
+        return max((at for at, counts in signs if at is not None and self._is_recent(at, counts)), default=None)
+
+    def _failed_at(self) -> datetime | None:
+        return None if self.failure is None else moment(self.failure.last)
+
+    def _journal_text(self) -> str | None:
+        return max((text for page in self.seen.journal if (text := _renewal(page)) is not None), default=None)
+
+    def _is_recent(self, at: datetime | None, counts: timedelta) -> bool:
+        return at is not None and self.now - at <= counts + CLOCK_SKEW
+
+    def _had_expired(self, lease: ApiObject, at: datetime) -> bool:
+        renewed = moment(_renewal(lease))
+        return renewed is None or at > renewed + _duration(lease) + CLOCK_SKEW
+
+    # ---- leases --------------------------------------------------------------------------------------------------
+
     def _renewed(self, lease: ApiObject) -> str:
         holder = holder_of(lease)
         held = f"held by {holder}" if holder else "released by its last holder"
         return f"the Lease {objects.name_of(lease)}, {held}, was renewed{ago(_renewal(lease), self.now) or ' never'}"
 
     def _is_fresh(self, lease: ApiObject) -> bool:
-        renewed, seconds = moment(_renewal(lease)), (lease.get("spec") or {}).get("leaseDurationSeconds")
+        renewed = moment(_renewal(lease))
         if renewed is None or not holder_of(lease):
             return False
-        duration = seconds if seconds and 0 < seconds < LONGEST_LEASE_SECONDS else SIDECAR_TIMES.duration
-        return self.now - renewed <= timedelta(seconds=duration) + CLOCK_SKEW
+        return self.now - renewed <= _duration(lease) + CLOCK_SKEW
 
     @staticmethod
     def _lease_fields(lease: ApiObject) -> dict[str, Any]:
         return {"name": str(objects.name_of(lease)), "holder": holder_of(lease), "renewed": _renewal(lease)}
+
+
+def _correct(failure: PastEvent) -> str:
+    message = failure.message.rstrip(".") or "an error without a message"
+    if RPC_ERROR in message:
+        return (
+            f"Remove the cause of the driver's error: {message}. The driver's log may have more. The provisioner "
+            "retries by itself."
+        )
+    return f"Remove the cause of the provisioner's error: {message}. It retries by itself."
+
+
+def _duration(lease: ApiObject) -> timedelta:
+    seconds = (lease.get("spec") or {}).get("leaseDurationSeconds")
+    return timedelta(seconds=seconds if seconds and 0 < seconds < LONGEST_LEASE_SECONDS else SIDECAR_TIMES.duration)
 
 
 def _renewal(lease: ApiObject) -> str | None:

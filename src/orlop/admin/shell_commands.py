@@ -29,6 +29,11 @@ def policy_command(kind: Kind, name: str, policy: str) -> str:
     return _patch(kind, name, "merge", {"spec": {"persistentVolumeReclaimPolicy": policy}})
 
 
+def bare_command(command: str) -> str:
+    """Return a command without the backticks that set it off in a sentence: for programs."""
+    return command.removeprefix("`").removesuffix("`")
+
+
 def _patch(kind: Kind, name: str, form: str, body: object) -> str:
     return _command(
         "kubectl", "patch", kind.singular, name, "--type", form, "-p", json.dumps(body, separators=(",", ":"))

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import shlex
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -219,8 +220,45 @@ def is_stopped(state: UpState) -> bool:
 
 
 def start_command(state: UpState) -> str:
-    """As it can be typed."""
-    return "orlop up" if state.folder == DEFAULT_STATE else f"orlop up --state {shlex.quote(str(state.folder))}"
+    """Return the command that starts it again as it was started last, as it can be typed."""
+    words = ["orlop", "up"]
+    if state.folder != DEFAULT_STATE:
+        words += ["--state", str(state.folder)]
+    if driver := last_driver(state):
+        words += ["--driver", driver]
+    return shlex.join(words)
+
+
+def last_driver(state: UpState) -> str:
+    """Return the endpoint of the driver that the last `orlop up` in the folder had in the place of ours; else ""."""
+    with suppress(OSError):
+        descriptor = os.open(state.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return _note(descriptor).driver if is_up_state(state) else ""
+        finally:
+            os.close(descriptor)
+    return ""
+
+
+def why_unused(state: UpState, registry: Path | None = None) -> str | None:
+    """Return what to do if no `orlop up` has ever used the folder; None if one has, or if we may not read that."""
+    try:
+        if stat.S_ISREG(state.lock.lstat().st_mode):
+            return None
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError:
+        return None
+    return (
+        f"No `orlop up` has used {state.folder}: start one there with `{start_command(state)}`, or name the folder of "
+        f"another with --state DIR.{those_running(registry)}"
+    )
+
+
+def those_running(registry: Path | None = None) -> str:
+    """Return a sentence, after a space, with the folders of those that run; empty if none does."""
+    folders = ", ".join(str(state.folder) for state in running_ups(registry))
+    return f" Running now: {folders}." if folders else ""
 
 
 def _lock(descriptor: int) -> bool:

@@ -18,8 +18,8 @@ import click
 
 from orlop.admin.afterlife import Afterlife
 from orlop.admin.afterlife_list_rules import ORDERS, Wanted, chosen
-from orlop.admin.node_socket import NodeError, NodeRefused, NodeUnreachable, find_socket
-from orlop.admin.up_state import UpState
+from orlop.admin.node_socket import NodeError, NodeRefused, NodeUnreachable, SeveralNodes, find_socket
+from orlop.admin.up_state import UpState, why_unused
 from orlop.cli.afterlife_copy import archive_output, copy_file_to_output, print_problems, restore_into
 from orlop.cli.afterlife_format import (
     content_text,
@@ -43,7 +43,8 @@ from orlop.records.afterlife_report import FolderRow
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-EXIT_CODES: Final = {"refused": FAILED, "wrong-use": 2, "not-found": 3}
+WRONG_USE: Final = 2
+EXIT_CODES: Final = {"refused": FAILED, "wrong-use": WRONG_USE, "not-found": 3}
 FILES_AT_ONCE: Final = 1000
 HELP_ON_CODES: Final = (
     "Exit codes: 0 done, 1 it failed or was refused, 2 wrong use, 3 there is no such folder or file, 130 interrupted."
@@ -74,7 +75,7 @@ def socket_option(command: VerbFunction) -> VerbFunction:
 
 def _note_state(context: click.Context, _parameter: click.Parameter, folder: str | None) -> None:
     if folder:
-        context.meta[STATE] = str(UpState(Path(folder)).node_socket)
+        context.meta[STATE] = UpState(Path(folder))
 
 
 def output_option(*more: str) -> Callable[[VerbFunction], VerbFunction]:
@@ -90,13 +91,31 @@ def dry_run_option(command: VerbFunction) -> VerbFunction:
 def node(socket: str | None) -> Iterator[Afterlife]:
     """Print errors of the node on stderr, and exit with their code."""
     try:
-        yield Afterlife(find_socket(click.get_current_context().meta.get(STATE) or socket))
+        yield Afterlife(_socket(click.get_current_context().meta.get(STATE), socket))
     except NodeError as error:
         click.echo(harmless(str(error)), err=True)
-        sys.exit(EXIT_CODES[error.why] if isinstance(error, NodeRefused) else FAILED)
+        sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
+
+
+def _socket(state: UpState | None, socket: str | None) -> Path:
+    if state is None:
+        return find_socket(socket)
+    if why := why_unused(state):
+        raise NodeUnreachable(why)
+    return state.node_socket
+
+
+def _exit_code(error: NodeError) -> int:
+    match error:
+        case NodeRefused():
+            return EXIT_CODES[error.why]
+        case SeveralNodes():
+            return WRONG_USE
+        case _:
+            return FAILED
 
 
 @click.group(

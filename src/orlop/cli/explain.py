@@ -33,6 +33,7 @@ from orlop.admin.up_state import (
     running_ups,
     start_command,
     state_of,
+    why_unused,
 )
 from orlop.cli.output import harmless, show
 from orlop.foundation.clock import SystemClock
@@ -50,14 +51,15 @@ from orlop.processes.kube_wiring import run_plugin
 FAILED: Final = 1
 WRONG_USE: Final = 2
 NOT_FOUND: Final = 3
-OTHER_NAMES: Final = {
-    "volumeattachments": "volumeattachment",
-    "va": "volumeattachment",
-    "persistentvolumeclaim": "pvc",
-    "persistentvolumeclaims": "pvc",
-    "persistentvolume": "pv",
-    "persistentvolumes": "pv",
+COMMAND_OF: Final = {
+    **dict.fromkeys(("volumeattachment", "volumeattachments", "va", "vas"), "volumeattachment"),
+    **dict.fromkeys(("volumeattachment.storage.k8s.io", "volumeattachments.storage.k8s.io"), "volumeattachment"),
+    **dict.fromkeys(("pvc", "pvcs", "persistentvolumeclaim", "persistentvolumeclaims"), "pvc"),
+    **dict.fromkeys(("pv", "pvs", "persistentvolume", "persistentvolumes"), "pv"),
 }
+"""The command for each spelling of a kind, in small letters."""
+WITH_VALUE: Final = frozenset({"-n", "--namespace", "--kubeconfig", "--state", "-o", "--output"})
+"""The options whose value may be the next word."""
 HELP_ON_CODES: Final = "Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object."
 PATIENCE: Final = Patience(10.0, attempts=2)
 """Shorter than a controller's: a person waits for the output."""
@@ -80,11 +82,47 @@ class ExplainedObject:
         return replace(self, namespace=namespace) if self.kind.namespaced and self.namespace is None else self
 
 
+class ExplainedObjectMissing(Exception):
+    def __init__(self, target: ExplainedObject) -> None:
+        of_all = " --all-namespaces" if target.kind.namespaced else ""
+        where = f" in the namespace {target.namespace}" if target.kind.namespaced else ""
+        super().__init__(
+            f"There is no {target.kind.kind} {target.bare_name}{where}. "
+            f"`kubectl get {target.kind.plural}{of_all}` lists those that exist."
+        )
+
+
+def kind_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments as our commands expect them: the kind first, and then its options and the name.
+
+    kubectl accepts options before the kind, `KIND/NAME` as one word, and capital letters; people type what they know.
+    """
+    rest = list(arguments)
+    before: list[str] = []
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        length = 2 if rest[0] in WITH_VALUE else 1
+        before, rest = before + rest[:length], rest[length:]
+    if not rest:
+        return before
+    kind, slash, name = rest[0].partition("/")
+    command_name = COMMAND_OF.get(kind.lower())
+    if command_name is None:
+        return list(arguments)
+    return [command_name, *before, *([name] if slash else []), *rest[1:]]
+
+
 class _Kinds(click.Group):
     """Kinds can also be written as kubectl accepts them."""
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        return super().get_command(context, OTHER_NAMES.get(name, name))
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, kind_first(args))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"{args[0]!r} cannot be explained. Write pvc, pv or volumeattachment, and a name.")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
@@ -120,17 +158,23 @@ def _with_options(function: Options) -> Options:
     return function
 
 
+def _without_namespace(function: Options) -> Options:
+    return click.option(
+        "-n", "--namespace", expose_value=False, help="Ignored, as by kubectl: the object is in no namespace."
+    )(function)
+
+
 @command.command(
     "volumeattachment",
     short_help="Explain a VolumeAttachment; also `volumeattachments` and `va`.",
     epilog=HELP_ON_CODES,
 )
 @click.argument("name")
+@_without_namespace
 @_with_options
 def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> None:
     """Explain the VolumeAttachment NAME, as `kubectl get volumeattachments` shows it, with or without `-o name`."""
-    target = ExplainedObject(VOLUME_ATTACHMENT, None, _bare(name, VOLUME_ATTACHMENT))
-    _explain(target, kubeconfig, state, output)
+    _explain(_of_cluster(VOLUME_ATTACHMENT, name), kubeconfig, state, output)
 
 
 @command.command(
@@ -156,10 +200,19 @@ def persistent_volume_claim(name: str, namespace: str, kubeconfig: str, state: s
 
 @command.command("pv", short_help="Explain a PersistentVolume; also `persistentvolume`.", epilog=HELP_ON_CODES)
 @click.argument("name")
+@_without_namespace
 @_with_options
 def persistent_volume(name: str, kubeconfig: str, state: str, output: str) -> None:
     """Explain the PersistentVolume NAME, as `kubectl get pv` shows it, with or without `-o name`."""
-    _explain(ExplainedObject(PERSISTENT_VOLUME, None, _bare(name, PERSISTENT_VOLUME)), kubeconfig, state, output)
+    _explain(_of_cluster(PERSISTENT_VOLUME, name), kubeconfig, state, output)
+
+
+def _of_cluster(kind: Kind, name: str) -> ExplainedObject:
+    bare = _bare(name, kind)
+    namespace, slash, rest = bare.partition("/")
+    if slash and namespace and rest:
+        raise click.UsageError(f"{bare}: a {kind.kind} is in no namespace. Write its name alone: {rest}.")
+    return ExplainedObject(kind, None, bare)
 
 
 def _bare(name: str, kind: Kind) -> str:
@@ -171,12 +224,14 @@ def _bare(name: str, kind: Kind) -> str:
 def _explain(target: ExplainedObject, kubeconfig: str, state: str, output: str) -> None:
     if state and kubeconfig:
         raise click.UsageError("--state and --kubeconfig exclude each other: use one of them.")
+    if state and (why := why_unused(UpState(Path(state)))):
+        _end(FAILED, why)
     kubeconfig = str(UpState(Path(state)).kubeconfig) if state else kubeconfig
     try:
         explanation = asyncio.run(_explanation(target, kubeconfig))
-    except NotFound:
-        _end(NOT_FOUND, f"There is no {target.kind.kind} {target.name}.")
-    except InvalidPath as error:
+    except ExplainedObjectMissing as error:
+        _end(NOT_FOUND, str(error))
+    except (InvalidPath, SeveralRun) as error:
         _end(WRONG_USE, str(error))
     except (ApiError, KubeconfigError) as error:
         _end(FAILED, _failure(error, kubeconfig))
@@ -253,8 +308,11 @@ async def _explanation(target: ExplainedObject, kubeconfig: str) -> Explanation:
     # Tests pass their own API server as the context's object.
     connect: Connect = click.get_current_context().obj or connected
     async with connect(kubeconfig) as cluster:
-        reader = ExplainReader(cluster.client)
-        return await _explained(target.within(cluster.namespace), reader, cluster.now)
+        target = target.within(cluster.namespace)
+        try:
+            return await _explained(target, ExplainReader(cluster.client), cluster.now)
+        except NotFound:
+            raise ExplainedObjectMissing(target) from None
 
 
 async def _explained(target: ExplainedObject, reader: ExplainReader, now: datetime) -> Explanation:
@@ -269,12 +327,12 @@ def _access(files: Kubeconfig, kubeconfig: str) -> ClusterAccess:
     """As kubectl finds it; where it finds nothing and nobody named a file, the only `orlop up` that runs is meant."""
     try:
         return files.find(kubeconfig)
-    except NoKubeconfig as error:
+    except NoKubeconfig:
         running = [] if kubeconfig or os.environ.get("KUBECONFIG") else running_ups()
         if not running:
             raise
         if len(running) > 1:
-            raise KubeconfigError(f"{error}. {SeveralRun(running)}") from None
+            raise SeveralRun(running) from None
         return files.find(str(running[0].kubeconfig))
 
 

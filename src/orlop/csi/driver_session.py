@@ -35,6 +35,11 @@ PROBES_UNTIL_LOST: Final = 4
 """The least number of probes before a driver counts as lost."""
 LONGEST_PROBE_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 1.0
+LOG_AGAIN_SECONDS: Final = 60.0
+"""How often a fault that lasts is logged: it is checked every second, and other processes of the driver log it too."""
+
+SILENT: Final = "driver does not respond"
+UNIDENTIFIED: Final = "driver came back and does not return its name and capabilities"
 
 Capabilities: TypeAlias = frozenset[str]
 """Those of the plugin and of its Controller service, by the names that the CSI specification uses."""
@@ -103,9 +108,12 @@ class SessionTimes:
 class _Fault:
     """What the driver has not done, since when, and for how long that is tolerated."""
 
+    message: str
+    """For the log."""
     omission: str
     since: float
     tolerated: float
+    error: CsiError
 
 
 class DriverSession:
@@ -167,11 +175,16 @@ class DriverSession:
         self._responded = self._identified = self._clock.elapsed()
         retry = min(RETRY_SECONDS, self._times.probe)
         fault: _Fault | None = None
+        logged_at = 0.0
         while True:
             await self._clock.sleep(self._times.probe if fault is None else retry)
             before, fault = fault, await self._current_fault()
             if fault is None and before is not None:
                 self._log.info("driver responds again")
+            is_new = fault is not None and (before is None or before.message != fault.message)
+            if fault is not None and (is_new or self._clock.elapsed() >= logged_at + LOG_AGAIN_SECONDS):
+                self._log.warning(fault.message, error=fault.error)
+                logged_at = self._clock.elapsed()
             if fault is not None and self._clock.elapsed() + retry > fault.since + fault.tolerated:
                 raise DriverLost(f"the driver {self.driver} has not {fault.omission} for {fault.tolerated:g} s")
 
@@ -180,10 +193,11 @@ class DriverSession:
         began = self._clock.elapsed()
         if (error := await self._probe()) is not None:
             self._responded = max(self._responded, self.csi.last_response_at)
-            return _Fault("responded", self._responded, self._tolerated(error))
+            return _Fault(SILENT, "responded", self._responded, self._tolerated(error), error)
         self._responded = began
         if (error := await self._identify_if_reconnected()) is not None:
-            return _Fault("returned its name and capabilities", self._identified, self._tolerated(error))
+            omission = "returned its name and capabilities"
+            return _Fault(UNIDENTIFIED, omission, self._identified, self._tolerated(error), error)
         self._identified = began
         return None
 
@@ -193,7 +207,6 @@ class DriverSession:
         except Unimplemented:
             return None
         except CsiError as error:
-            self._log.warning("driver does not respond", error=error)
             return error
         return None
 
@@ -211,7 +224,6 @@ class DriverSession:
             async with self._clock.timeout(self._times.lost_after):
                 capabilities = await self._identify()
         except (CsiError, TimeoutError) as error:
-            self._log.warning("driver came back and does not return its name and capabilities", error=error)
             return error if isinstance(error, CsiError) else DeadlineExceeded("no response")
         self._connection = connection
         if capabilities != self.capabilities:

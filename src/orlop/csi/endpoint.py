@@ -63,6 +63,8 @@ def parse_endpoint(text: str) -> Endpoint:
 
 def parse_unix_endpoint(text: str) -> UnixEndpoint:
     """Parse an address where only a unix socket is allowed; errors do not propose TCP."""
+    if text.startswith("-"):  # `--driver --state DIR` has no address: the next flag is taken for it
+        raise InvalidEndpoint("that is a flag, and an address must come before it: write unix:///path/csi.sock")
     is_path = "/" in text and "://" not in text
     if not is_path and not text.lower().startswith("unix:"):
         raise InvalidEndpoint(f"{text!r} is no unix socket: write unix:///path/csi.sock")

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import MapOf, boolean, flag, text
@@ -20,6 +21,9 @@ from orlop.kube.label_syntax import faults_of_label_key, faults_of_label_value
 from orlop.kube.leader_election import LeaderElection, Leadership
 from orlop.kube.lease_rules import Candidate, LeaseTimes
 from orlop.kube.objects import ObjectName
+
+STATUS: Final = "leader_election_master_status"
+"""The metric that client-go has; alerts of upstream's sidecars name it."""
 
 
 def fault_of_labels(labels: Mapping[str, str]) -> str | None:
@@ -95,6 +99,10 @@ class LeaseWiring:
         # one machine never both lead; a process that was killed waits until its own lease has expired.
         self._identity = f"{socket.gethostname()}_{runtime.random.getrandbits(64):016x}"
         self._leadership: Leadership | None = None
+        self._lease = ""
+        """The name of the lease, from when it is first requested."""
+        if settings.leader_election:
+            runtime.metrics.gauge_from(STATUS, "1 while this process holds the lease, else 0.", self._status, ("name",))
 
     @asynccontextmanager
     async def leading(self, lease: str) -> AsyncIterator[Callable[[], None]]:
@@ -102,6 +110,7 @@ class LeaseWiring:
         if not self._settings.leader_election:
             yield _always
             return
+        self._lease = lease
         name = ObjectName(self.namespace, lease)
         candidate = Candidate(name, self._identity, self._settings.times, self._settings.leader_election_labels)
         runtime = self._runtime
@@ -112,6 +121,10 @@ class LeaseWiring:
                 yield leadership.guard
             finally:
                 self._leadership = None
+
+    def _status(self) -> dict[tuple[str, ...], float]:
+        is_held = self._leadership is not None and self._leadership.held()
+        return {(self._lease,): float(is_held)} if self._lease else {}
 
     async def why_not_leading(self) -> str | None:
         """Return a fault only for a leader that has lost its lease and has not ended."""

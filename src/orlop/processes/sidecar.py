@@ -288,7 +288,10 @@ class SidecarLife(Generic[Flags]):
                 async with self.leases.leading(self._sidecar.lease_of(driver)) as may_act:
                     await self._lead(driver, may_act, stop)
             except DriverLost as error:
-                self._runtime.log.error("driver lost; waiting until it responds", error=error)
+                # Several sidecars of a driver may write to one log, as in `orlop up`: each loses it by itself.
+                self._runtime.log.error(
+                    "driver lost; waiting until it responds", sidecar=self._sidecar.name, error=error
+                )
             except (AnotherDriver, UnusableDriver, LeadershipLost) as error:
                 raise CannotGoOn(str(error)) from None
 
@@ -303,7 +306,7 @@ class SidecarLife(Generic[Flags]):
         return name
 
     async def _lead(self, driver: str, may_act: Callable[[], None], stop: asyncio.Event) -> None:
-        runtime = replace(self._runtime, log=self._runtime.log.bind(driver=driver))
+        runtime = replace(self._runtime, log=self._runtime.log.bind(driver=driver, sidecar=self._sidecar.name))
         clock, random, log = runtime.clock, runtime.random, runtime.log
         reporter = Reporter(self._sidecar.event_source, socket.gethostname())
         events = EventRecorder(self._kube, reporter, clock=clock, random=random, log=log, metrics=runtime.metrics)

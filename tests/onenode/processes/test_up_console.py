@@ -97,3 +97,13 @@ def test_a_driver_of_your_own_is_named_when_it_is_there_already():
 
     assert "The driver other.example.com is registered." in there
     assert "As soon as your driver answers, it will be registered." in not_yet
+
+
+def test_for_a_driver_of_your_own_the_next_steps_are_printed_with_its_name():
+    there = greeting(Path("/srv/bench"), "n1", ("other.example.com",), is_ours=False)
+
+    assert "provisioner: other.example.com\n" in there
+    assert "explain pvc --state /srv/bench demo\n" in there
+    assert "apply its CSIDriver object too" in there
+    assert "leaves volumes at the driver" in there
+    assert "provisioner: YOUR.DRIVER\n" in greeting(DEFAULT_STATE, "n1", (), is_ours=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onenode.apiserver.store.database_files import DATABASE
 from onenode.host.linux_volume_host import LinuxVolumeHost
 from onenode.host.self_bind_mount import bind_on_itself
 from onenode.kubelet.volumes import volume_paths
@@ -56,6 +57,20 @@ def test_an_erasure_that_was_killed_goes_on_when_it_is_asked_for_again(tmp_path:
 
     monkeypatch.undo()
     erase(state, lambda _: None)
+    assert not state.folder.exists()
+
+
+def test_volumes_at_a_driver_that_cannot_be_listed_are_reported_as_such_and_all_is_erased(tmp_path: Path):
+    state = UpState(tmp_path / "state")
+    state.folder.mkdir()
+    with held(state, "", "unix:///run/theirs.sock"):
+        state.api.mkdir()
+        (state.api / DATABASE).write_bytes(b"no database" * 1000)
+    told: list[str] = []
+
+    erase(state, told.append)
+
+    assert told[0].startswith("volumes at the driver unix:///run/theirs.sock stay there, and which ones is unknown: ")
     assert not state.folder.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from onenode.cli import down as down_verb
 from onenode.cli import kubectl as kubectl_verb
 from onenode.processes import up as up_role
 from orlop.admin import up_state
-from orlop.admin.up_state import UpState, held, recorded
+from orlop.admin.up_state import SeveralRun, UpState, held, recorded
 from support.places import REPOSITORY
 from support.processes.orlop_process import ORLOP, run, run_here, running
 from support.processes.up_process import Up, up_folder
@@ -285,6 +286,39 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
         assert (kept / "result").read_text() == "began\n"
 
 
+def test_what_it_prints_for_a_driver_of_your_own_works_and_an_erasure_names_the_volumes_left_there():
+    with up_folder() as up:
+        socket_path = up.folder / "csi.sock"
+        with running(up.folder, "testing", "mock-driver", "--create-targets", f"--endpoint=unix://{socket_path}"):
+            eventually_there(socket_path.is_socket)
+            up.begin(f"--driver=unix://{socket_path}")
+            up.says("The driver mock.example.com is registered.", "leaves volumes at the driver")
+            script = up.said().partition("a StorageClass of your driver and a claim,\n")[2]
+            apply, _, rest = script.partition("and what the claim waits for, until it is bound:\n")
+            explain = rest.partition("If your driver")[0]
+            ran = subprocess.run(
+                ["bash", "-ec", apply + explain],
+                cwd=REPOSITORY,
+                capture_output=True,
+                text=True,
+                timeout=200,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stderr
+            assert "The PersistentVolumeClaim default/demo, created " in ran.stdout
+            up.kubectl.ok("wait", "pvc/demo", "--for=jsonpath={.status.phase}=Bound", "--timeout=150s")
+            name = up.kubectl.ok("get", "pvc", "demo", "-o", "jsonpath={.spec.volumeName}")
+            ended = run("down", f"--state={up.state}", "--erase", "--yes")
+            (report,) = [line for line in ended.stdout.splitlines() if line.startswith("1 volume stays at the driver ")]
+            assert f"unix://{socket_path}: {name} (volume " in report
+            command = shlex.split(report.partition("Delete with: orlop ")[2])
+            assert run_here(*command).returncode == 0
+            listed = run_here("csi", "ListVolumes", "--endpoint", f"unix://{socket_path}")
+            assert json.loads(listed.stdout) == {}
+            assert up.process is not None
+            assert up.process.wait(20) == 0
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -360,7 +394,8 @@ def test_commands_without_a_state_folder_find_the_only_one_that_runs():
 
     assert nodes.stdout.startswith("node/"), nodes.stderr
     assert listed.returncode == 0, listed.stderr
-    assert (explained.returncode, explained.stderr) == (3, "There is no VolumeAttachment none.\n")
+    assert explained.returncode == 3
+    assert explained.stderr.startswith("There is no VolumeAttachment none. ")
     assert stopped.stdout.startswith("Stopped process"), stopped.stderr
     assert code == 0
 
@@ -370,6 +405,21 @@ def test_stopping_what_does_not_run_is_no_failure(tmp_path: Path):
 
     assert (missing.returncode, idle.returncode) == (0, 0)
     assert idle.stdout == f"Nothing runs in {tmp_path}.\n"
+
+
+def test_whoever_is_asked_to_confirm_an_erasure_learns_that_another_drivers_volumes_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    state = UpState(tmp_path / "state")
+    state.folder.mkdir()
+    with held(state, "", "unix:///run/theirs.sock"):
+        pass
+    monkeypatch.setattr(down_verb, "_is_terminal", lambda: True)
+    refused = CliRunner().invoke(down_verb.command, ["--erase", f"--state={state.folder}"], input="n\n")
+
+    assert refused.exit_code == 1
+    assert "Volumes at the driver unix:///run/theirs.sock are not deleted." in refused.output
+    assert state.lock.exists()
 
 
 def test_what_is_erased_is_never_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -423,6 +473,36 @@ def test_the_help_of_kubectl_is_ours_where_nothing_runs_and_its_own_where_someth
     assert f"nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`" in told
 
 
+def test_with_several_running_kubectl_still_explains_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def several() -> UpState:
+        raise SeveralRun([UpState(Path("/a")), UpState(Path("/b"))])
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr(kubectl_verb, "unnamed_state", several)
+    monkeypatch.setattr(kubectl_verb, "become", lambda _program, words, _env: asked.append(words))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert kubectl_verb.main(["--help"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Usage: orlop kubectl ")
+    assert "There are several `orlop up` on this machine, in /a, /b: choose one with --state DIR." in told.out
+
+    kubectl_verb.main(["get", "--help"])
+    assert asked == [["get", "--help"]]
+
+    for words in (["get", "pods"], ["exec", "web-0", "--", "ls", "--help"]):
+        assert kubectl_verb.main(words) == 2
+        assert "choose one with --state DIR" in capsys.readouterr().err
+
+
+def test_a_flag_in_the_place_of_the_drivers_address_is_refused():
+    for words in (["--driver", "--state", "/tmp/x"], ["--driver", "--state=/tmp/x"]):
+        ended = run_here("up", *words)
+        assert ended.returncode == 2
+        assert "that is a flag, and an address must come before it: write unix:///path/csi.sock" in ended.stderr
+
+
 def test_a_driver_that_is_no_socket_is_refused_without_proposing_what_is_refused_too():
     for wrong in ("relative.sock", "tcp://127.0.0.1:10000"):
         ended = run_here("up", f"--driver={wrong}")
@@ -448,5 +528,5 @@ def test_orlop_kubectl_says_what_is_missing(
     assert kubectl_verb.main(["--state"]) == 2
 
     told = capsys.readouterr().err
-    assert "start it with `orlop up`" in told
+    assert f"No `orlop up` has used {tmp_path}: start one there with `orlop up --state {tmp_path}`" in told
     assert "there is no kubectl on the PATH" in told

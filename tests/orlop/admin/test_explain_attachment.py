@@ -47,7 +47,13 @@ CASES: list[tuple[str, Object, Object | None, str | None, str]] = [
         "id-1",
         "ControllerPublishVolume of h1 to id-1",
     ),
-    ("attached", attachment(ours=True, node_id="id-1", attached=True), volume(OURS), "id-1", "as it should be"),
+    (
+        "attached",
+        attachment(ours=True, node_id="id-1", attached=True),
+        volume(OURS),
+        "id-1",
+        "Nothing: it waits for nothing.",
+    ),
     ("no volume", attachment(), None, "id-1", "until somebody fixes it: there is no PersistentVolume pv1"),
     ("no node", attachment(), volume(OURS), None, "registered with kubelet"),
     ("another id", attachment(ours=True, node_id="old"), volume(OURS), "id-1", "has the id id-1 now: h1 is detached"),
@@ -78,7 +84,7 @@ def test_one_that_was_only_marked_attached_is_explained_for_both_kinds_of_driver
     marked["metadata"]["annotations"][MARKED_ANNOTATION] = "true"
     told = explain(AttachmentSeen(marked, volume(OURS), "id-1"), NOW)
     assert "resets `attached`, since the driver could not attach when it was set, and then attaches." in told.next
-    assert told.next.endswith("If it cannot: nothing, it is as it should be.")
+    assert told.next.endswith("If it cannot: it is as it should be.")
     assert told.fields["driverAttaches"] is None
 
 
@@ -128,7 +134,7 @@ EITHER_WAY: list[tuple[str, Object, Object | None, bool | None, list[str], str]]
             f"{ANY_DRIVER}: most likely it cannot, as {NO_FINALIZER}.",
             "resets `attached`, since its finalizer is missing, and then attaches.",
             "If that does not happen, none is running. If it cannot: ",
-            "If it cannot: nothing, it is as it should be.",
+            "If it cannot: it is as it should be.",
         ],
         "Nothing",
     ),
@@ -197,18 +203,38 @@ def test_what_it_is_and_what_was_tried_is_told():
     told = explain(AttachmentSeen(attachment(attachError=error), volume(), "id-1"), NOW)
 
     assert told.what == (
-        "csi-1 requests that the PersistentVolume pv1 be attached to the node n1 by disks.example.com."
+        "The VolumeAttachment csi-1, created 4m ago, requests that the PersistentVolume pv1 be attached to the node n1 "
+        "by disks.example.com."
     )
-    assert told.state == "It was requested 4m ago, and waits."
+    assert told.state == "Pending for 4m: the volume is not attached yet."
+    assert told.fields["state"] == "AttachFails"
     assert told.tried == ("Attaching failed 30s ago (RESOURCE_EXHAUSTED, code 8): no slot",)
 
 
 def test_one_that_goes_is_told_as_such():
     told = explain(AttachmentSeen(attachment(ours=True, node_id="i", deleted=True, attached=True), volume(), "i"), NOW)
 
-    to_be_detached = f"the PersistentVolume pv1 is to be detached from the node n1 by {DRIVER}."
-    assert told.what == f"csi-1 is being deleted: {to_be_detached}"
-    assert told.state == "Its deletion was requested 10s ago; it is still attached."
+    assert told.what.startswith("The VolumeAttachment csi-1, created 4m ago, requests that the PersistentVolume pv1 be")
+    assert told.state == "Being deleted for 10s: the volume is to be detached, and is still attached."
+    assert (told.fields["state"], told.fields["since"]) == ("Detaching", "2026-01-02T03:03:55Z")
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (attachment(), "Attaching"),
+        (attachment(ours=True, node_id="i", attached=True), "Attached"),
+        (attachment(attachError={"message": "no slot"}), "AttachFails"),
+        (attachment(ours=True, node_id="i", deleted=True, detachError={"message": "busy"}), "DetachFails"),
+    ],
+)
+def test_programs_get_the_state_in_one_word_as_for_claims_and_volumes(found: Object, word: str):
+    assert explain(AttachmentSeen(found, volume(OURS), "i"), NOW).fields["state"] == word
+
+
+def test_the_state_is_unknown_if_the_next_step_depends_on_what_may_not_be_read():
+    seen = AttachmentSeen(attachment(), None, "i", (Unreadable(PERSISTENT_VOLUME, "pv1"),))
+    assert explain(seen, NOW).fields["state"] == "Unknown"
 
 
 def test_what_others_keep_is_named():
@@ -419,6 +445,8 @@ def test_programs_are_told_the_same_in_fields():
     told = explain(AttachmentSeen(found, volume(OURS), "id-1"), NOW).fields
     assert told == {
         "name": "csi-1",
+        "state": "AttachFails",
+        "since": "2026-01-02T03:00:05Z",
         "driver": DRIVER,
         "node": "n1",
         "nodeId": "id-1",

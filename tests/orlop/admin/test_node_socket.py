@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orlop.admin.afterlife import Afterlife
-from orlop.admin.node_socket import NodeUnreachable, find_socket
+from orlop.admin.node_socket import NodeError, NodeUnreachable, SeveralNodes, find_socket
 from orlop.admin.up_state import UpState, held, recorded
 from orlop.foundation.message_socket import encoded
 
@@ -53,7 +53,7 @@ def sockets_found(sockets: Path) -> list[Path]:
     """Other tests on this machine may have such sockets too: then all of them are named."""
     try:
         return [find_socket(None, sockets)]
-    except NodeUnreachable as error:
+    except NodeError as error:
         return [Path(word.rstrip(",.")) for word in str(error).split() if word.startswith("/")]
 
 
@@ -67,7 +67,7 @@ def test_of_an_orlop_up_that_is_stopped_it_is_told_how_to_start_it(short_folder:
 
 def test_of_several_none_is_guessed(tmp_path: Path):
     one, two = socket_of(tmp_path, "a.example.com"), socket_of(tmp_path, "b.example.com")
-    with pytest.raises(NodeUnreachable, match="--socket") as told:
+    with pytest.raises(SeveralNodes, match="--socket") as told:
         find_socket(None, tmp_path)
 
     assert str(one) in str(told.value)

@@ -17,7 +17,9 @@ from orlop.admin.up_state import (
     is_up_state,
     recorded,
     running_ups,
+    start_command,
     unnamed_state,
+    why_unused,
 )
 from orlop.host.kernel.process_records import identity_of_process
 
@@ -147,3 +149,26 @@ def test_one_whose_folder_is_gone_does_not_run(tmp_path: Path):
         assert running_ups(registry) == [], "its folder is not held"
         state.folder.rmdir()
         assert running_ups(registry) == []
+
+
+def test_the_command_that_starts_it_again_names_the_driver_it_had(tmp_path: Path):
+    state = made(tmp_path / "state")
+    with held(state, SINCE, "unix:///run/theirs.sock"):
+        pass
+    assert start_command(state) == f"orlop up --state {state.folder} --driver unix:///run/theirs.sock"
+    with held(state, SINCE):
+        pass
+    assert start_command(state) == f"orlop up --state {state.folder}"
+
+
+def test_a_folder_that_none_has_used_is_told_with_those_that_run(tmp_path: Path):
+    state, registry = made(tmp_path / "state"), tmp_path / "registry"
+    unused = UpState(tmp_path / "nope")
+    assert why_unused(unused, registry) == (
+        f"No `orlop up` has used {unused.folder}: start one there with `orlop up --state {unused.folder}`, or name the "
+        "folder of another with --state DIR."
+    )
+    with held(state, SINCE), recorded(state, registry):
+        assert (why_unused(unused, registry) or "").endswith(f" Running now: {state.folder}.")
+        assert why_unused(state, registry) is None
+    assert why_unused(state, registry) is None, "it is stopped, and that is another sentence"

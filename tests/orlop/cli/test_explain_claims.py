@@ -23,6 +23,10 @@ from support.explaining.explained_clusters import (
 )
 from support.provisioning.volume_orders import order
 
+MISSING = (
+    "There is no PersistentVolumeClaim data in the namespace team. "
+    "`kubectl get persistentvolumeclaims --all-namespaces` lists those that exist.\n"
+)
 MARKED = {state.STORAGE_PROVISIONER: DRIVER}
 LATE = {"volumeBindingMode": LATE_BINDING}
 UNSCHEDULABLE = {
@@ -344,7 +348,7 @@ def test_a_claim_whose_driver_is_not_installed_says_so():
 
     ended = explain(build)
     assert ended.state == "WaitsForProvisioner"
-    assert f"There is no CSIDriver {DRIVER}: most likely the driver is not installed." in ended.text
+    assert f"There is no CSIDriver {DRIVER}: most likely the driver is not installed, though" in ended.text
     assert "No Lease shows whether a provisioner runs" in ended.text
     provisioning = ended.json["fields"]["provisioning"]
     assert (provisioning["csiDriverExists"], provisioning["runs"]) == (False, None)
@@ -363,6 +367,95 @@ def test_a_claim_whose_provisioner_runs_shows_its_lease_and_the_last_failure():
     assert "ProvisioningFailed 5m ago, 12 times: no space on any disk" in ended.text
     assert ended.json["fields"]["provisioning"]["runs"] is True
     assert ended.json["fields"]["failures"][0]["message"] == "no space on any disk"
+
+
+DRIVER_ERROR = 'failed to provision volume with StorageClass "fast": rpc error: code = Internal desc = no such pool'
+
+
+@pytest.mark.parametrize("has_order", [False, True], ids=["final error", "call may still run"])
+def test_a_claim_whose_driver_fails_points_to_the_drivers_error(*, has_order: bool):
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        uid = claim["metadata"]["uid"]
+        entries = [JournalEntry(order(claim=ClaimIdentity("team", "data", uid)), 0.0, 10.0)] if has_order else []
+        metadata = {"labels": {DRIVER_LABEL: DRIVER}, "annotations": {ANNOTATION: encode_page(entries)}}
+        await cluster.lease(renewed=timedelta(seconds=3), name="orlop-provisioner-journal-x", metadata=metadata)
+        source = {"source": {"component": "external-provisioner"}}
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR, count=4, **source)
+
+    ended = explain(build)
+    assert ended.state == "ProvisioningFails"
+    assert f"the provisioner of {DRIVER} tries to create its volume, and fails." in ended.text
+    assert "A provisioner runs: it reported a failure 5m ago." in ended.text
+    assert "There is no CSIDriver" not in ended.text
+    assert ended.next.startswith(f"Remove the cause of the driver's error: {DRIVER_ERROR}. ")
+    assert ended.json["fields"]["provisioning"]["runs"] is True
+
+
+def test_a_claim_that_the_provisioner_itself_refuses_names_no_error_of_the_driver():
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        await cluster.lease(renewed=timedelta(seconds=3))
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", "failed to get secret a/b: not found")
+
+    ended = explain(build)
+    assert ended.state == "ProvisioningFails"
+    assert ended.next.startswith("Remove the cause of the provisioner's error: failed to get secret a/b: not found. ")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"source": {"component": "persistentvolume-controller"}},
+        {"lastTimestamp": "2026-01-02T03:04:05Z", "firstTimestamp": "2026-01-02T03:04:05Z"},
+        {"reason": "SomethingElse"},
+    ],
+    ids=["the binder's", "old", "another reason"],
+)
+def test_only_a_recent_failure_of_a_provisioner_shows_that_one_runs(event: dict[str, Any]):
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        reason = event.get("reason", "ProvisioningFailed")
+        more = {name: value for name, value in event.items() if name != "reason"}
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, reason, DRIVER_ERROR, **more)
+
+    ended = explain(build)
+    assert ended.state == "WaitsForProvisioner"
+    assert ended.json["fields"]["provisioning"]["runs"] is None
+
+
+def test_a_journal_that_was_just_written_shows_that_its_provisioner_runs():
+    async def build(cluster: Cluster) -> None:
+        await waiting(cluster)
+        metadata = {"labels": {DRIVER_LABEL: DRIVER}, "annotations": {ANNOTATION: encode_page([])}}
+        await cluster.lease(renewed=timedelta(seconds=3), name="orlop-provisioner-journal-x", metadata=metadata)
+
+    ended = explain(build)
+    assert ended.state == "WaitsForProvisioner"
+    assert "A provisioner runs: it wrote its journal 3s ago." in ended.text
+    assert "CSIDriver" not in ended.text
+    assert ended.next == "Read the log of the provisioner, and of the driver beside it, if nothing changes."
+
+
+def test_a_stale_lease_does_not_hide_a_provisioner_that_runs_without_leader_election():
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        await cluster.lease(renewed=timedelta(hours=3))
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR)
+
+    assert explain(build).state == "ProvisioningFails"
+
+
+def test_a_claim_that_was_bound_by_a_controller_did_not_request_its_volume_by_name():
+    def bound(*marks: str) -> Build:
+        async def build(cluster: Cluster) -> None:
+            annotations = dict.fromkeys([state.BIND_COMPLETED, *marks], "yes")
+            await cluster.volume_of(await cluster.bound_claim(metadata={"annotations": annotations}))
+
+        return build
+
+    assert "requests a volume of 10Gi" in explain(bound(state.BOUND_BY_CONTROLLER)).text
+    assert "requests a volume by the name pv1 of 10Gi" in explain(bound()).text
 
 
 def test_a_claim_whose_provisioner_stopped_says_since_when():
@@ -574,7 +667,7 @@ def test_a_claim_that_does_not_exist_has_the_exit_code_for_that():
         """No claim."""
 
     ended = explained("pvc", "team/data", build)
-    assert (ended.code, ended.errors) == (3, "There is no PersistentVolumeClaim team/data.\n")
+    assert (ended.code, ended.errors) == (3, MISSING)
 
 
 @pytest.mark.parametrize("kind", ["pvc", "persistentvolumeclaim", "persistentvolumeclaims"])

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from orlop.admin.up_state import UpState, held
-from orlop.cli.explain import _table
+from orlop.cli import explain as explain_verb
+from orlop.cli.explain import _table, kind_first
 from orlop.cli.output import harmless
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from support.processes.orlop_process import run, run_here
@@ -182,7 +183,7 @@ def test_what_a_server_complains_of_cannot_command_a_terminal_either(hostile_ser
     assert is_harmless(ended.stderr)
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "a%2fb"])
+@pytest.mark.parametrize("name", ["", "..", "/b", "a%2fb"])
 def test_a_name_that_no_object_can_have_is_wrong_use(hostile_server: str, name: str) -> None:
     ended = run_here("explain", "volumeattachment", hostile_server, "--", name)
     assert ended.returncode == 2
@@ -255,6 +256,9 @@ def test_a_name_may_be_written_as_kubectl_prints_it(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_an_orlop_up_stands_for_its_kubeconfig(tmp_path: Path) -> None:
+    with held(UpState(tmp_path), "now"):
+        pass
+    UpState(tmp_path).lock.write_text("")
     ended = run_here("explain", "volumeattachment", "va1", f"--state={tmp_path}")
     assert ended.returncode == 1
     assert f"there is no kubeconfig file at {tmp_path}/kubeconfig" in ended.stderr
@@ -281,13 +285,68 @@ def test_of_an_orlop_up_that_is_stopped_it_is_told_how_to_start_it(tmp_path: Pat
     assert ended.stderr == f"Nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`.\n"
 
 
-@pytest.mark.parametrize("kind", ["volumeattachment", "volumeattachments", "va"])
-def test_a_kind_has_the_names_that_people_know_it_by(tmp_path: Path, kind: str) -> None:
+def test_a_folder_that_no_orlop_up_has_used_is_told_with_how_to_start_one_there(tmp_path: Path) -> None:
+    missing = tmp_path / "nope"
+    for words in (["explain", "pvc", "data"], ["afterlife", "list"]):
+        ended = run_here(*words, f"--state={missing}")
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert f"No `orlop up` has used {missing}: start one there with `orlop up --state {missing}`" in ended.stderr
+
+
+def test_with_several_orlop_up_running_all_are_named_and_one_has_to_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain_verb, "running_ups", lambda: [UpState(Path("/a")), UpState(Path("/b"))])
+    ended = run_here("explain", "va", "va1", env={"KUBECONFIG": "", "HOME": str(tmp_path)})
+    sentence = "There are several `orlop up` on this machine, in /a, /b: choose one with --state DIR.\n"
+    assert (ended.returncode, ended.stderr) == (2, sentence)
+
+
+VA = ["volumeattachment", "volumeattachments", "va", "VA", "VolumeAttachment", "volumeattachment.storage.k8s.io"]
+
+
+@pytest.mark.parametrize("words", [*([kind, "va1"] for kind in VA), *([f"{kind}/va1"] for kind in VA)], ids="-".join)
+def test_a_kind_has_the_names_that_people_know_it_by(tmp_path: Path, words: list[str]) -> None:
     there = {"volumeattachments": WAITING, "persistentvolumes": VOLUME}
     with server(tmp_path, answering(there)) as config:
-        ended = run_here("explain", kind, "va1", config)
+        ended = run_here("explain", *words, config)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("va1 requests that the PersistentVolume pv1 be attached")
+    assert ended.stdout.startswith("The VolumeAttachment va1 requests that the PersistentVolume pv1 be attached")
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("pvc/data", "pvc data"),
+        ("pvc/team/data", "pvc team/data"),
+        ("-n team pvc data -o json", "pvc -n team data -o json"),
+        ("--namespace=team PVC/data", "pvc --namespace=team data"),
+        ("-o json --state /x persistentvolumeclaim data", "pvc -o json --state /x data"),
+        ("pvcs data", "pvc data"),
+        ("PersistentVolume x", "pv x"),
+        ("pv -o json x", "pv -o json x"),
+        ("--help", "--help"),
+        ("-n pvc", "-n pvc"),
+        ("pod/x", "pod/x"),
+        ("", ""),
+    ],
+)
+def test_arguments_are_read_in_every_order_and_spelling_that_kubectl_accepts(typed: str, read: str) -> None:
+    assert kind_first(typed.split()) == read.split()
+
+
+def test_a_kind_that_cannot_be_explained_is_told_with_those_that_can() -> None:
+    ended = run_here("explain", "pod/x")
+    assert ended.returncode == 2
+    assert "'pod/x' cannot be explained. Write pvc, pv or volumeattachment, and a name." in ended.stderr
+
+
+def test_an_object_without_namespace_is_not_looked_for_in_one(tmp_path: Path) -> None:
+    wrong = run_here("explain", "pv", "default/x")
+    assert wrong.returncode == 2
+    assert "default/x: a PersistentVolume is in no namespace. Write its name alone: x." in wrong.stderr
+    with server(tmp_path, answering({"volumeattachments": WAITING, "persistentvolumes": VOLUME})) as config:
+        assert run_here("explain", "-n", "team", "va/va1", config).returncode == 0
 
 
 def test_its_help_is_not_cut_short_and_has_the_exit_codes() -> None:

@@ -173,6 +173,9 @@ def test_a_retained_volume_shows_the_commands_that_offer_it_again_and_warns_of_i
             f"""kubectl patch persistentvolume pv1 --type json -p '[{{"op":"remove","path":"{path}"}}]'""" in ended.next
         )
     assert "The data stay on it, and the next claim can read them" in ended.next
+    # Programs run the commands: without what sets them off in a sentence.
+    assert ended.json["fields"]["commands"]["delete"] == "kubectl delete persistentvolume pv1"
+    assert "`" not in str(ended.json["fields"])
 
 
 def test_a_released_volume_whose_claim_was_created_again_shows_both_uids():
@@ -207,14 +210,14 @@ def test_a_volume_that_cannot_be_recycled_says_why_and_how_to_keep_it():
 # ---- released: Delete ------------------------------------------------------------------------------------------------
 
 
-def test_a_volume_that_is_still_attached_is_not_deleted():
+def test_a_volume_that_is_still_attached_waits_for_its_volume_attachment():
     async def build(cluster: Cluster) -> None:
         await cluster.volume_of(GONE, **DELETE, **PROVISIONED)
         await cluster.attachment()
 
     ended = explain(build)
-    assert ended.state == "DeletionRefused"
-    assert "persistentvolume pv1 is still attached to node n1" in ended.text
+    assert ended.state == "WaitsForDetach"
+    assert "it waits for the VolumeAttachment csi-1 on the node n1 to go away" in ended.text
     assert "orlop explain va csi-1" in ended.next
     assert ended.json["fields"]["attachments"] == ["csi-1"]
 
@@ -222,14 +225,31 @@ def test_a_volume_that_is_still_attached_is_not_deleted():
 def test_a_volume_whose_provisioner_does_not_run_waits_for_it():
     async def build(cluster: Cluster) -> None:
         volume = await cluster.volume_of(GONE, **DELETE, **PROVISIONED)
-        await cluster.lease(renewed=timedelta(hours=2))
+        await cluster.lease(renewed=timedelta(minutes=5))
         await cluster.event(volume, PERSISTENT_VOLUME, "VolumeFailedDelete", "disk is busy", count=4)
 
     ended = explain(build)
     assert ended.state == "WaitsForDeletion"
-    assert "No provisioner runs: the Lease default/disks-example-com, held by p-0, was renewed 2h ago." in ended.text
+    assert "No provisioner runs: the Lease default/disks-example-com, held by p-0, was renewed 5m ago." in ended.text
     assert "VolumeFailedDelete 5m ago, 4 times: disk is busy" in ended.text
     assert ended.json["fields"]["provisioning"]["runs"] is False
+
+
+@pytest.mark.parametrize("is_being_deleted", [False, True])
+def test_a_volume_whose_driver_fails_to_delete_it_points_to_the_drivers_error(*, is_being_deleted: bool):
+    error = "rpc error: code = Internal desc = disk is busy"
+
+    async def build(cluster: Cluster) -> None:
+        volume = await cluster.volume_of(GONE, **DELETE, **PROVISIONED)
+        await cluster.event(volume, PERSISTENT_VOLUME, "VolumeFailedDelete", error, count=4)
+        if is_being_deleted:
+            await deleted(cluster, volume, state.PV_PROTECTION)
+
+    ended = explain(build)
+    assert ended.state == "DeletionFails"
+    assert f"the provisioner of {DRIVER} tries to delete its volume, and fails." in ended.text
+    assert "There is no CSIDriver" not in ended.text
+    assert ended.next.startswith(f"Remove the cause of the driver's error: {error}. ")
 
 
 def test_a_static_local_volume_waits_for_the_one_that_created_it():
@@ -352,7 +372,8 @@ def test_a_volume_that_does_not_exist_has_the_exit_code_for_that():
         await cluster.volume("other")
 
     ended = explained("pv", "pv1", build)
-    assert (ended.code, ended.errors) == (3, "There is no PersistentVolume pv1.\n")
+    hint = "`kubectl get persistentvolumes` lists those that exist."
+    assert (ended.code, ended.errors) == (3, f"There is no PersistentVolume pv1. {hint}\n")
 
 
 @pytest.mark.parametrize("kind", ["pv", "persistentvolume", "persistentvolumes"])

@@ -13,6 +13,7 @@ import pytest
 
 from orlop.csi.client import CsiClient
 from orlop.csi.driver_session import (
+    SILENT,
     AnotherDriver,
     Capabilities,
     DriverLost,
@@ -287,6 +288,20 @@ async def test_calls_in_flight_are_awaited_before_the_worker_is_replaced():
         await the.world.clock.sleep(10)
         assert busy.ended == ["answered", "stopped"]
         assert the.world.workers[-1] is not busy
+
+
+async def test_a_driver_that_stays_silent_is_logged_when_it_falls_silent_and_then_once_a_minute():
+    async with session(lost_after=300.0) as the:
+        await the.world.clock.sleep(10)
+        the.world.connection.cut()
+        await the.world.clock.sleep(150)
+        the.world.connection.mend()
+        await the.world.clock.sleep(10)
+        the.world.connection.cut()
+        await the.world.clock.sleep(30)
+        assert not the.task.done()
+        messages = [entry.message for entry in the.world.log if entry.message in {SILENT, "driver responds again"}]
+        assert messages == [SILENT, SILENT, SILENT, "driver responds again", SILENT]
 
 
 # ---- when it opens ---------------------------------------------------------------------------------------------------

@@ -54,7 +54,9 @@ def test_a_first_word_without_its_second_is_told_with_what_there_is(words: list[
 def test_the_first_of_two_words_explains_itself():
     told = run_here("testing", "--help")
     assert (told.returncode, told.stderr) == (0, "")
-    assert "orlop testing mock-driver" in told.stdout
+    assert told.stdout.startswith("Usage: orlop testing NAME")
+    assert "  orlop testing mock-driver  serves a scripted CSI driver" in told.stdout
+    assert "orlop attacher" not in told.stdout
 
 
 @pytest.mark.parametrize("verb", [*VERBS])

@@ -231,6 +231,31 @@ async def test_a_lost_driver_ends_the_work_and_frees_the_lease_until_it_is_back(
         assert await the.label("pv2") == DRIVER
 
 
+async def test_the_metric_of_the_lease_is_one_exactly_while_it_is_held():
+    async with world() as the:
+        the.wire.before = the.slowly("POST", "/leases")
+
+        def status() -> list[str]:
+            lines = the.runtime.metrics.render()[0].decode().splitlines()
+            return [line for line in lines if line.startswith("leader_election_master_status")]
+
+        async with living(the, "--leader-election"):
+            assert status() == []
+            await the.clock.sleep(2)
+            assert status() == [f'leader_election_master_status{{name="labeler-{DRIVER}"}} 0.0']
+            await the.clock.sleep(8)
+            assert status() == [f'leader_election_master_status{{name="labeler-{DRIVER}"}} 1.0']
+            the.connection.cut()
+            await the.clock.sleep(60)
+            assert status() == [f'leader_election_master_status{{name="labeler-{DRIVER}"}} 0.0']
+
+
+async def test_without_leader_election_there_is_no_metric_of_the_lease():
+    async with world() as the, living(the):
+        await the.clock.sleep(10)
+        assert b"leader_election_master_status" not in the.runtime.metrics.render()[0]
+
+
 async def test_another_driver_on_the_socket_after_a_loss_ends_the_process():
     async with world() as the, living(the) as life:
         await the.clock.sleep(10)

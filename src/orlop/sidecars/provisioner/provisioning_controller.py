@@ -295,7 +295,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
     """Build a controller; its journal is kept in Leases of `namespace`."""
     metrics = ProvisionerMetrics(runtime.metrics)
     journal = OrderJournal(kube, namespace, settings.driver, runtime=runtime, may_act=may_act)
-    calls = VolumeCalls(settings.driver, runtime=runtime, csi=csi, kube=kube, may_act=may_act)
+    calls = VolumeCalls(settings.driver, timeout=settings.timeout, runtime=runtime, csi=csi, kube=kube, may_act=may_act)
     orders = OrderBuilder(caches, settings, kube=kube, may_act=may_act)
     open_orders = OpenOrders()
     provisioning = ProvisionHandler(

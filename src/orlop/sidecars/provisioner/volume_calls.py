@@ -21,6 +21,10 @@ MAY_STILL_RUN = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILA
 """Status codes that are not final: the driver may still execute the call. RESOURCE_EXHAUSTED is final, as upstream."""
 
 
+TIMER_SECONDS = 0.01
+"""How much too early an event loop may end a call at its deadline."""
+
+
 class SecretUnavailable(Exception):
     """A Secret cannot be read or used. The message names the Secret, and never quotes a value."""
 
@@ -32,10 +36,18 @@ def may_still_run(error: CsiError) -> bool:
 
 class VolumeCalls:
     def __init__(
-        self, driver: str, *, runtime: Runtime, csi: CsiClient, kube: KubeClient, may_act: Callable[[], None]
+        self,
+        driver: str,
+        *,
+        timeout: float,
+        runtime: Runtime,
+        csi: CsiClient,
+        kube: KubeClient,
+        may_act: Callable[[], None],
     ) -> None:
-        """`may_act` raises if this process has lost its lease; it is called before each call to the driver."""
+        """`timeout` is what deadlines are made of. `may_act` raises if this process has lost its lease."""
         self._driver = driver
+        self._timeout = timeout
         self._csi = csi
         self._kube = kube
         self._clock = runtime.clock
@@ -83,7 +95,13 @@ class VolumeCalls:
         within = deadline - self._clock.elapsed()
         if within <= 0:
             raise DeadlineExceeded(f"{method.name} was not called: its deadline had already passed")
-        response = await self._csi.call(method, request, within=within)
+        try:
+            response = await self._csi.call(method, request, within=within)
+        except DeadlineExceeded:
+            if self._clock.elapsed() < deadline - TIMER_SECONDS:
+                raise
+            # The time that was left differs with each retry: in an Event it would prevent that retries are counted.
+            raise DeadlineExceeded(f"no response within {self._timeout:g} seconds") from None
         await self._check_driver()
         return response
 

@@ -69,7 +69,7 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True)
 class RefuseDeletion:
-    """The volume cannot be deleted yet: report it on the PersistentVolume, and retry."""
+    """The volume cannot be deleted as its object is: report it on the PersistentVolume, and retry."""
 
     reason: str
 
@@ -81,7 +81,16 @@ class WaitForCalls:
     instant: float
 
 
-DeletionStep = NoVolumeStep | PatchFinalizers | DeleteVolume | DeleteObject | RefuseDeletion | WaitForCalls
+@dataclass(frozen=True, slots=True)
+class WaitForDetach:
+    """Wait until no VolumeAttachment names the volume. Its deletion enqueues the PersistentVolume again."""
+
+    node: str
+
+
+DeletionStep = (
+    NoVolumeStep | PatchFinalizers | DeleteVolume | DeleteObject | RefuseDeletion | WaitForCalls | WaitForDetach
+)
 
 
 def is_managed(volume: ApiObject, driver: str) -> bool:
@@ -135,7 +144,9 @@ def _delete(facts: DeletionFacts) -> DeletionStep:
     if not isinstance(handle, str) or not handle or source.get("driver") != facts.driver:
         return RefuseDeletion(f"persistentvolume {name} has no volumeHandle of the driver {facts.driver}")
     if facts.attached_to:
-        return RefuseDeletion(f"persistentvolume {name} is still attached to node {facts.attached_to}")
+        # No failure, unlike upstream, which records VolumeFailedDelete and retries: after a pod and its claim are
+        # deleted together, every volume is attached for a moment, and an administrator would see a warning each time.
+        return WaitForDetach(facts.attached_to)
     if facts.now < facts.may_run_until:
         return WaitForCalls(facts.may_run_until)
     try:

@@ -34,6 +34,7 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
     PatchFinalizers,
     RefuseDeletion,
     WaitForCalls,
+    WaitForDetach,
     next_volume_step,
 )
 
@@ -71,6 +72,7 @@ class VolumeHandler:
         self._caches = caches
         self._settings = settings
         self._clock = runtime.clock
+        self._log = runtime.log
         self._kube = kube
         self._calls = calls
         self._reports = ProvisioningReports(events, metrics)
@@ -127,12 +129,19 @@ class VolumeHandler:
         nodes = (str((attachment.get("spec") or {}).get("nodeName") or "unknown") for attachment in attachments)
         return next(nodes, "")
 
-    async def _take(self, step: DeletionStep, volume: ApiObject) -> _Next | Outcome:
+    async def _take(  # noqa: PLR0911 - one return for each step
+        self, step: DeletionStep, volume: ApiObject
+    ) -> _Next | Outcome:
         match step:
             case NoVolumeStep():
                 return Done()
             case WaitForCalls(instant):
                 return RetryAfter(max(0.0, instant - self._clock.elapsed()))
+            case WaitForDetach(node):
+                self._log.info(
+                    "volume still attached; waiting until it is detached", name=objects.name(volume), node=node
+                )
+                return Done()
             case RefuseDeletion(reason):
                 return self._report(volume, reason)
             case PatchFinalizers(patch):

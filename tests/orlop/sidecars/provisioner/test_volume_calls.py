@@ -27,6 +27,8 @@ class Socket:
 
     names: list[str | CsiError]
     requests: list[Any] = field(default_factory=list)
+    is_silent: bool = False
+    error: CsiError | None = None
 
     async def driver_name(self) -> str:
         name = self.names.pop(0)
@@ -37,14 +39,18 @@ class Socket:
     async def call(self, _method: object, request: Any, *, within: float) -> Any:
         assert within > 0
         self.requests.append(request)
+        if self.is_silent:
+            await VirtualClock().sleep(within)
+            raise DeadlineExceeded(f"no response within {within:g} seconds")
+        if self.error is not None:
+            raise self.error
         return csi_pb2.CreateVolumeResponse(volume=csi_pb2.Volume(volume_id="v"))
 
 
 def calls(socket: Socket) -> VolumeCalls:
     runtime = Runtime(clock=VirtualClock(), random=Random(1), log=silent_log(), metrics=Metrics("t", of_process=False))
-    return VolumeCalls(
-        DRIVER, runtime=runtime, csi=cast("CsiClient", socket), kube=cast("Any", None), may_act=lambda: None
-    )
+    csi, kube = cast("CsiClient", socket), cast("Any", None)
+    return VolumeCalls(DRIVER, timeout=10.0, runtime=runtime, csi=csi, kube=kube, may_act=lambda: None)
 
 
 async def created(socket: Socket, deadline: float = 10.0) -> str:
@@ -81,6 +87,17 @@ async def test_nothing_is_sent_after_the_deadline():
     with pytest.raises(DeadlineExceeded, match="was not called"):
         await created(socket, deadline=0.0)
     assert socket.requests == []
+
+
+@pytest.mark.parametrize("left", [9.96684, 9.9, 5.0])
+async def test_a_silent_driver_is_reported_in_the_same_words_whatever_was_left_of_the_timeout(left: float):
+    with pytest.raises(DeadlineExceeded, match=r"^no response within 10 seconds$"):
+        await created(Socket([DRIVER], is_silent=True), deadline=left)
+
+
+async def test_a_driver_that_itself_gave_up_early_keeps_its_words():
+    with pytest.raises(DeadlineExceeded, match="the array did not respond"):
+        await created(Socket([DRIVER], error=DeadlineExceeded("the array did not respond")))
 
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orlop.binding import claim_state_rules as state
+from orlop.foundation.structured_log import Level
 from orlop.kube.client import MergePatch
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
@@ -148,8 +149,11 @@ async def test_an_attached_volume_waits_until_it_is_detached():
         await world.client.create(VOLUME_ATTACHMENT, {"metadata": {"name": "va"}, "spec": spec})
         async with world.provisioner(retry_start=300.0):
             await world.release(name)
-            await world.until_event("VolumeFailedDelete", f"persistentvolume {name} is still attached to node n1")
+            await world.clock.sleep(600)
             assert DELETE not in world.calls()
+            # Every volume is attached for a moment after its pod and claim are deleted: that is no failure.
+            assert not [event for event in await world.events() if event.startswith("VolumeFailedDelete")]
+            assert not [entry for entry in world.log if entry.level is Level.WARNING]
             await world.client.delete(VOLUME_ATTACHMENT, ObjectName(None, "va"))
             began = world.clock.elapsed()
             await world.until_provisioned(0)

@@ -19,6 +19,7 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
     PatchFinalizers,
     RefuseDeletion,
     WaitForCalls,
+    WaitForDetach,
     next_volume_step,
 )
 from orlop.sidecars.provisioner.volume_object_rules import DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, FINALIZER
@@ -117,8 +118,8 @@ def test_a_volume_without_a_handle_of_the_driver_is_not_guessed_at(source: Any):
     )
 
 
-def test_an_attached_volume_waits_and_the_sentence_is_upstreams():
-    assert step(released(), attached_to="n1") == RefuseDeletion("persistentvolume pv is still attached to node n1")
+def test_an_attached_volume_waits_until_it_is_detached():
+    assert step(released(), attached_to="n1") == WaitForDetach("n1")
 
 
 def test_nothing_is_deleted_while_a_call_may_still_create_it():
