@@ -1,10 +1,14 @@
 """How fast pods run on one machine with `orlop up`, and what it costs when nothing happens. Needs root.
 
 A real `orlop up` in a mount namespace of its own, used over TLS as kubectl does: from the moment a pod with an inline
-volume is created to the moment a watch tells that it runs, one after the other; then 200 at once, and all of them
+volume is created to the moment a watch shows that it runs, one after the other; then 200 at once, and all of them
 deleted at once, until nothing of them is left. The floor beside it is `true` as a process, started and waited for. Then
 all of Orlop's processes together, idle: the share of a core, and their memory, counted so that what they share counts
 once (PSS).
+
+Then an `orlop up --driver` beside the mock driver: a pod with a late-binding claim, created together, one after the
+other. In between, the scheduler selects the node, the provisioner creates the volume and its PersistentVolume, the
+binder binds it, the attacher attaches it and the kubelet mounts it.
 """
 
 from __future__ import annotations
@@ -21,23 +25,34 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from orlop.foundation.clock import SystemClock
-from orlop.foundation.structured_log import silent_log
+from measuring.api_access import client_of
+from measuring.processes import ORLOP, as_installed, family, mock_driver, used
 from orlop.kube.client import DeleteOptions, KubeClient
-from orlop.kube.config.kubeconfig import Kubeconfig
-from orlop.kube.http.http_transport import HttpTransport
-from orlop.kube.kinds import POD
+from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS
 from orlop.kube.objects import ObjectName
 
 IN_NAMESPACE = "ORLOP_BENCHMARK_NAMESPACE"
-ORLOP = [sys.executable, "-m", "orlop"]
 NAMESPACE = "default"
+SCRATCH = {"csi": {"driver": "csi.orlop.dev"}}
+DRIVER = "pods.example.com"
+SCRIPT = f"""
+driver: {{name: {DRIVER}}}
+capabilities:
+  plugin: [CONTROLLER_SERVICE, VOLUME_ACCESSIBILITY_CONSTRAINTS]
+  controller: [CREATE_DELETE_VOLUME, PUBLISH_UNPUBLISH_VOLUME]
+  node: [STAGE_UNSTAGE_VOLUME]
+"""
+LATE = {
+    "metadata": {"name": "late"},
+    "provisioner": DRIVER,
+    "volumeBindingMode": "WaitForFirstConsumer",
+    "reclaimPolicy": "Delete",
+}
 
 
-def pod(name: str) -> dict[str, Any]:
+def pod(name: str, volume: dict[str, Any]) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
@@ -47,81 +62,86 @@ def pod(name: str) -> dict[str, Any]:
                     "name": "main",
                     "image": "busybox",
                     "command": ["sleep", "100000"],
-                    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
                 }
             ],
-            "volumes": [{"name": "scratch", "csi": {"driver": "csi.orlop.dev"}}],
+            "volumes": [{"name": "data", **volume}],
+        },
+    }
+
+
+def late_claim(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "late",
         },
     }
 
 
 class Pods:
-    """Creates and deletes pods, and hears from a watch when they run and when they are gone."""
+    """Creates and deletes pods, and learns from a watch when they run and when they are gone."""
 
     def __init__(self, client: KubeClient) -> None:
-        self._client = client
+        self.client = client
         self._runs: dict[str, asyncio.Future[float]] = {}
         self._gone: dict[str, asyncio.Future[float]] = {}
 
     async def listen(self, version: str) -> None:
-        async for event in self._client.watch(POD, after=version):
+        async for event in self.client.watch(POD, after=version):
             name, now = event.object["metadata"]["name"], time.perf_counter()
             if event.type == "DELETED":
-                _tell(self._gone, name, now)
+                _resolve(self._gone, name, now)
             elif event.object["status"].get("phase") == "Running":
-                _tell(self._runs, name, now)
+                _resolve(self._runs, name, now)
 
-    async def create(self, name: str) -> float:
-        """Seconds until it runs."""
+    async def create(self, name: str, volume: dict[str, Any] = SCRATCH) -> float:
+        """Create a pod; return the seconds until it runs."""
         runs = self._runs[name] = asyncio.get_running_loop().create_future()
         began = time.perf_counter()
-        await self._client.create(POD, pod(name))
+        await self.client.create(POD, pod(name, volume))
         return await runs - began
 
     async def delete(self, name: str) -> float:
-        """Seconds until it is gone."""
+        """Delete a pod; return the seconds until it is gone."""
         gone = self._gone[name] = asyncio.get_running_loop().create_future()
         began = time.perf_counter()
-        await self._client.delete(POD, ObjectName(NAMESPACE, name), DeleteOptions())
+        await self.client.delete(POD, ObjectName(NAMESPACE, name), DeleteOptions())
         return await gone - began
 
 
-def _tell(waiting: dict[str, asyncio.Future[float]], name: str, now: float) -> None:
+def _resolve(waiting: dict[str, asyncio.Future[float]], name: str, now: float) -> None:
     if name in waiting and not waiting[name].done():
         waiting[name].set_result(now)
 
 
 @asynccontextmanager
 async def pods_of(state: Path) -> AsyncIterator[Pods]:
-    access = Kubeconfig({}, clock=SystemClock(), run=_no_programs).find(str(state / "kubeconfig"))
-    transport = HttpTransport(access)
-    client = KubeClient(transport, clock=SystemClock(), random=Random(1), log=silent_log(), name="bench")  # noqa: S311 - no secret
-    pods, version = Pods(client), (await client.list(POD)).version
-    listening = asyncio.create_task(pods.listen(version))
-    try:
-        yield pods
-    finally:
-        listening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await listening
-        await client.close()
-
-
-async def _no_programs(*_: object) -> tuple[int, bytes, bytes]:
-    raise OSError("no programs are run here")
+    async with client_of(state / "kubeconfig") as client:
+        pods, version = Pods(client), (await client.list(POD)).version
+        listening = asyncio.create_task(pods.listen(version))
+        try:
+            yield pods
+        finally:
+            listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listening
 
 
 # ---- orlop up --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def up(state: Path) -> Iterator[subprocess.Popen[str]]:
+def up(state: Path, driver: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `orlop up` until the driver of this name is registered."""
     began = time.perf_counter()
-    words = [*ORLOP, "up", f"--state={state}"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    words = [*ORLOP, "up", f"--state={state}", *flags]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=as_installed(state.parent)) as process:
         lines = iter(process.stdout or ())
-        next(line for line in lines if "ready | driver csi.orlop.dev registered" in line)
-        print(f"orlop up: ready after {time.perf_counter() - began:.2f} s (asked: 2)")
+        next(line for line in lines if f"driver {driver} registered" in line)
+        print(f"orlop up {'--driver' if flags else ''}: ready after {time.perf_counter() - began:.2f} s (asked: 2)")
         try:
             yield process
         finally:
@@ -130,23 +150,8 @@ def up(state: Path) -> Iterator[subprocess.Popen[str]]:
             subprocess.run([*ORLOP, "down", f"--state={state}", "--erase", "--yes"], check=True, capture_output=True)
 
 
-def family(process: int) -> list[int]:
-    """A process and all below it."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [process, *(each for child in children for each in family(int(child)))]
-
-
-def used(processes: Sequence[int]) -> float:
-    """Seconds of a core."""
-    total = 0.0
-    for process in processes:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
 def pss(process: int) -> float:
-    """Megabytes."""
+    """Return the proportional share of a process in megabytes."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
@@ -157,8 +162,8 @@ def idle(process: int, seconds: float) -> None:
     time.sleep(seconds)
     share, sizes = (used(processes) - before) / seconds, [pss(each) for each in processes]
     parts = " + ".join(f"{size:.0f}" for size in sizes)
-    told = f"{share:.2%} of a core (asked: 1 %), {sum(sizes):.0f} MB ({parts}; asked: 150)"
-    print(f"idle, {len(processes)} processes: {told}", flush=True)
+    used_text = f"{share:.2%} of a core (asked: 1 %), {sum(sizes):.0f} MB ({parts}; asked: 150)"
+    print(f"idle, {len(processes)} processes: {used_text}", flush=True)
 
 
 # ---- the tables ------------------------------------------------------------------------------------------------------
@@ -187,6 +192,22 @@ async def one_by_one(pods: Pods, count: int) -> None:
     print(f"a pod, deleted to gone:                        {figures(ended)}")
 
 
+async def late_binding(state: Path, count: int) -> None:
+    took = []
+    async with pods_of(state) as pods:
+        await pods.client.create(STORAGE_CLASS, LATE)
+        for number in range(count + 1):
+            name = f"late-{number}"
+            began = time.perf_counter()
+            await pods.client.create(PERSISTENT_VOLUME_CLAIM, late_claim(name))
+            await pods.create(name, {"persistentVolumeClaim": {"claimName": name}})
+            took.append(time.perf_counter() - began)
+            await pods.delete(name)
+            await pods.client.delete(PERSISTENT_VOLUME_CLAIM, ObjectName(NAMESPACE, name), DeleteOptions())
+    # The first one pays for imports and connections.
+    print(f"a pod and its late-binding claim, created to running (asked: p50 of 250): {figures(took[1:])}")
+
+
 async def at_once(pods: Pods, count: int) -> None:
     names = [f"many-{number}" for number in range(count)]
     for what, act in (("created", pods.create), ("deleted", pods.delete)):
@@ -212,10 +233,12 @@ def main() -> None:
         sys.exit("pods are mounts and processes, and need root")
     with tempfile.TemporaryDirectory(prefix="orlop-") as name:
         state = Path(name) / "up"
-        with up(state) as process:
+        with up(state, "csi.orlop.dev") as process:
             idle(process.pid, options.idle_seconds)
             asyncio.run(measure(state, options))
             idle(process.pid, options.idle_seconds)
+        with mock_driver(SCRIPT, Path(name), "--create-targets") as socket, up(state, DRIVER, f"--driver={socket}"):
+            asyncio.run(late_binding(state, options.pods))
 
 
 if __name__ == "__main__":

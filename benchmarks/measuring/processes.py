@@ -65,7 +65,7 @@ class Running:
 def running(command: str, log: Path) -> Iterator[Running]:
     """Run a program that is measured. End the benchmark with the end of its log if the program ended by itself."""
     with log.open("ab") as lines:
-        process = subprocess.Popen(shlex.split(command), stdout=lines, stderr=lines, env=_as_installed(log.parent))
+        process = subprocess.Popen(shlex.split(command), stdout=lines, stderr=lines, env=as_installed(log.parent))
     try:
         yield Running(process)
         if process.poll() is not None:
@@ -75,7 +75,7 @@ def running(command: str, log: Path) -> Iterator[Running]:
         process.wait()
 
 
-def _as_installed(folder: Path) -> dict[str, str]:
+def as_installed(folder: Path) -> dict[str, str]:
     """Return an environment with compiled modules, as whatever pip has installed has them."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**inherited, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
@@ -84,7 +84,8 @@ def _as_installed(folder: Path) -> dict[str, str]:
 @contextmanager
 def served(words: Sequence[str], until: Path) -> Iterator[None]:
     """Run `orlop` with these words beside what is measured, from when the file `until` exists."""
-    process = subprocess.Popen([*ORLOP, *words, "--log-level=error"], stdout=subprocess.DEVNULL)
+    command = [*ORLOP, *words, "--log-level=error"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=as_installed(until.parent))
     try:
         while not until.exists():
             if process.poll() is not None:

@@ -22,7 +22,7 @@ from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.kube.api_errors import ApiError, ConnectionBroken, Expired, StatusError, error_from_status
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
-from orlop.kube.kinds import Kind
+from orlop.kube.kinds import LEASE, Kind
 from orlop.kube.objects import Object, ObjectName
 from orlop.kube.patches import JsonPatch
 from orlop.kube.retry_rules import MOST_ATTEMPTS, GiveUp, RenewCredentials, Retry, Verb, after_failure
@@ -120,13 +120,15 @@ class _ApiCall:
     query: tuple[tuple[str, str], ...] = ()
     body: Any = None
     content_type: str = JSON
+    goes_first: bool = False
 
     def request(self, agent: str) -> HttpRequest:
         headers = {"accept": JSON, "user-agent": agent}
         if self.body is None:
             return HttpRequest(_METHODS[self.verb], self.path, self.query, headers)
         headers["content-type"] = self.content_type
-        return HttpRequest(_METHODS[self.verb], self.path, self.query, headers, msgspec.json.encode(self.body))
+        body = msgspec.json.encode(self.body)
+        return HttpRequest(_METHODS[self.verb], self.path, self.query, headers, body, self.goes_first)
 
 
 _METHODS: Final = {
@@ -228,7 +230,10 @@ class KubeClient:
         metadata = obj.get("metadata") or {}
         path = kind.object_path(metadata.get("namespace"), metadata.get("name", ""), subresource)
         query = (*self._manager, *_dry(dry_run))
-        return await self._request(_ApiCall(Verb.UPDATE, path, query, _with_kind(obj, kind)))
+        # A Lease that is renewed too late costs the leadership, and many volumes wait for one write of the journal:
+        # neither may wait behind hundreds of other requests.
+        body, goes_first = _with_kind(obj, kind), kind == LEASE
+        return await self._request(_ApiCall(Verb.UPDATE, path, query, body, goes_first=goes_first))
 
     async def patch(
         self, kind: Kind, name: ObjectName, patch: Patch, *, subresource: str = "", dry_run: bool = False

@@ -25,7 +25,7 @@ from orlop.kube.api_errors import (
 )
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch, Selection, StrategicPatch, WatchEvent, _events
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
-from orlop.kube.kinds import CONFIG_MAP, PERSISTENT_VOLUME, POD
+from orlop.kube.kinds import CONFIG_MAP, LEASE, PERSISTENT_VOLUME, POD
 from orlop.kube.objects import ObjectName
 from orlop.kube.patches import JsonPatch
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
@@ -234,6 +234,14 @@ async def test_what_the_server_decided_is_not_asked_again(code: int, reason: str
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff"])
+async def test_the_update_of_a_lease_goes_before_other_requests_that_wait():
+    server = Server(answer({}))
+    client = client_of(server)
+    await client.replace(LEASE, {"metadata": {"name": "leader", "namespace": "ns"}})
+    await client.replace(PERSISTENT_VOLUME, volume("pv1"))
+    assert [request.goes_first for request in server.asked] == [True, False]
+
+
 async def test_an_answer_that_is_no_object_is_a_broken_connection(body: bytes):
     with pytest.raises(ConnectionBroken):
         await client_of(Server(HttpResponse(200, {}, body))).create(PERSISTENT_VOLUME, volume("pv1"))

@@ -45,7 +45,7 @@ class ConnectionPool:
         self._one_more: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def take(self, within: float) -> HttpConnection:
+    async def take(self, within: float, *, goes_first: bool = False) -> HttpConnection:
         """Return a connection; call `give_back` with it. Raise the error of the last dial, or TimeoutError."""
         if self._closed:
             raise PoolClosed("the connections were closed")
@@ -55,7 +55,10 @@ class ConnectionPool:
                 return connection
             connection.abort()
         waiter: asyncio.Future[HttpConnection] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        if goes_first:
+            self._waiting.appendleft(waiter)
+        else:
+            self._waiting.append(waiter)
         self._make_more()
         try:
             async with asyncio.timeout(within):

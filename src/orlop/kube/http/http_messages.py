@@ -26,6 +26,8 @@ class HttpRequest:
     query: tuple[tuple[str, str], ...] = ()
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     body: bytes = b""
+    goes_first: bool = False
+    """Take the next free connection, before requests that have waited longer."""
 
     @property
     def target(self) -> str:

@@ -65,7 +65,7 @@ class HttpTransport:
         deadline = loop.time() + within
         credentials = await self._current()
         request_head = self._head(request)
-        connection = await self._connected(within)
+        connection = await self._connected(within, goes_first=request.goes_first)
         timer = loop.call_at(deadline, connection.break_off, TimeoutError())
         try:
             await connection.send(request_head, request.body)
@@ -113,9 +113,9 @@ class HttpTransport:
             self._show(credentials)
         return credentials
 
-    async def _connected(self, within: float) -> HttpConnection:
+    async def _connected(self, within: float, *, goes_first: bool = False) -> HttpConnection:
         try:
-            return await self._pool.take(within * CONNECTING_SHARE)
+            return await self._pool.take(within * CONNECTING_SHARE, goes_first=goes_first)
         except TimeoutError:
             raise NotConnected(f"{self._place()} cannot be reached: no connection in time") from None
         except PoolClosed:

@@ -86,6 +86,21 @@ async def test_a_connection_handed_to_a_waiter_that_is_cancelled_at_once_goes_to
         assert await pool.take(5) is connection
 
 
+async def test_a_request_that_goes_first_gets_the_next_connection_before_those_that_wait_longer():
+    async with pool_and_server() as (pool, server):
+        connection = await used(pool, server)
+        server.gate.clear()
+        waiting = asyncio.create_task(pool.take(5))
+        await settle()
+        first = asyncio.create_task(pool.take(5, goes_first=True))
+        await settle()
+        pool.give_back(connection)
+        assert await first is connection
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
 async def test_nothing_is_dialled_for_nobody():
     async with pool_and_server() as (pool, server):
         server.gate.clear()
