@@ -233,7 +233,6 @@ async def test_what_the_server_decided_is_not_asked_again(code: int, reason: str
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff"])
 async def test_the_update_of_a_lease_goes_before_other_requests_that_wait():
     server = Server(answer({}))
     client = client_of(server)
@@ -242,6 +241,7 @@ async def test_the_update_of_a_lease_goes_before_other_requests_that_wait():
     assert [request.goes_first for request in server.asked] == [True, False]
 
 
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff"])
 async def test_an_answer_that_is_no_object_is_a_broken_connection(body: bytes):
     with pytest.raises(ConnectionBroken):
         await client_of(Server(HttpResponse(200, {}, body))).create(PERSISTENT_VOLUME, volume("pv1"))
