@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -291,13 +292,12 @@ def test_readers_see_all_of_one_version(kubelet: Path):
 
         def read() -> None:
             while not over.is_set():
-                opened = os.open(top / "..data", os.O_RDONLY | os.O_DIRECTORY)
+                # A version may be removed between any two of these calls, also while `..data` is being followed to it.
                 try:
-                    found = {_text(name, opened) for name in names}
-                except FileNotFoundError:  # the version went while it was read
+                    with _opened(top / "..data") as version:
+                        found = {_text(name, version) for name in names}
+                except FileNotFoundError:
                     continue
-                finally:
-                    os.close(opened)
                 torn.extend([found] if len(found) > 1 else [])
 
         reader = threading.Thread(target=read)
@@ -309,6 +309,15 @@ def test_readers_see_all_of_one_version(kubelet: Path):
 
         assert torn == []
         assert len(os.listdir(top)) == len(names) + 2  # noqa: PTH208 - names alone
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def _text(name: str, folder: int) -> bytes:
