@@ -48,6 +48,14 @@ def test_every_link_leads_to_a_file(document: Path):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_path_of_the_repository_that_is_written_exists(document: Path):
+    """A path may end with a function's name, `file.py:name`, or be a pattern."""
+    written = re.findall(r"`((?:src|tests|benchmarks|deploy|docs|examples|tools)/[\w./*-]+)", document.read_text())
+
+    assert [path for path in written if not list(REPOSITORY.glob(path.removesuffix("/")))] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
 def test_every_orlop_command_that_is_written_exists(document: Path):
     written = re.findall(r"(?:^ +|`)(?:\.venv/bin/)?orlop ([a-z][^`\n]*)", document.read_text(), re.MULTILINE)
     known = {*ROLES, *VERBS, "up", "down", "kubectl", "node", "controller", "attacher", "apiserver", "static-worker"}
