@@ -31,7 +31,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.edge.http_listener import Opening, listening
 from onenode.apiserver.requests.request_handler import ApiServer
 from onenode.apiserver.schema.schemas import Schemas

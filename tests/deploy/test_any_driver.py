@@ -112,8 +112,8 @@ def test_an_api_server_takes_it_and_its_command_lines_serve_a_driver(short_folde
             asyncio.run(attacher.says("attaching"))
 
 
-# The node as kubelet, which is absent here, leaves it once the registrar's socket is there. The mock driver has topology, and
-# the provisioner does not call such a driver while no node is registered.
+# What kubelet, which is absent here, writes once the registrar's socket is there. The mock driver has topology, and the
+# provisioner does not call such a driver while it is registered on no node.
 REGISTERED = f"""
 apiVersion: v1
 kind: Node

@@ -30,7 +30,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
 
-from onenode.apiserver.access.access_rules import ADMIN
+from onenode.apiserver.access.rbac_rules import ADMIN
 from onenode.apiserver.edge.in_process_client import InProcessTransport, Server
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from onenode.apiserver.access.access_rules import AUTHENTICATED, MASTERS, Policy, User
 from onenode.apiserver.access.authentication import Authenticator
 from onenode.apiserver.access.certificates import ServerCertificates, UnusableCertificate, ensure_certificates
+from onenode.apiserver.access.rbac_rules import AUTHENTICATED, MASTERS, Policy, User
 from onenode.apiserver.access.reviews import Reviews
 from onenode.apiserver.access.signed_tokens import TokenSigner, ensure_signer
 from onenode.apiserver.answers.openapi import OpenApi

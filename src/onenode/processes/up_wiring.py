@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from onenode.apiserver.access.access_rules import AUTHENTICATED, MASTERS, User
+from onenode.apiserver.access.rbac_rules import AUTHENTICATED, MASTERS, User
 from onenode.apiserver.edge.in_process_client import InProcessTransport
 from onenode.containers.seccomp_filter_rules import filter_program
 from onenode.controllers.attach_detach import attach_detach

@@ -16,7 +16,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.edge.in_process_client import InProcessTransport
 from onenode.apiserver.requests.request_handler import ApiServer, ServerOptions
 from onenode.apiserver.schema.schemas import Schemas

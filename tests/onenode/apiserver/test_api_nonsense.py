@@ -8,7 +8,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onenode.apiserver.access.access_rules import ADMIN
+from onenode.apiserver.access.rbac_rules import ADMIN
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import BUILT_IN
 from support.api.api_servers import api_server

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.edge.in_process_client import Server
 from onenode.controllers.storage_protection import LivePods
 from orlop.kube.api_errors import NotFound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.store.store import memory_store
 from onenode.testing.api_server import api_server, api_server_on
 from orlop.kube.api_errors import Forbidden

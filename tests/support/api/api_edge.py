@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from onenode.apiserver.access.access_rules import User
 from onenode.apiserver.access.certificates import ensure_certificates
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.edge.http_listener import ListenerSettings, Opening, listening, server_tls
 from onenode.apiserver.edge.server_connection import Manners
 from orlop.foundation.clock import SystemClock

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.store.store import ObjectStore, memory_store
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, Limits
 from onenode.testing import api_server as shipped

@@ -11,8 +11,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from onenode.apiserver.access.access_rules import ADMIN, Policy
 from onenode.apiserver.access.authentication import Authenticator
+from onenode.apiserver.access.rbac_rules import ADMIN, Policy
 from onenode.apiserver.access.reviews import Reviews
 from onenode.apiserver.access.signed_tokens import TokenSigner
 from onenode.apiserver.store.versions import Key, Stored

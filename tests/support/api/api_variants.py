@@ -12,8 +12,8 @@ from pathlib import Path
 from random import SystemRandom
 from typing import ClassVar
 
-from onenode.apiserver.access.access_rules import AUTHENTICATED, Policy, User
 from onenode.apiserver.access.authentication import Authenticator
+from onenode.apiserver.access.rbac_rules import AUTHENTICATED, Policy, User
 from onenode.apiserver.access.reviews import Reviews
 from onenode.apiserver.access.signed_tokens import TokenSigner, ensure_signer
 from onenode.apiserver.answers.openapi import OpenApi

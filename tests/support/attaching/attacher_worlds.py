@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.csi.client import CsiClient
 from orlop.csi.driver_session import DriverSession, SessionTimes

@@ -14,7 +14,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.testing.api_server import api_server
 from orlop.cli import explain as explain_verb
 from orlop.cli.explain import ReadableCluster

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.edge.http_upgrade import ServerAnswer
 from onenode.apiserver.edge.state_folder import TEMPLATE
 from onenode.kubelet.pods.container_logs import ContainerLogs

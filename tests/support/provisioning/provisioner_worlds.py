@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from orlop.binding import claim_state_rules as state
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process_transport import InProcessConnection

@@ -5,7 +5,7 @@ The rules of RBAC are decoded once and kept until one of them changes: watches o
 
 from __future__ import annotations
 
-from onenode.apiserver.access.access_rules import MASTERS, Decision, Policy, Question, User, decide
+from onenode.apiserver.access.rbac_rules import MASTERS, Decision, Policy, Question, User, decide
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.store_errors import TooSlow
 from onenode.apiserver.store.versions import fresh

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.access.signed_tokens import ISSUER, InvalidToken, TokenClaims, TokenSigner
 from onenode.apiserver.store.versions import Key, Stored
 from orlop.kube.kinds import NODE, POD, SECRET, SERVICE_ACCOUNT, Kind

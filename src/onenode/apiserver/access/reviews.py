@@ -14,7 +14,8 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from onenode.apiserver.access.access_rules import (
+from onenode.apiserver.access.authentication import BOUND_KINDS, Authenticator, stored_uid
+from onenode.apiserver.access.rbac_rules import (
     MASTERS,
     Denied,
     PathQuestion,
@@ -25,7 +26,6 @@ from onenode.apiserver.access.access_rules import (
     decide,
     rules_of,
 )
-from onenode.apiserver.access.authentication import BOUND_KINDS, Authenticator, stored_uid
 from onenode.apiserver.access.signed_tokens import ISSUER, BoundObject, InvalidToken, TokenClaims, TokenSigner
 from onenode.apiserver.answers.status_answers import bad_request, invalid, not_found, precondition_failed
 from onenode.apiserver.kinds.kind_rules import rules_of as rules_of_kind

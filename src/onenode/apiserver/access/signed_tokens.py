@@ -22,8 +22,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from onenode.apiserver.access.access_rules import service_account_user
 from onenode.apiserver.access.certificates import UnusableCertificate, write_private
+from onenode.apiserver.access.rbac_rules import service_account_user
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 ALGORITHM: Final = "RS256"

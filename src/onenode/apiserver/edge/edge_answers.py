@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onenode.apiserver.access.access_rules import Denied, PathQuestion, Question
+from onenode.apiserver.access.rbac_rules import Denied, PathQuestion, Question
 from onenode.apiserver.answers.status_answers import JSON_HEADERS, Refusal, bad_request, body_too_large, denied
 from orlop.kube.http.http_messages import HttpResponse
 

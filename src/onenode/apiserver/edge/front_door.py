@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from onenode.apiserver.access.access_rules import (
+from onenode.apiserver.access.authentication import Authenticator
+from onenode.apiserver.access.rbac_rules import (
     ADMIN,
     Decision,
     Denied,
@@ -20,7 +21,6 @@ from onenode.apiserver.access.access_rules import (
     questions,
     user_of,
 )
-from onenode.apiserver.access.authentication import Authenticator
 from onenode.apiserver.answers.status_answers import bad_request
 from onenode.apiserver.edge.edge_answers import UNAUTHORIZED, forbidden
 from onenode.apiserver.edge.http_upgrade import ServerAnswer

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.edge.http_upgrade import HttpUpgrade, ServerAnswer
 from orlop.kube.api_errors import ConnectionBroken, NotConnected, ResponseTimeout
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.status_answers import LARGEST_BODY
 from onenode.apiserver.edge import edge_answers
 from onenode.apiserver.edge.http_upgrade import HttpUpgrade, ServerAnswer, joined

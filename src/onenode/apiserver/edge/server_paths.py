@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Final
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.openapi import EncodedDocument, OpenApi
 from onenode.apiserver.answers.status_answers import JSON_HEADERS, PAGE_NOT_FOUND, method_not_allowed
 from onenode.apiserver.edge.edge_answers import json_answer, text_answer

@@ -17,7 +17,7 @@ from typing import Final, Self
 import msgspec
 
 from onenode.apiserver.access.access_policy import AccessPolicy
-from onenode.apiserver.access.access_rules import Denied, PathQuestion, ResourceQuestion, User
+from onenode.apiserver.access.rbac_rules import Denied, PathQuestion, ResourceQuestion, User
 from onenode.apiserver.answers.discovery import discovery_answer
 from onenode.apiserver.answers.status_answers import (
     LARGEST_BODY,

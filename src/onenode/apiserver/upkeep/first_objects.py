@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from onenode.apiserver.access.access_rules import AUTHENTICATED, MASTERS, RBAC_GROUP, UNAUTHENTICATED
+from onenode.apiserver.access.rbac_rules import AUTHENTICATED, MASTERS, RBAC_GROUP, UNAUTHENTICATED
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.schema.validation_rules import decode_object
 from onenode.apiserver.store.store import ObjectStore

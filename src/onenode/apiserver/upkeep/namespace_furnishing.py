@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.edge.http_upgrade import ServerAnswer
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.store_errors import RevisionExpired, StoreClosed, TooSlow

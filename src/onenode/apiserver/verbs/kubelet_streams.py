@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from onenode.apiserver.access.access_policy import AccessPolicy
-from onenode.apiserver.access.access_rules import Denied, ResourceQuestion, User
+from onenode.apiserver.access.rbac_rules import Denied, ResourceQuestion, User
 from onenode.apiserver.answers.status_answers import about, denied, method_not_allowed, no_such_resource
 from onenode.apiserver.edge.http_upgrade import HttpUpgrade, ServerAnswer
 from onenode.apiserver.requests.request_paths import PROXY, ResourceRequest

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from onenode.apiserver.access.access_policy import AccessPolicy
-from onenode.apiserver.access.access_rules import Denied, ResourceQuestion, User
+from onenode.apiserver.access.rbac_rules import Denied, ResourceQuestion, User
 from onenode.apiserver.answers.answer_forms import Form, form_of
 from onenode.apiserver.answers.status_answers import JSON_HEADERS, about, denied, no_such_resource, warning_header
 from onenode.apiserver.edge.http_upgrade import ServerAnswer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.status_answers import (
     bad_request,
     invalid,

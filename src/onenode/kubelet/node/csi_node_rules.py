@@ -16,7 +16,7 @@ from orlop.kube import objects, patches
 from orlop.kube.objects import Object
 from orlop.kube.patches import NOT_THERE, JsonPatch
 
-NODE_ID_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
+NODE_IDS_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
 MIGRATED_ANNOTATION: Final = "storage.alpha.kubernetes.io/migrated-plugins"
 MIGRATED_PLUGINS: Final = ",".join(
     f"kubernetes.io/{plugin}"
@@ -61,7 +61,7 @@ def node_patch_without(node: ApiObject, driver: str) -> JsonPatch | None:
 
 
 def node_ids(node: ApiObject) -> dict[str, str]:
-    text = objects.annotations(node).get(NODE_ID_ANNOTATION)
+    text = objects.annotations(node).get(NODE_IDS_ANNOTATION)
     if not text:
         return {}
     try:
@@ -71,7 +71,7 @@ def node_ids(node: ApiObject) -> dict[str, str]:
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(node_id, str) for node_id in found.values()):
-        raise CannotStand(f"the annotation {NODE_ID_ANNOTATION} is no JSON object from drivers to node ids: mend it")
+        raise CannotStand(f"the annotation {NODE_IDS_ANNOTATION} is no JSON object from drivers to node ids: mend it")
     return found
 
 
@@ -88,11 +88,11 @@ def _patch(node: ApiObject, ids: Mapping[str, str], labels: Mapping[str, str]) -
 def _annotating(node: ApiObject, ids: Mapping[str, str]) -> JsonPatch:
     if dict(ids) == node_ids(node):
         return JsonPatch()
-    present = objects.annotations(node).get(NODE_ID_ANNOTATION)
-    at = ("metadata", "annotations", NODE_ID_ANNOTATION)
+    present = objects.annotations(node).get(NODE_IDS_ANNOTATION)
+    at = ("metadata", "annotations", NODE_IDS_ANNOTATION)
     if not ids:
         return JsonPatch().test(*at, value=present).remove(*at)
-    return _entries(node, "annotations", {NODE_ID_ANNOTATION: json.dumps(ids, sort_keys=True, separators=(",", ":"))})
+    return _entries(node, "annotations", {NODE_IDS_ANNOTATION: json.dumps(ids, sort_keys=True, separators=(",", ":"))})
 
 
 def _labelling(node: ApiObject, labels: Mapping[str, str]) -> JsonPatch:

@@ -10,13 +10,12 @@ The machine is handed in; the kubelet's server (logs, commands inside) finds all
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from onenode.host.linux_plain_volume_host import LinuxPlainVolumeHost
 from onenode.host.linux_volume_host import LinuxVolumeHost
@@ -38,14 +37,14 @@ from onenode.kubelet.pods.linux_container_runtime import linux_container_runtime
 from onenode.kubelet.pods.pod_manager import PodManager, pod_manager
 from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings
 from onenode.kubelet.volumes.volume_manager import VolumeManager
-from onenode.kubelet.volumes.volume_seams import InThread, VolumeSeams
+from onenode.kubelet.volumes.volume_seams import VolumeSeams
 from orlop.csi.client import CsiClient
 from orlop.foundation.clock import Clock
 from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.kernel.confined_paths import opened_root
-from orlop.host.threads import end_in_time, end_of
+from orlop.host.threads import Threads, end_in_time, end_of, threads_of
 from orlop.kube.cache.informer import Informer, Watched, without_managed_fields
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import Selection
@@ -78,7 +77,7 @@ class KubeletMachine:
     volumes: VolumeHost
     plain_volumes: PlainVolumeHost
     containers: ContainerRuntime
-    in_thread: InThread
+    in_thread: Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,6 @@ class _PluginsDrivers:
         return None if found is None else found.client
 
 
-T = TypeVar("T")
 THREADS: Final = 16
 """For work on volumes: one of them may hang, and others' must go on."""
 
@@ -231,10 +229,8 @@ THREADS: Final = 16
 @asynccontextmanager
 async def linux_machine(folder: Path, connect: Connect, clock: Clock) -> AsyncIterator[KubeletMachine]:
     """`folder` is kubelet's, a shared mount, with its parts made."""
-    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(THREADS, thread_name_prefix="volumes")
-
-    async def in_thread(work: Callable[[], T]) -> T:
-        return await loop.run_in_executor(pool, work)
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="volumes")
+    in_thread = threads_of(pool)
 
     async def machine() -> MachineFacts:
         return await in_thread(lambda: read_machine(root))

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from onenode.host.volume_host import VolumeHost
 from onenode.kubelet.volumes.volume_values import ApiObject, PodFacts
 from orlop.csi.client import CsiClient
+from orlop.host.threads import Threads
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
-
-T = TypeVar("T")
 
 
 class Drivers(Protocol):
@@ -24,11 +23,6 @@ class Drivers(Protocol):
 
     def driver(self, name: str) -> CsiClient | None:
         """How to call it; None while it is not registered."""
-
-
-class InThread(Protocol):
-    async def __call__(self, work: Callable[[], T]) -> T:
-        """Runs what blocks, so that nobody else waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +33,7 @@ class VolumeSeams:
     """The CSIDriver object of this name, as last seen."""
     drivers: Drivers
     host: VolumeHost
-    in_thread: InThread
+    in_thread: Threads
     events: EventRecorder
     report_node: Callable[[], None] = lambda: None
     """Have the Node's status written soon: the list of volumes in use may have changed."""

@@ -21,7 +21,7 @@ from orlop.kube import objects, patches
 from orlop.kube.label_syntax import faults_of_label_key, faults_of_label_value
 from orlop.kube.patches import JsonPatch
 
-NODE_ID_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
+NODE_IDS_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ def _annotation_patch(node: Mapping[str, Any], desired: DesiredMetadata, problem
     if not desired.entry.node_id:
         problems.append(f"driver {desired.entry.driver} returned no node id in NodeGetInfo: nothing to annotate")
         return JsonPatch()
-    present = objects.annotations(node).get(NODE_ID_ANNOTATION)
+    present = objects.annotations(node).get(NODE_IDS_ANNOTATION)
     try:
         text = merged_annotation(present, desired.entry, desired.former)
     except UnreadableAnnotation as error:
         problems.append(str(error))
         return JsonPatch()
-    return JsonPatch() if text == present else _set_entries(node, "annotations", {NODE_ID_ANNOTATION: text})
+    return JsonPatch() if text == present else _set_entries(node, "annotations", {NODE_IDS_ANNOTATION: text})
 
 
 def merged_annotation(present: str | None, entry: AnnotationEntry, former: tuple[AnnotationEntry, ...] = ()) -> str:
@@ -100,12 +100,12 @@ def read_annotation(text: str | None) -> dict[str, str | None]:
     try:
         node_ids = json.loads(text)
     except (ValueError, RecursionError):
-        raise UnreadableAnnotation(f"the annotation {NODE_ID_ANNOTATION} is not JSON: correct or remove it") from None
+        raise UnreadableAnnotation(f"the annotation {NODE_IDS_ANNOTATION} is not JSON: correct or remove it") from None
     if node_ids is None:
         return {}
     if not isinstance(node_ids, dict) or not all(isinstance(node_id, str | None) for node_id in node_ids.values()):
         raise UnreadableAnnotation(
-            f"the annotation {NODE_ID_ANNOTATION} is not a JSON object from drivers to node ids: correct or remove it"
+            f"the annotation {NODE_IDS_ANNOTATION} is not a JSON object from drivers to node ids: correct or remove it"
         )
     return node_ids
 

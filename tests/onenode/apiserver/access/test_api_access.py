@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.status_answers import JSON_HEADERS
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import Kind

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.apiserver.access.access_rules import ADMIN, NobodyNamed, User, asked_for, questions, user_of
+from onenode.apiserver.access.rbac_rules import ADMIN, NobodyNamed, User, asked_for, questions, user_of
 from support.api.api_users import ADMIN_TOKEN, People, bearer
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onenode.apiserver.access.access_rules import ADMIN, Policy, User
+from onenode.apiserver.access.rbac_rules import ADMIN, Policy, User
 from onenode.apiserver.access.signed_tokens import ISSUER
 from onenode.apiserver.answers.status_answers import Refusal
 from orlop.kube.kinds import BUILT_IN, SERVICE_ACCOUNT

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onenode.apiserver.access.access_rules import ADMIN, Policy, User, decide
+from onenode.apiserver.access.rbac_rules import ADMIN, Policy, User, decide
 from onenode.apiserver.answers.openapi import OpenApi
 from onenode.apiserver.answers.status_answers import Refusal
 from onenode.apiserver.edge.front_door import FrontDoor

@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from onenode.apiserver.access.access_rules import User
+from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.status_answers import LARGEST_BODY
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 from support.api.api_edge import Edge, RawClient, ScriptedDoor, edge, local_client, request, tls_client

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from onenode.apiserver.access.access_rules import ADMIN
+from onenode.apiserver.access.rbac_rules import ADMIN
 from onenode.apiserver.edge.in_process_client import InProcessTransport
 from orlop.kube.api_errors import ConnectionBroken, NotConnected, RequestTooLarge, ResponseTimeout
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream

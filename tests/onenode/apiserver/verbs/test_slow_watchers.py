@@ -6,7 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from onenode.apiserver.access.access_rules import ADMIN, User
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.store.versions import Limits, SizeLimits
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 from support.api.api_edge import RawClient, edge, local_client, request

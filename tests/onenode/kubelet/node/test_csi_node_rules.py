@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onenode.kubelet.node import csi_node_rules as rules
-from onenode.kubelet.node.csi_node_rules import NODE_ID_ANNOTATION, CannotStand, DriverNodeInfo
+from onenode.kubelet.node.csi_node_rules import NODE_IDS_ANNOTATION, CannotStand, DriverNodeInfo
 from orlop.kube import objects
 from orlop.kube.patch_application import apply_json_patch
 from orlop.kube.patches import JsonPatch
@@ -31,7 +31,7 @@ def nodes(draw: st.DrawFn) -> dict[str, Any]:
     ids = draw(st.none() | st.dictionaries(NAMES, st.sampled_from(["n1", "n3"]), max_size=3))
     annotations = draw(MAPS)
     if ids is not None:
-        annotations = {**(annotations or {}), NODE_ID_ANNOTATION: json.dumps(ids)}
+        annotations = {**(annotations or {}), NODE_IDS_ANNOTATION: json.dumps(ids)}
     metadata = {"name": "n", "uid": "u", "labels": draw(MAPS), "annotations": annotations}
     return {"metadata": {field: value for field, value in metadata.items() if value is not None}}
 
@@ -56,8 +56,8 @@ def test_a_driver_stands_on_the_node_with_all_else_as_it_was_or_collides(node: A
     assert rules.node_ids(after)[driver] == facts.node_id
     assert others(rules.node_ids(after), driver) == others(rules.node_ids(node), driver)
     assert objects.labels(after) == {**labels, **dict(facts.topology)}
-    assert others(objects.annotations(after), NODE_ID_ANNOTATION) == others(
-        objects.annotations(node), NODE_ID_ANNOTATION
+    assert others(objects.annotations(after), NODE_IDS_ANNOTATION) == others(
+        objects.annotations(node), NODE_IDS_ANNOTATION
     )
     assert rules.node_patch(after, driver, facts) is None
 
@@ -68,7 +68,7 @@ def test_a_driver_that_goes_takes_its_entry_and_nothing_else(node: Any, driver: 
 
     assert rules.node_ids(after) == others(rules.node_ids(node), driver)
     assert objects.labels(after) == objects.labels(node)
-    assert objects.annotations(after).get(NODE_ID_ANNOTATION) != "{}" or rules.node_ids(node) == {}
+    assert objects.annotations(after).get(NODE_IDS_ANNOTATION) != "{}" or rules.node_ids(node) == {}
     assert rules.node_patch_without(after, driver) is None
 
 
@@ -110,7 +110,7 @@ def test_a_new_limit_changes_nothing_but_the_limit(history: list[tuple[str, Driv
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": 1}', '"x"', "[" * 100_000])
 def test_an_annotation_that_cannot_be_read_is_somebody_else_s_and_stays(text: str):
-    node = {"metadata": {"name": "n", "annotations": {NODE_ID_ANNOTATION: text}}}
+    node = {"metadata": {"name": "n", "annotations": {NODE_IDS_ANNOTATION: text}}}
 
     with pytest.raises(CannotStand, match="mend it"):
         rules.node_patch(node, "a.e", DriverNodeInfo("n1"))
@@ -118,7 +118,7 @@ def test_an_annotation_that_cannot_be_read_is_somebody_else_s_and_stays(text: st
 
 @pytest.mark.parametrize("text", ["", "null", "{}"])
 def test_an_annotation_that_says_nothing_is_filled(text: str):
-    node = {"metadata": {"name": "n", "annotations": {NODE_ID_ANNOTATION: text}}}
+    node = {"metadata": {"name": "n", "annotations": {NODE_IDS_ANNOTATION: text}}}
 
     assert rules.node_ids(patched(node, rules.node_patch(node, "a.e", DriverNodeInfo("n1")))) == {"a.e": "n1"}
 

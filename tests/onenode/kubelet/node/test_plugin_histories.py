@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onenode.kubelet.node.csi_node_rules import NODE_ID_ANNOTATION
+from onenode.kubelet.node.csi_node_rules import NODE_IDS_ANNOTATION
 from onenode.kubelet.node.plugin_watcher import PluginWatcher
 from orlop.csi.error_codes import Internal
 from orlop.testing.virtual_clock import run_virtual
@@ -108,7 +108,7 @@ async def compare(the: PluginWorld, watcher: PluginWatcher, model: Kubelet) -> N
     assert {entry["name"]: entry["nodeID"] for entry in await the.csi_drivers()} == {
         name: driver.node_id for name, driver in watcher.drivers.items()
     }
-    ids = json.loads((await the.annotations()).get(NODE_ID_ANNOTATION, "{}"))
+    ids = json.loads((await the.annotations()).get(NODE_IDS_ANNOTATION, "{}"))
     assert ids == {name: driver.node_id for name, driver in watcher.drivers.items()}
 
 

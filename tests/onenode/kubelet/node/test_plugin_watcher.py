@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onenode.kubelet.node.csi_node_rules import MIGRATED_ANNOTATION, NODE_ID_ANNOTATION
+from onenode.kubelet.node.csi_node_rules import MIGRATED_ANNOTATION, NODE_IDS_ANNOTATION
 from orlop.csi.error_codes import Cancelled, Internal, Unavailable
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.kube.client import MergePatch
@@ -40,7 +40,7 @@ async def test_a_driver_that_announces_itself_is_registered_and_told_so_at_once(
         assert plugin.told == [(True, "")]
         entry = {"name": A, "nodeID": "n-7", "topologyKeys": ["rack", "zone"], "allocatable": {"count": 9}}
         assert await the.csi_drivers() == [entry]
-        assert (await the.annotations())[NODE_ID_ANNOTATION] == f'{{"{A}":"n-7"}}'
+        assert (await the.annotations())[NODE_IDS_ANNOTATION] == f'{{"{A}":"n-7"}}'
         assert await the.labels() == {"zone": "z1", "rack": "r2"}
 
 
@@ -127,7 +127,7 @@ async def test_a_driver_whose_socket_is_removed_is_forgotten_and_its_labels_stay
 
         assert dict(watcher.drivers) == {}
         assert await the.csi_drivers() == []
-        assert NODE_ID_ANNOTATION not in await the.annotations()
+        assert NODE_IDS_ANNOTATION not in await the.annotations()
         assert await the.labels() == {"zone": "z1"}
         with pytest.raises(Cancelled):
             await client.call(rpc.NODE_GET_INFO, csi_pb2.NodeGetInfoRequest())
@@ -142,7 +142,7 @@ async def test_a_socket_that_is_made_anew_registers_the_driver_again_with_what_i
 
         assert watcher.drivers[A].node_id == "new"
         assert [entry["nodeID"] for entry in await the.csi_drivers()] == ["new"]
-        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "new"}
+        assert json.loads((await the.annotations())[NODE_IDS_ANNOTATION]) == {A: "new"}
 
 
 async def test_a_plugin_that_died_without_removing_its_socket_stays_registered():
@@ -406,7 +406,7 @@ async def test_a_newcomer_with_a_higher_version_that_fails_does_not_harm_who_has
             assert watcher.drivers[A].node_id == "1"
 
         assert await the.csi_drivers() == [{"name": A, "nodeID": "1", "allocatable": {"count": 4}}]
-        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "1"}
+        assert json.loads((await the.annotations())[NODE_IDS_ANNOTATION]) == {A: "1"}
 
 
 # ---- names that no component takes -----------------------------------------------------------------------------------
@@ -559,7 +559,7 @@ async def test_others_may_write_on_the_node_meanwhile():
 
         assert len(watcher.drivers) == 5
         assert len(await the.labels()) == 10
-        assert len(json.loads((await the.annotations())[NODE_ID_ANNOTATION])) == 5
+        assert len(json.loads((await the.annotations())[NODE_IDS_ANNOTATION])) == 5
 
 
 # ---- hostile ones ----------------------------------------------------------------------------------------------------
@@ -590,7 +590,7 @@ async def test_two_of_one_name_that_come_at_once_do_not_mix_what_they_say():
         assert watcher.drivers[A].node_id == "fast"
         assert watcher.drivers[A].endpoint.path == the.path("b")
         assert "already registered" in slow.told[0][1]
-        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "fast"}
+        assert json.loads((await the.annotations())[NODE_IDS_ANNOTATION]) == {A: "fast"}
 
 
 async def test_hundreds_of_plugins_that_never_answer_keep_nobody_waiting():
@@ -625,7 +625,7 @@ async def test_a_newcomer_whose_facts_cannot_be_written_leaves_those_of_who_has_
         await the.settle(0.4)
 
         assert "error updating CSINode object" in second.told[0][1]  # an entry's node id is fixed while it is there
-        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "1"}
+        assert json.loads((await the.annotations())[NODE_IDS_ANNOTATION]) == {A: "1"}
         assert [entry["nodeID"] for entry in await the.csi_drivers()] == ["1"]
         assert watcher.drivers[A].node_id == "1"
 
@@ -641,7 +641,7 @@ async def test_one_that_goes_while_another_takes_its_name_over_takes_nothing_of_
 
         assert watcher.drivers[A].endpoint.path == the.path("second")
         assert await the.csi_drivers() == [{"name": A, "nodeID": "id-1", "allocatable": {"count": 2}}]
-        assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "id-1"}
+        assert json.loads((await the.annotations())[NODE_IDS_ANNOTATION]) == {A: "id-1"}
 
 
 async def test_a_driver_that_announced_itself_does_not_go_with_its_former_socket_at_the_fixed_path():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onenode.kubelet.node.csi_node_rules import NODE_ID_ANNOTATION
+from onenode.kubelet.node.csi_node_rules import NODE_IDS_ANNOTATION
 from orlop.kube.api_errors import ConnectionBroken
 from orlop.kube.http.http_messages import HttpRequest
 from support.kubelet.plugin_worlds import Plugin, PluginWorld
@@ -58,7 +58,7 @@ async def assert_right(the: PluginWorld) -> None:
         A: {"name": A, "nodeID": "new", "topologyKeys": ["zone"], "allocatable": {"count": 3}},
         B: {"name": B, "nodeID": "id-1", "topologyKeys": ["rack"]},
     }
-    assert json.loads((await the.annotations())[NODE_ID_ANNOTATION]) == {A: "new", B: "id-1"}
+    assert json.loads((await the.annotations())[NODE_IDS_ANNOTATION]) == {A: "new", B: "id-1"}
     assert await the.labels() == {"zone": "z", "rack": "r"}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orlop.kube.patch_application import PatchDoesNotApply, apply_json_patch
 from orlop.sidecars.registrar.node_metadata_rules import (
-    NODE_ID_ANNOTATION,
+    NODE_IDS_ANNOTATION,
     AnnotationEntry,
     DesiredMetadata,
     UnreadableAnnotation,
@@ -36,7 +36,7 @@ ENTRIES = st.builds(AnnotationEntry, DRIVERS, st.text(min_size=1, max_size=8))
 def a_node(annotation: str | None = None, **labels: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": "node-1", "uid": "u1"}
     if annotation is not None:
-        metadata["annotations"] = {NODE_ID_ANNOTATION: annotation, "other": "kept"}
+        metadata["annotations"] = {NODE_IDS_ANNOTATION: annotation, "other": "kept"}
     if labels:
         metadata["labels"] = {key.replace("__", "/"): value for key, value in labels.items()}
     return {"metadata": metadata}
@@ -145,7 +145,7 @@ def test_a_node_without_labels_or_annotations_gets_them():
     after = applied(a_node(), DesiredMetadata(AnnotationEntry("a", "1"), (("zone", "a"), ("rack", "1"))))
 
     assert after["metadata"]["labels"] == {"zone": "a", "rack": "1"}
-    assert after["metadata"]["annotations"] == {NODE_ID_ANNOTATION: '{"a":"1"}'}
+    assert after["metadata"]["annotations"] == {NODE_IDS_ANNOTATION: '{"a":"1"}'}
 
 
 def test_a_label_with_another_value_refuses_all_of_the_driver_s_labels_in_kubelet_s_words():
@@ -158,7 +158,7 @@ def test_a_label_with_another_value_refuses_all_of_the_driver_s_labels_in_kubele
     assert change.patch is not None
     after = apply_json_patch(node, change.patch.body())
     assert after["metadata"]["labels"] == {"zone": "b"}
-    assert after["metadata"]["annotations"] == {NODE_ID_ANNOTATION: '{"a":"1"}'}
+    assert after["metadata"]["annotations"] == {NODE_IDS_ANNOTATION: '{"a":"1"}'}
 
 
 @pytest.mark.parametrize(("key", "value"), [("a b", "x"), ("/x", "x"), ("zone", "a b"), ("zone", "x" * 64)])

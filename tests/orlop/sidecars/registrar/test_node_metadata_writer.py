@@ -11,7 +11,7 @@ import pytest
 
 from orlop.foundation.structured_log import Level, LogEntry
 from orlop.kube.kinds import NODE
-from orlop.sidecars.registrar.node_metadata_rules import NODE_ID_ANNOTATION
+from orlop.sidecars.registrar.node_metadata_rules import NODE_IDS_ANNOTATION
 from orlop.sidecars.registrar.node_metadata_writer import NodeMetadataWriter
 from orlop.sidecars.registrar.registration_rules import NodeInfo
 from orlop.testing.virtual_clock import VirtualClock
@@ -40,7 +40,7 @@ def metadata(server: ModelServer) -> dict[str, Any]:
 
 
 def node_ids(server: ModelServer) -> dict[str, str]:
-    return json.loads(metadata(server)["annotations"][NODE_ID_ANNOTATION])  # type: ignore[no-any-return]
+    return json.loads(metadata(server)["annotations"][NODE_IDS_ANNOTATION])  # type: ignore[no-any-return]
 
 
 @asynccontextmanager
@@ -76,13 +76,13 @@ async def test_what_was_requested_is_written_and_nothing_else(requested: set[str
 
     found = metadata(server)
     assert found["labels"] == {"role": "db", **({"zone": "a"} if label else {})}
-    assert found["annotations"].get(NODE_ID_ANNOTATION) == ('{"a.example.com":"n1"}' if annotate else None)
+    assert found["annotations"].get(NODE_IDS_ANNOTATION) == ('{"a.example.com":"n1"}' if annotate else None)
     assert found["annotations"]["other"] == "kept"
     assert patches(server) == 1
 
 
 async def test_what_stands_there_already_is_not_written_again():
-    server = server_with_node(annotations={NODE_ID_ANNOTATION: '{ "a.example.com": "n1" }'})
+    server = server_with_node(annotations={NODE_IDS_ANNOTATION: '{ "a.example.com": "n1" }'})
     async with writing(server) as node:
         node.set_desired("a.example.com", NodeInfo("n1"))
         await a_while()
@@ -178,7 +178,7 @@ async def test_a_collision_is_said_once_and_mended_when_the_label_is_gone():
 
 
 async def test_a_driver_under_another_name_takes_its_former_entry_away():
-    server = server_with_node(annotations={NODE_ID_ANNOTATION: '{"other.example.com":"o"}'})
+    server = server_with_node(annotations={NODE_IDS_ANNOTATION: '{"other.example.com":"o"}'})
     async with writing(server) as node:
         node.set_desired("a.example.com", NodeInfo("n1"))
         await a_while()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.apiserver.access.access_rules import (
+from onenode.apiserver.access.rbac_rules import (
     Allowed,
     Denied,
     PathQuestion,
