@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -12,14 +13,14 @@ import pytest
 
 from support.places import REPOSITORY
 
-SOURCES = REPOSITORY / "src"
+SOURCES, TESTS = REPOSITORY / "src", REPOSITORY / "tests"
 MOST_MODULES = 25
 FEWEST_MODULES = 3
 SMALL_LINES = 75
 """About 80: a module that lost a few lines to better words is not a splinter."""
 GENERATED = ("csi/proto", "apiserver/proto")
 # One thing at two layers: the process and the verb beside the operator's function, the client of each API.
-SAME_THING = {"afterlife", "client", "static", "drives", "volumes"}
+SAME_THING = {"afterlife", "client"}
 # A class or type alias that several modules define, because it names the same thing in each of them.
 SAME_CLASS = {
     "AccessMode": "CSI's enum of access modes, which is too long to write out",
@@ -54,7 +55,6 @@ SAME_CLASS = {
 UNIONS_OF_RULES = {"Decision", "Step"}
 # Roles and seams stay folders of their own, however small.
 SMALL_FOLDERS_WITH_A_REASON = {
-    "orlop/records": "grows with drives and static volumes",
     "orlop/host/block": "grows with drives; loop devices are of no other folder",
     "orlop/driver": "one file per CSI service; what they do is in its folders",
     "onenode/cli": "one file per verb",
@@ -122,11 +122,19 @@ def test_a_folder_has_as_many_modules_as_a_reader_can_hold(folder: str):
 
 
 @pytest.mark.parametrize("folder", folders())
-def test_a_folder_says_what_belongs_in_it(folder: str):
+def test_a_folder_says_what_belongs_in_it_and_what_does_not(folder: str):
     init = SOURCES / folder / "__init__.py"
 
     assert init.exists(), f"{folder} has no __init__.py"
-    assert ast.get_docstring(ast.parse(init.read_text())), f"{folder}/__init__.py has no docstring"
+    text = ast.get_docstring(ast.parse(init.read_text())) or ""
+    assert re.search(r"\b(not|nothing|never|no)\b", text, re.IGNORECASE), f"{folder}/__init__.py lacks what is not here"
+
+
+def test_folders_of_tests_are_those_of_the_sources():
+    below = [path for name in ("orlop", "onenode") for path in (TESTS / name).rglob("*") if path.is_dir()]
+    mirrored = [path.relative_to(TESTS) for path in below if path.name != "__pycache__"]
+
+    assert [str(path) for path in mirrored if not (SOURCES / path).is_dir()] == []
 
 
 @pytest.mark.parametrize("name", sorted(name for name in modules() if not name.startswith("orlop.__main__")))

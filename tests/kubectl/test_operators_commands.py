@@ -1,6 +1,6 @@
 """What operators type at kubectl beyond the everyday: every kind described, nodes drained, events read, all waits.
 
-The everyday commands are in tests/onenode/processes/test_kubectl.py. One server for all; each test has a home, and with
+The everyday commands are in tests/onenode/cli/test_kubectl.py. One server for all; each test has a home, and with
 it a cache of discovery, of its own.
 """
 

@@ -1,1 +1,4 @@
-"""What a person types: one file per verb. Each parses, calls and prints; what it finds out is found out elsewhere."""
+"""What a person types: one file per verb. Each parses, calls and prints.
+
+Not here: finding anything out, which admin/ does for the command line and the web alike.
+"""

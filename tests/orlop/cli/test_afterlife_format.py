@@ -94,6 +94,15 @@ def test_a_hostile_pod_forges_no_line_in_any_form():
     assert len(folder_table([hostile], ["csi-1"]).split("\n")) == 2
 
 
+def test_where_a_folder_lies_is_shown_to_people_and_to_programs():
+    """An admin of a node may want the files themselves; a hostile path forges no line."""
+    of_folder = row(path="/var/lib/orlop/retained/csi-1")
+
+    assert "Path:            /var/lib/orlop/retained/csi-1\n" in details(of_folder)
+    assert folder_value(of_folder)["path"] == "/var/lib/orlop/retained/csi-1"
+    assert "\nFAKE" not in details(row(path=HOSTILE))
+
+
 def test_columns_stand_under_their_heads():
     table = folder_table([row(), row(volume_id="csi-22", pod="a-long-name", bytes_used=5000)], ["csi-1", "csi-22"])
     head, *lines = table.split("\n")

@@ -1,6 +1,6 @@
 """Who asks: the user behind a bearer token.
 
-The admin's token is the one in the state folder. A service account's is read by `token_claims`, and good only while
+The admin's token is the one in the state folder. A service account's is read by `signed_tokens`, and good only while
 the account, and the pod, secret or node it was bound to, are the same that they were: each is looked up, by its uid, at
 every request. One that a finalizer keeps from going is gone a minute after its deletion was due. What the signature
 proved is remembered, since that never changes.

@@ -248,7 +248,7 @@ GROUP: Final = "impersonate-group"
 UID: Final = "impersonate-uid"
 EXTRA: Final = "impersonate-extra-"
 PREFIX: Final = "impersonate-"
-# Between the values of a header that came several times; see http_connection.
+# Between the values of a header that came several times; see edge/server_connection.
 BETWEEN: Final = "\n"
 ACCOUNT_PREFIX: Final = "system:serviceaccount:"
 AUTHENTICATION_GROUP: Final = "authentication.k8s.io"

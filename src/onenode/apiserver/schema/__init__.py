@@ -1,1 +1,4 @@
-"""What every kind has in common: schemas, decoding, defaults, validation, names, metadata, field errors. Pure."""
+"""What every kind has in common: schemas, decoding, defaults, validation, names, metadata, field errors. Pure.
+
+Not here: what only one kind demands (kinds/).
+"""

@@ -172,7 +172,7 @@ class FolderIndex:
         return age_of(retained.burial.buried_at, self.started, now, retained.buried_at_elapsed)
 
     def in_afterlife(self, now: Moment) -> list[RetainedFolder]:
-        """Return the retained folders as `afterlife_rules` take them."""
+        """Return the retained folders as `retention_rules` take them."""
         return [
             RetainedFolder(
                 name=volume_id,

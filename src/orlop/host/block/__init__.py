@@ -1,1 +1,4 @@
-"""Block devices: loop devices over image files."""
+"""Block devices: loop devices over image files.
+
+Not here: file systems on them (mounts/), and what drives and volumes are.
+"""

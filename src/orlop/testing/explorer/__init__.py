@@ -4,6 +4,8 @@
 `effects` lists what can happen to an effect, `api_seam` and `driver_seam` connect to an API server and to a CSI driver,
 `past_reads` returns the responses of an API server that lags behind. docs/explorer.md shows how to use it for your own
 controller.
+
+Not here: scenarios of Orlop's own controllers (tests/support).
 """
 
 from __future__ import annotations
