@@ -17,12 +17,13 @@ from zlib import crc32
 from onenode.host.volume_host import VolumeHost
 from onenode.kubelet.volumes.volume_manager import VolumeManager
 from onenode.kubelet.volumes.volume_paths import BLOCK_ROOT
-from onenode.kubelet.volumes.volume_seams import InThread, VolumeSeams
+from onenode.kubelet.volumes.volume_seams import VolumeSeams
 from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
 from onenode.testing.fake_volume_host import FakeVolumeHost
 from orlop.csi.client import CsiClient
 from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.clock import Clock
+from orlop.host.threads import Threads
 from orlop.kube.api_errors import NotConnected
 from orlop.kube.kinds import (
     CONFIG_MAP,
@@ -166,7 +167,7 @@ class VolumeWorld(ClusterWorld):
         *,
         host: VolumeHost | None = None,
         known: bool = True,
-        threads: InThread | None = None,
+        threads: Threads | None = None,
         seen_node: Callable[[], Object | None] = lambda: None,
     ) -> AsyncIterator[VolumeManager]:
         async with self.controller_parts("kubelet", self.way, NODE_NAME) as self.parts:
