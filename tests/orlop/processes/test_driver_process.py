@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -217,12 +218,18 @@ def test_an_interrupt_while_a_role_is_imported_shows_no_traceback(
     assert capfd.readouterr() == ("", "")
 
 
+def is_listening(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 async def test_a_driver_needs_no_open_stream(short_folder: Path, closed: str):
     flags = ["driver", NO_FOLDERS, "--nodeid=n1", "--endpoint", endpoint(short_folder)]
     with subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *ORLOP, *flags]) as process:  # noqa: ASYNC220 - it returns at once
         try:
-            await eventually(lambda: (short_folder / "csi.sock").exists() or process.poll() is not None)
+            # The file is there a moment before the process listens, and there may be no log that says when.
+            await eventually(lambda: is_listening(short_folder / "csi.sock") or process.poll() is not None)
             answered = await asyncio.to_thread(run_here, "csi", "Probe", "-e", endpoint(short_folder))
             process.send_signal(signal.SIGTERM)
             assert process.wait(150) == 0

@@ -308,8 +308,10 @@ class Reaper:
             raise HostError(errno.EBUSY, f"The folder {place} is being read; it is left alone until it is not.")
         if place in mounted:
             raise HostError(errno.EBUSY, f"The folder {place} is mounted somewhere; it is left alone until it is not.")
-        await self._folders.discard(retained.burial)
-        return retained.burial.folder_name
+        name = retained.burial.folder_name
+        with self._trash.incoming(name):
+            await self._folders.discard(retained.burial)
+        return name
 
     async def erase_as_asked(self, volume_id: str) -> None:
         """Move one folder to the trash as `run` does it; raise why that cannot be. The purge comes afterwards."""

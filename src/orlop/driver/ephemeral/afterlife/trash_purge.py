@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,6 +105,7 @@ class TrashPurge:
         self._retries: list[tuple[float, str]] = []
         """A heap of when a folder is tried again."""
         self._gone_meanwhile: set[str] = set()
+        self._incoming: set[str] = set()
         self._changed = asyncio.Event()
         self._erased = runtime.metrics.counter(
             "orlop_ephemeral_erased_total", "Folders erased, by the reason.", ("reason",)
@@ -121,12 +123,23 @@ class TrashPurge:
 
     def add(self, name: str, reason: Reason | None = None, generation: Generation | None = None) -> None:
         """Purge a folder as soon as possible; mounts are checked as they were after the generation, or after now."""
-        if name in self._known:  # `find_unknown` has found it before its mover could add it
+        if name in self._known:
             self._known[name].reason = self._known[name].reason or reason
             return
         self._known[name] = _InTrash(reason, self._mounts.generation() if generation is None else generation)
         self._ready.append(name)
         self._changed.set()
+
+    @contextmanager
+    def incoming(self, name: str) -> Iterator[None]:
+        """Leave a folder that is being moved to the trash to its mover, who then calls `add` without waiting."""
+        # The move is visible before its mover is: `find_unknown` could add the folder, and it could be purged, before
+        # the mover adds it once more. It would then count as erased twice, the first time without its reason.
+        self._incoming.add(name)
+        try:
+            yield
+        finally:
+            self._incoming.discard(name)
 
     def make_room(self) -> bool:
         """Allow one more purge at a time if all are busy; return whether the next folder added is purged at once.
@@ -145,7 +158,7 @@ class TrashPurge:
         # A folder purged while the listing runs may be in the listing; added again it would count as erased twice.
         self._gone_meanwhile = set()
         names = await self._threads(self._workdir.names_in_trash)
-        for name in sorted(names - self._known.keys() - self._gone_meanwhile):
+        for name in sorted(names - self._known.keys() - self._gone_meanwhile - self._incoming):
             self.add(name)
 
     async def work(self) -> None:

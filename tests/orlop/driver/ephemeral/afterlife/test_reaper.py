@@ -23,6 +23,7 @@ from orlop.foundation.structured_log import Level, LogEntry, collecting_log
 from orlop.host.host_errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.host.threads import Threads
+from orlop.records.ephemeral_folder import Burial
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
 from orlop.testing.virtual_clock import VirtualClock
@@ -358,6 +359,33 @@ async def test_a_folder_purged_while_the_trash_is_listed_counts_as_erased_once(m
         threads.go_on.set()
         await node.clock.sleep(60)
         assert b'orlop_ephemeral_erased_total{reason="trash"} 1.0' in node.metrics.render()[0]
+
+
+@pytest.mark.virtual_time
+async def test_a_folder_found_in_the_trash_before_its_mover_adds_it_counts_as_erased_once(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+):
+    async with running(machine) as node:
+        discard, is_moved, go_on = node.folders.discard, asyncio.Event(), asyncio.Event()
+
+        async def discard_and_wait(burial: Burial) -> None:
+            await discard(burial)
+            is_moved.set()
+            await go_on.wait()
+
+        monkeypatch.setattr(node.folders, "discard", discard_and_wait)
+        await node.pod_comes_and_goes()
+        erasing = asyncio.get_running_loop().create_task(node.reaper.erase_as_asked(ID))
+        await is_moved.wait()
+        await node.reaper._trash.find_unknown()
+        await node.clock.sleep(60)
+        go_on.set()
+        await erasing
+        await node.clock.sleep(60)
+
+        assert node.left() == []
+        counted = [line for line in node.metrics.render()[0].decode().splitlines() if "erased_total{" in line]
+        assert counted == ['orlop_ephemeral_erased_total{reason="asked"} 1.0']
 
 
 @pytest.mark.virtual_time
