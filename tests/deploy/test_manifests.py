@@ -241,15 +241,38 @@ OF_UPSTREAMS_PROVISIONER: set[Right] = {
     *rights("Role", "", "pods", "get"),
     *rights("Role", "apps", "replicasets", "get"),
 }
+OF_UPSTREAMS_PROVISIONER_ALONE: set[Right] = {
+    # Events are written, and counted with a patch; nothing reads them.
+    *rights("ClusterRole", "", "events", "list", "watch", "update"),
+    # Snapshots.
+    *rights("ClusterRole", "snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "update"),
+    *rights("ClusterRole", "snapshot.storage.k8s.io", "volumesnapshotcontents", "get", "list"),
+    # Capacity objects, and the workload that owns them.
+    *rights("Role", "storage.k8s.io", "csistoragecapacities", *("get", "list", "watch", "create", "update", "patch")),
+    *rights("Role", "storage.k8s.io", "csistoragecapacities", "delete"),
+    *rights("Role", "", "pods", "get"),
+    *rights("Role", "apps", "replicasets", "get"),
+}
+"""What ours does not need."""
 OF_A_PROVISIONER = (
     "provisioner/rbac.yaml",
     "optional/provisioner-attributes-rbac.yaml",
     "optional/provisioner-secrets-rbac.yaml",
 )
+OF_ANY_DRIVER = "any-driver/rbac.yaml"
 
 
-def test_a_provisioner_may_do_what_upstreams_may_and_no_more():
-    assert set(granted("provisioner/rbac.yaml")) <= OF_UPSTREAMS_PROVISIONER
+def test_a_provisioner_may_do_what_upstreams_may_without_snapshots_and_capacity_and_no_more():
+    assert OF_UPSTREAMS_PROVISIONER_ALONE < OF_UPSTREAMS_PROVISIONER
+    assert sorted(granted("provisioner/rbac.yaml")) == sorted(OF_UPSTREAMS_PROVISIONER - OF_UPSTREAMS_PROVISIONER_ALONE)
+
+
+def test_the_account_for_any_driver_may_do_what_provisioner_and_attacher_may_together_and_no_more():
+    together = {*granted("provisioner/rbac.yaml"), *OF_UPSTREAMS_ATTACHER}
+
+    # The attacher's events are in the namespace `default`; the provisioner's are in all, and so in that one.
+    assert {("ClusterRole", *permitted) for _, *permitted in OPTIONAL} <= together
+    assert sorted(granted(OF_ANY_DRIVER)) == sorted(together)
 
 
 def test_a_provisioner_reads_secrets_and_attributes_only_where_that_is_asked_for():
@@ -270,9 +293,10 @@ def test_every_flag_of_the_provisioner_is_one_of_the_program():
 
 
 def test_every_file_of_rights_is_one_that_is_compared_here():
-    known = {*OF_AN_ATTACHER, *OF_A_PROVISIONER, "optional/node-annotation-rbac.yaml"}
+    known = {*OF_AN_ATTACHER, *OF_A_PROVISIONER, OF_ANY_DRIVER, "optional/node-annotation-rbac.yaml"}
+    files = MANIFESTS.rglob("*.yaml")
 
-    with_roles = {str(file.relative_to(MANIFESTS)) for file in FILES if "rbac.authorization.k8s.io" in file.read_text()}
+    with_roles = {str(file.relative_to(MANIFESTS)) for file in files if "rbac.authorization.k8s.io" in file.read_text()}
 
     assert with_roles == known
     assert granted("optional/node-annotation-rbac.yaml") == [
@@ -281,13 +305,19 @@ def test_every_file_of_rights_is_one_that_is_compared_here():
     ]
 
 
-@pytest.mark.parametrize("path", [*OF_AN_ATTACHER, *OF_A_PROVISIONER])
+ACCOUNTS = {
+    **dict.fromkeys(OF_AN_ATTACHER, "orlop-attacher"),
+    **dict.fromkeys(OF_A_PROVISIONER, "orlop-provisioner"),
+    OF_ANY_DRIVER: "any-driver-controller",
+}
+
+
+@pytest.mark.parametrize("path", ACCOUNTS)
 def test_every_role_of_a_sidecar_is_given_to_its_account_and_to_nobody_else(path: str):
     found = list(yaml.safe_load_all((MANIFESTS / path).read_text()))
     roles = {(each["kind"], each["metadata"]["name"]) for each in found if each["kind"].endswith("Role")}
     bindings = [each for each in found if each["kind"].endswith("Binding")]
-    sidecar = "orlop-attacher" if path in OF_AN_ATTACHER else "orlop-provisioner"
-    account = {"kind": "ServiceAccount", "name": sidecar, "namespace": "orlop-system"}
+    account = {"kind": "ServiceAccount", "name": ACCOUNTS[path], "namespace": "orlop-system"}
 
     assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
     assert all(each["subjects"] == [account] for each in bindings)
