@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ from support.api.api_variants import embedded_process
 from support.places import REPOSITORY
 from support.processes.kubectl_commands import Kubectl
 from support.processes.kubectl_local import KUBECTL
-from support.processes.orlop_process import running
+from support.processes.limited_kubeconfigs import account_token, limited_kubeconfig
+from support.processes.orlop_process import run_here, running
 from support.waiting import eventually
 
 FOLDER = REPOSITORY / "deploy" / "manifests" / "any-driver"
@@ -77,14 +79,14 @@ def test_every_node_has_the_driver_and_the_registrar_with_the_paths_of_the_host(
     assert kubelet == {"name": "kubelet", "mountPath": "/var/lib/kubelet", "mountPropagation": "Bidirectional"}
 
 
-def test_an_api_server_takes_it_and_its_command_lines_serve_a_driver(short_folder: Path):
+def test_an_api_server_takes_it_and_its_command_lines_serve_a_driver_with_the_rights_of_its_account(short_folder: Path):
     """The containers' own arguments, with the folders of this test in the place of those of the pods."""
     found = {each["kind"]: each for each in rendered(short_folder)}
     controller, node = containers(found["StatefulSet"]), containers(found["DaemonSet"])
-    plugin, registration = short_folder / "plugin", short_folder / "registry"
-    for folder in (plugin, registration):
+    sockets, plugin, registration = (short_folder / name for name in ("sockets", "plugin", "registry"))
+    for folder in (sockets, plugin, registration):
         folder.mkdir()
-    moved = {SOCKETS: str(plugin), "/csi/": f"{plugin}/", f"/var/lib/kubelet/plugins/{NAME}": str(plugin)}
+    moved = {SOCKETS: str(sockets), "/csi/": f"{plugin}/", f"/var/lib/kubelet/plugins/{NAME}": str(plugin)}
 
     def words(container: Object) -> list[str]:
         text = "\n".join(container["args"])
@@ -95,35 +97,47 @@ def test_an_api_server_takes_it_and_its_command_lines_serve_a_driver(short_folde
 
     script = short_folder / "script.yaml"
     script.write_text(f"driver: {{name: {NAME}}}\n")
+    driver = ("testing", "mock-driver", "--script", str(script))
     with embedded_process(short_folder) as state:
-        kubeconfig = f"--kubeconfig={state / 'kubeconfig'}"
         kubectl = Kubectl(state / "kubeconfig", short_folder / "home")
         kubectl.ok("apply", "--validate=strict", "-k", str(short_folder / "any-driver"))
+        token = account_token(kubectl, "any-driver-controller")
+        kubeconfig = f"--kubeconfig={limited_kubeconfig(kubectl, short_folder, f'--token={token}')}"
         with (
-            running(short_folder, "testing", "mock-driver", *words(controller["driver"]), "--script", str(script)),
+            running(short_folder, *driver, *words(controller["driver"])) as of_controller,
+            running(short_folder, *driver, *words(node["driver"])) as of_node,
             running(short_folder, *words(controller["provisioner"]), kubeconfig) as provisioner,
             running(short_folder, *words(controller["attacher"]), kubeconfig) as attacher,
-            running(short_folder, *words(node["registrar"]), f"--plugin-registration-path={registration}"),
+            running(short_folder, *words(node["registrar"]), f"--plugin-registration-path={registration}") as registrar,
         ):
+            processes = (of_controller, of_node, provisioner, attacher, registrar)
             kubectl.ok("apply", "-f", "-", stdin=CLAIM)
             asyncio.run(eventually((registration / f"{NAME}-reg.sock").exists))
-            kubectl.ok("apply", "-f", "-", stdin=REGISTERED)
-            asyncio.run(eventually(lambda: NAME in kubectl.ok("get", "pv", "-o", "yaml") or provisioner.ended()))
+            response = run_here("csi", "NodeGetInfo", "--endpoint", f"unix://{plugin}/csi.sock")
+            assert response.returncode == 0, response.stderr
+            kubectl.ok("apply", "-f", "-", stdin=node_objects(json.loads(response.stdout)))
+            asyncio.run(eventually(lambda: drivers_of_volumes(kubectl) or provisioner.ended()))
             asyncio.run(attacher.says("attaching"))
+
+            assert drivers_of_volumes(kubectl) == NAME
+            assert not any(each.ended() for each in processes)
+            assert "forbidden" not in (provisioner.logged() + attacher.logged()).lower()
+
+
+def drivers_of_volumes(kubectl: Kubectl) -> str:
+    return kubectl.ok("get", "pv", "-o", "jsonpath={.items[*].spec.csi.driver}")
 
 
 # What kubelet, which is absent here, writes once the registrar's socket is there. The mock driver has topology, and the
 # provisioner does not call such a driver while it is registered on no node.
-REGISTERED = f"""
-apiVersion: v1
-kind: Node
-metadata: {{name: node-1, labels: {{mock.example.com/node: node-1}}}}
----
-apiVersion: storage.k8s.io/v1
-kind: CSINode
-metadata: {{name: node-1}}
-spec: {{drivers: [{{name: {NAME}, nodeID: node-1, topologyKeys: [mock.example.com/node]}}]}}
-"""
+def node_objects(node_info: Object) -> str:
+    topology = node_info["accessibleTopology"]["segments"]
+    driver = {"name": NAME, "nodeID": node_info["nodeId"], "topologyKeys": sorted(topology)}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1", "labels": topology}}
+    csi_node = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "node-1"}}
+    return yaml.safe_dump_all([node, {**csi_node, "spec": {"drivers": [driver]}}])
+
+
 CLAIM = f"""
 apiVersion: storage.k8s.io/v1
 kind: StorageClass

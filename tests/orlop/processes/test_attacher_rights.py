@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from support.api.api_objects import attachment, csi_node, named, volume
 from support.attaching.attacher_places import Place, place
 from support.places import REPOSITORY
 from support.processes.kubectl_commands import Kubectl
+from support.processes.limited_kubeconfigs import NAMESPACE, account_token, also_permitted, limited_kubeconfig
 from support.processes.orlop_process import run_here
 from support.waiting import eventually_answered
 
@@ -25,23 +25,21 @@ MANIFESTS = REPOSITORY / "deploy" / "manifests"
 RIGHTS = MANIFESTS / "attacher" / "rbac.yaml"
 OF_SECRETS = MANIFESTS / "optional" / "attacher-secrets-rbac.yaml"
 OF_NODES = MANIFESTS / "optional" / "attacher-node-id-rbac.yaml"
-NAMESPACE = "orlop-system"
+
+
+def kubectl_of(the: Place) -> Kubectl:
+    return Kubectl(the.kubeconfig, the.folder / "home")
 
 
 def token_of_the_role(the: Place) -> str:
-    kubectl = Kubectl(the.kubeconfig, the.folder / "home")
-    kubectl.run("create", "namespace", "orlop-system")  # on a server of somebody else's it may be there
+    kubectl = kubectl_of(the)
+    kubectl.run("create", "namespace", NAMESPACE)  # on a server of somebody else's it may be there
     kubectl.ok("apply", "-f", str(RIGHTS))
-    return kubectl.ok("-n", "orlop-system", "create", "token", "orlop-attacher").strip()
+    return account_token(kubectl, "orlop-attacher")
 
 
 def kubeconfig_with(the: Place, *credentials: str) -> Path:
-    path = the.folder / "limited"
-    shutil.copy(the.kubeconfig, path)
-    limited = Kubectl(path, the.folder / "home")
-    limited.ok("config", "set-credentials", "attacher", *credentials)
-    limited.ok("config", "set-context", "--current", "--user=attacher", "--namespace=orlop-system")
-    return path
+    return limited_kubeconfig(kubectl_of(the), the.folder, *credentials)
 
 
 async def make_attachment(the: Place, **csi: Any) -> None:
@@ -62,14 +60,6 @@ async def secret(the: Place) -> AsyncIterator[dict[str, str]]:
     await the.client.delete(SECRET, ObjectName(NAMESPACE, name))
 
 
-@contextmanager
-def also_permitted(the: Place, rights: Path) -> Iterator[None]:
-    kubectl = Kubectl(the.kubeconfig, the.folder / "home")
-    kubectl.ok("apply", "-f", str(rights))
-    yield
-    kubectl.ok("delete", "-f", str(rights))
-
-
 async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path, api_kubeconfig: Path):
     async with place(short_folder, api_kubeconfig) as the:
         kubeconfig = kubeconfig_with(the, f"--token={token_of_the_role(the)}")
@@ -79,7 +69,11 @@ async def test_it_needs_no_right_that_its_role_does_not_give(short_folder: Path,
         async with secret(the) as reference:
             await make_attachment(the, controllerPublishSecretRef=reference)
             flags = ("--leader-election", f"--kubeconfig={kubeconfig}")
-            with also_permitted(the, OF_SECRETS), the.driver(script=script), the.attacher(*flags) as attacher:
+            with (
+                also_permitted(kubectl_of(the), OF_SECRETS),
+                the.driver(script=script),
+                the.attacher(*flags) as attacher,
+            ):
                 await eventually_answered(lambda: the.has_event("FailedAttachVolume", "no slot"))
                 await eventually_answered(the.is_attached)
                 await the.delete()
@@ -108,7 +102,7 @@ async def test_what_the_driver_calls_a_node_is_read_from_the_node_only_with_the_
         with the.driver(), the.attacher(f"--kubeconfig={kubeconfig}"):
             told = await eventually_answered(lambda: the.error("attachError"))
             assert "has no id for the node" in told["message"]
-            with also_permitted(the, OF_NODES):
+            with also_permitted(kubectl_of(the), OF_NODES):
                 await eventually_answered(the.is_attached)
             await the.delete()
             await eventually_answered(the.is_gone)
