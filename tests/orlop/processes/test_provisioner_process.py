@@ -3,80 +3,23 @@
 from __future__ import annotations
 
 import signal
-from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
 
 from orlop.binding import claim_state_rules as state
 from orlop.kube import objects
-from orlop.kube.api_errors import NotFound
-from orlop.kube.client import MergePatch, Selection
-from orlop.kube.kinds import LEASE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
 from orlop.kube.lease_rules import holder_of
-from orlop.kube.objects import Object, ObjectName
-from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL
-from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
-from support.attaching.attacher_places import Place, place
-from support.processes.orlop_process import Running, running
+from orlop.records.provision_journal import ANNOTATION
+from support.attaching.attacher_places import place
+from support.provisioning.provisioner_places import (
+    delete_claim,
+    journal,
+    make_claim,
+    make_class,
+    provisioner,
+    release_unless_a_binder_does,
+    volume,
+)
 from support.waiting import eventually_answered
-
-NEVER_SET = frozenset({"", "Pending"})
-"""Phases of a volume that the API server itself gives."""
-
-
-def provisioner(the: Place, *more: str) -> AbstractContextManager[Running]:
-    # The driver has topology, and no node has it registered.
-    return running(the.folder, "provisioner", *the.flags(), "--immediate-topology=false", *more)
-
-
-async def make_class(the: Place) -> None:
-    await the.client.create(STORAGE_CLASS, {"metadata": {"name": the.named("fast")}, "provisioner": the.driver_name})
-
-
-async def make_claim(the: Place) -> str:
-    """Create a claim that is marked for the driver; return the name of the volume it will get."""
-    spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-        "storageClassName": the.named("fast"),
-    }
-    marks = {state.STORAGE_PROVISIONER: the.driver_name}
-    metadata = {"namespace": "default", "generateName": the.named("data-"), "annotations": marks}
-    claim = await the.client.create(PERSISTENT_VOLUME_CLAIM, {"metadata": metadata, "spec": spec})
-    return f"pvc-{claim['metadata']['uid']}"
-
-
-async def journal(the: Place) -> list[Object]:
-    """The pages of the driver's journal."""
-    selection = Selection("default", labels=f"{DRIVER_LABEL}={the.driver_name}")
-    return (await the.client.list(LEASE, selection)).items
-
-
-async def volume(the: Place, name: str) -> Any:
-    try:
-        return await the.client.get(PERSISTENT_VOLUME, ObjectName(None, name))
-    except NotFound:
-        return None
-
-
-async def delete_claim(the: Place, volume_name: str) -> None:
-    """Delete the claim of a volume. Where nothing protects claims that are in use, nothing removes the finalizer."""
-    reference = (await volume(the, volume_name))["spec"]["claimRef"]
-    key = ObjectName(reference["namespace"], reference["name"])
-    await the.client.delete(PERSISTENT_VOLUME_CLAIM, key)
-    with suppress(NotFound):
-        await the.client.patch(PERSISTENT_VOLUME_CLAIM, key, MergePatch({"metadata": {"finalizers": None}}))
-
-
-async def release_unless_a_binder_does(the: Place, name: str) -> None:
-    """Set the phase of a volume that no binder has ever set: a controller manager's own is left to it."""
-    found = await volume(the, name)
-    if found is None or state.phase(found) not in NEVER_SET:
-        return
-    key, released = ObjectName(None, name), MergePatch({"status": {"phase": "Released"}})
-    with suppress(NotFound):
-        await the.client.patch(PERSISTENT_VOLUME, key, MergePatch({"metadata": {"finalizers": [FINALIZER]}}))
-        await the.client.patch(PERSISTENT_VOLUME, key, released, subresource="status")
 
 
 async def test_a_claim_is_provisioned_and_its_released_volume_deleted(short_folder: Path, api_kubeconfig: Path):

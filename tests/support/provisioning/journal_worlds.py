@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from onenode.apiserver.access.rbac_rules import ADMIN, User
 from orlop.kube.api_errors import ConnectionBroken
 from orlop.kube.client import KubeClient
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
@@ -56,6 +57,8 @@ class JournalWorld(ClusterWorld):
         super().__init__()
         self.wire = Wire()
         """The connections of all journals to the API server."""
+        self.user: User = ADMIN
+        """Whose connections they are."""
         self._processes = 0
 
     @asynccontextmanager
@@ -63,7 +66,7 @@ class JournalWorld(ClusterWorld):
         """Open the journal as one process does; the process is killed when the block is left."""
         self._processes += 1
         runtime = self.runtime(f"provisioner-{self._processes}")
-        wire = self.wire.around(self.transport())
+        wire = self.wire.around(self.on.transport(self.user))
         kube = KubeClient(wire, clock=self.clock, random=runtime.random, log=runtime.log)
         journal = OrderJournal(kube, namespace, driver, runtime=runtime, may_act=lambda: None)
         entries = await journal.open()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import yaml
 
+from onenode.apiserver.access.rbac_rules import AUTHENTICATED, User
 from orlop.kube.client import MergePatch
 from orlop.kube.http.http_messages import HttpRequest
-from orlop.kube.kinds import LEASE
+from orlop.kube.kinds import LEASE, ROLE, ROLE_BINDING
+from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
 from orlop.kube.objects import ObjectName
 from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL, PageOverflow, encode_page
+from support.places import REPOSITORY
 from support.provisioning.journal_worlds import (
     DRIVER,
     NAMESPACE,
@@ -20,6 +24,7 @@ from support.provisioning.journal_worlds import (
 )
 
 pytestmark = pytest.mark.virtual_time
+PROVISIONERS = "orlop-system"
 FIRST = "orlop-provisioner-journal-mock-example-com-"
 
 
@@ -50,6 +55,26 @@ async def test_a_batch_that_fits_into_no_page_is_split_and_every_page_is_small_e
         assert max(map(len, pages)) <= 256 << 10
         async with world.opened() as next_one:
             assert len(next_one.entries) == 10
+
+
+async def test_pages_are_added_taken_over_and_deleted_with_the_rights_of_the_role_and_no_lease_is_patched():
+    kinds = {each.kind: each for each in (ROLE, ROLE_BINDING)}
+    objects = yaml.safe_load_all((REPOSITORY / "deploy" / "manifests" / "provisioner" / "rbac.yaml").read_text())
+    async with JournalWorld() as world:
+        await world.create(NAMESPACE_KIND, {"metadata": {"name": PROVISIONERS}})
+        for each in objects:
+            if each["kind"] in kinds:
+                await world.create(kinds[each["kind"]], each)
+        world.user = User(f"system:serviceaccount:{PROVISIONERS}:orlop-provisioner", (AUTHENTICATED,))
+        async with world.opened(namespace=PROVISIONERS) as first:
+            await first.record(large_entry(1, 200))
+            await first.record(large_entry(2, 200))
+        async with world.opened(namespace=PROVISIONERS) as second:
+            assert len(second.entries) == len(await world.pages()) == 2
+            second.journal.forget("pvc-2")
+            await world.clock.sleep(1)
+        assert list((await world.pages()).values()) == [["pvc-1"]]
+        assert {request.method for request in world.wire.requests} == {"GET", "POST", "PUT", "DELETE"}
 
 
 async def test_an_order_that_is_too_large_for_any_page_fails_alone():
