@@ -286,13 +286,14 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
         assert (kept / "result").read_text() == "began\n"
 
 
-def test_what_it_prints_for_a_driver_of_your_own_works_and_an_erasure_names_the_volumes_left_there():
+def test_what_it_prints_for_a_driver_of_your_own_works_with_the_provisioner_alone_and_an_erasure_names_its_volumes():
     with up_folder() as up:
         socket_path = up.folder / "csi.sock"
         with running(up.folder, "testing", "mock-driver", "--create-targets", f"--endpoint=unix://{socket_path}"):
             eventually_there(socket_path.is_socket)
-            up.begin(f"--driver=unix://{socket_path}")
+            up.begin(f"--driver=unix://{socket_path}", "--sidecars=provisioner")
             up.says("The driver mock.example.com is registered.", "leaves volumes at the driver")
+            eventually_there(lambda: up.children() == ["provisioner", "registrar"])
             script = up.said().partition("a StorageClass of your driver and a claim,\n")[2]
             apply, _, rest = script.partition("and what the claim waits for, until it is bound:\n")
             explain = rest.partition("If your driver")[0]
@@ -308,6 +309,7 @@ def test_what_it_prints_for_a_driver_of_your_own_works_and_an_erasure_names_the_
             assert "The PersistentVolumeClaim default/demo, created " in ran.stdout
             up.kubectl.ok("wait", "pvc/demo", "--for=jsonpath={.status.phase}=Bound", "--timeout=150s")
             name = up.kubectl.ok("get", "pvc", "demo", "-o", "jsonpath={.spec.volumeName}")
+            assert up.children() == ["provisioner", "registrar"]
             ended = run("down", f"--state={up.state}", "--erase", "--yes")
             (report,) = [line for line in ended.stdout.splitlines() if line.startswith("1 volume stays at the driver ")]
             assert f"unix://{socket_path}: {name} (volume " in report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -108,6 +109,11 @@ class Up:
         if any(os.fsencode(self.state) in word for word in words) and b"orlop" in words:
             return True
         return any(str(each.readlink()).startswith(str(self.state)) for each in (process / "fd").iterdir())
+
+    def children(self) -> list[str]:
+        """The roles that run beside it, such as `attacher`, in the order of the alphabet."""
+        found = [re.search(r" -m orlop (\w+) ", words) for words in self.processes().values()]
+        return sorted(each[1] for each in found if each is not None and each[1] != "up")
 
     def node_process(self) -> int:
         (found,) = (number for number, words in self.processes().items() if " orlop node " in words)
