@@ -49,7 +49,7 @@ def mount_within(source: int, parent: int, name: str) -> None:
         return
     mounts.unmount(parent, name)
     _make_target(source, parent, name)
-    options = MountOptions.found(os.statvfs(source).f_flag)
+    options = MountOptions.from_statvfs(os.statvfs(source).f_flag)
     with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.REFUSED) as target:
         mounts.bind(source, target, options)
 
@@ -175,7 +175,7 @@ def mount_device(source: int, parent: int, name: str) -> None:
                 return
         mounts.unmount(parent, name)
     make_file(parent, name)
-    found = MountOptions.found(os.statvfs(source).f_flag)
+    found = MountOptions.from_statvfs(os.statvfs(source).f_flag)
     with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.REFUSED) as target:
         mounts.bind(source, target, found)
 

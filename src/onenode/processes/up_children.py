@@ -96,7 +96,7 @@ class _Keeper:
         loop, ended, lines = asyncio.get_running_loop(), asyncio.Event(), _Lines(self._say)
 
         def hear() -> None:
-            if (said := child.said()) is None:
+            if (said := child.read_output()) is None:
                 loop.remove_reader(child.output)
             else:
                 lines.add(said)

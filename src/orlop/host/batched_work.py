@@ -33,7 +33,7 @@ class BatchStep(Hashable, Protocol):
     """Equal steps do the same; one of them runs for all."""
 
     def run(self) -> Any:
-        """Blocks."""
+        """Do the work of this step and return its result. May block."""
 
 
 BatchedWork = Generator[BatchStep, Any, T]
@@ -99,11 +99,14 @@ class _Piece:
     work: BatchedWork[Any]
     done: asyncio.Future[Any]
     result: StepResult
-    """Of its last step."""
+    """The result of the last step, which the work is resumed with."""
 
 
 class BatchThreads:
-    """Call it from one event loop. `watch` must run beside it, or a thread that hangs is never replaced."""
+    """Threads that advance many pieces of work and batch their equal steps. Call it from one event loop.
+
+    `watch` must run beside it, or a thread that hangs is never replaced.
+    """
 
     def __init__(self, name: str, *, usual: int, most: int) -> None:
         self._name = name
@@ -169,14 +172,14 @@ class BatchThreads:
         with self._lock:
             self._progress += 1
             while True:
-                wanted = max(self._waiting, key=lambda step: len(self._waiting[step])) if self._waiting else None
-                is_full = wanted is not None and len(self._waiting[wanted]) >= LARGEST_BATCH
+                largest = max(self._waiting, key=lambda step: len(self._waiting[step])) if self._waiting else None
+                is_full = largest is not None and len(self._waiting[largest]) >= LARGEST_BATCH
                 if self._ready and not is_full:
                     return self._ready.popleft()
-                if wanted is not None:
+                if largest is not None:
                     # The waiters leave the table before the step begins: work that yields an equal step from now on may
                     # have changed something too late for this one, and waits for the next.
-                    return wanted, self._waiting.pop(wanted)
+                    return largest, self._waiting.pop(largest)
                 if self._is_closing or self._threads > self._usual:
                     self._threads -= 1
                     self._changed.notify_all()

@@ -17,7 +17,7 @@ class HostError(OSError):
 
     @classmethod
     def because(cls, error: OSError, what: str) -> Self:
-        """`what` begins the sentence, such as `The folder x cannot be made`; the kernel's reason ends it."""
+        """Return an error whose sentence is `what`, such as `The folder x cannot be made`, and the kernel's reason."""
         return cls(error.errno or errno.EIO, f"{what}: {error.strerror or error}.")
 
     def __str__(self) -> str:

@@ -41,6 +41,8 @@ TARGET_MODE = 0o750
 
 
 class LinuxWorkdir:
+    """The working directory, with one open descriptor for each shelf."""
+
     def __init__(self, path: str) -> None:
         with ExitStack() as opened:
             self._root = _held(opened, confined_paths.open_root(path))
@@ -76,7 +78,8 @@ class LinuxWorkdir:
         try:
             folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
         except HostError as error:
-            # On a full disk even a rename may need a block. Erasing begins with a rename into the trash.
+            # On a full disk even a rename may need a block, and erasing begins with a rename into the trash. Release
+            # the reserve for it, or a full disk could never be emptied.
             if error.errno != errno.ENOSPC or not self._reserve.give_back():
                 raise
             folder_records.move(self._shelves[place.state], place.name, self._shelves[to.state], to.name)
@@ -139,7 +142,7 @@ class LinuxWorkdir:
         except HostError as error:
             return f"The working directory is gone: {error} Bring it back and restart this process."
         except OSError as error:
-            return f"The disk of the working directory takes no changes: {error.strerror}."
+            return f"The disk of the working directory refuses changes: {error.strerror}."
         return None
 
     def _refuse_if_gone(self) -> None:
@@ -168,28 +171,30 @@ class LinuxWorkdir:
     def close(self) -> None:
         self._opened.close()
 
-    def _mounted_among(self, seen: mount_table.SeenNamespaces) -> frozenset[FolderPlace]:
-        # By descriptor, not by the path at the start: somebody may have renamed a shelf since.
-        mounted = seen.mounted_folders()
+    def _mounted_among(self, namespaces: mount_table.SeenNamespaces) -> frozenset[FolderPlace]:
+        # By descriptor, not by the path at the start: an admin may have renamed a shelf since.
+        mounted = namespaces.mounted_folders()
         return frozenset(
             _place(state, name)
             for state, shelf in self._shelves.items()
-            for (name,) in mounted.names_below(seen.folder_of(shelf), 1)
+            for (name,) in mounted.names_below(namespaces.folder_of(shelf), 1)
         )
 
 
 class _MountSnapshot:
     def __init__(
-        self, seen: mount_table.SeenNamespaces, find: Callable[[mount_table.SeenNamespaces], frozenset[FolderPlace]]
+        self,
+        namespaces: mount_table.SeenNamespaces,
+        find: Callable[[mount_table.SeenNamespaces], frozenset[FolderPlace]],
     ) -> None:
-        self._seen, self._find = seen, find
+        self._namespaces, self._find = namespaces, find
 
     def is_mounted(self, place: FolderPlace) -> bool:
-        return self._seen.mention(place.name) and place in self._find(self._seen)
+        return self._namespaces.mention(place.name) and place in self._find(self._namespaces)
 
 
 class LinuxKubeletDir:
-    """Symbolic links in `path` are followed once, when it is opened, and never again."""
+    """Kubelet's directory. Symbolic links in `path` are followed once, when it is opened, and never again."""
 
     def __init__(self, path: str) -> None:
         self._opened = ExitStack()
@@ -258,7 +263,7 @@ class LinuxKubeletDir:
 
 
 class LinuxNodeHost:
-    """Close it, or use it as a context; no call may be running then."""
+    """The machine as `NodeHost`. Close it, or use it as a context manager, when no call is running."""
 
     def __init__(self, workdir: str, kubelet_dir: str) -> None:
         with ExitStack() as opened:
@@ -269,8 +274,8 @@ class LinuxNodeHost:
             self._opened = opened.pop_all()
 
     def bind(self, place: FolderPlace, target: Names, options: MountOptions) -> None:
-        with self.workdir.opened(place) as source, self.kubelet_dir.opened_target(target) as held:
-            mounts.bind(source, held, options)
+        with self.workdir.opened(place) as source, self.kubelet_dir.opened_target(target) as target_handle:
+            mounts.bind(source, target_handle, options)
 
     def close(self) -> None:
         self._opened.close()

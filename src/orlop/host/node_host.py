@@ -60,10 +60,10 @@ class Workdir(Protocol):
         """Remove what a killed `create` has left; return whether there was any."""
 
     def read_record(self, place: FolderPlace) -> bytes:
-        """ENOENT: no such folder. ENODATA: it has no record."""
+        """Return the record of a folder. ENOENT: no such folder. ENODATA: it has no record."""
 
     def write_record(self, place: FolderPlace, record: bytes) -> None:
-        """ENOENT: no such folder. After an error either record is there, whole; read it to know which."""
+        """Replace the record. ENOENT: no such folder. After an error the old or the new one is there, complete."""
 
     def move(self, place: FolderPlace, to: FolderPlace) -> None:
         """Rename a folder with its contents. Durable after `make_durable` of the target shelf.
@@ -87,7 +87,7 @@ class Workdir(Protocol):
         """List what is beside the shelves and is not ours."""
 
     def identity(self, place: FolderPlace) -> FileIdentity:
-        """ENOENT: no such folder."""
+        """Return the device and inode of a folder. ENOENT: no such folder."""
 
     def snapshot_mounts(self) -> MountSnapshot:
         """Read the mount tables of all visible namespaces, now."""
@@ -98,7 +98,7 @@ class Workdir(Protocol):
     def room(self) -> DiskRoom: ...
 
     def measure(self, place: FolderPlace, should_stop: Callable[[], bool]) -> TreeUsage:
-        """ENOENT: no such folder. ECANCELED: stopped. ESTALE: it changed meanwhile; measure again."""
+        """Measure a folder. ENOENT: no such folder. ECANCELED: stopped. ESTALE: it changed meanwhile; measure again."""
 
     def why_not_writable(self) -> str | None:
         """Return a sentence if the disk refuses changes; None if it accepts them."""

@@ -23,7 +23,7 @@ from orlop.host.host_errors import HostError
 
 T = TypeVar("T")
 USUAL_PUBLISHERS: Final = 1
-"""Python runs one thread at a time; more would only take turns."""
+"""Python runs one thread at a time; more threads would only add switches between them."""
 MOST_PUBLISHERS: Final = 16
 STUCK_SECONDS: Final = 1.0
 """When no publisher has made progress for this long, another is started."""
@@ -69,7 +69,7 @@ class TimedThreads:
             raise HostError(
                 errno.ETIMEDOUT,
                 f"The disk of the scratch folders (--workdir) has not answered for {self._seconds:g} seconds: it "
-                "hangs, or is very busy. Look at the kernel's log (dmesg) and at what is mounted there, then try "
+                "hangs, or is very busy. Check the kernel's log (dmesg) and what is mounted there, then try "
                 "again.",
             ) from None
 
@@ -142,20 +142,24 @@ def end_of(pool: ThreadPoolExecutor) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class NodeThreads:
-    """The threads of a node: who waits for a hanging disk holds up nobody of another kind."""
+    """The threads of a node, by kind of work: calls that wait for a hanging disk block no other kind."""
 
     batched: BatchRunner
     """For NodePublishVolume, NodeUnpublishVolume and burials."""
     upkeep: Threads
     readers: Threads
-    """For reading that takes as long as it takes."""
+    """For reading without a time limit, such as a download."""
     timed: Threads
-    """The same threads, for callers that wait a limited time."""
+    """The threads of `readers`, for callers that wait a limited time."""
 
 
 @asynccontextmanager
 async def node_threads(close_host: Callable[[], object], clock: Clock, log: Log) -> AsyncIterator[NodeThreads]:
-    """Order at the end: no new work → work under way ends, or is left behind → the host is closed, unless left."""
+    """Start the threads of a node; end them with the context.
+
+    Order at the end: accept no new work → wait for work under way, for a limited time → close the host, but only if all
+    work has ended: a thread that hangs may still use its descriptors.
+    """
     publishers = BatchThreads("publishing", usual=USUAL_PUBLISHERS, most=MOST_PUBLISHERS)
     keepers = ThreadPoolExecutor(KEEPERS, thread_name_prefix="folders")
     readers = ThreadPoolExecutor(READERS, thread_name_prefix="readers")

@@ -261,7 +261,7 @@ def test_a_disk_that_takes_no_changes_is_said_to_take_none(tmp_path: Path, file_
 
     assert (before, after) == (None, None)
     assert read_only == "The disk of the working directory is read-only."
-    assert dead == "The disk of the working directory takes no changes: Input/output error."
+    assert dead == "The disk of the working directory refuses changes: Input/output error."
 
 
 def test_a_working_directory_that_was_deleted_or_unmounted_is_not_writable(tmp_path: Path):

@@ -1,12 +1,12 @@
-"""Loop devices that keep a block device from being pulled away: as long as one has it open, its number stays its own.
+"""Hold block devices with loop devices: while a loop device has a block device open, the kernel keeps its number.
 
-A loop device is found again by the path of the file behind it, which the kernel reports (/sys/block/loop*/loop): so a
-process that starts anew finds what an earlier life held. Each is attached read-only: nobody writes through it, and a
-container that may only read gets this device instead of the one behind it, since the permissions of a device's file
-stop no root user. What is read through it without O_DIRECT may be older than what somebody else wrote to the device.
+A loop device is found again by the path of its backing file, which the kernel reports (/sys/block/loop*/loop). So a
+restarted process finds the devices that an earlier process held. Loop devices are attached read-only: a container that
+may only read gets the loop device instead of the block device, because file permissions on a device do not stop root.
+A read without O_DIRECT through the loop device may return older data than another process wrote to the block device.
 
-Order of holding: find → ask for a free number → attach, all at once; when another process took the number, again.
-Nothing here starts a program.
+Order of holding: search for an existing loop device → get a free number → attach and configure it in one call. If
+another process took the number in between, start again. This module starts no program.
 """
 
 from __future__ import annotations
@@ -32,46 +32,53 @@ _REMOVED: Final = " (deleted)"
 
 
 def holder_of(path: str) -> str | None:
-    """The loop device, such as /dev/loop3, behind which this path is."""
+    """Return the loop device, such as /dev/loop3, whose backing file is this path; None if there is none."""
     return next((f"/dev/{name}" for name in _loop_names() if _path_behind(name) == path), None)
 
 
 def held_below(folder: str) -> list[str]:
-    """Return the paths below the folder, a path without links, that loop devices hold."""
+    """Return the backing files of loop devices below a folder. `folder` is a path without symbolic links."""
     paths = (_path_behind(name) for name in _loop_names())
     return sorted(path for path in paths if path is not None and path.startswith(f"{folder.rstrip('/')}/"))
 
 
 def hold(place: int, path: str) -> str:
-    """The loop device that has it, from before or now. `place` is a handle of the block device at the path."""
+    """Return the loop device that holds the path; attach one if none does. `place` is a handle of the block device."""
     for _ in range(MOST_TRIES):
-        if (found := holder_of(path)) is not None:
-            return found
-        if (made := _attached(place, _free_device())) is not None:
-            return made
-    raise HostError(errno.EBUSY, f"No loop device can be had for {path}: others take each that is free. Try again.")
+        if (existing := holder_of(path)) is not None:
+            return existing
+        # GET_FREE reserves nothing: another process may attach the same number before us, and then we need another one.
+        if (attached := _attached(place, _free_device())) is not None:
+            return attached
+    raise HostError(
+        errno.EBUSY, f"No loop device could be attached to {path}: other processes took each free one. Try again."
+    )
 
 
 def release(path: str) -> bool:
-    """Whether one had it; afterwards none has. EBUSY: somebody has the loop device open."""
-    found = False
+    """Detach every loop device of the path; return whether there was one. EBUSY: a process has the loop device open."""
+    was_held = False
     for _ in range(MOST_TRIES):
         device = holder_of(path)
         if device is None:
-            return found
-        found = True
+            return was_held
+        was_held = True
         _clear(device)
+        # The kernel accepts CLEAR for a device that is open elsewhere, and detaches it at the last close.
         if holder_of(path) == device:
             raise HostError(errno.EBUSY, f"{device}, which holds {path}, is in use: 'fuser {device}' shows by whom.")
-    raise HostError(errno.EBUSY, f"Somebody keeps attaching loop devices to {path}. Find out who.")
+    raise HostError(
+        errno.EBUSY,
+        f"Another process keeps attaching loop devices to {path}. Find it with 'losetup --list' and stop it.",
+    )
 
 
 @contextmanager
 def opened_holder(path: str) -> Iterator[int]:
-    """A handle of the loop device itself."""
+    """Open the loop device that holds the path, as a handle (O_PATH)."""
     device = holder_of(path)
     if device is None:
-        raise HostError(errno.ENXIO, f"No loop device holds {path}, so that it cannot be read only: map it again.")
+        raise HostError(errno.ENXIO, f"No loop device holds {path}, so it cannot be offered read-only: map it again.")
     handle = _opened(device, os.O_PATH)
     try:
         yield handle
@@ -105,7 +112,7 @@ def _free_device() -> str:
 
 
 def _attached(place: int, device: str) -> str | None:
-    """None: somebody else was quicker."""
+    """Attach the block device to this loop device and return it; None if another process took the loop device first."""
     loop = _opened(device, os.O_RDWR)
     try:
         behind = _open_behind(place)

@@ -50,10 +50,10 @@ def erase_folder(
     pause_seconds: Callable[[], float] = never_pause,
     threads: int = THREADS,
 ) -> Erasure:
-    """Erase what is called `name` in the folder `trash`; one that is gone already is erased.
+    """Erase the entry `name` of the folder `trash`. Succeeds if there is none.
 
-    `pause_seconds` is asked every few hundred steps how long to pause (`IoPressure.pause_seconds`). HostError when the
-    name is none, or too long for `.rest-` before it, or the trash cannot be read.
+    `pause_seconds` is called every few hundred steps and returns how long to pause (`IoPressure.pause_seconds`). Raises
+    HostError if `name` is no valid file name, or too long with `.rest-` before it, or the trash cannot be read.
     """
     rest = REST_PREFIX + name
     refuse_unfit_name(name)
@@ -71,9 +71,9 @@ def erase_folder(
 
 
 class TrashEraser:
-    """Erases folders of the trash, for callers in several threads; leaving the context stops it between two steps.
+    """Erases folders of the trash, for callers in several threads. Leaving the context stops it between two steps.
 
-    A folder erased while no other is has two threads, another one beside it has one.
+    Two threads erase a folder while it is the only one; each further folder gets one thread.
     """
 
     def __init__(self, trash: int, clock: Clock) -> None:
@@ -83,7 +83,7 @@ class TrashEraser:
         self._two_threads = threading.Lock()
 
     def erase(self, name: str) -> None:
-        """Erase the folder of this name; one that is gone already is erased. HostError: something is left of it."""
+        """Erase the folder of this name; succeeds if there is none. Raises HostError if a part of it is left."""
         is_alone = self._two_threads.acquire(blocking=False)
         try:
             threads = THREADS if is_alone else 1
@@ -117,5 +117,5 @@ def _exists(folder: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise HostError.because(error, f"Whether {name} is in the trash cannot be found out") from error
+        raise HostError.because(error, f"Cannot check whether {name} is in the trash") from error
     return True

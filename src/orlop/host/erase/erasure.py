@@ -11,7 +11,10 @@ MOST_NAMED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class NotErased:
-    """`path` is below the erased folder, `.` itself; a name that is no UTF-8 has surrogates for the odd bytes."""
+    """An entry that could not be erased, and why.
+
+    `path` is relative to the erased folder; `.` is the folder itself. Bytes of a name that are no UTF-8 are surrogates.
+    """
 
     path: str
     reason: str
@@ -22,7 +25,7 @@ class NotErased:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """`left` names the first hundred of `left_count`."""
+    """The result of one erasure. `left` has the first hundred of the `left_count` entries that were not erased."""
 
     removed: int
     mounts_detached: int
@@ -36,7 +39,7 @@ class Erasure:
 
 
 class ErasureReport:
-    """For any number of threads."""
+    """Collects what the workers of one erasure removed and could not remove. Safe for any number of threads."""
 
     def __init__(self) -> None:
         self.removed = 0

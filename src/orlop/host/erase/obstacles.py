@@ -1,8 +1,8 @@
 """Remove what keeps an entry of a folder from being unlinked: flags, mounts and missing permissions.
 
-`Obstacles.overcome` acts on an entry, and when the kernel refuses, removes the obstacle and tries again,
-a bounded number of times: a tenant that still runs may put it back. A mount is detached from its place, never looked
-into. What it cannot remove it raises, as the kernel's own error.
+`Obstacles.overcome` acts on an entry. When the kernel refuses, it removes the obstacle and retries, a bounded number of
+times: a tenant that still runs may restore the obstacle. A mount is detached from its mount point and never entered. If
+an obstacle cannot be removed, the kernel's own error is raised.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ OBSTACLES: Final = frozenset({errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCE
 
 
 class Obstacles:
-    """Counts the mounts it detached; for any number of threads."""
+    """Removes obstacles and counts the mounts it detached. Safe for any number of threads."""
 
     def __init__(self) -> None:
         self.mounts_detached = 0
         self._lock = threading.Lock()
 
     def overcome(self, folder: int, name: str, act: Callable[[], T]) -> T:
+        """Call `act`, which acts on the entry `name` of `folder`; retry it after each obstacle that was removed."""
         for _ in range(MOST_TRIES):
             try:
                 return act()
@@ -44,21 +45,21 @@ class Obstacles:
                 if error.errno not in OBSTACLES:
                     raise
                 if not self._remove_obstacle(folder, name, error):
-                    break  # nothing stands there now: another thread may have removed it since
+                    break  # nothing to remove: another thread may have removed the obstacle since
         return act()
 
     def _remove_obstacle(self, folder: int, name: str, error: OSError) -> bool:
-        """Whether there was one that could be removed."""
+        """Remove the obstacle that this error stands for; return whether anything was removed."""
         match error.errno:
             case errno.EBUSY | errno.EXDEV:
                 return self._detach_mounts(folder, name)
             case errno.EPERM:
-                return _take_flags_off(folder, name)
+                return _clear_flags(folder, name)
             case _:
-                return _permit_ourselves(folder, name)
+                return _grant_owner_access(folder, name)
 
     def _detach_mounts(self, folder: int, name: str) -> bool:
-        # Of what is mounted on what, the upper goes first; each one that goes uncovers the next.
+        # Mounts may be stacked on one place: umount2 detaches the topmost, which uncovers the next.
         detached = 0
         with contextlib.suppress(OSError):
             while detached < MOST_MOUNTS_ON_ONE_PLACE:
@@ -69,8 +70,9 @@ class Obstacles:
         return detached > 0
 
 
-def _take_flags_off(folder: int, name: str) -> bool:
-    """Of the entry and of its folder: an immutable folder gives nothing away either."""
+def _clear_flags(folder: int, name: str) -> bool:
+    """Clear the immutable and append-only flags of an entry and its folder; return whether any was set."""
+    # The folder's own flags matter too: nothing can be removed from an immutable or append-only folder.
     changed = False
     with contextlib.suppress(OSError):
         changed = make_open_file_erasable(folder)
@@ -79,19 +81,19 @@ def _take_flags_off(folder: int, name: str) -> bool:
     return changed
 
 
-def _permit_ourselves(folder: int, name: str) -> bool:
-    """For processes without the right to pass over permissions: those of the folder, and of a folder in it."""
-    changed = _open_up(folder)
+def _grant_owner_access(folder: int, name: str) -> bool:
+    """Set mode 0700 on the folder, and on the entry if it is a folder, for a process without CAP_DAC_OVERRIDE."""
+    changed = _make_accessible(folder)
     with contextlib.suppress(OSError):
         place = open_place(folder, name)
         try:
-            changed = _open_up(place) or changed
+            changed = _make_accessible(place) or changed
         finally:
             os.close(place)
     return changed
 
 
-def _open_up(descriptor: int) -> bool:
+def _make_accessible(descriptor: int) -> bool:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISDIR(mode) or mode & OWNER_ONLY == OWNER_ONLY:
         return False

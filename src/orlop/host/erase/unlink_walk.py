@@ -1,10 +1,10 @@
 """Unlink everything in one tree, in several threads: choose the next folder, and empty it.
 
-A folder is swept: what is no folder is unlinked, its subfolders are put on the stack, and when the last of them is gone
-it is removed itself. The newest is taken first, so that few folders are open at a time; where they become too many,
-subfolders are moved aside instead of entered. A folder that is never empty is swept a bounded number of times.
+To sweep a folder means: unlink its files, put its subfolders on a stack, and remove the folder when the last subfolder
+is gone. The newest folder on the stack is next, so that few folders are open at a time. If too many are open,
+subfolders are moved aside instead of entered. A folder that never becomes empty is swept a bounded number of times.
 
-Nothing here recurses, and nothing waits but for the other workers and the pauses asked for.
+No function recurses. Workers wait only for each other and for the pauses that the caller asks for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnlinkOutcome(Enum):
 
 
 class WalkFolder:
-    """One that is to go. `parent` is open as long as it has unfinished subfolders."""
+    """A folder to erase. `parent` stays open as long as it has unfinished subfolders."""
 
     __slots__ = ("descriptor", "name", "parent", "stuck", "sweep_again", "sweeps", "unfinished")
 
@@ -55,10 +55,10 @@ class WalkFolder:
         self.parent = parent
         self.name = name
         self.descriptor = descriptor
-        self.unfinished = 0  # subfolders handed out and not settled
-        self.sweeps = 0  # that ended with a folder that was not empty
-        self.stuck = False  # something in it cannot be erased, and is in the report
-        self.sweep_again = False  # there is more in it that nobody has put there meanwhile
+        self.unfinished = 0  # subfolders on the stack or with a worker
+        self.sweeps = 0  # sweeps after which the folder was not empty
+        self.stuck = False  # an entry cannot be erased, and is in the report
+        self.sweep_again = False  # the last sweep ended at its limit, before the last entry
 
     def path(self) -> str:
         names: list[str] = []
@@ -90,17 +90,17 @@ class UnlinkWalk:
         self._changed = threading.Condition()
 
     def begin(self, name: str) -> None:
-        """What `run` erases next."""
+        """Choose the entry of the trash that `run` erases next."""
         self._root = WalkFolder(self._top, name)
         self._waiting.append(self._root)
 
     def run(self) -> None:
-        """Works until all is done or stopped; called by each worker."""
+        """Erase folders until none is left or the walk is stopped. Each worker calls it."""
         while (folder := self._take()) is not None:
             try:
                 self._work_on(folder)
             except BaseException:
-                self._failed = True  # the others end too, and the caller sees why
+                self._failed = True  # the other workers end too, and the caller gets the error
                 raise
             finally:
                 self._put_down()
@@ -134,7 +134,7 @@ class UnlinkWalk:
             self._changed.notify_all()
 
     def _settle(self, folder: WalkFolder, outcome: UnlinkOutcome) -> WalkFolder | None:
-        """The folder above, when this was the last thing to wait for in it."""
+        """Record the outcome of a folder; return its parent if this was the parent's last unfinished subfolder."""
         parent = folder.parent
         if outcome is UnlinkOutcome.AGAIN:
             with self._changed:
@@ -166,7 +166,7 @@ class UnlinkWalk:
             above = self._settle(above, self._remove(above))
 
     def _enter(self, folder: WalkFolder) -> UnlinkOutcome:
-        """AGAIN when it is open now and can be swept."""
+        """Open a folder; return AGAIN if it can be swept now, else its final outcome."""
         if folder.descriptor != CLOSED:
             return UnlinkOutcome.AGAIN
         above = _parent(folder)
@@ -190,7 +190,7 @@ class UnlinkWalk:
         return UnlinkOutcome.STAYS
 
     def _sweep(self, folder: WalkFolder) -> list[str]:
-        """Unlinks what is no folder; the names of the others."""
+        """Unlink everything but folders; return the names of the subfolders."""
         subfolders: list[str] = []
         steps = 0
         folder.sweep_again = False
@@ -203,33 +203,33 @@ class UnlinkWalk:
                 if folder.sweep_again or steps >= MOST_STEPS_OF_A_SWEEP or self._stop.is_set():
                     break
         except FileNotFoundError:
-            pass  # a tenant has removed it itself
+            pass  # the tenant removed the folder
         except OSError as error:
             folder.stuck = True
             self._report.note(folder.path(), _reason(error))
         return subfolders
 
     def _unlink_all(self, folder: WalkFolder, names: list[bytes]) -> list[str]:
-        """Those that turn out to be folders."""
+        """Unlink these entries; return the names that turned out to be folders."""
         subfolders: list[str] = []
         unlink = partial(os.unlink, dir_fd=folder.descriptor)
-        done = refused = 0
-        while done < len(names) and not self._stop.is_set():
+        tried = refused = 0
+        while tried < len(names) and not self._stop.is_set():
             try:
-                # A loop without a call of ours in it: what is done under Python's lock keeps the other worker waiting.
-                for _ in map(unlink, names[done : done + STEPS_BETWEEN_PAUSES]):
-                    done += 1
+                # No call of our own in this loop: the other worker waits while we hold Python's global lock.
+                for _ in map(unlink, names[tried : tried + STEPS_BETWEEN_PAUSES]):
+                    tried += 1
             except OSError as error:
                 if error.errno == errno.EISDIR:
-                    subfolders.append(os.fsdecode(names[done]))
-                refused += not self._unlink_stubborn(folder, os.fsdecode(names[done]), error)
-                done += 1
+                    subfolders.append(os.fsdecode(names[tried]))
+                refused += not self._unlink_stubborn(folder, os.fsdecode(names[tried]), error)
+                tried += 1
             self._pause()
-        self._report.count(done - refused)
+        self._report.count(tried - refused)
         return subfolders
 
     def _unlink_stubborn(self, folder: WalkFolder, name: str, error: OSError) -> bool:
-        """Whether it went, after an attempt that ended with this error."""
+        """Remove what made unlink fail with this error, and retry; return whether the entry was unlinked."""
         if error.errno in {errno.EISDIR, errno.ENOENT}:
             return False
         try:
@@ -243,7 +243,7 @@ class UnlinkWalk:
         return True
 
     def _remove(self, folder: WalkFolder) -> UnlinkOutcome:
-        # rmdir of a folder with something stuck in it would fail, and be reported as if somebody wrote into it.
+        # rmdir of a folder with a stuck entry would fail, and would be reported as if a tenant still wrote into it.
         if folder.stuck:
             return UnlinkOutcome.STAYS
         if folder.sweep_again:
@@ -258,12 +258,12 @@ class UnlinkWalk:
 
     def _not_removed(self, folder: WalkFolder, error: OSError) -> UnlinkOutcome:
         if error.errno in {errno.ENOENT, *NOT_A_FOLDER}:
-            return UnlinkOutcome.GONE  # or elsewhere: the sweep of a folder above finds it there
+            return UnlinkOutcome.GONE  # or moved elsewhere in the tree: the sweep of a folder above finds it there
         if error.errno in NOT_EMPTY and folder.sweeps < MOST_SWEEPS:
             folder.sweeps += 1
-            _shut_others_out(folder.descriptor)
+            _take_ownership(folder.descriptor)
             return UnlinkOutcome.AGAIN
-        reason = f"it is not empty after {MOST_SWEEPS} sweeps: something writes into it, or it is very large."
+        reason = f"it is not empty after {MOST_SWEEPS} sweeps: a process writes into it, or it is very large."
         self._report.note(folder.path(), reason if error.errno in NOT_EMPTY else _reason(error))
         return UnlinkOutcome.STAYS
 
@@ -274,13 +274,13 @@ class UnlinkWalk:
     # ---- trees that are too deep -------------------------------------------------------------------------------------
 
     def _move_aside_if_many(self, folder: WalkFolder, subfolders: list[str]) -> list[str]:
-        """Those that stay where they are."""
+        """Move subfolders aside if too many folders are open; return the names of those that were not moved."""
         if len(self._open) < MOST_OPEN:
             return subfolders
         return [name for name in subfolders if self._stop.is_set() or not self._move_aside(folder, name)]
 
     def _move_aside(self, folder: WalkFolder, name: str) -> bool:
-        """False when that is impossible, as on a disk that is full; it is then entered where it is."""
+        """Move a subfolder to `.rest-<name>`; return False if that fails, as on a full disk: it is entered in place."""
         try:
             rest = self._open_rest()
             self._obstacles.overcome(folder.descriptor, name, lambda: self._rename(folder.descriptor, name, rest))
@@ -292,7 +292,7 @@ class UnlinkWalk:
         return True
 
     def _rename(self, folder: int, name: str, rest: int) -> None:
-        # Names that an erasure left there when it was killed are taken; a plain rename would replace an empty folder.
+        # An erasure that was killed may have left the same numbers there. A plain rename would replace an empty folder.
         for number in itertools.islice(self._numbers, MOST_NAMES_TRIED):
             try:
                 renameat2(folder, name, rest, str(number), RENAME_NO_REPLACE)
@@ -339,8 +339,8 @@ def _reason(error: OSError) -> str:
     return f"{error.strerror or error}."
 
 
-def _shut_others_out(descriptor: int) -> None:
-    """A tenant that still writes and is not root cannot go on: it is no longer the owner."""
+def _take_ownership(descriptor: int) -> None:
+    """Become the folder's owner, with mode 0700: a tenant that is not root can no longer write into it."""
     with contextlib.suppress(OSError):
         os.fchown(descriptor, os.geteuid(), os.getegid())
         os.fchmod(descriptor, OWNER_ONLY)

@@ -65,7 +65,7 @@ def copy_folder(
     Raises HostError if the target cannot hold it, or if a folder of the source is moved meanwhile.
     """
     if any(entries.folders or entries.others for entries in entries_in_batches(target)):
-        raise HostError(errno.ENOTEMPTY, "The folder to restore into is not empty. Give an empty or a new one.")
+        raise HostError(errno.ENOTEMPTY, "The folder to restore into is not empty. Name an empty or a new one.")
     os.fchmod(target, OWNER_ONLY)
     with Descent(target) as place:
         copying = _Copying(source, place, stop, progress)
@@ -94,7 +94,7 @@ class _Copying:
         self._linked: dict[tuple[int, int], str] = {}
 
     def run(self) -> bool:
-        """Copy; return whether it was stopped."""
+        """Copy everything; return whether the copy was stopped."""
         with contextlib.closing(self._walk.steps()) as steps:
             try:
                 for step in steps:
@@ -217,7 +217,7 @@ class _Copying:
         else:
             self.problems.add(path, "It has several names, too many or too deep to follow: each becomes a file.")
 
-    # ---- what is kept of it ------------------------------------------------------------------------------------------
+    # ---- attributes --------------------------------------------------------------------------------------------------
 
     def _keep_attributes(self, path: str, source: int, target: int, status: os.stat_result) -> None:
         self._keep_owner(path, status, lambda uid, gid: os.fchown(target, uid, gid))

@@ -97,7 +97,7 @@ def _opened(place: int, flags: int, path: str) -> Iterator[int]:
 def _names(path: str) -> list[str]:
     names = [name for name in path.split("/") if name not in {"", "."}]
     if ".." in names or "\0" in path:
-        raise HostError(errno.EINVAL, f"The path {path!r} does not stay in the folder. Give one without '..'.")
+        raise HostError(errno.EINVAL, f"The path {path!r} does not stay in the folder. Use one without '..'.")
     return names
 
 
@@ -113,7 +113,7 @@ def _why_not(name: str, error: OSError) -> str:
         case errno.ENOENT:
             return f"there is no {name!r}."
         case errno.ENOTDIR | errno.ELOOP:
-            return f"{name!r} is asked for in something that is no folder. Symbolic links are not followed."
+            return f"what should contain {name!r} is no folder. Symbolic links are not followed."
         case errno.EXDEV:
             return f"something is mounted on {name!r}, which is not entered."
     return f"{error.strerror or error}."
@@ -124,11 +124,11 @@ def _entries(folder: int) -> Iterator[FolderEntry]:
     while names := names_after(folder, last, MOST_NAMES_AT_ONCE):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                yield _looked_at(folder, os.fsdecode(name))
+                yield _read_entry(folder, os.fsdecode(name))
         last = names[-1]
 
 
-def _looked_at(folder: int, name: str) -> FolderEntry:
+def _read_entry(folder: int, name: str) -> FolderEntry:
     try:
         place = open_place(folder, name)
     except OSError as error:

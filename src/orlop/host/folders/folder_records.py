@@ -47,7 +47,7 @@ from orlop.host.kernel.file_flags import make_erasable, make_open_file_erasable
 RECORD: Final = "trusted.orlop.record"
 HALF_MADE: Final = ".new."
 _ROOT_ONLY: Final = 0o700
-_SYNC_ADVICE: Final = "The disk may be failing; look at the kernel's log."
+_SYNC_ADVICE: Final = "The disk may be failing; check the kernel's log (dmesg)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def create(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[i
         _make_half(shelf, passing_name, record, mode, prepare)
         _rename(shelf, passing_name, shelf, name)
     except OSError:
-        # An error is answered by another try, so what is left behind now would only be in its way.
+        # The caller retries with the same name, so remove the half-made folder now. After a crash the next start does.
         with contextlib.suppress(OSError):
             remove_empty_folder(shelf, passing_name)
         raise
@@ -181,7 +181,7 @@ def opened_folder(shelf: int, name: str) -> contextlib.AbstractContextManager[in
 
 def _make_half(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[int], object] | None) -> None:
     if not make_folder(shelf, name, _ROOT_ONLY):
-        remove_empty_folder(shelf, name)  # of somebody who died here
+        remove_empty_folder(shelf, name)  # left by a process that died here
         make_folder(shelf, name, _ROOT_ONLY)
     with opened_folder(shelf, name) as folder:
         os.fchmod(folder, mode)
@@ -208,15 +208,15 @@ def _rename(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
         try:
             system_calls.renameat2(shelf, name, to_shelf, new_name, system_calls.RENAME_NO_REPLACE)
         except PermissionError:
-            if not _took_flags_off(shelf, name):
+            if not _clear_flags(shelf, name):
                 raise
             system_calls.renameat2(shelf, name, to_shelf, new_name, system_calls.RENAME_NO_REPLACE)
     except OSError as error:
         raise HostError.because(error, f"The folder {name} cannot be renamed to {new_name}") from error
 
 
-def _took_flags_off(shelf: int, name: str) -> bool:
-    """Clear the immutable and append-only flags, which a privileged tenant can set and which prevent a move."""
+def _clear_flags(shelf: int, name: str) -> bool:
+    """Clear the immutable and append-only flags; return whether any was set. A privileged tenant can set them."""
     with contextlib.suppress(OSError):
         return make_erasable(shelf, name)
     return False
@@ -225,7 +225,7 @@ def _took_flags_off(shelf: int, name: str) -> bool:
 def _synchronise(descriptor: int, name: str) -> None:
     try:
         os.fsync(descriptor)
-        # XFS that has shut itself down says yes to the fsync of a folder, whatever was lost; but not to this.
+        # An XFS that has shut down returns success for the fsync of a folder, whatever was lost; fstat then fails.
         os.fstat(descriptor)
     except OSError as error:
         raise HostError.because(error, f"The change of {name} may not survive power loss. {_SYNC_ADVICE}") from error
@@ -264,17 +264,18 @@ _SIZE_NOTE: Final = re.compile(rb"([0-9]{1,19}) (.{1,64})", re.DOTALL)
 
 
 class FolderSizes:
-    """Note the measured size of a folder on the folder itself, so that a restart need not measure it again.
+    """Stores the measured size of a folder on the folder itself, so that a restart need not measure it again.
 
-    The note is a `trusted.` attribute, which no tenant can change, and names what it belongs to: the caller's word for
-    the state of the folder. It is not made durable: after power loss it may be missing, and the folder is measured
-    again. `open_folder` opens the folder, as `LinuxWorkdir.opened` does. Blocks; never fails, only forgets.
+    The note is a `trusted.` attribute, which no tenant can change. It holds the size and `true_of`: the caller's word
+    for the state of the folder that was measured. It is not made durable: after power loss it may be missing, and the
+    folder is measured again. `open_folder` opens the folder, as `LinuxWorkdir.opened` does. Blocks; raises no OSError.
     """
 
     def __init__(self, open_folder: Callable[[FolderPlace], AbstractContextManager[int]]) -> None:
         self._open_folder = open_folder
 
     def noted(self, place: FolderPlace, true_of: str) -> int | None:
+        """Return the stored size; None if there is none, or it was measured in another state."""
         try:
             with self._open_folder(place) as folder:
                 note = _SIZE_NOTE.fullmatch(os.getxattr(folder, SIZE))

@@ -44,15 +44,15 @@ class FolderRestore:
     def refuse_what_cannot_be(self) -> None:
         """Check before any effect. EEXIST: the name is taken. ENOTDIR: `directory` is not one."""
         if not stat.S_ISDIR(os.fstat(self._directory).st_mode):
-            raise HostError(errno.ENOTDIR, "The place to restore into is no folder. Give a folder.")
+            raise HostError(errno.ENOTDIR, "The place to restore into is no folder. Name a folder.")
         try:
             os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HostError.because(error, f"Whether there is a {self._name} already cannot be found out") from error
+            raise HostError.because(error, f"Cannot check whether {self._name} exists already") from error
         raise HostError(
-            errno.EEXIST, f"There is a {self._name} in that folder already. Move it away, or give another folder."
+            errno.EEXIST, f"There is a {self._name} in that folder already. Move it away, or name another folder."
         )
 
     def erase_what_was_left(self, stop: threading.Event) -> None:
@@ -65,7 +65,7 @@ class FolderRestore:
     def make(self) -> None:
         try:
             os.mkdir(self._passing_name, _ONLY_OURS, dir_fd=self._directory)
-        except FileNotFoundError as error:  # of the place, and not of what is to be restored
+        except FileNotFoundError as error:  # the directory was removed; ENOENT would mean the retained folder is gone
             raise HostError(errno.EACCES, f"The folder {self._passing_name} cannot be made there.") from error
         except OSError as error:
             raise HostError.because(error, f"The folder {self._passing_name} cannot be made") from error
@@ -110,4 +110,4 @@ def _made_durable(synchronise: Callable[[int], None], descriptor: int, name: str
     try:
         synchronise(descriptor)
     except OSError as error:
-        raise HostError.because(error, f"Whether {name} survives power loss is not known") from error
+        raise HostError.because(error, f"{name} may not survive power loss") from error

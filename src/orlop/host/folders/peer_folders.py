@@ -63,12 +63,12 @@ class PeerListing:
 
 
 class PeerMounts:
-    """One snapshot of the mount tables, asked about the other driver's folders."""
+    """Answers which of the other driver's folders are mounted, from one snapshot of the mount tables."""
 
-    def __init__(self, seen: mount_table.SeenNamespaces, root: int) -> None:
-        self._seen = seen
-        self._workdir = seen.folder_of(root)
-        self._mounted = seen.mounted_folders()
+    def __init__(self, namespaces: mount_table.SeenNamespaces, root: int) -> None:
+        self._namespaces = namespaces
+        self._workdir = namespaces.folder_of(root)
+        self._mounted = namespaces.mounted_folders()
 
     def hold(self, folder: PeerFolder) -> bool:
         """Return whether the folder, or something in it, is mounted in any mount namespace that we can see."""
@@ -84,9 +84,9 @@ class PeerMounts:
 
     @cached_property
     def _points(self) -> dict[FolderInFileSystem, set[str]]:
-        # From the table and not by looking at each target: a target may be another driver's, and hang.
+        # Use the mount table and do not access the targets: a target may belong to another driver, and hang.
         points: dict[FolderInFileSystem, set[str]] = {}
-        for line in parse_mount_lines(self._seen.own):
+        for line in parse_mount_lines(self._namespaces.own):
             points.setdefault(line.root, set()).add(line.mount_point)
         return points
 
@@ -102,6 +102,7 @@ class PeerFolders:
         return DATABASE in names_in(self._root)
 
     def is_peer_running(self) -> bool:
+        """Return whether the other driver runs: it holds a lock on its database for as long as it does."""
         database = os.open(DATABASE, os.O_RDONLY | _NO_FOLLOW, dir_fd=self._root)
         try:
             fcntl.flock(database, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -105,7 +105,7 @@ def why_not_enforced(folder: int) -> str | None:
 
 
 _REMEDY: Final = "Mount it with prjquota (XFS, and ext4 made with -O quota,project); a remount is not enough."
-_ELSEWHERE: Final = "No mount option brings it: use XFS or ext4, with a kernel that is built with quotas for it."
+_ELSEWHERE: Final = "No mount option adds it: use XFS or ext4, with a kernel that is built with quotas for it."
 
 
 def project_of(descriptor: int) -> ProjectTag:
@@ -173,8 +173,8 @@ def _read_quota(folder: int, command: int, project: int) -> ProjectUsage | None:
         if error.errno in _UNKNOWN_PROJECT:
             return None
         raise HostError.because(error, f"The usage of the project {project} cannot be read") from error
-    found = _QUOTA.unpack_from(record)
-    number, hard_blocks, hard_inodes, blocks, inodes = found[3], found[4], found[6], found[8], found[9]
+    values = _QUOTA.unpack_from(record)
+    number, hard_blocks, hard_inodes, blocks, inodes = values[3], values[4], values[6], values[8], values[9]
     limits = ProjectLimits(hard_blocks * _QUOTA_BLOCK or None, hard_inodes or None)
     return ProjectUsage(number, blocks * _QUOTA_BLOCK, inodes, limits)
 

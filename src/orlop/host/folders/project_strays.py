@@ -49,30 +49,31 @@ class StrayCount:
 
 def count_strays(folder: int, project: int, should_stop: Callable[[], bool]) -> StrayCount | None:
     """Count the strays; None if all that could be read has the folder's number. ECANCELED: stopped before the first."""
-    found: StrayCount | None = None
+    strays_so_far: StrayCount | None = None
     try:
-        with contextlib.closing(_itself_and_below(folder, project)) as everything:
-            for stray in everything:
-                found = _with(found, stray) if stray is not None else found
+        with contextlib.closing(_itself_and_below(folder, project)) as entries:
+            for stray in entries:
+                strays_so_far = _with(strays_so_far, stray) if stray is not None else strays_so_far
                 if should_stop():
                     break
             else:
-                return found
+                return strays_so_far
     except OSError as error:
-        raise HostError.because(error, "Which projects the files have cannot be found out") from error
-    if found is None:
-        raise HostError(errno.ECANCELED, "The folder is not looked through, as it was asked to stop.")
-    return found
+        raise HostError.because(error, "The projects of the files in the folder cannot be read") from error
+    if strays_so_far is None:
+        raise HostError(errno.ECANCELED, "The folder was not searched to the end: the search was stopped.")
+    return strays_so_far
 
 
 def _itself_and_below(folder: int, project: int) -> Generator[Stray | None]:
     tag = project_of(folder)
     if tag != ProjectTag(project, is_inherited=True):
         yield Stray(".", tag.project, os.fstat(folder).st_blocks * _BLOCK)
-    yield from _quickly(folder, project) if _can_tell_by_name(folder) else _looked_at(folder, project, Problems())
+    by_name = _kernel_reports_by_name(folder)
+    yield from _walked_by_name(folder, project) if by_name else _walked_by_opening(folder, project, Problems())
 
 
-def _can_tell_by_name(folder: int) -> bool:
+def _kernel_reports_by_name(folder: int) -> bool:
     try:
         file_attributes(folder, "")
     except OSError:
@@ -80,11 +81,12 @@ def _can_tell_by_name(folder: int) -> bool:
     return True
 
 
-def _quickly(folder: int, project: int) -> Generator[Stray | None]:
+def _walked_by_name(folder: int, project: int) -> Generator[Stray | None]:
+    """Yield once per entry, as `_walked_by_opening` does, with one system call per file (from Linux 6.17 on)."""
     names: list[str] = []
     to_enter: list[list[bytes]] = [[]]
     with Descent(folder) as descent:
-        yield from _files_quickly(descent.descriptor, project, names, to_enter[-1])
+        yield from _files_by_name(descent.descriptor, project, names, to_enter[-1])
         while names or to_enter[-1]:
             if not to_enter[-1]:
                 descent.up()
@@ -94,10 +96,10 @@ def _quickly(folder: int, project: int) -> Generator[Stray | None]:
                 names.append(name)
                 to_enter.append([])
                 yield _judged(descent.descriptor, "", project, names)
-                yield from _files_quickly(descent.descriptor, project, names, to_enter[-1])
+                yield from _files_by_name(descent.descriptor, project, names, to_enter[-1])
 
 
-def _files_quickly(folder: int, project: int, names: list[str], folders: list[bytes]) -> Generator[Stray | None]:
+def _files_by_name(folder: int, project: int, names: list[str], folders: list[bytes]) -> Generator[Stray | None]:
     for entries in entries_in_batches(folder):
         folders += entries.folders
         for name in entries.others:
@@ -113,16 +115,17 @@ def _entered(descent: Descent, name: str) -> bool:
 
 
 def _judged(folder: int, name: bytes | str, project: int, names: list[str]) -> Stray | None:
-    with contextlib.suppress(OSError):  # gone, or it cannot be known
+    with contextlib.suppress(OSError):  # the entry is gone, or its number cannot be read
         if file_attributes(folder, name).project != project:
-            # What is mounted on a name has its own number; only the name's own counts.
+            # If a file is mounted on the name, the call above returned the number of that file. It does not count:
+            # `open_place` crosses no mount, and fails.
             place = open_place(folder, os.fsdecode(name) or ".")
             try:
-                found, size = attributes_of_place(place).project, os.fstat(place).st_blocks * _BLOCK
+                own_project, size = attributes_of_place(place).project, os.fstat(place).st_blocks * _BLOCK
             finally:
                 os.close(place)
             path = "/".join([*names, os.fsdecode(name)]) if name else "/".join(names)
-            return Stray(path, found, size) if found != project else None
+            return Stray(path, own_project, size) if own_project != project else None
     return None
 
 
@@ -134,10 +137,10 @@ def _with(before: StrayCount | None, stray: Stray) -> StrayCount:
 
 def strays(folder: int, project: int, problems: Problems) -> Iterator[Stray]:
     """Yield what has another number below the folder; add what could not be read to the problems."""
-    return (stray for stray in _looked_at(folder, project, problems) if stray is not None)
+    return (stray for stray in _walked_by_opening(folder, project, problems) if stray is not None)
 
 
-def _looked_at(folder: int, project: int, problems: Problems) -> Generator[Stray | None]:
+def _walked_by_opening(folder: int, project: int, problems: Problems) -> Generator[Stray | None]:
     """Yield once per entry, None if it has the number, so that the caller can stop after any entry."""
     walk = FolderWalk(folder, problems)
     with contextlib.closing(walk.steps()) as steps:
@@ -145,14 +148,14 @@ def _looked_at(folder: int, project: int, problems: Problems) -> Generator[Stray
             if isinstance(step, Leave):
                 continue
             try:
-                found = _project(step)
+                entry_project = _project(step)
             except OSError as error:
                 problems.add_error(_path(walk, step), "Its project cannot be read", error)
                 continue
-            if found in {None, project}:
+            if entry_project in {None, project}:
                 yield None
             else:
-                yield Stray(_path(walk, step), found or 0, step.status.st_blocks * _BLOCK)
+                yield Stray(_path(walk, step), entry_project or 0, step.status.st_blocks * _BLOCK)
 
 
 def _path(walk: FolderWalk, step: Enter | Meet) -> str:

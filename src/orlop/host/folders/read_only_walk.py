@@ -124,8 +124,8 @@ class Descent:
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 MOST_NAMES_AT_ONCE: Final = 50_000
@@ -162,7 +162,7 @@ WalkEvent = Enter | Leave | Meet
 
 @dataclass(slots=True)
 class _Names:
-    """The names of one folder that are left, the next one last."""
+    """The names of one folder that the walk has not visited yet; `waiting` has the next one last."""
 
     name: str
     status: os.stat_result
@@ -275,4 +275,4 @@ def kind_of(file_type: int) -> str:
 def _why_not(error: OSError) -> str:
     if error.errno == errno.EXDEV:
         return "Something is mounted there, which is not entered."
-    return f"It cannot be looked at: {error.strerror}."
+    return f"It cannot be accessed: {error.strerror}."

@@ -46,11 +46,11 @@ class RoomReserve:
         with contextlib.suppress(OSError):
             file = os.open(NAME, _FLAGS, 0o600, dir_fd=self._root)
             try:
-                had = os.fstat(file).st_blocks
+                blocks = os.fstat(file).st_blocks
                 os.ftruncate(file, 0)
                 os.fsync(file)
             finally:
                 os.close(file)
             self._is_full = False
-            return had > 0
+            return blocks > 0
         return False

@@ -54,7 +54,7 @@ class DescriptorUse(Enum):
     """What a descriptor is for."""
 
     HANDLE = os.O_PATH
-    """To name things below it, bind it or look at it; whatever is behind it is not touched."""
+    """To open names below it, bind it or stat it; the file itself is not opened (O_PATH)."""
     FOLDER_HANDLE = os.O_PATH | os.O_DIRECTORY
     FOLDER_CONTENT = os.O_RDONLY | os.O_DIRECTORY
     """To list it, make it durable and reach its attributes."""
@@ -131,7 +131,7 @@ def is_folder(parent: int, name: str) -> bool:
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
             return False
-        raise _refused(error, f"{name} in {shown(parent)} cannot be looked at") from error
+        raise _refused(error, f"Cannot check whether {name} in {shown(parent)} is a folder") from error
     os.close(descriptor)
     return True
 
@@ -206,13 +206,13 @@ def _step(folder: int, name: str) -> int:
     try:
         return os.open(name, DescriptorUse.FOLDER_HANDLE.value | _NO_FOLLOW, dir_fd=folder)
     except OSError as error:
-        raise HostError.because(error, f"What {shown(folder)} lies in cannot be found out") from error
+        raise HostError.because(error, f"The folder above {shown(folder)} cannot be opened") from error
 
 
-def _is_same_place(one: int, other: int) -> bool:
-    # A folder can be mounted on one below it, which then has itself above it, on another mount.
-    is_same = os.path.samestat(os.fstat(one), os.fstat(other))
-    return is_same and system_calls.statx(one, "").mount_id == system_calls.statx(other, "").mount_id
+def _is_same_place(above: int, current: int) -> bool:
+    # Compare the mount too: a folder can be mounted on a folder below itself, and then appears twice on the way up.
+    is_same = os.path.samestat(os.fstat(above), os.fstat(current))
+    return is_same and system_calls.statx(above, "").mount_id == system_calls.statx(current, "").mount_id
 
 
 def _path(names: Sequence[str]) -> str:
@@ -221,7 +221,7 @@ def _path(names: Sequence[str]) -> str:
 
 def _single(name: str) -> str:
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
-        raise HostError(errno.EINVAL, f"{name!r} is not the name of one thing in a folder: give it without slashes.")
+        raise HostError(errno.EINVAL, f"{name!r} is not the name of one entry of a folder: write it without slashes.")
     return name
 
 

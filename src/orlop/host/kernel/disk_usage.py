@@ -1,10 +1,10 @@
-"""How much room a disk has, and how much a tree of files takes.
+"""Measure the free space of a disk, and the space that a tree of files uses.
 
-Room is what users can have: what the file system keeps for root does not count. A tree is measured without leaving it:
-no symbolic link is followed and nothing that is mounted in it is entered or counted; a file with several names counts
-once; depth does not matter. It may be somebody else's tree, changing meanwhile.
+Free space is what users can allocate: blocks reserved for root do not count. A tree is measured without leaving it:
+no symbolic link is followed, nothing mounted in it is entered or counted, a file with several names counts once, and
+any depth is possible. The tree may belong to a tenant and change meanwhile.
 
-Both can block as long as the disk does, and a tree takes microseconds for each file.
+Both functions block for as long as the disk does. Measuring a tree takes microseconds for each file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _UPWARDS: Final = system_calls.NO_MOUNT_CROSSING | system_calls.NO_SYMLINKS | system_calls.NO_MAGIC_LINKS
 _CONFINED: Final = _UPWARDS | system_calls.BENEATH
 _PASSED_OVER: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV}
-"""Gone or replaced since it was listed, or a mount."""
+"""Errors for an entry that was removed or replaced since it was listed, or is a mount: it is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +31,26 @@ class DiskRoom:
     total_bytes: int
     free_bytes: int
     total_inodes: int
-    """0 where the file system makes inodes as it needs them."""
+    """0 for a file system that creates inodes as it needs them."""
     free_inodes: int
 
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What erasing the tree would give back, as far as nothing outside shares it."""
+    """The space that erasing the tree would free, unless files outside it share its blocks."""
 
     bytes: int
     inodes: int
 
 
 def room_on(descriptor: int) -> DiskRoom:
-    """Of the disk that an open file or folder is on; of a volume with a quota of its own, the volume's."""
+    """Return the space on the disk of an open file or folder; for a folder with a quota, the space of its quota."""
     try:
-        found = os.statvfs(descriptor)
+        status = os.statvfs(descriptor)
     except OSError as error:
-        raise HostError.because(error, "The room on the disk cannot be found out") from error
-    unit = found.f_frsize or found.f_bsize
-    return DiskRoom(found.f_blocks * unit, found.f_bavail * unit, found.f_files, found.f_favail)
+        raise HostError.because(error, "The free space of the disk cannot be read") from error
+    unit = status.f_frsize or status.f_bsize
+    return DiskRoom(status.f_blocks * unit, status.f_bavail * unit, status.f_files, status.f_favail)
 
 
 def _never() -> bool:
@@ -58,13 +58,13 @@ def _never() -> bool:
 
 
 def measure_tree(parent: int, name: str, should_stop: Callable[[], bool] = _never) -> TreeUsage:
-    """ENOENT: it is not there; ECANCELED: stopped; ESTALE: folders were moved about while we were inside."""
+    """Measure a folder. ENOENT: there is none; ECANCELED: stopped; ESTALE: folders in it were moved meanwhile."""
     try:
         walk = _Walk(system_calls.openat2(parent, name, _FOLDER_FLAGS, _CONFINED))
         try:
-            while walk.goes_on():
+            while walk.advance():
                 if should_stop():
-                    raise OSError(errno.ECANCELED, "it was asked to stop")
+                    raise OSError(errno.ECANCELED, "the measurement was stopped")
         finally:
             os.close(walk.folder)
     except OSError as error:
@@ -74,7 +74,7 @@ def measure_tree(parent: int, name: str, should_stop: Callable[[], bool] = _neve
 
 @dataclass(slots=True)
 class _MeasuredFolder:
-    """A folder on the way down: what is still to be entered, and what it must be when we come back up."""
+    """A folder above the current one: the subfolders not entered yet, and its identity, checked on the way back up."""
 
     device: int
     inode: int
@@ -93,12 +93,12 @@ class _Walk:
         self._counted: set[int] = set()
         """Inodes that have more than one name."""
 
-    def goes_on(self) -> bool:
-        """One folder further; False when all were seen."""
+    def advance(self) -> bool:
+        """Enter or leave one folder; return False when the whole tree is counted."""
         if not self._levels:
             if self.inodes:
                 return False
-            self._look()
+            self._count_folder()
         elif self._levels[-1].to_enter:
             self._enter(self._levels[-1].to_enter.pop())
         else:
@@ -113,22 +113,24 @@ class _Walk:
                 return
             raise
         self._hold(below)
-        self._look()
+        self._count_folder()
 
     def _leave(self) -> None:
         self._levels.pop()
         if not self._levels:
             return
+        # A tenant may have moved the folder while we were in it: then `..` is another folder, perhaps outside the tree.
         self._hold(system_calls.openat2(self.folder, "..", _FOLDER_FLAGS, _UPWARDS))
-        found, expected = os.fstat(self.folder), self._levels[-1]
-        if (found.st_dev, found.st_ino) != (expected.device, expected.inode):
-            raise OSError(errno.ESTALE, "somebody moved folders in it; measure it again")
+        status, expected = os.fstat(self.folder), self._levels[-1]
+        if (status.st_dev, status.st_ino) != (expected.device, expected.inode):
+            raise OSError(errno.ESTALE, "folders in it were moved meanwhile; measure it again")
 
     def _hold(self, folder: int) -> None:
         os.close(self.folder)
         self.folder = folder
 
-    def _look(self) -> None:
+    def _count_folder(self) -> None:
+        """Count the current folder and its files, and remember its subfolders."""
         own = os.fstat(self.folder)
         self._count(own)
         to_enter = []
@@ -142,17 +144,17 @@ class _Walk:
 
     def _count_entry(self, entry: os.DirEntry[str]) -> None:
         try:
-            found = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             return
-        if found.st_dev != self._device:
+        if status.st_dev != self._device:
             return  # a file of another disk, mounted here
-        if found.st_nlink > 1:
-            if found.st_ino in self._counted:
+        if status.st_nlink > 1:
+            if status.st_ino in self._counted:
                 return
-            self._counted.add(found.st_ino)
-        self._count(found)
+            self._counted.add(status.st_ino)
+        self._count(status)
 
-    def _count(self, found: os.stat_result) -> None:
-        self.bytes += found.st_blocks * _BLOCK
+    def _count(self, status: os.stat_result) -> None:
+        self.bytes += status.st_blocks * _BLOCK
         self.inodes += 1

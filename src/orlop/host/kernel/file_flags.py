@@ -1,7 +1,7 @@
-"""Flags that stand against erasing: immutable and append-only (`chattr +i`, `chattr +a`).
+"""Clear the flags that prevent erasing: immutable and append-only (`chattr +i`, `chattr +a`).
 
-They belong to plain files and folders, and from Linux 6.17 on to every kind of file. A device is never opened for it:
-the request would go to its driver.
+Plain files and folders have these flags; from Linux 6.17 on, every kind of file. A device is never opened to clear
+them: the ioctl would go to the device's driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLAGS: Final = struct.Struct("=i4x")  # the request's size says long, the kerne
 
 
 def make_erasable(folder: int, name: str) -> bool:
-    """Takes the flags off what has this name; whether there were any. OSError where that cannot be done."""
+    """Clear the flags of the entry with this name; return whether any was set. Raises OSError if that fails."""
     place = open_place(folder, name)
     try:
         mode = os.fstat(place).st_mode
@@ -40,7 +40,7 @@ def make_erasable(folder: int, name: str) -> bool:
 
 
 def make_open_file_erasable(descriptor: int) -> bool:
-    """The same for a plain file or a folder that is open."""
+    """Clear the flags of an open plain file or folder; return whether any was set."""
     (flags,) = _FLAGS.unpack(fcntl.ioctl(descriptor, GET_FLAGS, bytes(_FLAGS.size)))
     if not flags & IMMUTABLE_OR_APPEND_ONLY:
         return False

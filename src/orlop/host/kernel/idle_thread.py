@@ -1,4 +1,4 @@
-"""Work that can wait: done by threads whose reads and writes come after everybody else's."""
+"""Threads of idle I/O priority, for work that can wait: the kernel serves their reads and writes last."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from orlop.host.kernel.system_calls import IO_CLASS_IDLE, set_io_priority
 
 
 def become_idle() -> None:
-    """The thread that calls, for as long as it lives."""
-    # A kernel or a sandbox that refuses it only makes us less polite.
+    """Set idle I/O priority for the calling thread, until it ends."""
+    # If a kernel or a sandbox refuses, the work is still correct; it only disturbs others more.
     with contextlib.suppress(OSError):
         set_io_priority(IO_CLASS_IDLE)
 
 
 @contextlib.contextmanager
 def idle_thread(name: str) -> Iterator[ThreadPoolExecutor]:
-    """One thread of idle I/O priority; leaving does not wait, so stop its work first."""
+    """Provide one thread of idle I/O priority. Leaving the context does not wait for it: stop its work first."""
     pool = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=become_idle)
     try:
         yield pool

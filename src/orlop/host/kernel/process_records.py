@@ -1,10 +1,10 @@
-"""Which processes are ours, noted in a folder, so that what a killed one left behind is found and ended.
+"""Record our child processes in a folder, so that children of a process that was killed are found and ended.
 
-One empty file for each: its name holds the process id, when it started (in the kernel's ticks since boot) and the boot
-itself. A number that another process has by now starts at another tick, so nobody else is ever ended.
+Each process has one empty file, a note. Its name holds the process id, the start time (in the kernel's ticks since
+boot) and the boot id. A process id that was reused has another start time, so no other process is ever ended.
 
-Order: the process exists → its note → … → the process is gone → the note is removed. A kill in between leaves a note of
-a process that is gone, or one process without a note: that one ends by itself when its parent does.
+Order: start the process → write its note → … → the process ends → remove the note. A kill in between leaves the note
+of a process that has ended, or one process without a note, which ends when its parent does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PARTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process and no other, ever."""
+    """Identifies one process for ever, also after its process id was reused."""
 
     number: int
     start: int
@@ -37,7 +37,7 @@ class ProcessIdentity:
 
 
 def identity_of_process(number: int) -> ProcessIdentity | None:
-    """None where there is no such process."""
+    """Return the identity of the process with this id; None if there is none."""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
             start = int(file.read().rpartition(b")")[2].split()[_START_TIME])
@@ -59,7 +59,7 @@ def forget(folder: int, process: ProcessIdentity) -> None:
 
 
 def end_all_noted(folder: int, patience_seconds: float = 10.0) -> list[ProcessIdentity]:
-    """Those that were still there; each is gone, and its note too, when this returns."""
+    """Kill all processes with a note and remove their notes; return those that were still running."""
     ended = []
     for name in os.listdir(folder):
         process = read_identity(name)
@@ -67,12 +67,13 @@ def end_all_noted(folder: int, patience_seconds: float = 10.0) -> list[ProcessId
             continue
         if _ended(process, patience_seconds):
             ended.append(process)
+        # Only after the process has ended: without its note, nobody would find it again.
         forget(folder, process)
     return ended
 
 
 def read_identity(name: str) -> ProcessIdentity | None:
-    """From its text; None where it is none."""
+    """Parse the name of a note; return None if it is not one."""
     parts = name.split(".", 2)
     if len(parts) != _PARTS or not (parts[0].isdecimal() and parts[1].isdecimal()):
         return None
@@ -80,7 +81,7 @@ def read_identity(name: str) -> ProcessIdentity | None:
 
 
 def ask_to_end(process: ProcessIdentity, patience_seconds: float) -> bool:
-    """SIGTERM; whether it was gone when the patience was."""
+    """Send SIGTERM; return whether the process ended within `patience_seconds`."""
     with _held(process) as handle:
         if handle is None:
             return True
@@ -100,13 +101,14 @@ def _ended(process: ProcessIdentity, patience_seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _held(process: ProcessIdentity) -> Iterator[int | None]:
-    """None: it is gone. Looked at again once it is held: from then on the number is no other's."""
+    """Open a handle (pidfd) of the process; None if it has ended."""
     try:
         handle = os.pidfd_open(process.number)
-    except OSError:  # no such process, or a number that is only a thread's
+    except OSError:  # no such process, or the id of a thread
         yield None
         return
     try:
+        # Compare the identity after opening: the id may have been reused before, but the handle cannot change now.
         yield handle if identity_of_process(process.number) == process else None
     finally:
         os.close(handle)
@@ -117,7 +119,9 @@ def _killed(handle: int, process: ProcessIdentity, patience_seconds: float) -> b
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     if not _is_gone(handle, patience_seconds):
         raise HostError(
-            errno.EBUSY, f"Process {process.number} was killed and does not end: it waits for a disk or a server."
+            errno.EBUSY,
+            f"Process {process.number} was killed but does not end: it waits for a disk or a server. Check the "
+            "kernel's log (dmesg).",
         )
     return True
 

@@ -1,8 +1,8 @@
-"""Other programs, started by us: a child that ends when we do, one that is asked something, one that takes our place.
+"""Run other programs: a child that ends with this process, a program whose output is needed, or one to become (exec).
 
-A child is set to end with its parent before its program runs (by a small step of our own interpreter in between), so
-that there is no moment in which it could be left behind. It has a session of its own: a Ctrl-C in our terminal is ours.
-Its output comes by one pipe, which can be waited for on any event loop.
+A short step of our own interpreter sets PR_SET_PDEATHSIG before a child's program runs, so there is no moment in which
+a child could outlive this process. A child has its own session: a Ctrl-C in the terminal goes only to this process.
+Its stdout and stderr share one pipe, which any event loop can wait for.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _LONGEST_READ: Final = 1 << 16
 
 
 class Child:
-    """`handle` is readable when it has ended, `output` when it has said something. To be closed."""
+    """A child process. `handle` is readable when it has ended, `output` when it has written. The caller closes it."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Only from the main thread: with the thread that starts it, the child would end."""
+        """Start the program. Call it from the main thread: the kernel ends a child with the thread that started it."""
         package_folder = str(Path(orlop.__file__).parent.parent)
         between = [sys.executable, "-I", "-S", "-c", _BETWEEN, package_folder, str(os.getpid()), *words]
         try:
@@ -54,11 +54,11 @@ class Child:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """Return None while the child runs; a negative number is the signal that ended it."""
         return self._process.poll()
 
-    def said(self) -> bytes | None:
-        """What it has said since; None: it says no more."""
+    def read_output(self) -> bytes | None:
+        """Return the output since the last call, b"" if there is none; None at the end of the output."""
         try:
             return os.read(self.output, _LONGEST_READ) or None
         except BlockingIOError:
@@ -71,7 +71,7 @@ class Child:
         self._process.kill()
 
     def close(self) -> None:
-        """Ends it, where it has not."""
+        """Kill the child if it still runs, wait for it, and close the descriptors."""
         self._process.kill()
         self._process.wait()
         os.close(self.handle)
@@ -80,10 +80,11 @@ class Child:
 
 
 def run_until_parent_ends(parent: int, words: Sequence[str]) -> NoReturn:
-    """Becomes the program; SIGKILL when the parent ends, as it need not be asked: it may die at any time anyway."""
-    from orlop.host.kernel import system_calls  # noqa: PLC0415 - who starts a child has no need for it
+    """Replace this process by the program, which gets SIGKILL when the parent ends: it must survive that anyway."""
+    from orlop.host.kernel import system_calls  # noqa: PLC0415 - only the child needs it, not the process that starts it
 
     system_calls.prctl(system_calls.DIE_WITH_PARENT, signal.SIGKILL)
+    # The parent may have ended before prctl took effect: then no signal will come.
     if os.getppid() != parent:
         sys.exit(1)
     os.execv(words[0], list(words))  # noqa: S606 - no shell is wanted
@@ -94,7 +95,7 @@ def ask_program(
 ) -> tuple[int, bytes, bytes]:
     """Run a program; return its exit code, stdout and stderr. It is killed after `within` seconds.
 
-    Raises the kernel's own OSError if it cannot be run: the caller knows what it was for.
+    Raises the kernel's own OSError if it cannot be run: the caller knows the purpose, and writes the sentence.
     """
     try:
         ended = subprocess.run(  # noqa: S603 - named by the kubeconfig or a flag; no shell is wanted
@@ -106,13 +107,13 @@ def ask_program(
 
 
 def find_program(name: str, beside: Path | None = None) -> str | None:
-    """In the folder of another program, which was installed with it; else on the PATH."""
-    found = shutil.which(name, path=str(beside)) if beside is not None else None
-    return found or shutil.which(name)
+    """Return the path of a program in the folder `beside`, else on the PATH; None if it is in neither."""
+    neighbour = shutil.which(name, path=str(beside)) if beside is not None else None
+    return neighbour or shutil.which(name)
 
 
 def become(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Takes our place: its exit code is ours, and a terminal is its own."""
+    """Replace this process by the program (exec), which keeps the terminal and sets the exit code."""
     try:
         os.execve(program, [program, *arguments], dict(environment))  # noqa: S606 - no shell is wanted
     except OSError as error:

@@ -1,12 +1,15 @@
-"""The sockets below a folder, and which of them are new: seen the moment they appear, at no cost while nothing does.
+"""Watch the sockets below a folder with inotify: which exist, and which are new.
 
-The kernel reports changes (inotify); nothing is polled. As kubelet's watcher: every folder below is watched too; a
-socket that is made, or moved in, is another one than what had its path before; one that is moved away still counts as
-there; a link to a socket is one. Names that begin with a dot are passed over, except folders that are there already
-when the folder above them is.
+The rules are those of kubelet's plugin watcher:
+- Every folder below is watched too.
+- A socket that is created or moved in is new, even if another one had the same path before.
+- A socket that is moved away still counts as present.
+- A symbolic link to a socket counts as a socket.
+- Names that begin with a dot are skipped, except folders that exist when the watch of their parent begins.
 
-A folder is watched before it is listed, so that nothing is missed in between; what is seen twice is two sockets. So is
-everything when the kernel had to drop events. Nothing here opens or connects to a socket.
+A folder is watched before it is listed, so that nothing is missed in between. A socket that is reported by both counts
+as new twice, and after an overflow of the kernel's event queue every socket counts as new. This module opens no socket
+and connects to none.
 """
 
 from __future__ import annotations
@@ -52,13 +55,13 @@ class _InotifyEvent:
 
 
 class SocketFolder:
-    """`descriptor` can be read from when there is news, which `sockets` then takes in."""
+    """The sockets below one folder. `descriptor` is readable when there are changes, which `sockets` processes."""
 
     def __init__(self, path: Path) -> None:
         self._root = str(path)
         self._folders: dict[int, _Watched] = {}
         self._sockets: dict[str, int] = {}
-        self._made = 0
+        self._last_number = 0
         self.descriptor = inotify_init()
         try:
             self._enter(os.open(path, FOLDER_FLAGS), self._root)
@@ -67,10 +70,10 @@ class SocketFolder:
             raise HostError.because(error, f"The folder {path} cannot be watched for sockets") from None
 
     def sockets(self) -> dict[str, int]:
-        """Paths, each with a number that no other socket ever had."""
-        while news := self._read():
-            for event in _parsed(news):
-                self._take_in(event)
+        """Process pending events; return the paths of all sockets, each with a number no other socket ever had."""
+        while events := self._read():
+            for event in _parsed(events):
+                self._apply(event)
         return dict(self._sockets)
 
     def close(self) -> None:
@@ -93,9 +96,9 @@ class SocketFolder:
         except BlockingIOError:
             return b""
 
-    def _take_in(self, event: _InotifyEvent) -> None:
+    def _apply(self, event: _InotifyEvent) -> None:
         if event.changes & WATCH_OVERFLOWED:
-            self._begin_anew()
+            self._list_again()
         elif event.changes & WATCH_ENDED:
             self._leave(event.watch)
         elif (folder := self._folders.get(event.watch)) is None:
@@ -103,18 +106,18 @@ class SocketFolder:
         elif event.changes & WATCH_DELETED:
             self._sockets.pop(f"{folder.path}/{event.name}", None)
         elif not event.name.startswith("."):
-            self._appeared(folder, event.name)
+            self._add(folder, event.name)
 
-    def _begin_anew(self) -> None:
-        """What is there may be what was there or not: nobody knows, so all of it is new."""
+    def _list_again(self) -> None:
+        """List everything again, as new: events were lost, and a socket may have been replaced at the same path."""
         self._sockets.clear()
         for folder in list(self._folders.values()):
             self._walk(folder)
 
-    # ---- looking -----------------------------------------------------------------------------------------------------
+    # ---- listing -----------------------------------------------------------------------------------------------------
 
     def _enter(self, descriptor: int, path: str) -> None:
-        """Takes the descriptor over."""
+        """Watch a folder, then list it. The descriptor is ours from now on."""
         try:
             watch = inotify_add_watch(self.descriptor, descriptor, CHANGES)
         except OSError:
@@ -126,19 +129,19 @@ class SocketFolder:
         self._walk(folder)
 
     def _walk(self, folder: _Watched) -> None:
-        with suppress(OSError):  # it is gone by now, and so is everything in it
+        with suppress(OSError):  # the folder is gone, with everything in it
             for name in sorted(os.listdir(folder.descriptor)):
-                self._appeared(folder, name)
+                self._add(folder, name)
 
-    def _appeared(self, folder: _Watched, name: str) -> None:
-        """Passed over where it is gone again, or leads nowhere."""
+    def _add(self, folder: _Watched, name: str) -> None:
+        """Add an entry that appeared: enter a folder, number a socket. Skip one that is gone, or a broken link."""
         with suppress(OSError):
             if stat.S_ISDIR(os.lstat(name, dir_fd=folder.descriptor).st_mode):
                 inner = os.open(name, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder.descriptor)
                 self._enter(inner, f"{folder.path}/{name}")
             elif not name.startswith(".") and _is_socket(folder, name):
-                self._made += 1
-                self._sockets[f"{folder.path}/{name}"] = self._made
+                self._last_number += 1
+                self._sockets[f"{folder.path}/{name}"] = self._last_number
 
     def _leave(self, watch: int) -> None:
         if (folder := self._folders.pop(watch, None)) is not None:

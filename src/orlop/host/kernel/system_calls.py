@@ -1,8 +1,8 @@
-"""The system calls that Python has no function for, as the kernel has them.
+"""The system calls for which Python has no function.
 
-Each one raises the plain OSError of its errno and knows nothing of what it is used for: the sentence is for the module
-that asked. Nothing else in this folder may hold a system call's number, but the filter that refuses some. A call that a
-signal interrupted is made again.
+Each function raises a plain OSError with the kernel's errno; the calling module writes the sentence for people. No
+other module has numbers of system calls, except the seccomp filter of containers. Interrupted calls (EINTR) are
+repeated.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _FilterProgram(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Statx:
-    """The little that is asked of statx here."""
+    """The fields of statx that we use."""
 
     is_mount_root: bool
     inode: int
@@ -152,23 +152,23 @@ class FileAttributes:
 
 
 def openat2(folder: int, path: str, flags: int, resolve: int) -> int:
-    """A descriptor; closed at exec, as all of ours."""
+    """Open a path below a folder and return the descriptor, which is closed at exec. `resolve` restricts the path."""
     how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, 0, resolve)
     return _openat2(folder, os.fsencode(path), how, _OPEN_HOW.size)
 
 
 def clone_tree(folder: int) -> int:
-    """A detached mount of what the descriptor stands for, without the mounts below it; gone when closed."""
+    """Return a detached mount of the folder, without the mounts below it. It disappears when closed."""
     return _open_tree(folder, b"", TREE_CLONE | os.O_CLOEXEC | AT_EMPTY_PATH)
 
 
 def clone_whole_tree(folder: int) -> int:
-    """As `clone_tree`, with the mounts below it."""
+    """Return a detached mount of the folder, with the mounts below it. It disappears when closed."""
     return _open_tree(folder, b"", TREE_CLONE | os.O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE)
 
 
 def new_file_system(kind: str, options: dict[str, str | None], attributes: int) -> int:
-    """A detached mount of a new file system, gone when closed; an option without a value is a flag."""
+    """Return a detached mount of a new file system. It disappears when closed. An option with value None is a flag."""
     context = _fsopen(kind.encode(), _CLOSED_AT_EXEC)
     try:
         for name, value in options.items():
@@ -181,13 +181,13 @@ def new_file_system(kind: str, options: dict[str, str | None], attributes: int) 
 
 
 def set_attributes_of_whole_tree(tree: int, to_set: int, propagation: int) -> None:
-    """Of a mount and all mounts below it."""
+    """Set attributes and propagation of a mount and of all mounts below it."""
     attributes = _MOUNT_ATTRIBUTES.pack(to_set, 0, propagation, 0)
     _mount_setattr(tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, attributes, _MOUNT_ATTRIBUTES.size)
 
 
 def swap_root_for_working_folder() -> None:
-    """The working folder, which is a mount, becomes the root; the old root is mounted upon it then."""
+    """Make the working folder, which must be a mount, the root (pivot_root). The old root is mounted on top of it."""
     _pivot_root(b".", b".")
 
 
@@ -204,26 +204,26 @@ def prctl(option: int, argument: int) -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """For good, for the calling thread and all that it starts: the kernel asks the program about each system call."""
+    """Install a seccomp filter for the calling thread and all that it starts. It cannot be removed."""
     argument = _FilterProgram(len(program) // _FILTER_INSTRUCTION_SIZE, program)
     _prctl(_SET_SECCOMP, _BY_FILTER, ctypes.addressof(argument), 0, 0)
 
 
 def keep_capabilities(kept: frozenset[int]) -> None:
-    """Of those that the calling thread has; it has no others from now on, and passes none on by inheritance."""
+    """Drop all capabilities of the calling thread except `kept`, and make none inheritable."""
     header = ctypes.create_string_buffer(_CAPABILITY_HEADER.pack(_CAPABILITY_VERSION, 0), _CAPABILITY_HEADER.size)
-    held = ctypes.create_string_buffer(_CAPABILITIES.size)
-    _capget(header, held)
-    permitted = _CAPABILITIES.unpack(held)[1::3]
+    current = ctypes.create_string_buffer(_CAPABILITIES.size)
+    _capget(header, current)
+    permitted = _CAPABILITIES.unpack(current)[1::3]
     words: list[int] = []
-    for had, first in zip(permitted, _HALVES, strict=True):
-        left = had & sum(1 << (number - first) for number in kept if first <= number < first + 32)
-        words += (left, left, 0)
+    for half, first in zip(permitted, _HALVES, strict=True):
+        remaining = half & sum(1 << (number - first) for number in kept if first <= number < first + 32)
+        words += (remaining, remaining, 0)
     _capset(header, _CAPABILITIES.pack(*words))
 
 
 def close_range(first: int, last: int) -> None:
-    """Closes the descriptors from the first to the last, both included; an empty range is none."""
+    """Close the descriptors from the first to the last, both included; an empty range closes none."""
     if first <= last:
         _close_range(first, last, 0)
 
@@ -234,7 +234,7 @@ def set_mount_attributes(tree: int, to_set: int, to_clear: int, propagation: int
 
 
 def attach_tree(tree: int, target: int) -> None:
-    """Mounts a detached tree on what the target's descriptor stands for."""
+    """Mount a detached tree on the target."""
     _move_mount(tree, b"", target, b"", MOVE_FROM_DESCRIPTOR | MOVE_TO_DESCRIPTOR)
 
 
@@ -247,26 +247,26 @@ def renameat2(old_folder: int, old_name: str, new_folder: int, new_name: str, fl
 
 
 def statx(folder: int, path: str) -> Statx:
-    """Of the name itself, never of what it links to; an empty path is the descriptor's own file."""
+    """Return the status of a path without following a symbolic link; an empty path is the descriptor itself."""
     flags = AT_SYMLINK_NO_FOLLOW | AT_NO_AUTOMOUNT | STATX_DO_NOT_SYNC | (0 if path else AT_EMPTY_PATH)
-    answer = ctypes.create_string_buffer(_STATX_SIZE)
-    _statx(folder, os.fsencode(path), flags, STATX_IDENTITY | STATX_MOUNT_ID, answer)
-    attributes, inode, major, minor, mount_id = _STATX_FIELDS.unpack_from(answer)
+    record = ctypes.create_string_buffer(_STATX_SIZE)
+    _statx(folder, os.fsencode(path), flags, STATX_IDENTITY | STATX_MOUNT_ID, record)
+    attributes, inode, major, minor, mount_id = _STATX_FIELDS.unpack_from(record)
     return Statx(bool(attributes & STATX_IS_MOUNT_ROOT), inode, os.makedev(major, minor), mount_id)
 
 
 def getdents64(folder: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
-    """How many bytes of the buffer are filled with entries, 0 at the end."""
+    """Read entries of a folder into the buffer; return the number of bytes read, 0 at the end."""
     return _getdents64(folder, buffer, len(buffer))
 
 
 def set_io_priority(priority: int) -> None:
-    """Of the thread that calls."""
+    """Set the I/O priority of the calling thread."""
     _ioprio_set(IO_PRIORITY_OF_A_THREAD, 0, priority)
 
 
 def syncfs(descriptor: int) -> None:
-    """Makes all that was written to the file system of the descriptor durable."""
+    """Make everything written to the file system of the descriptor durable."""
     _syncfs(descriptor)
 
 
@@ -288,37 +288,39 @@ def _checked(result: int) -> int:
 
 
 def quotactl_fd(folder: int, command: int, project: int, record: ctypes.Array[ctypes.c_char]) -> None:
-    """The record is read or written, as the command has it; the file system is the one the descriptor is on."""
+    """Run a quota command on the file system of the descriptor. The command reads the record or fills it."""
     _quotactl_fd(folder, command, project, record)
 
 
 def file_attributes(folder: int, name: str | bytes) -> FileAttributes:
-    """Of anything, also of links and fifos, without opening it; an empty name is the descriptor's own file.
+    """Return the attributes of an entry of any kind, also of a link or a fifo, without opening it.
 
-    That must be open for reading then. Linux 6.17 or newer; ENOSYS before.
+    An empty name is the descriptor itself, which must then be open for reading. ENOSYS before Linux 6.17.
     """
     return _attributes_at(folder, os.fsencode(name), AT_SYMLINK_NO_FOLLOW | (0 if name else AT_EMPTY_PATH))
 
 
 def attributes_of_place(place: int) -> FileAttributes:
-    """The same of what an O_PATH descriptor stands for; this call does not take one, so it is followed to."""
+    """Return the attributes of the file behind a handle (O_PATH)."""
+    # The call refuses O_PATH descriptors, so use the link in /proc.
     return _attributes_at(-1, f"/proc/self/fd/{place}".encode(), 0)
 
 
 def _attributes_at(folder: int, name: bytes, flags: int) -> FileAttributes:
-    answer = ctypes.create_string_buffer(_FILE_ATTRIBUTES.size)
-    _file_getattr(folder, name, answer, _FILE_ATTRIBUTES.size, flags)
-    return FileAttributes(*_FILE_ATTRIBUTES.unpack_from(answer))
+    record = ctypes.create_string_buffer(_FILE_ATTRIBUTES.size)
+    _file_getattr(folder, name, record, _FILE_ATTRIBUTES.size, flags)
+    return FileAttributes(*_FILE_ATTRIBUTES.unpack_from(record))
 
 
 def set_file_attributes(folder: int, name: str, attributes: FileAttributes) -> None:
-    """As `file_attributes`."""
+    """Write the attributes of an entry, which it need not be open for. ENOSYS before Linux 6.17."""
     record = ctypes.create_string_buffer(_FILE_ATTRIBUTES.pack(*astuple(attributes)), _FILE_ATTRIBUTES.size)
     _file_setattr(folder, os.fsencode(name), record, _FILE_ATTRIBUTES.size, AT_SYMLINK_NO_FOLLOW)
 
 
 def _system_call(number: int, *argument_types: Any) -> Callable[..., int]:
-    """Typed once, so that a call costs little; it lets other threads run meanwhile."""
+    """Return a function for a system call that may wait for a disk: other Python threads run meanwhile."""
+    # The argument types are set once here, so that each call costs little.
     prototype = ctypes.CFUNCTYPE(ctypes.c_long, _Number, *argument_types, use_errno=True)
     return _checked_call(prototype(("syscall", _libc)), number)
 
@@ -339,7 +341,7 @@ def _checked_call(function: Callable[..., int], number: int) -> Callable[..., in
 
 
 def _quick_system_call(number: int, *argument_types: Any) -> Callable[..., int]:
-    """For calls that wait for no disk: no other thread runs meanwhile, as to let one run takes longer than the call."""
+    """Return a function for a system call that waits for no disk. It keeps Python's lock: releasing it costs more."""
     function = ctypes.PyDLL(None, use_errno=True)["syscall"]
     function.restype, function.argtypes = ctypes.c_long, (_Number, *argument_types)
     return _checked_call(function, number)

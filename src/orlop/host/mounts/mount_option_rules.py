@@ -1,7 +1,7 @@
-"""The options a bind mount of ours can have, and their words as in mount(8).
+"""The options of our bind mounts, and their words as in mount(8). Pure.
 
-All of them belong to the one mount, not to the file system: nobody else's mount of it changes. What a mount does not
-restrict stays as its source has it; nothing here can make a mount laxer than its source.
+Every option belongs to one mount, not to the file system: other mounts of the same file system do not change. A bind
+mount has the restrictions of its source and those set here; no option can lift a restriction of the source.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ class MountOptions:
     no_symlinks: bool = False
     """Symbolic links inside are not followed."""
     access_times: AccessTimes | None = None
-    """None: as the source has it."""
+    """None: as on the source."""
     no_folder_access_times: bool = False
 
     def to_set(self) -> int:
-        """The kernel's MOUNT_ATTR bits."""
+        """Return the kernel's MOUNT_ATTR bits to set."""
         bits = sum(bit for name, bit in BITS.items() if getattr(self, name))
         return bits | (self.access_times.value if self.access_times else 0)
 
     def to_clear(self) -> int:
-        """The kernel wants the old choice of access times cleared before it takes a new one."""
+        """Return the kernel's MOUNT_ATTR bits to clear."""
+        # The kernel refuses a new choice of access times unless the old one is cleared in the same call.
         return ATIME_MASK if self.access_times else 0
 
-    def fulfil(self, asked: MountOptions) -> bool:
-        """Whether a mount with these options is what was asked for; its source may have added restrictions."""
-        restricted = all(getattr(self, name) for name in BITS if getattr(asked, name))
-        times = asked.access_times in {None, self.access_times}
-        return restricted and times and self.read_only == asked.read_only
+    def fulfil(self, requested: MountOptions) -> bool:
+        """Return whether a mount with these options satisfies a request; its source may have added restrictions."""
+        restricted = all(getattr(self, name) for name in BITS if getattr(requested, name))
+        times = requested.access_times in {None, self.access_times}
+        return restricted and times and self.read_only == requested.read_only
 
     @classmethod
-    def found(cls, statvfs_flags: int) -> MountOptions:
-        """What statvfs(3) says of a mount: its own flags and those of its file system together."""
-        choices = {name: bool(statvfs_flags & bit) for name, bit in STATVFS_BITS.items()}
-        return cls(**choices, access_times=_access_times_found(statvfs_flags))
+    def from_statvfs(cls, flags: int) -> MountOptions:
+        """Return the options that statvfs(3) reports for a mount: its own and those of its file system together."""
+        choices = {name: bool(flags & bit) for name, bit in STATVFS_BITS.items()}
+        return cls(**choices, access_times=_access_times(flags))
 
     def words(self) -> tuple[str, ...]:
-        """What `parse_mount_options` makes the same options of."""
+        """Return the options as words, which `parse_mount_options` parses to the same options."""
         chosen = (word for word, change in WORDS.items() if word != "rw" and _holds(self, change))
         return ("rw", *chosen) if not self.read_only else tuple(chosen)
 
@@ -70,7 +71,7 @@ BITS = {
     "no_symlinks": 0x200000,
 }
 
-# statvfs counts otherwise than mount_setattr.
+# statvfs numbers some options differently from mount_setattr.
 STATVFS_BITS = {
     "read_only": 0x01,
     "no_suid": 0x02,
@@ -97,11 +98,11 @@ WORDS: dict[str, OptionChange] = {
 
 
 class UnknownMountOption(ValueError):
-    """A word that is none of the options; the sentence names those there are."""
+    """A word is not a mount option; the sentence lists the options."""
 
 
 def parse_mount_options(words: Iterable[str], start: MountOptions | None = None) -> MountOptions:
-    """Later words win; `ro` wins over every `rw`: a caller that asks for it relies on it."""
+    """Parse words of mount(8), applied to `start`. Later words win, but `ro` wins over every `rw`."""
     options = start or MountOptions()
     read_only = options.read_only
     for word in words:
@@ -109,11 +110,12 @@ def parse_mount_options(words: Iterable[str], start: MountOptions | None = None)
             raise UnknownMountOption(f"The mount option {word!r} is unknown. There are: {', '.join(WORDS)}.")
         change: dict[str, Any] = dict([WORDS[word]])
         options = replace(options, **change)
+        # A caller that asked for `ro` relies on it, so a later `rw` must not lift it.
         read_only = read_only or options.read_only
     return replace(options, read_only=read_only)
 
 
-def _access_times_found(statvfs_flags: int) -> AccessTimes:
+def _access_times(statvfs_flags: int) -> AccessTimes:
     if statvfs_flags & STATVFS_NO_ATIME:
         return AccessTimes.NEVER
     return AccessTimes.RELATIVE if statvfs_flags & STATVFS_RELATIVE_ATIME else AccessTimes.ALWAYS

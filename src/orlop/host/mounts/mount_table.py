@@ -1,12 +1,12 @@
 """Read the mount tables of this machine: our own, and those of all mount namespaces that can be seen.
 
-A table belongs to a process and shows what is reachable from its root directory. One process is read per namespace and
-root directory: one that was chrooted would show only a part. Namespaces are seen through /proc, so in a container only
-with the host's process ids (hostPID); not looked at are threads that left their process's namespace, and namespaces
-that no process is in, kept by a bind of their file.
+A table belongs to a process and shows the mounts reachable from its root directory. One process is read per namespace
+and root directory, because a chrooted process shows only a part. Namespaces are found through /proc, so in a container
+only with the host's process ids (hostPID). Two kinds are not covered: namespaces of single threads that left their
+process's namespace, and namespaces without any process, which a bind mount of their file keeps alive.
 
-Tables are read whole and anew for every question that something irrevocable depends on. They are never kept: the root
-of a mount is renamed along with its folder, and an open table would keep a dead container's namespace alive.
+Tables are read again, in full, before every step that cannot be undone. They are never cached: the root of a mount is
+renamed along with its folder, and an open table would keep the namespace of a dead container alive.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ PROC: Final = "/proc"
 WHOLE: Final = "/"
 """The root of a process that sees all mounts of its namespace."""
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9._-]+")
-"""Names that the kernel writes as they are."""
+"""Names that the kernel writes without escapes."""
 _GONE: Final = {errno.ENOENT, errno.ESRCH, errno.EINVAL}  # ended, or a zombie: neither has a table
 _FORBIDDEN: Final = {errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True, slots=True)
 class SeenNamespaces:
-    """The tables of all that could be seen, and the processes whose tables could not be."""
+    """The mount tables of all visible namespaces, and the processes whose tables we may not read."""
 
     own: bytes
     others: tuple[bytes, ...]
     forbidden: tuple[int, ...]
 
     def mention(self, name: str) -> bool:
-        """False: no table has such a name in it anywhere, which is quickly found out; True says nothing yet."""
+        """Return False if no table contains this name: a quick first check. True does not mean that it is mounted."""
         needle = name.encode("utf-8", "surrogateescape")
         return not _PLAIN.fullmatch(needle) or any(needle in table for table in self.tables)
 
@@ -58,24 +58,24 @@ class SeenNamespaces:
         return MountedFolders.from_tables(self.tables)
 
     def folder_of(self, descriptor: int) -> FolderInFileSystem:
-        """Which folder of which file system an open folder is, in the terms of all mount tables."""
+        """Return the file system and path of an open folder, as mount tables name it."""
         mount, path = _line_of(descriptor, self.own), _path_of(descriptor)
         try:
             is_deleted = os.fstat(descriptor).st_nlink == 0
         except OSError as error:
-            raise HostError.because(error, f"The folder {path} cannot be looked at") from error
+            raise HostError.because(error, f"The status of the folder {path} cannot be read") from error
         if is_deleted or path.startswith("(unreachable)"):
-            raise HostError(errno.ENOENT, f"The folder {path} was deleted, or is out of reach.")
+            raise HostError(errno.ENOENT, f"The folder {path} was deleted, or is not reachable from our root.")
         return folder_of_path(mount, path)
 
 
 def read_all_namespaces(proc: str = PROC) -> SeenNamespaces:
-    """One table for each namespace, and for each root in it until somebody sees the whole.
+    """Read one table for each namespace, and for each root directory in it until one process sees the whole namespace.
 
-    A process that ends meanwhile is replaced by another of its namespace.
+    If a process ends meanwhile, another process of its namespace is read.
     """
-    own, here = _own_table(proc), (_namespace(proc, "self"), _root(proc, "self"))
-    tables = {here: own}
+    own, own_place = _own_table(proc), (_namespace(proc, "self"), _root(proc, "self"))
+    tables = {own_place: own}
     whole = {namespace for namespace, root in tables if root == WHOLE}
     forbidden: list[int] = []
     for process in _processes(proc):
@@ -97,17 +97,17 @@ def read_all_namespaces(proc: str = PROC) -> SeenNamespaces:
 
 
 def mount_of(descriptor: int) -> MountLine:
-    """The line, in our own table, of the mount that an open file or folder lies on."""
+    """Return the line of our own table for the mount that an open file or folder is on."""
     return _line_of(descriptor, _own_table(PROC))
 
 
 def all_mounts() -> tuple[MountLine, ...]:
-    """Our own table; outer mounts come before those in them."""
+    """Return our own table; a mount comes before the mounts inside it."""
     return parse_mount_lines(_own_table(PROC))
 
 
 def other_mounts_of(descriptor: int) -> tuple[str, ...]:
-    """Where else, in our own table, the same folder of the same file system is mounted."""
+    """Return the other mount points, in our own table, of the same folder of the same file system."""
     table = _own_table(PROC)
     own = _line_of(descriptor, table)
     lines = parse_mount_lines(table)
@@ -118,7 +118,7 @@ def _line_of(descriptor: int, own_table: bytes) -> MountLine:
     try:
         mount_id = system_calls.statx(descriptor, "").mount_id
     except OSError as error:
-        raise HostError.because(error, "The mount of an open folder cannot be found out") from error
+        raise HostError.because(error, f"The mount of {_path_of(descriptor)} cannot be read") from error
     line = line_of_mount(own_table, mount_id)
     if line is None:
         raise HostError(
@@ -128,14 +128,14 @@ def _line_of(descriptor: int, own_table: bytes) -> MountLine:
 
 
 def _processes(proc: str) -> list[str]:
-    """The oldest first: they are the ones that stay."""
+    """List the process ids, the lowest first: those are usually the oldest, and likely to stay until they are read."""
     try:
         return sorted((name for name in os.listdir(proc) if name.isdecimal()), key=int)
     except OSError as error:
         raise HostError.because(error, f"The processes below {proc} cannot be listed") from error
 
 
-# Both are read as links, which touches no file system that may hang.
+# Both functions read a link of /proc, which accesses no file system that may hang.
 
 
 def _namespace(proc: str, process: str) -> str:

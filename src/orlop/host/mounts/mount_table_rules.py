@@ -1,8 +1,8 @@
-"""What the lines of /proc/<pid>/mountinfo say, and which folders they have mounted.
+"""Parse /proc/<pid>/mountinfo, and decide which folders are mounted. Pure.
 
 A folder is identified by its file system's device and its path from the root of that file system: both are the same in
-every mount namespace, whatever the mount points there are called. "Mounted" means: the folder itself, or something
-below it (a subPath), is the root of a mount. A mount of what is above the folder does not count.
+every mount namespace, whatever the mount points are. A folder is mounted if the folder itself, or something below it (a
+subPath), is the root of a mount. A mount of a folder above it does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DELETED = "//deleted"
 
 
 class BadMountLine(ValueError):
-    """A line that is not as proc(5) describes it."""
+    """A line of mountinfo does not have the format of proc(5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MountLine:
     mount_point: str
     options: frozenset[str]
     peer_group: int | None
-    """The number in `shared:N`; None for a mount whose mounts nobody else sees."""
+    """The number in `shared:N`; None if mounts below it do not propagate."""
     file_system: str
     source: str
     file_system_options: frozenset[str]
@@ -60,13 +60,13 @@ def parse_mount_lines(table: bytes) -> tuple[MountLine, ...]:
 
 
 def line_of_mount(table: bytes, mount_id: int) -> MountLine | None:
-    """The same, for one mount alone: a table of thousands costs little then."""
+    """Return the line of one mount; None if it is missing. Only that line is parsed: a table may have thousands."""
     beginning = b"%d " % mount_id
     return next((_parse_line(line) for line in _lines(table) if line.startswith(beginning)), None)
 
 
 def folder_of_path(mount: MountLine, path: str) -> FolderInFileSystem:
-    """Return what a path is in its file system. `mount` is the mount it lies on; both are as one process sees them."""
+    """Return the file system and the path in it of `path`. `mount` is the mount it is on, in the same namespace."""
     point = mount.mount_point.rstrip("/")
     if path != point and not path.startswith(f"{point}/") and path != mount.mount_point:
         raise BadMountLine(f"The path {path!r} does not lie on the mount at {mount.mount_point!r}.")
@@ -75,17 +75,17 @@ def folder_of_path(mount: MountLine, path: str) -> FolderInFileSystem:
 
 
 class MountedFolders:
-    """The roots of many mounts, asked quickly which folders they hold."""
+    """The roots of all mounts, indexed to answer quickly which folders are mounted."""
 
     def __init__(self, paths_by_device: Mapping[str, Iterable[str]]) -> None:
-        # A root that was deleted is no longer in the folder that has its name today.
+        # A root that was deleted is not the folder that has the same path now.
         self._paths = {
             device: {path for path in paths if not path.endswith(_DELETED)} for device, paths in paths_by_device.items()
         }
 
     @classmethod
     def from_tables(cls, tables: Iterable[bytes]) -> MountedFolders:
-        """Reads only what is needed: most of a table's cost is in the rest."""
+        """Parse only the device and the root of each line, because parsing the other fields costs most of the time."""
         raw: defaultdict[bytes, set[bytes]] = defaultdict(set)
         for table in tables:
             for line in _lines(table):
@@ -98,11 +98,11 @@ class MountedFolders:
         return {device: sorted(paths) for device, paths in self._paths.items()}
 
     def is_root(self, folder: FolderInFileSystem) -> bool:
-        """Whether the folder itself is the root of a mount, and not only something below it."""
+        """Return whether the folder itself is the root of a mount, not only something below it."""
         return folder.path in self._paths.get(folder.device, ())
 
     def holds(self, folder: FolderInFileSystem) -> bool:
-        """Whether the folder, or something below it, is mounted."""
+        """Return whether the folder, or something below it, is mounted."""
         if self.is_root(folder):
             return True
         paths = self._sorted.get(folder.device, [])
@@ -147,8 +147,8 @@ def _peer_group(optional_fields: list[bytes]) -> int | None:
 
 
 def _unescaped(field: bytes) -> str:
-    r"""The kernel writes space, tab, line break and backslash as `\040` and so on."""
-    return _text(_ESCAPE.sub(lambda found: bytes((int(found[1], 8),)), field) if b"\\" in field else field)
+    r"""Decode a field: the kernel writes space, tab, line break and backslash as octal escapes such as `\040`."""
+    return _text(_ESCAPE.sub(lambda match: bytes((int(match[1], 8),)), field) if b"\\" in field else field)
 
 
 def _text(field: bytes) -> str:

@@ -22,7 +22,7 @@ from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below
 from orlop.host.mounts.mount_option_rules import MountOptions
 
 MOST_STACKED: Final = 1000
-"""Mounts on one target: more were never meant, and somebody is mounting as fast as we unmount."""
+"""Mounts on one target: with more, another process is mounting as fast as we unmount."""
 NOT_A_MOUNT: Final = errno.EINVAL
 
 
@@ -51,6 +51,7 @@ def bind(source: int, target: int, options: MountOptions) -> None:
     except OSError as error:
         raise HostError.because(error, "The folder cannot be bound: its mount cannot be cloned") from error
     try:
+        # Options first: once attached, the mount is visible, and a pod must never see it without them.
         _set_options(tree, options)
         _attach(tree, target)
     finally:
@@ -58,12 +59,12 @@ def bind(source: int, target: int, options: MountOptions) -> None:
 
 
 def mounted_at(parent: int, name: str) -> MountedAt | None:
-    """Return None if nothing is mounted there, or nothing has this name."""
+    """Return the topmost mount at a name; None if nothing is mounted there, or there is no such name."""
     if not is_mount_point(parent, name):
         return None
     try:
         with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.CROSSED) as root:
-            options, is_removed = MountOptions.found(os.statvfs(root).f_flag), os.fstat(root).st_nlink == 0
+            options, is_removed = MountOptions.from_statvfs(os.statvfs(root).f_flag), os.fstat(root).st_nlink == 0
             return MountedAt(identity_of(root), options, is_removed)
     except HostError as error:
         if error.errno == errno.ENOENT:
@@ -72,13 +73,13 @@ def mounted_at(parent: int, name: str) -> MountedAt | None:
 
 
 def is_mount_point(parent: int, name: str) -> bool:
-    """Also correct for a bind within one file system, where device numbers are equal."""
+    """Return whether something is mounted at a name; also correct for a bind within one file system."""
     try:
         return system_calls.statx(parent, name).is_mount_root
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise HostError.because(error, f"Whether something is mounted at {name} cannot be found out") from error
+        raise HostError.because(error, f"Cannot check whether something is mounted at {name}") from error
 
 
 def unmount(parent: int, name: str) -> int:
@@ -91,21 +92,22 @@ def unmount(parent: int, name: str) -> int:
             return count
         _unmount_topmost(parent, name)
     raise HostError(
-        errno.EBUSY, f"{shown(parent)}/{name} cannot be unmounted: somebody keeps mounting there. Find out who."
+        errno.EBUSY,
+        f"{shown(parent)}/{name} cannot be unmounted: another process keeps mounting there. Find it and stop it.",
     )
 
 
 def identity_of(descriptor: int) -> FileIdentity:
-    found = os.fstat(descriptor)
-    return FileIdentity(found.st_dev, found.st_ino)
+    status = os.fstat(descriptor)
+    return FileIdentity(status.st_dev, status.st_ino)
 
 
 def _set_options(tree: int, options: MountOptions) -> None:
     try:
         system_calls.set_mount_attributes(tree, options.to_set(), options.to_clear(), system_calls.PROPAGATION_PRIVATE)
     except OSError as error:
-        shown = ",".join(options.words())
-        raise HostError.because(error, f"The folder cannot be bound with the options {shown}") from error
+        words = ",".join(options.words())
+        raise HostError.because(error, f"The folder cannot be bound with the options {words}") from error
 
 
 def _attach(tree: int, target: int) -> None:
@@ -121,7 +123,8 @@ def _unmount_topmost(parent: int, name: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        # Somebody else was quicker. A mount that this namespace may not remove gives EINVAL too, and is still there.
+        # EINVAL: another process unmounted it first. But it is also the error for a mount that this namespace may not
+        # remove, which is then still there.
         if error.errno == NOT_A_MOUNT and not is_mount_point(parent, name):
             return
         raise _not_unmounted(parent, name, error) from error

@@ -140,7 +140,7 @@ class FakeWorkdir:
         with self._acts.look("measure"):
             folder = self._folder(place)
             if should_stop():
-                refuse(errno.ECANCELED, f"The folder {place} is not measured, as it was asked to stop")
+                refuse(errno.ECANCELED, f"The folder {place} cannot be measured: the measurement was stopped")
             return TreeUsage(folder.bytes, folder.inodes)
 
     def why_not_writable(self) -> str | None:
@@ -170,7 +170,7 @@ class FakeWorkdir:
         with self._acts.look("strays"):
             folder = self._folder(place)
             if should_stop():
-                refuse(errno.ECANCELED, f"The folder {place} is not looked through, as it was asked to stop")
+                refuse(errno.ECANCELED, f"The folder {place} was not searched to the end: the search was stopped")
             found = [share for share in folder.shares() if share.project != project]
             return StrayCount(len(found), sum(share.bytes for share in found), found[0].path) if found else None
 
@@ -186,4 +186,4 @@ class FakeWorkdir:
 
 def _refuse_unfit(name: str) -> None:
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
-        refuse(errno.EINVAL, f"{name!r} is not the name of one thing in a folder")
+        refuse(errno.EINVAL, f"{name!r} is not the name of one entry of a folder")

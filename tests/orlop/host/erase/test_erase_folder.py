@@ -92,7 +92,7 @@ def test_a_file_and_a_link_in_the_trash_go_too(tmp_path: Path):
 def test_a_name_that_is_no_entry_of_the_trash_is_refused(tmp_path: Path, name: str):
     (tmp_path / "beside").mkdir()
 
-    with pytest.raises(HostError, match=r"not the name of one thing|cannot be a name"):
+    with pytest.raises(HostError, match=r"not the name of one entry|cannot be a name"):
         erase(tmp_path, name)
     assert names(tmp_path) == {"beside"}
 
@@ -382,7 +382,7 @@ def test_a_writer_that_never_ends_is_reported_and_does_not_hold_us_up(tmpfs: Pat
         assert not (tmpfs / "gone" / "folder-2").exists()
 
     monkeypatch.undo()
-    assert first.is_complete or "something writes into it" in first.left[0].reason
+    assert first.is_complete or "a process writes into it" in first.left[0].reason
     assert erase(tmpfs).is_complete
     assert names(tmpfs) == set()
 

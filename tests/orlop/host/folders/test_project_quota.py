@@ -68,7 +68,7 @@ def test_files_that_left_their_project_are_found_wherever_they_are(xfs: Path):
 def way_of_looking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels before 6.17 cannot tell a number by a name."""
     if request.param == "by opening":
-        monkeypatch.setattr(project_strays, "_can_tell_by_name", lambda _folder: False)
+        monkeypatch.setattr(project_strays, "_kernel_reports_by_name", lambda _folder: False)
 
 
 @pytest.mark.usefixtures("way_of_looking")

@@ -135,7 +135,7 @@ def test_measuring_ends_when_it_is_told_to_and_leaves_nothing_open(tmp_path: Pat
     (tmp_path / "tree" / "a" / "b").mkdir(parents=True)
     before = sorted(Path("/proc/self/fd").iterdir())
 
-    with descriptor(tmp_path) as parent, pytest.raises(HostError, match="asked to stop") as caught:
+    with descriptor(tmp_path) as parent, pytest.raises(HostError, match="the measurement was stopped") as caught:
         measure_tree(parent, "tree", lambda: True)
 
     assert caught.value.errno == errno.ECANCELED
@@ -152,7 +152,7 @@ def test_a_folder_moved_out_while_we_are_inside_does_not_lead_us_out(tmp_path: P
             (tmp_path / "tree" / "a" / "b").rename(tmp_path / "outside" / "b")
         return False
 
-    with descriptor(tmp_path) as parent, pytest.raises(HostError, match="moved folders") as caught:
+    with descriptor(tmp_path) as parent, pytest.raises(HostError, match="folders in it were moved") as caught:
         measure_tree(parent, "tree", move_the_middle)
 
     assert caught.value.errno == errno.ESTALE

@@ -31,7 +31,7 @@ async def heard(child: Child) -> str:
 
     def listen() -> bool:
         nonlocal found
-        said = child.said()
+        said = child.read_output()
         found += said or b""
         return said is None
 

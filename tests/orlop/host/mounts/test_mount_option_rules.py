@@ -72,8 +72,8 @@ def test_a_mount_fulfils_nothing_it_does_not_restrict(found: MountOptions, asked
 
 
 def test_what_statvfs_says_is_read_by_its_own_bits():
-    assert MountOptions.found(0x1 | 0x8 | 0x400 | 0x2000) == MountOptions(
+    assert MountOptions.from_statvfs(0x1 | 0x8 | 0x400 | 0x2000) == MountOptions(
         read_only=True, no_suid=False, no_devices=False, no_exec=True, no_symlinks=True, access_times=AccessTimes.NEVER
     )
-    assert MountOptions.found(0x1000).access_times is AccessTimes.RELATIVE
-    assert MountOptions.found(0).access_times is AccessTimes.ALWAYS
+    assert MountOptions.from_statvfs(0x1000).access_times is AccessTimes.RELATIVE
+    assert MountOptions.from_statvfs(0).access_times is AccessTimes.ALWAYS
