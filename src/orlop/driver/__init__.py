@@ -1,4 +1,4 @@
-"""Orlop's own CSI driver: its services, and what stands behind them.
+"""Orlop's own CSI driver: its services and their implementation.
 
-Knows nothing of the sidecars, and they nothing of it: they meet on the CSI socket and through the API server.
+The driver and the sidecars do not import each other. They communicate over the CSI socket and the API server.
 """

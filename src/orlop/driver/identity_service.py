@@ -1,6 +1,6 @@
-"""Who this driver is, what it serves, and whether it is ready.
+"""The CSI identity service: name and version of this driver, its capabilities, and whether it is ready.
 
-Says only what is true of this process: a capability is listed when its service is served on the same socket.
+A capability is listed only if this process serves it on the same socket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DriverIdentity:
 
 
 class IdentityService(services.Identity):
-    """`ready` is asked at every Probe, so that the answer is never older than the question."""
+    """Serves the identity calls. `ready` is called for every Probe, so that the response is never out of date."""
 
     def __init__(self, identity: DriverIdentity, ready: Callable[[], Awaitable[bool]]) -> None:
         self._identity = identity

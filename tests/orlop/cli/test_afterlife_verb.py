@@ -153,7 +153,7 @@ WRONG = [
     (["restore", "csi-7", "--to", "/no/such/folder"], 2, "/no/such/folder"),
     (["show", "none"], 3, "No folder"),
     (["show", "csi-"], 2, "2 volume ids"),
-    (["erase", "alive", "--yes"], 1, "pod that lives"),
+    (["erase", "alive", "--yes"], 1, "living pod"),
     (["cat", "csi-7d9b3da1c", "none"], 3, "there is no 'none'"),
     (["cat", "csi-7d9b3da1c", "../x"], 1, "does not stay in the folder"),
     (["nothing"], 2, "nothing"),

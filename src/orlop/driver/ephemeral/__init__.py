@@ -2,8 +2,8 @@
 
 At the top: the path of a publish and an unpublish. A call goes from `node_service` (the CSI methods) through
 `publish_request_rules` (what a request may ask for) and `locked_folders` (one call at a time) to `publish_sequence`
-(the order of effects); `folder_index` is what is known in memory, `project_numbers` the ids of quotas. In the rooms:
-`afterlife` (retention and erasure), `upkeep` (watches beside the calls) and `requests` (`orlop afterlife`).
+(the order of effects). `folder_index` is the index in memory, `project_numbers` chooses the ids of quotas. In the
+folders: `afterlife` (retention and erasure), `upkeep` (periodic checks) and `requests` (`orlop afterlife`).
 
 Not here: system calls (host/), and the wiring of a process (processes/ephemeral_wiring).
 """

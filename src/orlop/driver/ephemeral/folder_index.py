@@ -1,8 +1,8 @@
-"""The index of all folders of this node, in memory: live ones, retained ones, and what is left alone and why.
+"""The index of all folders of this node, in memory: live folders, retained folders, and entries that are left alone.
 
 Records are stored with the folders (`host/folders/folder_records`). The index is read from there at the start; after
-that, every change of a folder is followed by the same change here. It holds nothing that is not on disk. Only the index
-changes `retained`: it keeps the queue of the afterlife in step.
+that, every change of a folder is followed by the same change here. Everything in it is also on disk. `retained` is
+changed only by methods of the index, which make the same change in the queue of the afterlife.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Retained(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """Something in the working directory that has no usable record: reported, never touched."""
+    """An entry of the working directory without a usable record. It is reported, and never changed."""
 
     place: str
     why: str
@@ -68,6 +68,8 @@ class LeftAlone:
 
 @dataclass(slots=True)
 class FolderIndex:
+    """All folders of this node. The methods record a change that was already made on disk."""
+
     started: Moment
     live: dict[str, FolderRecord] = field(default_factory=dict)
     retained: dict[str, Retained] = field(default_factory=dict)
@@ -76,13 +78,13 @@ class FolderIndex:
     """The same folders as in `retained`."""
     _options: dict[FolderOptions, FolderOptions] = field(default_factory=dict)
     unmeasured: dict[str, None] = field(default_factory=dict)
-    """Those of `retained` whose size is not known, in the order they came."""
+    """The volumes of `retained` whose size is unknown, in the order in which they were added."""
     readers: Counter[str] = field(default_factory=Counter)
-    """By volume id: how many readers its folder has. A folder with readers is not erased."""
+    """The number of readers by volume id. A folder with readers is not erased."""
 
     @contextmanager
     def being_read(self, volume_id: str) -> Iterator[None]:
-        """Enter it while holding the volume's key, so that the reaper, which erases under that key, sees the reader."""
+        """Count a reader. Enter while holding the volume's key: the reaper checks for readers under that key."""
         self.readers[volume_id] += 1
         try:
             yield
@@ -101,7 +103,7 @@ class FolderIndex:
 
     def projects(self) -> set[int]:
         """Return the project numbers of all folders that have limits. May be called from any thread."""
-        # Lists first: another thread must not iterate a dict that the event loop changes.
+        # Copy to lists first: the event loop may change a dict while another thread iterates it, which would raise.
         live, retained = list(self.live.values()), list(self.retained.values())
         return {record.project for record in (*live, *(each.record for each in retained)) if record.project}
 
@@ -130,7 +132,7 @@ class FolderIndex:
         )
 
     def _small(self, record: FolderRecord) -> FolderRecord:
-        """Share what most records have in common: there may be ten thousand."""
+        """Share equal values between records, to save memory: there may be ten thousand."""
         namespace, account = sys.intern(record.owner.namespace), sys.intern(record.owner.service_account)
         owner = replace(record.owner, namespace=namespace, service_account=account)
         options = self._options.setdefault(record.options, record.options)
@@ -146,8 +148,10 @@ class FolderIndex:
         self.unmeasured.pop(volume_id, None)
         self.queue.remove(volume_id)
 
-    def was_found(self, volume_id: str, record: FolderRecord | None, burial: Burial | None, elapsed: float) -> None:
-        """Correct the index by what is on disk, after a change that failed. A burial we do not know is a new one."""
+    def correct_from_disk(
+        self, volume_id: str, record: FolderRecord | None, burial: Burial | None, elapsed: float
+    ) -> None:
+        """Correct the index from the folder on disk, after a change that failed. An unknown burial happened now."""
         if record is not None and burial is None:
             self.lives(record)
             return
@@ -172,7 +176,7 @@ class FolderIndex:
         return age_of(retained.burial.buried_at, self.started, now, retained.buried_at_elapsed)
 
     def in_afterlife(self, now: Moment) -> list[RetainedFolder]:
-        """Return the retained folders as `retention_rules` take them."""
+        """Return the retained folders as values for `retention_rules`."""
         return [
             RetainedFolder(
                 name=volume_id,
@@ -188,7 +192,7 @@ class FolderIndex:
 def start_index(workdir: Workdir, started: Moment) -> FolderIndex:
     """Read everything in the working directory; remove folders that an earlier process was creating when it died.
 
-    Every shelf is listed once: with many thousands of folders this is what a start takes.
+    Every shelf is listed only once: with thousands of folders, the listing takes most of the start-up time.
     """
     live, retained = workdir.listing(FolderState.LIVE), workdir.listing(FolderState.RETAINED)
     for state, listing in ((FolderState.LIVE, live), (FolderState.RETAINED, retained)):
@@ -204,7 +208,8 @@ def read_index(workdir: Workdir, started: Moment) -> FolderIndex:
 
 def find_folder(workdir: Workdir, volume_id: str, known: Burial | None) -> tuple[FolderRecord | None, Burial | None]:
     """Find a volume's folder on disk: its record, and its burial if it is retained. (None, None) if it is neither."""
-    # A change that failed may have been made and not be durable. What is found here will be acknowledged.
+    # A change that failed may have taken effect without being durable. The caller acknowledges what we return, so make
+    # it durable first.
     workdir.synchronise()
     live = read_record(workdir, live_place(volume_id))
     if live is not None:
@@ -224,7 +229,7 @@ def _possible_burials(workdir: Workdir, volume_id: str, known: Burial | None) ->
 
 
 def read_record(workdir: Workdir, place: FolderPlace) -> FolderRecord | None:
-    """Return None where there is no folder, no record, or none that can be read."""
+    """Return the record of a folder; None if the folder or its record is missing, or the record cannot be decoded."""
     try:
         return decode_record(workdir.read_record(place))
     except UnreadableRecord:
@@ -242,7 +247,7 @@ def _index_of(workdir: Workdir, started: Moment, live: ShelfListing, retained: S
     for folder in retained.folders:
         _read_retained(index, folder)
     index.left_alone += [
-        LeftAlone(name, "it is none of the working directory's folders") for name in workdir.strangers()
+        LeftAlone(name, "this driver does not use an entry of this name") for name in workdir.strangers()
     ]
     index.left_alone += [_stranger(FolderState.LIVE, stranger) for stranger in live.strangers]
     index.left_alone += [_stranger(FolderState.RETAINED, stranger) for stranger in retained.strangers]
@@ -264,7 +269,7 @@ def _read_retained(index: FolderIndex, folder: RecordedFolder) -> None:
         return
     burial = burial_of(folder.name)
     if burial is None or burial.volume_id != record.volume_id:
-        why = "its name does not say when it was buried"
+        why = "its name does not contain the time of its burial"
         index.left_alone.append(LeftAlone(f"{FolderState.RETAINED.value}/{folder.name}", why))
     elif burial.volume_id in index.live or burial.volume_id in index.retained:
         why = f"there is another folder of the volume {burial.volume_id}"

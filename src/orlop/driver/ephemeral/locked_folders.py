@@ -1,11 +1,11 @@
 """Publish, unpublish, bury and keep folders under locks: one call at a time for each volume and each target.
 
-`publish_sequence` changes the machine; this module decides when, and keeps the index. Order: lock the volume → lock the
-target → change the machine, in a thread → unlock the target → change the index → unlock the volume. So the holder of a
-volume's lock finds the index as the machine is. A change that failed may have been made all the same: the volume is
-then in doubt, and the next holder of its lock reads its folder from disk first.
+`publish_sequence` changes the machine; this module decides when, and maintains the index. Order: lock the volume → lock
+the target → change the machine, in a thread → unlock the target → change the index → unlock the volume. So for the
+holder of a volume's lock, index and machine agree. A change that failed may have taken effect: the volume is then in
+doubt, and the next holder of its lock first reads its folder from disk.
 
-Nothing is erased here.
+This module erases nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ from orlop.records.ephemeral_folder import Burial, FolderRecord
 
 T = TypeVar("T")
 KUBELET_DIR_NOT_SHARED: Final = (
-    "kubelet's folder is no shared mount: no pod would see its volume. Give the container mountPropagation: "
-    "Bidirectional; on the host itself: mount --make-rshared on the mount that holds it"
+    "kubelet's folder is no shared mount: no pod would see its volume. Set mountPropagation: Bidirectional in this "
+    "container; if the driver runs on the host itself, run mount --make-rshared on the mount that holds the folder"
 )
 
 
 class Folders:
+    """The folders of this node, changed under locks. A volume's key is held for every change of its folder."""
+
     def __init__(  # noqa: PLR0913 - its parts, each by name
         self,
         host: NodeHost,
@@ -55,23 +57,27 @@ class Folders:
         limits: AdminLimits | None = None,
         max_volumes: int = 0,
     ) -> None:
-        """Without `batched`, the work of each volume runs alone, in `threads`.
+        """Create it with the index `book`.
 
-        Without `limits`, folders are retained for as long as their records say.
+        Without `batched`, the work of each volume runs alone, in `threads`. Without `limits`, folders are retained for
+        the lifespan in their records.
         """
         self.book = book
         self.keys = KeyedLock()
         """By volume id. Every change of a volume's folder holds its key."""
         self._targets = KeyedLock()
-        """By target: two volumes would both find it free. Taken after the volume's key, always: no deadlock."""
+        """By target: without it, two volumes could both find the same target free.
+
+        Always taken after the volume's key, so that two calls cannot deadlock.
+        """
         self.wake_reaper = asyncio.Event()
         """Set whenever the reaper has to decide again; the reaper clears it."""
         self.trashed: list[str] = []
-        """Names in the trash that nobody purges yet; who does takes them out."""
+        """Names of folders in the trash that are not queued for a purge yet; the reaper removes them when it does."""
         self.in_doubt: set[str] = set()
         """Volumes whose last change failed: the index may be wrong about them."""
         self.to_measure = asyncio.Event()
-        """Set whenever a folder's size is not known yet; the waiter clears it."""
+        """Set whenever a retained folder has to be measured; `SizeWatch` clears it."""
         self.numbers = ProjectNumbers(host.workdir, book.projects)
         self._sequence = PublishSequence(host, self.numbers)
         self._workdir = host.workdir
@@ -86,11 +92,12 @@ class Folders:
         self._being_made: set[str] = set()
 
     async def publish(self, order: PublishOrder) -> None:
+        """Publish a volume at a target, for NodePublishVolume."""
         async with self.keys.hold(order.volume_id, why="NodePublishVolume"):
-            await self.make_sure(order.volume_id)
+            await self.resolve_doubt(order.volume_id)
             live = self.book.live.get(order.volume_id)
-            # After a final code kubelet forgets the target and never calls NodeUnpublishVolume. Where the record names
-            # the target, an earlier call may have mounted it, and only NodeUnpublishVolume ends that.
+            # After a final status code kubelet forgets the target and never calls NodeUnpublishVolume. If the record
+            # names the target, an earlier call may have mounted it, and only NodeUnpublishVolume would unmount it.
             may_be_mounted = live is not None and order.target in live.targets
             with _retryable() if may_be_mounted else nullcontext():
                 await self._publish(order)
@@ -100,7 +107,7 @@ class Folders:
         known = self.book.record_of(order.volume_id)
         burial = self.book.burial_of(order.volume_id)
         if known is None:
-            # Only here, where the record is known: what is published already was within the limits of its day.
+            # Only for a new folder: an existing one was created within the limits of that time, and stays usable.
             refuse_beyond_limits(order)
         else:
             refuse_another_pod(order, known.owner)
@@ -121,7 +128,7 @@ class Folders:
             self._log.info("retained volume published again", volume=order.volume_id, pod=order.owner.pod_name)
 
     async def _refuse_unless_pods_see_mounts(self) -> None:
-        # Checked until it is true: a folder that is a shared mount stays one.
+        # Check until it is true, and then never again: a shared mount stays shared.
         if not self._pods_see_mounts:
             with as_csi_errors():
                 self._pods_see_mounts = await self._threads(self._kubelet_dir.is_shared)
@@ -129,7 +136,7 @@ class Folders:
             raise FailedPrecondition(KUBELET_DIR_NOT_SHARED)
 
     def _publish_failed(self, volume_id: str, error: Exception) -> None:
-        # Every other code means that all effects were undone; a new folder is in the trash then.
+        # Every other status code means that all effects were undone, and a new folder was moved to the trash.
         if isinstance(error, Unavailable) or not isinstance(error, CsiError):
             self.in_doubt.add(volume_id)
 
@@ -143,8 +150,9 @@ class Folders:
             )
 
     async def unpublish(self, volume_id: str, target: str) -> None:
+        """Unpublish a volume from a target, for NodeUnpublishVolume; bury its folder after the last target."""
         async with self.keys.hold(volume_id, why="NodeUnpublishVolume"):
-            await self.make_sure(volume_id)
+            await self.resolve_doubt(volume_id)
             record, now = self.book.live.get(volume_id), self._clock.now().timestamp()
             lifespan = self._lifespan(record) if record is not None else 0.0
             with self._doubted_on_failure(volume_id):
@@ -156,13 +164,13 @@ class Folders:
                 case FolderRecord():
                     self.book.lives(outcome)
                     if not outcome.targets:
-                        # `orphan_watch` buries it when its last mount has gone.
+                        # `orphan_watch` buries the folder when nothing has it mounted any more.
                         self._log.warning("volume still mounted somewhere; not buried yet", volume=volume_id)
 
     async def bury_if_unused(self, volume_id: str, why: str) -> bool:
-        """Bury a folder whose pod is gone without an unpublish, unless something has it mounted; return whether."""
+        """Bury a live folder unless something has it mounted; return whether it was buried."""
         async with self.keys.hold(volume_id, why=why):
-            await self.make_sure(volume_id)
+            await self.resolve_doubt(volume_id)
             record = self.book.live.get(volume_id)
             if record is None or await self._batched(self._sequence.is_mounted(volume_id)):
                 return False
@@ -177,7 +185,7 @@ class Folders:
         self._buried(burial)
 
     def _lifespan(self, record: FolderRecord) -> float:
-        # By the flags of now: the admin may have changed them since the folder was created.
+        # Use the current flags: the admin may have changed them since the folder was created.
         options = record.options
         return options.lifespan_seconds if self._limits is None else lifespan_at_burial(options, self._limits)
 
@@ -189,9 +197,9 @@ class Folders:
         self.to_measure.set()
 
     async def keep(self, volume_id: str, lifespan: float) -> bool:
-        """Give a retained folder a longer lifespan, counted from its burial; return whether it is still retained."""
+        """Extend the lifespan of a retained folder, counted from its burial; return whether it is still retained."""
         async with self.keys.hold(volume_id, why="keeping it longer"):
-            await self.make_sure(volume_id)
+            await self.resolve_doubt(volume_id)
             retained = self.book.retained.get(volume_id)
             if retained is None:
                 return False
@@ -203,7 +211,8 @@ class Folders:
             return True
 
     async def discard(self, burial: Burial) -> None:
-        """Move a retained folder to the trash, durably, and forget it. The caller holds the volume's key."""
+        """Move a retained folder to the trash, durably, and remove it from the index. The caller holds its key."""
+        # The index last: if the move fails, the folder is still retained, and is erased later.
         with self._doubted_on_failure(burial.volume_id):
             await self._threads(lambda: self._sequence.discard(burial))
         self.book.was_discarded(burial.volume_id)
@@ -218,27 +227,29 @@ class Folders:
             self.in_doubt.add(volume_id)
             raise
 
-    async def make_sure(self, volume_id: str) -> None:
-        """Make the index true for a volume in doubt. Call it with the volume's key. UNAVAILABLE: the disk fails."""
+    async def resolve_doubt(self, volume_id: str) -> None:
+        """Correct the index for a volume in doubt. The caller holds the volume's key. UNAVAILABLE: the disk fails."""
         if volume_id not in self.in_doubt:
             return
         known = self.book.burial_of(volume_id)
         try:
             record, burial = await self._threads(lambda: find_folder(self._workdir, volume_id, known))
         except HostError as error:
-            raise Unavailable(f"what a failure before this has left cannot be found out: {error}") from error
-        self.book.was_found(volume_id, record, burial, self._clock.elapsed())
+            raise Unavailable(
+                f"after an earlier failure, the volume's folder cannot be read from disk: {error}"
+            ) from error
+        self.book.correct_from_disk(volume_id, record, burial, self._clock.elapsed())
         self.in_doubt.discard(volume_id)
         self._log.info("folder read from disk after a failure", volume=volume_id, live=volume_id in self.book.live)
         self.wake_reaper.set()
         self.to_measure.set()
 
-    async def end_doubts(self) -> None:
-        """Call `make_sure` for every volume in doubt: kubelet may never ask for it again. Failures stay in doubt."""
+    async def resolve_doubts(self) -> None:
+        """Call `resolve_doubt` for every volume in doubt: kubelet may never call again. Failures stay in doubt."""
         for volume_id in sorted(self.in_doubt):
-            async with self.keys.hold(volume_id, why="looking again after a failure"):
+            async with self.keys.hold(volume_id, why="reading from disk after a failure"):
                 with suppress(Unavailable):
-                    await self.make_sure(volume_id)
+                    await self.resolve_doubt(volume_id)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The CSI node service for scratch folders: checks each request, calls `locked_folders`, builds the response.
 
-It serves the methods it lists as capabilities, and no others. Statistics are the volume's own: what its files use, and
-what is left to it. The quota counts a volume with limits; the tree of any other is measured, and where that would take
-longer than kubelet waits, only the disk is reported.
+It serves the methods it lists as capabilities, and no others. Statistics are those of the volume: the space its files
+use, and the space still available to it. For a volume with limits, they come from the quota. For any other, the tree is
+measured; if that takes longer than LONGEST_MEASUREMENT_SECONDS, the usage of the whole disk is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What the admin has set."""
+    """The admin's settings for requests."""
 
     kubelet_dirs: tuple[str, ...]
     """All paths of kubelet's folder: as in the flag, and with symbolic links resolved."""
@@ -59,7 +59,7 @@ class EphemeralNodeService(services.Node):
         clock: Clock,
         health: VolumeHealth | None = None,
     ) -> None:
-        """`timed_threads` run what only reads. Without `health`, NodeGetVolumeHealth is not served."""
+        """Create the service. `timed_threads` run calls that only read. `health` None: no NodeGetVolumeHealth."""
         self._folders = folders
         self._workdir = workdir
         self._identity = identity
@@ -124,7 +124,7 @@ class EphemeralNodeService(services.Node):
             return await self._timed_threads(read)
 
     def _counted(self, record: FolderRecord) -> ProjectUsage | None:
-        """Return None for a volume without limits, and where the file system counts nothing any more."""
+        """Return the usage that the quota counts; None for a volume without limits, or if the quota was turned off."""
         if not record.project or self._workdir.why_no_quota() is not None:
             return None
         try:
@@ -137,7 +137,7 @@ class EphemeralNodeService(services.Node):
             return self._workdir.measure(
                 live_place(volume_id), self._clock.deadline(LONGEST_MEASUREMENT_SECONDS).passed
             )
-        except HostError:  # too large, or changing meanwhile: what the disk reports is true all the same
+        except HostError:  # too large, or changing meanwhile: report the usage of the disk instead
             return None
 
     async def NodeGetVolumeHealth(

@@ -1,15 +1,15 @@
-"""Project numbers (the ids of XFS and ext4 project quotas): which one a new folder gets, and when one is free again.
+"""Choose a project number (the id of an XFS or ext4 project quota) for a new folder, and free it after the erasure.
 
-Other programs number files on the same disk too: container runtimes from 1 upward, kubelet from 1048577 upward. Our
-range is far above both. Within it the file system itself shows what is free: a folder counts under its number as long
-as it exists, wherever it is. So a number is used only if nothing counts under it, and a restart needs no memory. The
-lowest come first, because a file system keeps an entry for every number that ever had a limit.
+Other programs use project numbers on the same disk too: container runtimes from 1 upward, kubelet from 1048577 upward.
+Our range is far above both. Within it, the file system shows which numbers are free: a folder counts under its number
+as long as it exists, on any shelf. So a number is used only if nothing counts under it, and a restart loses nothing.
+The lowest free number is used first, because a file system keeps an entry for every number that ever had a limit.
 
 Order for a new folder: reserve the number → create the folder with it, limits first → end the reservation. After a
-folder was erased: nothing counts under its number → lift its limits → the number is free. A process that dies in
-between leaves limits on a number that no folder has; the next process finds and lifts them.
+folder was erased: check that nothing counts under its number → lift its limits → free the number. A process that dies
+in between leaves limits on an unused number; the next process finds and lifts them.
 
-Everything blocks, and may be called from several threads.
+Every method blocks, and may be called from several threads.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ LAST: Final = 0x6FFF_FFFF
 
 
 class ProjectNumbers:
+    """The project numbers of this node's folders. `in_records` returns the numbers of all folders in the index."""
+
     def __init__(self, workdir: Workdir, in_records: Callable[[], Iterable[int]]) -> None:
-        """`in_records` returns the numbers of all folders in the index."""
         self._workdir = workdir
         self._in_records = in_records
         self._lock = threading.Lock()
         self._taken = set(in_records())
-        """All that we know of; the file system is asked before a number is used."""
+        """All numbers that are known to be in use. The file system is checked too before a number is used."""
         self._reserved: set[int] = set()
         self._freed: list[int] = []
         self._next = FIRST
-        """All below it are taken or freed."""
+        """All lower numbers of the range are taken or freed."""
         self._has_listed = False
 
     @contextmanager
@@ -57,12 +58,13 @@ class ProjectNumbers:
 
     def release_unused(self) -> int:
         """Lift the limits of numbers whose folder was erased; return how many are free again."""
-        left = self._numbers_left_by_others()
+        leftovers = self._leftover_numbers()
         with self._lock:
-            self._taken |= left
+            self._taken |= leftovers
             self._has_listed = True
             unknown = self._taken - self._reserved - set(self._in_records())
             unused = [number for number in unknown if self._is_free(number)]
+            # Limits first: a freed number may be used at once, and must not have the limits of another folder.
             for number in unused:
                 self._workdir.lift_limits(number)
                 self._taken.discard(number)
@@ -70,8 +72,8 @@ class ProjectNumbers:
                     heapq.heappush(self._freed, number)
             return len(unused)
 
-    def _numbers_left_by_others(self) -> set[int]:
-        """Return the numbers in our range that earlier processes used. Listed once: it takes long where many exist."""
+    def _leftover_numbers(self) -> set[int]:
+        """Return the numbers in our range that earlier processes used. Listed once: listing many takes long."""
         if self._has_listed:
             return set()
         return {usage.project for usage in self._workdir.projects() if FIRST <= usage.project <= LAST}

@@ -1,8 +1,9 @@
-"""What a NodePublishVolume request asks for, and why it is refused. Pure.
+"""Parse and validate a NodePublishVolume request. Pure.
 
 The request is not trusted: the tenant wrote the volume attributes, and may have written those that usually come from
-kubelet. The target path names the pod, because only kubelet writes it. A context that names another pod is refused; one
-that names the same pod's uid was filled by kubelet, as nobody knows a uid before the pod exists.
+kubelet. The pod is taken from the target path, which only kubelet writes. A context with the uid of another pod is
+refused. A context with the uid of this pod was written by kubelet, because a tenant cannot know a uid before the pod
+exists.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _COUNT: Final = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class AdminLimits:
-    """What the flags allow a pod, in bytes and seconds; 0 bytes: no limit."""
+    """The limits that the flags set for every pod, in bytes and seconds; 0 bytes is no limit."""
 
     afterlifespan: float
     max_afterlifespan: float
@@ -60,7 +61,7 @@ class AdminLimits:
 
 @dataclass(frozen=True, slots=True)
 class PublishOrder:
-    """A valid request."""
+    """A valid NodePublishVolume request."""
 
     volume_id: str
     target: str
@@ -72,15 +73,15 @@ class PublishOrder:
     volume_name: str = ""
     """The volume's name in the pod's spec."""
     beyond_limits: str = ""
-    """Why a new folder may not have these options; empty: it may."""
+    """Why a new folder must not have these options; empty if it may."""
 
 
 def publish_order(
     request: csi_pb2.NodePublishVolumeRequest, kubelet_dirs: tuple[str, ...], limits: AdminLimits
 ) -> PublishOrder:
-    """Return the order, or raise the error that says what is wrong with the request.
+    """Return the validated request, or raise an error with the reason.
 
-    Options beyond `limits` are no error here: the volume may have been published under other limits. The caller asks
+    Options beyond `limits` are no error here: the volume may have been published under other limits. The caller reads
     its record, then calls `refuse_beyond_limits` for a new folder.
     """
     volume_id = checked_volume_id(request.volume_id)
@@ -89,7 +90,7 @@ def publish_order(
     context = request.volume_context
     if context.get(EPHEMERAL) != "true":
         value = f"{context[EPHEMERAL]!r}" if EPHEMERAL in context else "missing"
-        raise InvalidArgument(f"only inline volumes are served here: {EPHEMERAL} has to be 'true' and is {value}")
+        raise InvalidArgument(f"this driver serves only inline volumes: {EPHEMERAL} must be 'true', but is {value}")
     _refuse_unknown_attributes(context)
     options = _options(request.readonly, context, flags, limits)
     owner, limited_by = _owner(target, context), _limited_by(context, limits)
@@ -98,15 +99,15 @@ def publish_order(
 
 
 def refuse_beyond_limits(order: PublishOrder) -> None:
-    """Raise OUT_OF_RANGE where a new folder may not have the options of the order."""
+    """Raise OUT_OF_RANGE if a new folder must not have the options of the order."""
     if order.beyond_limits:
         raise OutOfRange(order.beyond_limits)
 
 
 def why_limits_are_refused(limited_by: Sequence[str], reason: str) -> str:
     """Return the sentence for limits that cannot be enforced; they come from the attributes and flags `limited_by`."""
-    what = " and ".join(limited_by) or "the limits of the volume"
-    return f"{what} cannot be held here, and nobody is left without a limit instead. {reason}"
+    limits = " and ".join(limited_by) or "the limits of the volume"
+    return f"{limits} cannot be enforced here, and no volume is published without its limits. {reason}"
 
 
 def new_record(order: PublishOrder, now: float) -> FolderRecord:
@@ -116,7 +117,7 @@ def new_record(order: PublishOrder, now: float) -> FolderRecord:
 
 
 def lifespan_at_burial(options: FolderOptions, limits: AdminLimits) -> float:
-    """Return how long a folder that is buried now is retained: by the flags of now, not those at its creation."""
+    """Return how long a folder that is buried now is retained, by the current flags, not those at its creation."""
     return min(options.lifespan_seconds, limits.max_afterlifespan) if options.own_lifespan else limits.afterlifespan
 
 
@@ -203,7 +204,7 @@ def refuse_another_pod(order: PublishOrder, recorded: Owner) -> None:
     if asking and owning and asking != owning:
         raise FailedPrecondition(
             f"the volume {order.volume_id} belongs to the pod {owning}, and the pod {asking} asks for it: "
-            "an inline volume is one pod's, and so is what it left behind"
+            "an inline volume belongs to one pod, also while its folder is retained"
         )
 
 
@@ -238,26 +239,26 @@ def _lifespan(text: str | None, limits: AdminLimits) -> float:
     if text is None:
         return limits.afterlifespan
     try:
-        asked = Duration.parse(text)
+        lifespan = Duration.parse(text)
     except InvalidDuration as error:
         raise InvalidArgument(f"{AFTERLIFESPAN}: {error}") from None
-    if asked.nanoseconds < 0:
+    if lifespan.nanoseconds < 0:
         raise InvalidArgument(f"{AFTERLIFESPAN} cannot be {text!r}: allowed is 0s (no afterlife) or more")
-    return asked.seconds
+    return lifespan.seconds
 
 
 def _size(text: str | None, limits: AdminLimits) -> int:
     if text is None:
         return limits.default_size or limits.max_size
     try:
-        asked = Quantity.parse(text).value()
+        size = Quantity.parse(text).value()
     except InvalidQuantity as error:
         raise InvalidArgument(f"{SIZE}: {error}") from None
-    if asked <= 0:
-        raise InvalidArgument(f"{SIZE} cannot be {text!r}: a folder needs more than nothing")
-    if asked > LARGEST_COUNT:
+    if size <= 0:
+        raise InvalidArgument(f"{SIZE} cannot be {text!r}: allowed is a size of 1 byte or more")
+    if size > LARGEST_COUNT:
         raise OutOfRange(f"{SIZE} cannot be {text!r}: a disk holds at most {LARGEST_COUNT} bytes")
-    return asked
+    return size
 
 
 def _why_beyond_limits(context: Mapping[str, str], options: FolderOptions, limits: AdminLimits) -> str:
@@ -270,10 +271,10 @@ def _why_beyond_limits(context: Mapping[str, str], options: FolderOptions, limit
 
 
 def _limited_by(context: Mapping[str, str], limits: AdminLimits) -> tuple[str, ...]:
-    asked = tuple(attribute for attribute in (SIZE, INODES) if attribute in context)
-    if SIZE in asked or not (limits.default_size or limits.max_size):
-        return asked
-    return ("--default-size" if limits.default_size else "--max-size", *asked)
+    attributes = tuple(attribute for attribute in (SIZE, INODES) if attribute in context)
+    if SIZE in attributes or not (limits.default_size or limits.max_size):
+        return attributes
+    return ("--default-size" if limits.default_size else "--max-size", *attributes)
 
 
 def _inodes(text: str | None) -> int:
@@ -297,14 +298,14 @@ def _mode(text: str | None) -> int:
 
 def _mount_flags(request: csi_pb2.NodePublishVolumeRequest) -> list[str]:
     if not request.HasField("volume_capability"):
-        raise InvalidArgument("the request says nothing of how the volume is used: volume_capability is missing")
+        raise InvalidArgument("the request has no volume_capability, which defines how the volume is used")
     match request.volume_capability.WhichOneof("access_type"):
         case "block":
-            raise InvalidArgument("inline volumes are folders: a raw block device cannot be had")
+            raise InvalidArgument("volume_capability asks for a raw block device, but inline volumes are folders")
         case None:
-            raise InvalidArgument("volume_capability has to say how the volume is used: mount is missing")
+            raise InvalidArgument("volume_capability has no access type: mount is missing")
     if request.volume_capability.access_mode.mode == csi_pb2.VolumeCapability.AccessMode.Mode.UNKNOWN:
-        raise InvalidArgument("volume_capability has to say how many use the volume: access_mode is missing")
+        raise InvalidArgument("volume_capability has no access mode: access_mode is missing")
     return [option for flag in request.volume_capability.mount.mount_flags for option in _listed(flag)]
 
 
@@ -312,18 +313,18 @@ def _listed(text: str) -> list[str]:
     return [option.strip() for option in text.split(",") if option.strip()]
 
 
-def _mount_options(asked: Iterable[str]) -> tuple[str, ...]:
-    """Return them in a fixed order, so that equal options compare equal."""
-    asked = set(asked) - WITHOUT_EFFECT - {"ro"}
-    for option in sorted(asked):
+def _mount_options(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the options in a fixed order, so that equal options compare equal."""
+    requested = set(words) - WITHOUT_EFFECT - {"ro"}
+    for option in sorted(requested):
         if option in {"suid", "dev"}:
             raise InvalidArgument(
-                f"the mount option {option!r} cannot be had: volumes are mounted nosuid and nodev, always"
+                f"the mount option {option!r} is not allowed: volumes are always mounted with nosuid and nodev"
             )
         if option not in (*CHOICES, *ALWAYS):
             known = ", ".join((*ALWAYS, *CHOICES, "ro"))
             raise InvalidArgument(f"unknown mount option {option[:100]!r}: allowed are {known}")
-    times = [option for option in ("noatime", "relatime", "strictatime") if option in asked]
+    times = [option for option in ("noatime", "relatime", "strictatime") if option in requested]
     if len(times) > 1:
         raise InvalidArgument(f"the mount options {' and '.join(times)} exclude each other")
-    return (*ALWAYS, *(option for option in CHOICES if option in asked))
+    return (*ALWAYS, *(option for option in CHOICES if option in requested))

@@ -1,12 +1,13 @@
-"""The order of effects of publish, unpublish and burial on the machine, and how a failed one is undone.
+"""The order of effects of publish, unpublish and burial on the machine, and how a failed call is undone.
 
 - publish: the record names the target → the folder is live, limited and durable → the target exists → bind.
 - unpublish: unmount → remove the target → the record forgets it, or, at the last target, the folder is buried.
 - bury: one rename, whose new name holds the time of the burial and the lifespan. keep: another such rename.
 
 Every step first checks whether it was done already, so each function can be repeated after a kill at any point. All
-functions block and know one volume only; the caller makes sure that no two of them work on one volume or one target.
-Publish, unpublish and bury are `BatchedWork`: they yield where an fsync or a snapshot of the mounts serves others too.
+functions block and handle one volume. The caller ensures that no two work on one volume or one target at a time.
+Publish, unpublish and bury are `BatchedWork`: they yield each fsync and each snapshot of the mounts, which also serve
+other volumes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from orlop.host.node_host import FolderPlace, FolderState, MountSnapshot, Names,
 from orlop.records.ephemeral_folder import Burial, FolderOptions, FolderRecord, encode_record
 
 LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
-"""A path that leads over a symbolic link or a file: nothing of ours is there."""
+"""Errors for a path that contains a symbolic link, a file or another mount: nothing of ours can be there."""
 CODES: Final = {
     **CODE_OF_ERRNO,
     **dict.fromkeys(LEADS_ASTRAY, Code.INVALID_ARGUMENT),
@@ -44,6 +45,8 @@ Undo = list[Callable[[], object]]
 
 
 class PublishSequence:
+    """Changes folders, targets and mounts of one volume at a time, in the documented order."""
+
     def __init__(self, host: NodeHost, numbers: ProjectNumbers) -> None:
         self._host = host
         self._numbers = numbers
@@ -60,8 +63,8 @@ class PublishSequence:
         with as_csi_errors():
             place = live_place(order.volume_id) if burial is None else retained_place(burial)
             if known is not None and not self._exists(place):
-                # Somebody removed the folder by hand. The options it was published with stand: today's limits are for
-                # volumes that come today.
+                # The folder was removed by hand. Create it with the options of its record: the current limits apply
+                # only to new volumes.
                 order, known, burial = replace(order, options=known.options), None, None
             # A buried folder has no targets, even if its record still lists some.
             base = known if burial is None or known is None else msgspec.structs.replace(known, targets=())
@@ -83,7 +86,7 @@ class PublishSequence:
             return record
 
     def _refuse_unenforced_limits(self, order: PublishOrder, record: FolderRecord) -> None:
-        # Asked of the record, not the request: a folder that was created without limits stays without.
+        # Check the record, not the request: a folder that was created without limits stays without.
         reason = self._workdir.why_no_quota() if limits_of(record.options) is not None else None
         if reason is not None:
             raise FailedPrecondition(why_limits_are_refused(order.limited_by, reason))
@@ -93,7 +96,7 @@ class PublishSequence:
         if limits is None:
             yield from self._create_folder(record, None, now, undo)
             return record
-        # Reserved until the folder has the number: before that, the file system does not know that it is in use.
+        # Reserve the number until the folder has it: before that, the file system does not show that it is in use.
         with self._numbers.reserved() as project:
             numbered = msgspec.structs.replace(record, project=project)
             yield from self._create_folder(numbered, FolderQuota(project, limits), now, undo)
@@ -103,16 +106,16 @@ class PublishSequence:
         self, record: FolderRecord, quota: FolderQuota | None, now: float, undo: Undo
     ) -> BatchedWork[None]:
         place = live_place(record.volume_id)
-        # Registered before the call: a create that fails may have got half way, or all the way.
+        # Register the undo before the call: a create that fails may have taken effect, partly or completely.
         undo.append(partial(self._discard_new, record.volume_id, now))
         try:
             self._workdir.create(place, encode_record(record), record.options.mode, quota)
         except HostError as error:
             if error.errno == errno.EEXIST:
-                undo.pop()  # not ours: it must not go to the trash
+                undo.pop()  # this call did not create the folder: undo must not move it to the trash
                 raise FailedPrecondition(
                     f"the folder {place} of the working directory exists and has no record that can be read: "
-                    "it is left alone; look at it, and move it away if nobody needs it"
+                    "it is left alone; check what it holds, and move it away if nobody needs it"
                 ) from error
             raise
         yield self._flush_live
@@ -128,16 +131,19 @@ class PublishSequence:
             self._workdir.write_record(place, encode_record(after))
 
     def _resurrect(self, burial: Burial | None, undo: Undo) -> BatchedWork[None]:
+        """Move a retained folder to the live ones."""
         if burial is None:
             return
         place = live_place(burial.volume_id)
         undo.append(partial(self._move_durably, place, retained_place(burial)))
         self._workdir.move(retained_place(burial), place)
-        # Before the bind: after a power loss the folder must not be found retained, with what the pod wrote since.
+        # Flush before the bind: after a power loss the folder must not be found retained, because it would then be
+        # erased with what the pod wrote since.
         yield self._flush_live
 
     def _bind(self, order: PublishOrder, undo: Undo) -> None:
         target, place, options = _names(order.target), live_place(order.volume_id), mount_options(order)
+        # Registered before the effect, as every undo: a call that fails may still have created the target.
         undo.append(partial(self._remove_target_if_empty, target))
         is_new = self._kubelet_dir.make_target(target)
         mounted = None if is_new else self._kubelet_dir.mounted_at(target)
@@ -147,18 +153,18 @@ class PublishSequence:
             undo.append(partial(self._kubelet_dir.unmount, target))
             self._host.bind(place, target, options)
         elif mounted.root != self._workdir.identity(place):
-            raise FailedPrecondition(f"something else is mounted at the target {order.target}: it has to go first")
+            raise FailedPrecondition(f"something else is mounted at the target {order.target}: unmount it first")
         elif not mounted.options.fulfil(options):
             words = ",".join(mounted.options.words())
             raise AlreadyExists(f"the volume is mounted at the target {order.target} with other options: {words}")
 
     def _refuse_hiding_files(self, target: str) -> None:
-        # Nobody sees files below a mount, and after the unmount they would keep the target from being removed.
+        # A mount would hide the files, and after the unmount they would prevent removing the target.
         names = self._kubelet_dir.names_in(_names(target))
         if names:
             raise FailedPrecondition(
-                f"the target {target} is not empty, and not of our making: it holds {min(names)[:100]!r}, which would "
-                "be hidden; look whose it is, and move it away"
+                f"the target {target} is not empty: it holds {min(names)[:100]!r}, which this driver did not create "
+                "and the mount would hide; find out whose it is, and move it away"
             )
 
     def _remove_target_if_empty(self, target: Names) -> None:
@@ -174,16 +180,18 @@ class PublishSequence:
         self, target: str, record: FolderRecord | None, now: float, lifespan: float
     ) -> BatchedWork[FolderRecord | Burial | None]:
         """Unpublish a volume from one target. Return its record, its burial after the last target, or None."""
-        # Unmount before the record forgets the target: after a crash in between, the record must name what is mounted.
+        # Unmount before removing the target from the record: after a crash in between, the record must still name
+        # every target that may be mounted.
         self._remove_target(target, record)
         if record is None:
             return None
-        # Containers have the volume mounted in namespaces of their own, where unmounting the target does not reach.
+        # Containers have the volume mounted in their own mount namespaces, which unmounting the target does not change.
         if any(other != target for other in record.targets) or (yield from self.is_mounted(record.volume_id)):
             return self._forget_target(record, target)
         return (yield from self.bury(record.volume_id, now, lifespan))
 
     def is_mounted(self, volume_id: str) -> BatchedWork[bool]:
+        """Return whether any visible mount namespace has the volume's folder, or a part of it, mounted."""
         with as_csi_errors():
             mounts: MountSnapshot = yield SnapshotMounts(self._workdir)
             return mounts.is_mounted(live_place(volume_id))
@@ -192,7 +200,7 @@ class PublishSequence:
         names = _names(target)
         with as_csi_errors():
             mounted = self._kubelet_dir.mounted_at(names)
-            # A mount whose folder was removed has no identity that could be compared; it is empty, and nobody's loss.
+            # The identity of a removed folder cannot be compared with any other. Unmount it: it is empty for ever.
             if mounted is not None and not mounted.is_removed:
                 self._refuse_foreign_mount(mounted.root, target, record)
             self._kubelet_dir.unmount(names)
@@ -204,28 +212,31 @@ class PublishSequence:
                 raise
 
     def _refuse_removing_files(self, target: str) -> None:
-        # Written there while nothing was mounted: it may be the only copy.
+        # A process wrote the files while nothing was mounted: they may be the only copy.
         names = self._kubelet_dir.names_in(_names(target))
         if names:
             raise FailedPrecondition(
-                f"the volume is unmounted, but its target {target} cannot be removed: below the mount it holds "
-                f"{min(names)[:100]!r}, which is not of our making; look whose it is, and move it away"
+                f"the volume is unmounted, but its target {target} cannot be removed: it holds {min(names)[:100]!r}, "
+                "which this driver did not create; find out whose it is, and move it away"
             )
 
     def _refuse_foreign_mount(self, root: FileIdentity, target: str, record: FolderRecord | None) -> None:
         if record is not None and self._identity(record.volume_id) == root:
             return
-        # Not the folder the request names; but perhaps its record is damaged, or another of ours got there by mistake.
+        # The mount is not the folder of this volume. It may still be one of ours: with a damaged record, or of another
+        # volume by mistake. Unmount those, unless the other volume's record names this target.
         listing = self._workdir.listing(FolderState.LIVE)
         names = [*(folder.name for folder in listing.folders), *(stranger.name for stranger in listing.strangers)]
         name = next((name for name in names if self._identity(name) == root), None)
         if name is None:
-            raise FailedPrecondition(f"what is mounted at the target {target} is no folder of this driver")
+            raise FailedPrecondition(
+                f"what is mounted at the target {target} is no folder of this driver: unmount it by hand"
+            )
         other = read_record(self._workdir, live_place(name))
         if other is not None and target in other.targets:
             raise FailedPrecondition(
                 f"what is mounted at the target {target} is the volume {name}, which is published there: "
-                "unpublish that one, by its own id"
+                "unpublish that volume by its own id"
             )
 
     def _forget_target(self, record: FolderRecord, target: str) -> FolderRecord:
@@ -237,24 +248,24 @@ class PublishSequence:
         return after
 
     def bury(self, volume_id: str, now: float, lifespan: float) -> BatchedWork[Burial]:
-        """Move a live folder to the retained ones; without a lifespan, to the trash."""
+        """Move a live folder to the retained folders; with lifespan 0, to the trash."""
         burial = Burial(volume_id, round(now, 3), round(lifespan, 3))
         place, retained = live_place(volume_id), retained_place(burial)
         with as_csi_errors(), undo_on_failure() as undo:
-            if burial.lifespan_seconds > 0:  # as written down: less than a millisecond is none
+            if burial.lifespan_seconds > 0:  # the rounded value, which is in the name: below a millisecond it is 0
                 undo.append(partial(self._move_durably, retained, place))
                 self._move(place, retained)
                 yield FlushShelf(self._workdir, FolderState.RETAINED)
             else:
-                # Never undone: the purge may have found it in the trash, and be erasing it.
+                # Never undone: the purge may have found the folder in the trash, and be erasing it.
                 self._move_durably(place, trash_place(burial))
         return burial
 
     def keep(self, burial: Burial, lifespan: float) -> Burial:
-        """Retain a folder for longer: one rename. Where that fails, its old name is its name."""
+        """Retain a folder for longer: one rename. If it fails, the folder has its old name."""
         longer = Burial(burial.volume_id, burial.buried_at, round(lifespan, 3))
         if longer.folder_name == burial.folder_name:
-            return burial  # less than a millisecond more
+            return burial  # the names are equal: less than a millisecond more
         with as_csi_errors(), undo_on_failure() as undo:
             undo.append(partial(self._move_durably, retained_place(longer), retained_place(burial)))
             self._workdir.move(retained_place(burial), retained_place(longer))
@@ -291,7 +302,7 @@ class PublishSequence:
         try:
             self._workdir.move(place, to)
         except HostError as error:
-            # Gone: an earlier call that failed or was killed has moved it, or somebody removed it by hand.
+            # ENOENT: an earlier call that failed or was killed has moved the folder, or it was removed by hand.
             if error.errno != errno.ENOENT:
                 raise
 
@@ -301,7 +312,7 @@ class PublishSequence:
 
 @contextmanager
 def as_csi_errors() -> Iterator[None]:
-    """Raise the machine's errors with a status code of CSI; their sentences are written for the caller."""
+    """Convert errors of the machine to CSI errors with a status code. Their sentences are written for the caller."""
     try:
         yield
     except HostError as error:
@@ -310,7 +321,7 @@ def as_csi_errors() -> Iterator[None]:
 
 @contextmanager
 def undo_on_failure() -> Iterator[Undo]:
-    """Call what was appended, in reverse order, if the block fails. Append before each effect, not after it."""
+    """If the block fails, call the appended functions in reverse order. Append before each effect, not after it."""
     undo: Undo = []
     try:
         yield undo
@@ -319,8 +330,8 @@ def undo_on_failure() -> Iterator[Undo]:
             try:
                 act()
             except HostError as error:
-                # UNAVAILABLE is not final: kubelet calls again, and finds what is left.
-                raise Unavailable(f"{cause}; and what had been done could not be undone: {error}") from cause
+                # UNAVAILABLE is not final: kubelet calls again, and that call meets the remaining effects.
+                raise Unavailable(f"{cause}; the failed call could not be undone: {error}") from cause
         raise
 
 
@@ -328,7 +339,7 @@ def undo_on_failure() -> Iterator[Undo]:
 
 
 def limits_of(options: FolderOptions) -> ProjectLimits | None:
-    """Return None for a folder without limits."""
+    """Return the quota limits of a folder; None if it has none."""
     if not options.size_bytes and not options.inodes:
         return None
     return ProjectLimits(options.size_bytes or None, options.inodes or None)

@@ -41,7 +41,7 @@ async def test_a_resurrection_that_cannot_be_undone_is_not_taken_for_buried(mach
     with pytest.raises(Unavailable):
         await folders.publish(order())
     machine.faults.forget()
-    await folders.end_doubts()
+    await folders.resolve_doubts()
     assert_book_is_true(folders, machine)
     await folders.publish(order())
     assert mounted(machine) == [names_of(UID)]
@@ -87,11 +87,11 @@ async def test_what_cannot_be_found_out_stays_in_doubt_and_is_unavailable(machin
         await folders.unpublish(ID, order().target)
     machine.faults.fail("read_record", errno.EIO, times=3)
     for ask in (folders.publish(order()), folders.unpublish(ID, order().target)):
-        with pytest.raises(Unavailable, match="cannot be found out"):
+        with pytest.raises(Unavailable, match="cannot be read from disk"):
             await ask
-    await folders.end_doubts()
+    await folders.resolve_doubts()
     assert folders.in_doubt == {ID}
-    await folders.end_doubts()
+    await folders.resolve_doubts()
     assert folders.in_doubt == set()
     assert_book_is_true(folders, machine)
 
@@ -105,7 +105,7 @@ async def test_what_was_perhaps_never_made_durable_is_not_acknowledged_before_it
         await folders.unpublish(ID, order().target)
     machine.faults.forget()
     machine.faults.fail("synchronise", errno.EIO)
-    with pytest.raises(Unavailable, match="cannot be found out"):
+    with pytest.raises(Unavailable, match="cannot be read from disk"):
         await folders.unpublish(ID, order().target)
     await folders.unpublish(ID, order().target)
     assert_book_is_true(folders, machine)

@@ -119,7 +119,7 @@ async def test_a_limit_that_the_disk_cannot_hold_is_refused_by_name_and_nothing_
         with folder_descriptor(node.workdir) as workdir:
             if why_not_enforced(workdir) is None:
                 pytest.skip("this machine's own file system has project quotas")
-        why = f"orlop.dev/{next(iter(limit))} cannot be held here.*no project quota"
+        why = f"orlop.dev/{next(iter(limit))} cannot be enforced here.*no project quota"
         with pytest.raises(FailedPrecondition, match=why):
             await service.NodePublishVolume(publish(target, **limit))
         assert node.left() == []

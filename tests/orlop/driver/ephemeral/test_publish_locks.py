@@ -184,7 +184,7 @@ async def test_a_publish_waits_until_its_volume_is_no_longer_in_doubt(machine: F
     await folders_of(FakeNodeHost(machine)).publish(order(ID))
     meeting = Meeting(machine, "workdir", "read_record")
     meeting.folders.in_doubt.add(ID)
-    ended = await meeting.of(meeting.folders.end_doubts(), meeting.folders.publish(order(ID, volume="other")))
+    ended = await meeting.of(meeting.folders.resolve_doubts(), meeting.folders.publish(order(ID, volume="other")))
     assert ended == [True, True]
     assert meeting.folders.book.live[ID].targets == (order(ID).target, order(ID, volume="other").target)
     assert_book_is_true(meeting.folders, machine)

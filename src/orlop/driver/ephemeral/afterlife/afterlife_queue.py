@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from orlop.driver.ephemeral.afterlife.retention_rules import RetainedFolder, Step, Weight, next_step
 
 
-# `gc=False`: the garbage collector need not visit ten thousand of them, and none can refer to itself.
+# `gc=False`: there may be ten thousand, none can be part of a reference cycle, and the garbage collector skips them.
 class Queued(msgspec.Struct, frozen=True, gc=False):
-    """`buried_at` is in elapsed time; for a folder found at the start it lies before the start of the process."""
+    """A retained folder in the queue. `buried_at` is in elapsed time; it may be before the start of the process."""
 
     name: str
     namespace: str
@@ -55,6 +55,8 @@ class _Group:
 
 
 class AfterlifeQueue:
+    """The retained folders, grouped by namespace and lifespan. A folder set aside takes part in no decision."""
+
     def __init__(self) -> None:
         self._queued: dict[str, Queued] = {}
         self._aside: dict[str, Queued] = {}
@@ -86,6 +88,7 @@ class AfterlifeQueue:
         self._weigh(queued, -1)
 
     def measured(self, name: str, bytes_used: int) -> None:
+        """Record the measured size of a folder."""
         if name in self._aside:
             self._aside[name] = replace(self._aside[name], bytes_used=bytes_used)
         elif name in self._queued:
@@ -99,11 +102,12 @@ class AfterlifeQueue:
             self._aside[name] = queued
 
     def postpone(self, name: str, until: float) -> None:
-        """Keep a folder aside until then (elapsed time)."""
+        """Set a folder aside until the instant `until` (elapsed time)."""
         self.set_aside(name)
         heapq.heappush(self._postponed, (until, name))
 
     def reinstate(self, name: str) -> None:
+        """End `set_aside` or `postpone` for a folder."""
         queued = self._aside.get(name)
         if queued is not None:
             self.put(queued)

@@ -1,13 +1,13 @@
-"""Erase the folders whose time is over: take one decision at a time, each on the disk as it is then.
+"""Erase expired folders: make one decision at a time, and measure the disk again before the next one.
 
-Order for one folder: hold its key → check that nothing has it mounted → move it to the trash, which is durable and
-frees its name → forget it in the book → `trash_purge` erases it, if still nothing has it mounted.
+Order for one folder: hold its key → check that nothing has it mounted → move it to the trash, durably, which frees its
+name → remove it from the index → `trash_purge` erases it, if still nothing has it mounted.
 
-A folder beyond its own lifespan goes however much is free: several at a time for one snapshot of the mounts. A folder
-that goes only because of pressure goes alone, and while nothing is being purged: the space that a purge frees is
-measured before more is decided. Unless purges free nothing for STALLED_SECONDS: then the next folder goes too. A folder
-that cannot be erased (it is mounted, its purge failed) is retried later, with growing delays, and does not delay the
-others. A disk that cannot be read ends nothing: the error is logged, and the disk is read again later. Must not decide
+A folder beyond its own lifespan is erased even if the disk has room: several at a time, with one snapshot of the
+mounts. A folder that is erased because of pressure is erased alone, and while no purge runs, so that the space a purge
+frees is measured before the next decision. If purges free nothing for STALLED_SECONDS, the next folder is erased too.
+A folder that cannot be erased (it is mounted, or its purge failed) is retried with growing delays, and does not delay
+the others. If the disk cannot be read, the error is logged and the disk is read again later. The reaper must not decide
 by itself: `retention_rules` does.
 """
 
@@ -56,9 +56,9 @@ MOST_AT_ONCE: Final = 32
 BLIND: Final = Backoff(initial=1.0, factor=2.0, cap=60.0, jitter=0.2)
 JUMP_WORTH_LOGGING_SECONDS: Final = 5.0
 STALLED_SECONDS: Final = 10.0
-"""How long purges may go on without more free space before pressure takes another folder."""
+"""How long purges may run without freeing space before another folder is erased because of pressure."""
 SHORTLY_AFTER: Final = 0.001
-"""A folder goes strictly after its time."""
+"""A folder is erased strictly after its lifespan, so the next check is this much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ReaperSettings:
 
 @dataclass(slots=True)
 class _Trouble:
-    """How often a volume's folder could not be erased, and why not the last time."""
+    """How often erasing a volume's folder failed, and why it failed last."""
 
     failures: int
     why: str
@@ -84,7 +84,7 @@ class _Measurement:
 
 
 class Reaper:
-    """Nothing is erased unless `run` runs."""
+    """Erases retained folders while `run` runs."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class Reaper:
         self._troubles: dict[str, _Trouble] = {}
         self._last: Moment | None = None
         self._relief_since: _Measurement | None = None
-        """What the purges under way have to improve on; None while nothing is purged under pressure."""
+        """The pressure that the running purges have to reduce; None while none runs because of pressure."""
         self.factor = NO_PRESSURE
         self.room: DiskRoom | None = None
         """The disk at the last measurement."""
         self.why_stuck: str | None = None
-        """Why nothing can be erased now; None while it can."""
+        """Why nothing can be erased now; None if folders can be erased."""
         self._failed = runtime.metrics.counter("orlop_ephemeral_erase_failures_total", "Attempts to erase that failed.")
         self._blind = runtime.metrics.counter(
             "orlop_ephemeral_disk_failures_total", "Failures to read the disk, the trash or the mounts."
@@ -135,20 +135,20 @@ class Reaper:
         )
 
     async def run(self) -> None:
-        """Erase until cancelled, whatever the disk returns."""
+        """Erase folders until cancelled. Errors of the disk do not end it."""
         async with TaskGroup() as tasks:
             for number in range(MOST_PURGES_AT_ONCE):
                 tasks.start(self._trash.work(), name=f"purge {number + 1}")
             failures = 0
             while True:
-                # Cleared before the step: what happens during the step may not be in its decision, and must wake us.
+                # Clear before the step: a change during the step may come too late for its decision, and must wake us.
                 self._folders.wake_reaper.clear()
                 try:
                     seconds = await self.step()
                 except OSError as error:
                     failures += 1
                     self._note_stuck(error)
-                    # Not `_wait`: a burial must not make us ask a dying disk more often.
+                    # Not `_wait`: a burial must not make us read a failing disk more often.
                     await self._clock.sleep(BLIND.delay(failures, self._random))
                 else:
                     failures = 0
@@ -160,14 +160,15 @@ class Reaper:
         now = self._now()
         self._log_jump(now)
         self._forget_troubles()
-        await self._list_trash_sometimes(now)
+        await self._list_trash_if_due(now)
         self.factor = await self._measured_factor()
+        # Overdue folders first: they are erased anyway, and the space they free may end the pressure.
         if overdue := self._overdue(now):
             await self._erase(overdue)
             return 0.0
-        match self._queue.next_step(now.elapsed, await self._factor_to_go_by(now)):
+        match self._queue.next_step(now.elapsed, await self._effective_factor(now)):
             case Erase() as erase:
-                # From now on the purge of this folder has its time to free space.
+                # The purge of this folder now has STALLED_SECONDS to free space.
                 self._relief_since = _Measurement(self.factor, now.elapsed)
                 self._queue.set_aside(erase.name)
                 await self._erase([erase])
@@ -193,17 +194,17 @@ class Reaper:
             overdue.append(step)
         return overdue
 
-    async def _list_trash_sometimes(self, now: Moment) -> None:
-        """List the trash once in a while, and not at every step: it may be very long."""
+    async def _list_trash_if_due(self, now: Moment) -> None:
+        """List the trash once in every prune interval, not at every step: it may be very long."""
         self._hand_over_trash()
         if self._trash_seen_at is None or now.elapsed - self._trash_seen_at >= self._settings.prune_interval:
             await self._trash.find_unknown()
             self._trash_seen_at = now.elapsed
 
-    async def _factor_to_go_by(self, now: Moment) -> Fraction:
-        """Return the factor for the next decision: no pressure while purges under way are still freeing space."""
+    async def _effective_factor(self, now: Moment) -> Fraction:
+        """Return the factor for the next decision: no pressure while running purges are still freeing space."""
         if self.factor != NO_PRESSURE and not self._trash.busy:
-            # Also a folder that came to the trash without `add` has to be tried before a retained one goes.
+            # A folder may be in the trash without `add`. Purging it frees space without erasing a retained folder.
             await self._trash.find_unknown()
         if self.factor == NO_PRESSURE or not self._trash.busy:
             self._relief_since = None
@@ -213,7 +214,7 @@ class Reaper:
             self._relief_since = since = _Measurement(self.factor, now.elapsed)
         if now.elapsed - since.at < STALLED_SECONDS:
             return NO_PRESSURE
-        # Purges are too slow. Another folder helps only if it is purged at once, and not behind the slow ones.
+        # Purges are too slow. Another folder helps only if it is purged at once, not queued behind the slow ones.
         if self._trash.make_room():
             return self.factor
         self._relief_since = _Measurement(self.factor, now.elapsed)
@@ -229,11 +230,11 @@ class Reaper:
         return pressure_factor(space, self._settings.headroom)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait so long, or until a folder is due sooner."""
+        """Wait `seconds`, or until a folder is due sooner."""
         end = self._clock.elapsed() + seconds
-        while (left := end - self._clock.elapsed()) > 0:
+        while (remaining := end - self._clock.elapsed()) > 0:
             try:
-                async with self._clock.timeout(left):
+                async with self._clock.timeout(remaining):
                     await self._folders.wake_reaper.wait()
             except TimeoutError:
                 return
@@ -253,26 +254,28 @@ class Reaper:
     # ---- some folders ------------------------------------------------------------------------------------------------
 
     async def _erase(self, chosen: Sequence[Erase]) -> None:
-        """Move folders that were set aside to the trash. HostError: the mounts are unknown, and nothing was done."""
+        """Move folders that were set aside to the trash. HostError: the mounts could not be read; nothing was moved."""
         with ExitStack() as keys:
-            unread = [erase for erase in chosen if not self._left_to_readers(erase.name)]
-            held = [erase for erase in unread if self._holds(erase.name, keys)]
-            # The keys first, then the snapshot. A volume that is published while the snapshot is taken could be
-            # mounted and not be in it, or be buried again and go with a lifespan that has only just begun.
+            unread = [erase for erase in chosen if not self._postponed_for_readers(erase.name)]
+            locked = [erase for erase in unread if self._locked(erase.name, keys)]
+            # Hold the keys before the snapshot begins. Otherwise a volume could be published while the snapshot is
+            # taken, and be mounted without being in it; or be buried again, and be erased with a lifespan that has
+            # only just begun.
             generation = self._mounts.generation()
             try:
                 mounted = await self._mounts.after(generation)
             except OSError:
-                for erase in held:
+                for erase in locked:
                     self._queue.reinstate(erase.name)
                 raise
-            for erase in held:
+            for erase in locked:
                 name = await self._moved_to_trash(erase.name, mounted)
                 if name is not None:
                     self._log.info("erasing folder", volume=erase.name, reason=erase.reason.value)
                     self._trash.add(name, erase.reason, generation)
 
-    def _holds(self, volume_id: str, keys: ExitStack) -> bool:
+    def _locked(self, volume_id: str, keys: ExitStack) -> bool:
+        """Try to hold the volume's key; if another call holds it, retry the folder later and return False."""
         # Never wait for a key: one publish on a hanging disk would stop all erasing.
         try:
             keys.enter_context(self._folders.keys.try_hold(volume_id, why="erasing"))
@@ -281,15 +284,15 @@ class Reaper:
             return False
         return True
 
-    def _left_to_readers(self, volume_id: str) -> bool:
-        """Postpone a folder that somebody reads; that is no failure."""
+    def _postponed_for_readers(self, volume_id: str) -> bool:
+        """Postpone a folder that is being read; return whether it was. This is not counted as a failure."""
         if volume_id not in self._book.readers:
             return False
         self._queue.postpone(volume_id, self._clock.elapsed() + RETRY.initial)
         return True
 
     async def _moved_to_trash(self, volume_id: str, mounted: frozenset[FolderPlace]) -> str | None:
-        """Return the folder's name in the trash; None if it is not to be erased, or not now."""
+        """Move a folder to the trash and return its name there; None if it is not retained, or is retried later."""
         try:
             return await self._discard(volume_id, mounted)
         except (CsiError, OSError) as error:
@@ -297,29 +300,31 @@ class Reaper:
             return None
 
     async def _discard(self, volume_id: str, mounted: frozenset[FolderPlace]) -> str | None:
-        """Move a folder to the trash and return its name there; None if it is not retained. Raises why it stays."""
-        await self._folders.make_sure(volume_id)
+        """Move a folder to the trash and return its name there; None if it is not retained. Raises if it must stay."""
+        await self._folders.resolve_doubt(volume_id)
         retained = self._book.retained.get(volume_id)
         if retained is None:
             return None
         place = retained_place(retained.burial)
-        # Checked again under the key: somebody may have begun to read it since it was chosen.
+        # Check again under the key: a reader may have opened the folder since it was chosen.
         if volume_id in self._book.readers:
-            raise HostError(errno.EBUSY, f"The folder {place} is being read; it is left alone until it is not.")
+            raise HostError(
+                errno.EBUSY, f"The folder {place} is being read; it is erased when all readers have closed it."
+            )
         if place in mounted:
-            raise HostError(errno.EBUSY, f"The folder {place} is mounted somewhere; it is left alone until it is not.")
+            raise HostError(errno.EBUSY, f"The folder {place} is still mounted; it is erased when it is unmounted.")
         name = retained.burial.folder_name
         with self._trash.incoming(name):
             await self._folders.discard(retained.burial)
         return name
 
-    async def erase_as_asked(self, volume_id: str) -> None:
-        """Move one folder to the trash as `run` does it; raise why that cannot be. The purge comes afterwards."""
+    async def erase_on_request(self, volume_id: str) -> None:
+        """Move one folder to the trash, in the order of `run`; raise if that fails. It is purged afterwards."""
         with self._folders.keys.try_hold(volume_id, why="erasing"):
             generation = self._mounts.generation()  # after the key, as in `_erase`
             name = await self._discard(volume_id, await self._mounts.after(generation))
             if name is None:
-                raise HostError(errno.ENOENT, f"The volume {volume_id} is not retained any more.")
+                raise HostError(errno.ENOENT, f"The volume {volume_id} is no longer retained.")
             self._log.info("erasing folder", volume=volume_id, reason=Reason.ASKED.value)
             self._trash.add(name, Reason.ASKED, generation)
         self._folders.wake_reaper.set()
@@ -332,7 +337,7 @@ class Reaper:
         return len(self._trash)
 
     def trouble_with(self, volume_id: str) -> str | None:
-        """Return why a folder whose time is over is still there."""
+        """Return why erasing an expired folder failed last; None if no attempt failed."""
         return self._troubles[volume_id].why if volume_id in self._troubles else None
 
     def _retry_later(self, volume_id: str, why: Exception) -> None:

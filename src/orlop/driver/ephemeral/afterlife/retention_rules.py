@@ -1,8 +1,8 @@
 """Decide when a retained folder is erased, and which one first. Pure.
 
 A folder is retained for its lifespan, counted from its burial. While less of the disk is free than the headroom, every
-lifespan is multiplied by one factor: what is free, divided by what should be. One step is decided at a time, and the
-disk is measured again after it, so that pressure never erases more than it must.
+lifespan is multiplied by one factor: free space divided by headroom. One step is decided at a time, and the disk is
+measured again after it, so that pressure never erases more folders than necessary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_PRESSURE: Final = Fraction(1)
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """Free is what users can have, without what the file system keeps for root."""
+    """The space of a disk. Free space is what users can allocate: blocks reserved for root do not count."""
 
     total_bytes: int
     free_bytes: int
@@ -30,7 +30,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True)
 class RetainedFolder:
-    """`age` and `lifespan` are in seconds; `bytes_used` is None until it has been measured."""
+    """A retained folder. `age` and `lifespan` are in seconds; `bytes_used` is None until it has been measured."""
 
     name: str
     namespace: str
@@ -66,7 +66,7 @@ Weight = tuple[int, int]
 
 
 def pressure_factor(space: DiskSpace, headroom: Fraction) -> Fraction:
-    """Return 1 if enough is free, else what is free divided by what should be; the worse of bytes and inodes."""
+    """Return 1 if the headroom is free, else free space divided by headroom; the worse of bytes and inodes."""
     return min(
         _share(space.total_bytes, space.free_bytes, headroom),
         _share(space.total_inodes, space.free_inodes, headroom),
@@ -74,25 +74,25 @@ def pressure_factor(space: DiskSpace, headroom: Fraction) -> Fraction:
 
 
 def _share(total: int, free: int, headroom: Fraction) -> Fraction:
-    wanted = math.ceil(total * headroom)
-    if free >= wanted:  # also where nothing is wanted, or the file system counts no inodes
+    required = math.ceil(total * headroom)
+    if free >= required:  # also true without headroom, and for a file system that counts no inodes
         return NO_PRESSURE
-    return Fraction(max(free, 0), wanted)
+    return Fraction(max(free, 0), required)
 
 
 def next_step(folders: Iterable[RetainedFolder], factor: Fraction, weights: Mapping[str, Weight] | None = None) -> Step:
     """Return the next folder to erase: of the namespace that retains most, the one furthest beyond its lifespan.
 
-    `folders` are all that are retained. The caller leaves out those that must not be erased now (mounted, being read,
-    failed a moment ago), with their weight. A caller that passes the `weights` of all may also leave out every folder
-    that cannot be the first: of two folders of a namespace with the same lifespan, the younger.
+    `folders` are all retained folders, without those that must not be erased now (mounted, being read, or failed a
+    moment ago). A caller that passes `weights`, the totals of all folders by namespace, may also leave out folders that
+    cannot be the first: of two folders of one namespace with the same lifespan, the younger.
     """
-    everything = list(folders)
-    overdue = [folder for folder in everything if _time_left(folder, factor) < 0]
+    candidates = list(folders)
+    overdue = [folder for folder in candidates if _time_left(folder, factor) < 0]
     if overdue:
-        first = _first_to_go(overdue, namespace_weights(everything) if weights is None else weights, factor)
+        first = _first_to_erase(overdue, namespace_weights(candidates) if weights is None else weights, factor)
         return Erase(first.name, Reason.AGE if first.age > first.lifespan else Reason.PRESSURE)
-    return Wait(min((_time_left(folder, factor) for folder in everything), default=None))
+    return Wait(min((_time_left(folder, factor) for folder in candidates), default=None))
 
 
 def _time_left(folder: RetainedFolder, factor: Fraction) -> float:
@@ -100,7 +100,9 @@ def _time_left(folder: RetainedFolder, factor: Fraction) -> float:
     return folder.lifespan * float(factor) - folder.age
 
 
-def _first_to_go(overdue: Sequence[RetainedFolder], weights: Mapping[str, Weight], factor: Fraction) -> RetainedFolder:
+def _first_to_erase(
+    overdue: Sequence[RetainedFolder], weights: Mapping[str, Weight], factor: Fraction
+) -> RetainedFolder:
     return min(
         overdue,
         key=lambda folder: (
@@ -130,7 +132,7 @@ DEFAULT_HEADROOM: Final = Fraction(1, 10)
 
 
 def effective_headroom(configured: Fraction | None, *, shares_disk_with_kubelet: bool) -> Fraction:
-    """Return the admin's headroom, or the default: on kubelet's own disk, more than where it evicts living pods."""
+    """Return the admin's headroom, or the default; on kubelet's own disk that is above kubelet's eviction threshold."""
     if configured is not None:
         return configured
     if not shares_disk_with_kubelet:
@@ -139,7 +141,7 @@ def effective_headroom(configured: Fraction | None, *, shares_disk_with_kubelet:
 
 
 def next_measurement(retained: int, factor: Fraction, prune_interval: float) -> float | None:
-    """Return after how many seconds to measure the disk again: nothing notifies us when it fills up."""
+    """Return after how many seconds to measure the disk again: the kernel sends no notification when it fills up."""
     if not retained:
         return None
     return prune_interval if factor == NO_PRESSURE else min(prune_interval, UNDER_PRESSURE_SECONDS)
@@ -153,7 +155,7 @@ UNDER_PRESSURE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One instant in seconds by the wall clock, and by the elapsed time, which never jumps."""
+    """One instant, in seconds of the wall clock and in elapsed time, which never jumps."""
 
     wall: float
     elapsed: float
@@ -176,5 +178,5 @@ def buried_at_elapsed(buried_at_wall: float, started: Moment) -> float:
 
 
 def wall_clock_jump(last: Moment, now: Moment) -> float:
-    """Return by how many seconds the wall clock moved more (or less) than time did."""
+    """Return by how many seconds the wall clock advanced more (or less) than elapsed time."""
     return (now.wall - last.wall) - (now.elapsed - last.elapsed)

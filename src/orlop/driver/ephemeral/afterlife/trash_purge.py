@@ -1,9 +1,9 @@
 """Purge the folders in the trash: schedule them, two at a time, and retry those that cannot be erased yet.
 
 Order for one folder: check that nothing has it mounted → erase it → forget it. A folder that is mounted, or cannot be
-erased, is retried later, with growing delays, and does not delay the others. `find_unknown` adds what an earlier
-process left in the trash, and what was moved there without `add`. The unlinking itself is `host/erase`. Must not decide
-what goes to the trash.
+erased, is retried later, with growing delays, and does not delay the others. `find_unknown` adds folders that an
+earlier process left in the trash, or that were moved there without `add`. `host/erase` unlinks the files. This module
+must not decide which folders are moved to the trash.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from orlop.records.ephemeral_folder import burial_of
 
 PURGES_AT_ONCE: Final = 2
 MOST_PURGES_AT_ONCE: Final = 6
-"""While purges are too slow to relieve the disk; each occupies a thread."""
+"""The limit while purges are too slow to relieve the disk. Each purge occupies a thread."""
 RETRY: Final = Backoff(initial=5.0, factor=2.0, cap=600.0, jitter=0.2)
 SECONDS_BETWEEN_WARNINGS: Final = 30.0
 
 Purge = Callable[[str], object]
-"""Erase the folder of this name in the trash; one that is gone already is erased. Blocks; HostError: what is left."""
+"""Erase the folder of this name in the trash; succeeds if there is none. Blocks. HostError: a part of it is left."""
 
 
 class RateLimitedWarnings:
-    """Log at most one warning in 30 seconds; the others go to the debug log and are counted in the next warning.
+    """Logs at most one warning in 30 seconds. The others are logged at debug level, and the next warning counts them.
 
-    A disk that dies gives a thousand errors a minute.
+    A failing disk can cause a thousand errors a minute.
     """
 
     def __init__(self, log: Log, clock: Clock) -> None:
@@ -55,25 +55,25 @@ class RateLimitedWarnings:
             self._suppressed += 1
             self._log.debug(message, **fields)
             return
-        more = {"suppressed_since": self._suppressed} if self._suppressed else {}
-        self._log.warning(message, **fields, **more)
+        suppressed = {"suppressed_since": self._suppressed} if self._suppressed else {}
+        self._log.warning(message, **fields, **suppressed)
         self._last_at, self._suppressed = now, 0
 
 
 @dataclass(slots=True)
 class _InTrash:
     reason: Reason | None
-    """None: never used, without an afterlife, or left by another process."""
+    """None for a folder that was never used, had no lifespan, or was left by another process."""
     generation: Generation
     failures: int = 0
 
 
 class TrashPurge:
-    """Nothing is purged unless `work` runs, in MOST_PURGES_AT_ONCE tasks.
+    """Purges folders while `work` runs, in MOST_PURGES_AT_ONCE tasks.
 
-    `readers` are the volumes that somebody reads. Such a volume can get to the trash when it was published again
-    meanwhile and has no second afterlife; it is left until its readers are done. `on_idle` is called whenever the last
-    purge under way has ended.
+    `readers` are the volumes whose folder is being read. Such a folder can be in the trash if the volume was published
+    again meanwhile and then unpublished with lifespan 0; it is purged when its readers have closed it. `on_idle` is
+    called whenever the last running purge has ended.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, each by name
@@ -103,7 +103,7 @@ class TrashPurge:
         self._blind_for = 0
         """How often in a row the mount table could not be read."""
         self._retries: list[tuple[float, str]] = []
-        """A heap of when a folder is tried again."""
+        """A heap of instants (elapsed time) at which a folder is retried."""
         self._gone_meanwhile: set[str] = set()
         self._incoming: set[str] = set()
         self._changed = asyncio.Event()
@@ -122,7 +122,7 @@ class TrashPurge:
         return bool(self._ready or self._under_way)
 
     def add(self, name: str, reason: Reason | None = None, generation: Generation | None = None) -> None:
-        """Purge a folder as soon as possible; mounts are checked as they were after the generation, or after now."""
+        """Purge a folder as soon as possible. Its mounts are checked in a snapshot begun after `generation`, or now."""
         if name in self._known:
             self._known[name].reason = self._known[name].reason or reason
             return
@@ -144,8 +144,8 @@ class TrashPurge:
     def make_room(self) -> bool:
         """Allow one more purge at a time if all are busy; return whether the next folder added is purged at once.
 
-        Until nothing is under way any more. A folder with millions of files can take an hour, and must not keep small
-        folders, which would free space at once, waiting.
+        The higher limit holds until no purge runs. A folder with millions of files can take an hour, and must not delay
+        small folders, which would free space at once.
         """
         waiting_or_running = len(self._ready) + len(self._under_way)
         if waiting_or_running >= self._at_once and self._at_once < MOST_PURGES_AT_ONCE:
@@ -154,8 +154,8 @@ class TrashPurge:
         return waiting_or_running < self._at_once
 
     async def find_unknown(self) -> None:
-        """Add everything that is in the trash. HostError when it cannot be listed."""
-        # A folder purged while the listing runs may be in the listing; added again it would count as erased twice.
+        """Add every folder in the trash that is not known yet. Raises HostError if the trash cannot be listed."""
+        # A folder purged while the listing runs may still be listed. Added again, it would count as erased twice.
         self._gone_meanwhile = set()
         names = await self._threads(self._workdir.names_in_trash)
         for name in sorted(names - self._known.keys() - self._gone_meanwhile - self._incoming):
@@ -186,7 +186,7 @@ class TrashPurge:
     def _make_retries_ready(self) -> None:
         while self._retries and self._retries[0][0] <= self._clock.elapsed():
             _, name = heapq.heappop(self._retries)
-            # A new generation: since the last attempt anything may have been mounted.
+            # A new generation: the folder may have been mounted or unmounted since the last attempt.
             self._known[name].generation = self._mounts.generation()
             self._ready.append(name)
 
@@ -203,10 +203,10 @@ class TrashPurge:
     async def _attempt(self, name: str, mounted: frozenset[FolderPlace]) -> None:
         try:
             if not mounted.isdisjoint(_places(name)):
-                self._retry_later(name, "something has it mounted")
+                self._retry_later(name, "it is still mounted")
                 return
             if self._is_read(name):
-                self._retry_later(name, "somebody reads it")
+                self._retry_later(name, "it is being read")
                 return
             await self._threads(lambda: self._purge(name))
             self._forget(name)
@@ -236,7 +236,7 @@ class TrashPurge:
         self._warnings.warn("folder not erased yet", folder=f"trash/{name}", error=why)
 
     async def _back_off(self, name: str, error: OSError) -> None:
-        """Wait, then put the folder back in front: that the mount table is unreadable is no failure of this folder."""
+        """Wait, then queue the folder first. An unreadable mount table does not count as a failure of this folder."""
         self._blind_for += 1
         self._warnings.warn("mount table unreadable; nothing is purged", error=error)
         # The folder keeps its slot meanwhile, so that the other workers do not all try in its place.
@@ -247,5 +247,5 @@ class TrashPurge:
 
 
 def _places(name: str) -> tuple[FolderPlace, ...]:
-    """Return both places of a folder in the trash: erasing a very deep one moves its lower part beside it."""
+    """Return both places of a folder in the trash: erasing a very deep folder moves its lower part beside it."""
     return FolderPlace(FolderState.TRASH, name), FolderPlace(FolderState.TRASH, REST_PREFIX + name)

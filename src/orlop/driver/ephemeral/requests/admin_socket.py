@@ -1,9 +1,9 @@
 """The admin socket of a node: one request per connection, answered by a handler.
 
 Order: create the socket's folder, for root alone → claim the path → accept connections. For each connection: check the
-peer (anyone but root gets one sentence and the end) → read the request, within seconds → send the responses, each of
-which the client must take within a minute → close. A client that disappears ends its own request and no other; the
-handler then releases what it holds for that request. Leaving the block ends all requests.
+peer (any user but root gets a refusal) → read the request, within seconds → send the responses, each of which the
+client must receive within a minute → close. A client that disconnects ends its own request and no other; the handler
+then releases what it holds for that request. Leaving the block ends all requests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RequestRefused(Exception):
 
 
 def in_bounds(sentence: str) -> str:
-    """Shorten a sentence in its middle: it may quote a path, and a tenant can make paths of any length."""
+    """Shorten a sentence in its middle: it may quote a path, and a tenant can create paths of any length."""
     half = LONGEST_SENTENCE // 2
     return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} … {sentence[-half:]}"
 
@@ -68,7 +68,7 @@ class AdminClient:
         self.peer = peer
         self.descriptors = frame.descriptors
         self.when_client_goes: Callable[[], object] | None = None
-        """Called when the client disconnects, instead of cancelling the handler, which may have a last response."""
+        """Called when the client disconnects, instead of cancelling the handler, which may need to finish its work."""
         self._frames = frames
         self._clock = clock
 
@@ -157,7 +157,7 @@ class _AdminServer:
                 await self._handle(AsyncFrames(connection), peer_of(connection))
             except (ConnectionEnded, ConnectionError, TimeoutError) as error:
                 self._log.debug("admin request ended early", error=error)
-            except Exception as error:  # noqa: BLE001 - whatever one client brings about is not the others' concern
+            except Exception as error:  # noqa: BLE001 - an error in one request must not end the others
                 self._log.error("admin request failed", error=error)
 
     async def _handle(self, frames: AsyncFrames, peer: Peer) -> None:
@@ -191,13 +191,13 @@ class _AdminServer:
                 await asyncio.wait([answering])
             finally:
                 watching.cancel()
-                answering.cancel()  # of effect only if we were cancelled ourselves
+                answering.cancel()  # has an effect only if this task was cancelled itself
 
     def _objection_to(self, peer: Peer) -> str | None:
         if peer.user != self._allowed_user:
-            return f"The user {peer.user} may not ask this node: only root may."
+            return f"The user {peer.user} may not send requests to this node: run the command as root."
         if len(self._connections) > MOST_AT_ONCE:
-            return f"This node answers {MOST_AT_ONCE} requests at a time already. Ask again later."
+            return f"This node is already serving {MOST_AT_ONCE} requests, which is its limit. Try again later."
         return None
 
     async def _refuse(self, frames: AsyncFrames, sentence: str) -> None:

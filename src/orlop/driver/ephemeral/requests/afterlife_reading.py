@@ -1,10 +1,10 @@
-"""Reading folders in their afterlife, for people: lists, files, archives, restores. Nothing of a folder is changed.
+"""Read retained folders for an operator: list files, read a file, download, restore. Changes nothing in a folder.
 
-Order for each: the volume's key is held → the folder is noted as being read, so that nobody erases it → it is opened →
-the key is let go → it is read, by its descriptor, in threads → it is closed → the note goes. So a pod that comes back
-meanwhile has its folder at once; the reader goes on, and its result names the change.
+Order for each request: hold the volume's key → count a reader, so that the reaper does not erase the folder → open the
+folder → release the key → read through the descriptor, in threads → close → remove the reader. So a pod whose volume is
+published again meanwhile does not wait; the request continues, and its result reports the change.
 
-What the folder's tenant made of it cannot lead out of it: `host/folders/folder_reading` and its neighbours see to that.
+Paths and links that the tenant created cannot lead out of the folder: see `host/folders/folder_reading`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ T = TypeVar("T")
 
 
 class FolderAccess(Protocol):
-    """The folders themselves, by descriptors, as `LinuxWorkdir` gives them."""
+    """Opens folders of the working directory, as `LinuxWorkdir` does."""
 
     def opened(self, place: FolderPlace) -> AbstractContextManager[int]: ...
 
     def holds(self, folder: int) -> bool:
-        """Whether an open folder is a part of the working directory, or of a folder from it."""
+        """Return whether an open folder is inside the working directory, or inside a mount of one of its folders."""
         ...
 
 
@@ -62,7 +62,7 @@ PIECE_BYTES: Final = 1 << 20
 MOST_LONG_READERS: Final = 4
 LONGEST_OPEN_FILE_SECONDS: Final = 3600.0
 PROGRESS_SECONDS: Final = 0.2
-CHANGED_MEANWHILE: Final = "A pod took the folder back while it was read: what was read may be old and new mixed."
+CHANGED_MEANWHILE: Final = "The volume was published again during the request: old and new contents may be mixed."
 
 
 class AfterlifeReading:
@@ -70,15 +70,16 @@ class AfterlifeReading:
         self,
         folders: Folders,
         access: FolderAccess,
-        meant: Callable[[str], str],
+        resolve_id: Callable[[str], str],
         threads: Threads,
         clock: Clock,
         log: Log,
     ) -> None:
+        """Create it. `resolve_id` returns the volume id for an id as the operator typed it, or raises."""
         self._folders = folders
         self._book = folders.book
         self._access = access
-        self._meant = meant
+        self._resolve_id = resolve_id
         self._threads = threads
         self._clock = clock
         self._log = log
@@ -97,7 +98,7 @@ class AfterlifeReading:
         await client.answer(StreamEnd())
 
     async def read_file(self, request: ReadFile, client: AdminClient) -> None:
-        """Hands the file over; who still reads it after an hour has it to the end, but no hold on the folder."""
+        """Pass the open file to the client. For an hour the folder is not erased; the descriptor works even longer."""
         path = os.fsdecode(request.path)
 
         def file(folder: int) -> Generator[int]:
@@ -118,17 +119,17 @@ class AfterlifeReading:
         def pieces(folder: int) -> Generator[bytes]:
             nonlocal count
             tar = TarStream(folder, path, _top(path, volume_id))
-            yield from _gathered(iter(tar))
+            yield from _in_larger_pieces(iter(tar))
             problems.extend(_problem(each) for each in tar.problems.first)
             count = tar.problems.count
 
-        volume_id = self._meant(request.id)
+        volume_id = self._resolve_id(request.id)
         with self._long_reading():
             async with self._opened(volume_id, pieces) as (retained, steps):
-                self._log.info("downloading", volume=volume_id, by_process=client.peer.process)
+                self._log.info("downloading folder", volume=volume_id, by_process=client.peer.process)
                 while piece := await steps.next():
                     await client.send_bytes(piece)
-                if self._was_taken_back(retained):
+                if self._was_published_again(retained):
                     problems.insert(0, PathProblem(b".", CHANGED_MEANWHILE))
                     count += 1
         await client.answer(StreamEnd(tuple(problems), count))
@@ -138,7 +139,7 @@ class AfterlifeReading:
     async def restore(self, request: RestoreFolder, client: AdminClient) -> None:
         if len(client.descriptors) != 1:
             raise RequestRefused("wrong-use", "A restore needs the folder to restore into, as one open descriptor.")
-        volume_id, target = self._meant(request.id), client.descriptors[0]
+        volume_id, target = self._resolve_id(request.id), client.descriptors[0]
         if request.dry_run:
             await self._threads(lambda: self._refuse_what_cannot_be(target, volume_id))
             await client.answer(Restored(volume_id))
@@ -164,16 +165,16 @@ class AfterlifeReading:
             yield restore_folder(restore, stop, lambda progress: latest.__setitem__(0, progress))
 
         async with self._opened(volume_id, copying, owned) as (retained, steps):
-            self._log.info("restoring", volume=volume_id, by_process=client.peer.process)
+            self._log.info("restoring folder", volume=volume_id, by_process=client.peer.process)
             try:
-                copied = await self._telling_progress(steps, latest, retained.bytes_used, client)
+                copied = await self._copied_with_progress(steps, latest, retained.bytes_used, client)
             finally:
                 stop.set()
-            taken_back = self._was_taken_back(retained)
-        self._log.info("restored" if not copied.stopped else "not restored: stopped", volume=volume_id)
-        await client.answer(_restored(volume_id, copied, taken_back=taken_back))
+            published_again = self._was_published_again(retained)
+        self._log.info("restore stopped" if copied.stopped else "folder restored", volume=volume_id)
+        await client.answer(_restored(volume_id, copied, published_again=published_again))
 
-    async def _telling_progress(
+    async def _copied_with_progress(
         self,
         steps: ThreadedGenerator[FolderCopy | None],
         latest: list[CopyProgress],
@@ -197,27 +198,29 @@ class AfterlifeReading:
 
     @contextmanager
     def _only_one_into(self, target: int, volume_id: str) -> Iterator[None]:
-        found = os.fstat(target)
-        what = (found.st_dev, found.st_ino, volume_id)
-        if what in self._restoring:
+        status = os.fstat(target)
+        key = (status.st_dev, status.st_ino, volume_id)
+        if key in self._restoring:
             raise RequestRefused(
                 "refused", f"{volume_id} is being restored into this folder already. Wait until it ends."
             )
-        self._restoring.add(what)
+        self._restoring.add(key)
         try:
             yield
         finally:
-            self._restoring.discard(what)
+            self._restoring.discard(key)
 
-    # ---- what all of them do -----------------------------------------------------------------------------------------
+    # ---- common steps ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _opened(
-        self, wanted: str, read: Callable[[int], Generator[T]], owned: ExitStack | None = None
+        self, typed_id: str, read: Callable[[int], Generator[T]], owned: ExitStack | None = None
     ) -> AsyncIterator[tuple[Retained, ThreadedGenerator[T | None]]]:
         async with AsyncExitStack() as stack:
             owned = stack.enter_context(owned or ExitStack())
-            volume_id = self._meant(wanted)
+            volume_id = self._resolve_id(typed_id)
+            # Only open the folder under the key, and read it after the key is released: a pod must not wait for a
+            # download. The reader is counted under the key, because the reaper checks for readers under it.
             async with self._folders.keys.hold(volume_id, why="being opened for reading"):
                 retained = self._book.retained.get(volume_id)
                 if retained is None:
@@ -231,12 +234,12 @@ class AfterlifeReading:
 
     def _opened_then(self, place: FolderPlace, read: Callable[[int], Generator[T]]) -> Generator[T | None]:
         with self._access.opened(place) as folder:
-            yield None  # it is open: from now on its name does not matter
+            yield None  # the folder is open: a rename no longer matters
             yield from read(folder)
 
     @contextmanager
     def _long_reading(self) -> Iterator[None]:
-        """Each has a thread for a long time: there must be some left for pods."""
+        """Limit the requests that occupy a thread for a long time, so that calls of kubelet always get one."""
         if self._long_readers >= MOST_LONG_READERS:
             raise RequestRefused(
                 "refused", f"{MOST_LONG_READERS} folders are being downloaded or restored already. Try again later."
@@ -247,9 +250,9 @@ class AfterlifeReading:
         finally:
             self._long_readers -= 1
 
-    def _was_taken_back(self, retained: Retained) -> bool:
-        now = self._book.retained.get(retained.volume_id)
-        return now is None or now.burial.buried_at != retained.burial.buried_at
+    def _was_published_again(self, retained: Retained) -> bool:
+        current = self._book.retained.get(retained.volume_id)
+        return current is None or current.burial.buried_at != retained.burial.buried_at
 
 
 def _file_row(listed: FolderEntry) -> FileRow:
@@ -266,12 +269,12 @@ def _file_row(listed: FolderEntry) -> FileRow:
 
 
 def _top(path: str, volume_id: str) -> str:
-    """What the archive unpacks to: the last name of the path, or the volume's own."""
+    """Return the topmost name in the archive: the last name of the path, or the volume id."""
     return next((name for name in reversed(path.split("/")) if name not in {"", "."}), volume_id)
 
 
-def _gathered(pieces: Iterator[bytes]) -> Generator[bytes]:
-    """In larger pieces: thousands of small files would be thousands of turns."""
+def _in_larger_pieces(pieces: Iterator[bytes]) -> Generator[bytes]:
+    """Join small pieces: each one sent costs a switch between threads, and there may be thousands of small files."""
     buffer = bytearray()
     for piece in pieces:
         buffer += piece
@@ -283,14 +286,14 @@ def _gathered(pieces: Iterator[bytes]) -> Generator[bytes]:
 
 
 def _problem(problem: Problem) -> PathProblem:
-    """Return a problem for the answer; of a path of megabytes, which a tenant can make, the beginning and the end."""
+    """Return a problem for the response. A tenant can create paths of megabytes: keep their beginning and end."""
     path, half = os.fsencode(problem.path), LONGEST_PATH_SHOWN // 2
     shown = path if len(path) <= LONGEST_PATH_SHOWN else path[:half] + b"/.../" + path[-half:]
     return PathProblem(shown, os.fsencode(problem.sentence).decode(errors="replace"))
 
 
-def _restored(volume_id: str, copied: FolderCopy, *, taken_back: bool) -> Restored:
-    extra = (PathProblem(b".", CHANGED_MEANWHILE),) if taken_back else ()
+def _restored(volume_id: str, copied: FolderCopy, *, published_again: bool) -> Restored:
+    extra = (PathProblem(b".", CHANGED_MEANWHILE),) if published_again else ()
     return Restored(
         name=unfinished_name(volume_id) if copied.stopped else volume_id,
         entries=copied.entries,

@@ -29,40 +29,43 @@ class NotMeant:
 
 
 def folder_meant(
-    wanted: str, retained: Collection[str], live: Collection[str], given_back: Collection[str] = ()
+    typed_id: str, retained: Collection[str], live: Collection[str], unpublished: Collection[str] = ()
 ) -> Meant | NotMeant:
-    """By a volume id, or the beginning of one if there is no other. `given_back` are live ones without any target."""
-    if wanted in retained:
-        return Meant(wanted)
-    found = sorted(each for each in retained if wanted and each.startswith(wanted))
-    if len(found) == 1:
-        return Meant(found[0])
-    if found:
-        return NotMeant("wrong-use", _several(wanted, found))
-    alive = sorted(each for each in live if wanted and each.startswith(wanted))
-    if alive and alive[0] in given_back:
+    """Return the retained volume with this id, or with an id that begins so if it is the only one.
+
+    `unpublished` are the live volumes without any target.
+    """
+    if typed_id in retained:
+        return Meant(typed_id)
+    matches = sorted(each for each in retained if typed_id and each.startswith(typed_id))
+    if len(matches) == 1:
+        return Meant(matches[0])
+    if matches:
+        return NotMeant("wrong-use", _several(typed_id, matches))
+    alive = sorted(each for each in live if typed_id and each.startswith(typed_id))
+    if alive and alive[0] in unpublished:
         return NotMeant(
             "refused",
-            f"The volume {alive[0]} was given back by its pod, and something still has it mounted: it is retained as "
-            "soon as nothing does.",
+            f"The volume {alive[0]} was unpublished, but something still has it mounted: its folder is retained as "
+            "soon as the last mount is gone. Try again then.",
         )
     if alive:
         return NotMeant(
             "refused",
-            f"The volume {alive[0]} belongs to a pod that lives: nothing can be done with its folder here. "
-            "Look into it by the pod itself.",
+            f"The volume {alive[0]} belongs to a living pod: 'orlop afterlife' works on folders of deleted pods only. "
+            "Use 'kubectl exec' in the pod.",
         )
     return NotMeant(
         "not-found",
-        f"No folder of a volume {wanted!r} is retained: it never was here, or it has been erased. "
-        "'orlop afterlife list' shows what is.",
+        f"No folder of a volume {typed_id!r} is retained: it was never on this node, or it has been erased. "
+        "'orlop afterlife list' shows the retained folders.",
     )
 
 
-def _several(wanted: str, found: list[str]) -> str:
-    named, more = found[:CANDIDATES_NAMED], len(found) - CANDIDATES_NAMED
-    rest = f" and {more} more" if more > 0 else ""
-    return f"{wanted!r} is the beginning of {len(found)} volume ids: {', '.join(named)}{rest}. Give more of it."
+def _several(typed_id: str, matches: list[str]) -> str:
+    named, more = matches[:CANDIDATES_NAMED], len(matches) - CANDIDATES_NAMED
+    and_more = f" and {more} more" if more > 0 else ""
+    return f"{typed_id!r} is the beginning of {len(matches)} volume ids: {', '.join(named)}{and_more}. Type more of it."
 
 
 # ---- its row ---------------------------------------------------------------------------------------------------------
@@ -74,7 +77,7 @@ class FolderFacts:
     burial: Burial
     age: float
     now: float
-    """The wall's time."""
+    """Seconds of the wall clock since the epoch."""
     bytes_used: int | None = None
     readers: int = 0
     trouble: str = ""
@@ -110,21 +113,21 @@ def row_of(facts: FolderFacts, factor: Fraction) -> FolderRow:
 
 
 def usage_by_namespace(folders: Iterable[RetainedFolder]) -> tuple[NamespaceUsage, ...]:
-    """The largest first."""
+    """Return the usage of each namespace, the largest first."""
     by_name: dict[str, NamespaceUsage] = {}
     for folder in folders:
-        had = by_name.get(folder.namespace, NamespaceUsage(folder.namespace, 0, 0, 0))
+        so_far = by_name.get(folder.namespace, NamespaceUsage(folder.namespace, 0, 0, 0))
         by_name[folder.namespace] = NamespaceUsage(
             folder.namespace,
-            had.folders + 1,
-            had.bytes + (folder.bytes_used or 0),
-            had.unmeasured + (folder.bytes_used is None),
+            so_far.folders + 1,
+            so_far.bytes + (folder.bytes_used or 0),
+            so_far.unmeasured + (folder.bytes_used is None),
         )
     return tuple(sorted(by_name.values(), key=lambda usage: (-usage.bytes, -usage.folders, usage.namespace)))
 
 
 def next_to_go(folders: Collection[RetainedFolder], factor: Fraction) -> tuple[str, Reason] | None:
-    """The folder that goes first if the disk stays as it is: what the reaper would decide now, or then."""
+    """Return the folder that the reaper erases next, now or later, if the disk stays as it is; None without folders."""
     if not folders:
         return None
     match next_step(folders, factor):
@@ -147,23 +150,24 @@ class KeepFor:
 
 @dataclass(frozen=True, slots=True)
 class KeptAlready:
-    """As long as was asked for, or longer."""
+    """The folder is retained for the requested time already, or longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """`most` are the seconds from now that the admin allows; 0 or less: none at all."""
+    """The request exceeds the admin's limit. `most` are the seconds from now that are allowed; 0 or less: none."""
 
     most: float
 
 
-def keep_decision(age: float, lifespan: float, wanted: float, longest: float) -> KeepFor | KeptAlready | TooLong:
-    """`wanted` counts from now; `longest`, the admin's limit, from the burial: nobody can keep a folder for ever.
+def keep_decision(age: float, lifespan: float, requested: float, longest: float) -> KeepFor | KeptAlready | TooLong:
+    """Decide the new lifespan of a folder; it never becomes shorter. All values are in seconds.
 
-    The lifespan never becomes shorter.
+    `requested` counts from now. `longest`, the admin's limit, counts from the burial: repeated requests cannot keep a
+    folder for ever.
     """
-    if age + wanted <= lifespan:
+    if age + requested <= lifespan:
         return KeptAlready()
-    if age + wanted > longest:
+    if age + requested > longest:
         return TooLong(longest - age)
-    return KeepFor(age + wanted)
+    return KeepFor(age + requested)

@@ -1,7 +1,8 @@
-"""Serve the requests of `orlop afterlife`: from the book, and through the parts that change folders.
+"""Serve the requests of `orlop afterlife`.
 
-Reading is `afterlife_reading`'s. Keeping and erasing go through `Folders` and the `Reaper`, which hold the volume's key
-and state their order of effects. A living pod's folder is neither shown nor changed here.
+Lists and usage come from the index; `afterlife_reading` reads folders. `keep` and `erase` call `Folders` and the
+`Reaper`, which hold the volume's key and document their order of effects. The folders of living pods are neither shown
+nor changed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ ROWS_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class AfterlifeSettings:
-    """What the admin has set: working directory, headroom in effect with its reason, longest lifespan in seconds."""
+    """The admin's settings: working directory, headroom in effect and its reason, longest lifespan in seconds."""
 
     workdir: str
     headroom: Fraction
@@ -75,7 +76,7 @@ class AfterlifeSettings:
 
 
 class AfterlifeRequests:
-    """A handler for `admin_socket`; `access` gives the folders themselves."""
+    """A handler for `admin_socket`; `access` opens the folders."""
 
     def __init__(  # noqa: PLR0913 - its parts, each by name
         self,
@@ -90,7 +91,7 @@ class AfterlifeRequests:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`threads` read folders, for as long as that takes; `timed_threads` answer within seconds, or fail."""
+        """Create it. `threads` read folders without a time limit; `timed_threads` return within seconds, or fail."""
         self._folders = folders
         self._book = folders.book
         self._reaper = reaper
@@ -99,7 +100,7 @@ class AfterlifeRequests:
         self._timed_threads = timed_threads
         self._clock = clock
         self._log = log
-        self._reading = AfterlifeReading(folders, access, self._meant, threads, clock, log)
+        self._reading = AfterlifeReading(folders, access, self._resolve_id, threads, clock, log)
 
     async def __call__(self, client: AdminClient) -> None:
         try:
@@ -116,13 +117,13 @@ class AfterlifeRequests:
         match client.request:
             case ListFolders():
                 await self._list(client)
-            case ShowFolder(id=wanted):
-                await client.answer(FolderResponse(self._row(self._retained(wanted), await self._factor())))
+            case ShowFolder(id=typed_id):
+                await client.answer(FolderResponse(self._row(self._retained(typed_id), await self._factor())))
             case KeepFolder() as keep:
-                client.when_client_goes = _carry_on
+                client.when_client_goes = _finish_anyway
                 await client.answer(await self._keep(keep))
             case EraseFolder() as erase:
-                client.when_client_goes = _carry_on
+                client.when_client_goes = _finish_anyway
                 await client.answer(await self._erase(erase, client))
             case ShowUsage():
                 await client.answer(await self._usage())
@@ -135,14 +136,14 @@ class AfterlifeRequests:
             case RestoreFolder() as request:
                 await self._reading.restore(request, client)
 
-    # ---- looking -----------------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     async def _list(self, client: AdminClient) -> None:
-        factor, everything = await self._factor(), list(self._book.retained.values())
-        for start in range(0, len(everything), ROWS_AT_ONCE):
-            page, now = everything[start : start + ROWS_AT_ONCE], self._now()
+        factor, folders = await self._factor(), list(self._book.retained.values())
+        for start in range(0, len(folders), ROWS_AT_ONCE):
+            page, now = folders[start : start + ROWS_AT_ONCE], self._now()
             await client.answer(Rows(tuple(row_of(self._facts(retained, now), factor) for retained in page)))
-            await self._clock.sleep(0)  # pods are served between two pages, however fast the client takes them
+            await self._clock.sleep(0)  # let calls of kubelet run between two pages, even if the client reads fast
         await client.answer(StreamEnd())
 
     async def _usage(self) -> UsageReport:
@@ -164,7 +165,7 @@ class AfterlifeRequests:
             next_erase=NextErase(self._row(self._book.retained[first[0]], factor), first[1].value) if first else None,
         )
 
-    # ---- changing ----------------------------------------------------------------------------------------------------
+    # ---- changes -----------------------------------------------------------------------------------------------------
 
     async def _keep(self, keep: KeepFolder) -> KeepResult:
         retained, longest = self._retained(keep.id), self._settings.max_afterlifespan
@@ -190,27 +191,27 @@ class AfterlifeRequests:
         if retained_place(retained.burial) in mounted:
             raise RequestRefused(
                 "refused",
-                f"The folder of {retained.volume_id} is mounted somewhere: it cannot be erased until it is not.",
+                f"The folder of {retained.volume_id} is still mounted: it can be erased only after it is unmounted.",
             )
         row = self._row(retained, factor)
         if not erase.dry_run:
-            self._log.info("asked to erase", volume=retained.volume_id, by_process=client.peer.process)
-            await self._reaper.erase_as_asked(retained.volume_id)
+            self._log.info("erase requested", volume=retained.volume_id, by_process=client.peer.process)
+            await self._reaper.erase_on_request(retained.volume_id)
         return Erasing(row)
 
-    # ---- the book ----------------------------------------------------------------------------------------------------
+    # ---- the index ---------------------------------------------------------------------------------------------------
 
-    def _meant(self, wanted: str) -> str:
+    def _resolve_id(self, typed_id: str) -> str:
         live = self._book.live
-        given_back = [volume_id for volume_id, record in live.items() if not record.targets]
-        match folder_meant(wanted, self._book.retained, live, given_back):
+        unpublished = [volume_id for volume_id, record in live.items() if not record.targets]
+        match folder_meant(typed_id, self._book.retained, live, unpublished):
             case Meant(volume_id):
                 return volume_id
             case NotMeant(why, sentence):
                 raise RequestRefused(why, sentence)
 
-    def _retained(self, wanted: str) -> Retained:
-        return self._book.retained[self._meant(wanted)]
+    def _retained(self, typed_id: str) -> Retained:
+        return self._book.retained[self._resolve_id(typed_id)]
 
     def _row(self, retained: Retained, factor: Fraction) -> FolderRow:
         return row_of(self._facts(retained, self._now()), factor)
@@ -236,12 +237,12 @@ class AfterlifeRequests:
         return Moment(self._clock.now().timestamp(), self._clock.elapsed())
 
 
-def _carry_on() -> None:
-    """What has begun to change is changed to its end, so that the book is as the disk is."""
+def _finish_anyway() -> None:
+    """Do nothing when the client disconnects: a change that has begun is finished, so that index and disk agree."""
 
 
 def _too_long(volume_id: str, most: float, longest: float) -> str:
-    limit = f"the admin lets no folder be kept longer than {_shown(longest)} after its pod went (--max-afterlifespan)"
+    limit = f"no folder is kept longer than {_shown(longest)} after its pod was deleted (--max-afterlifespan)"
     if most < 1:
         return f"{volume_id} cannot be kept longer: {limit}. Download or restore it."
     return (
@@ -254,11 +255,11 @@ def _shown(seconds: float) -> str:
 
 
 def _being_read(volume_id: str, readers: int) -> str:
-    by = "somebody reads it" if readers == 1 else f"{readers} read it"
-    return f"The folder of {volume_id} cannot be erased now: {by}. Try again when they are done."
+    by = "1 command is" if readers == 1 else f"{readers} commands are"
+    return f"The folder of {volume_id} cannot be erased now: {by} reading it. Try again when they have ended."
 
 
 def _sentence(error: CsiError | KeyHeld) -> str:
     if isinstance(error, KeyHeld):
-        return f"The folder of {error.key} is being worked on ({error.holder}). Try again in a moment."
+        return f"The folder of {error.key} is locked by another operation ({error.holder}). Try again in a moment."
     return error.message

@@ -5,9 +5,9 @@ is an orphan when nothing has it mounted and its pod's own folder has gone from 
 period it is buried, not erased. A folder unpublished from its last target while something still had it mounted is
 buried as soon as nothing has.
 
-Order: resolve doubts → read the book → read the mounts → check which pods kubelet still has → `judge` → bury, which
+Order: resolve doubts → read the index → read the mounts → check which pods kubelet still has → `judge` → bury, which
 checks again, under the volume's key, that nothing has the folder mounted. A folder that cannot be buried now does not
-delay the others. Must not erase anything.
+delay the others. This module must not erase anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POD_TARGET_DEPTH: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class LiveFolder:
-    """`pod_is_known`: whether kubelet still has a folder for the pod."""
+    """The facts about one live folder. `pod_is_known`: kubelet still has a folder for the pod."""
 
     volume_id: str
     unpublished: bool
@@ -92,7 +92,7 @@ class OrphanWatch:
         self._since: Mapping[str, float] = {}
 
     async def run(self) -> None:
-        """Check at once, and then again and again until cancelled."""
+        """Check now, and then periodically until cancelled."""
         while True:
             try:
                 await self.check()
@@ -101,7 +101,7 @@ class OrphanWatch:
             await self._clock.sleep(min(CHECK_SECONDS, max(1.0, self._grace)))
 
     async def check(self) -> None:
-        await self._folders.end_doubts()
+        await self._folders.resolve_doubts()
         live = await self._threads(self._live_folders)
         before = self._since
         verdict = judge(live, before, self._clock.elapsed(), self._grace)
@@ -118,26 +118,28 @@ class OrphanWatch:
             return False
 
     def _live_folders(self) -> list[LiveFolder]:
-        # The book before the mounts: a folder published in between is then found mounted, or not judged at all.
+        # Read the index before the mounts: a folder published in between is then mounted in the snapshot, or is not in
+        # the list. The other order could show it live and not mounted, like an orphan.
         records = dict(self._folders.book.live)
         mounted = self._host.workdir.mounted_folders()
-        known: dict[Names, bool] = {}
+        existence: dict[Names, bool] = {}
         return [
             LiveFolder(
                 volume_id=volume_id,
                 unpublished=not record.targets,
                 mounted=live_place(volume_id) in mounted,
-                pod_is_known=any(self._is_there(names, known) for names in folders_that_show_the_pod(record)),
+                pod_is_known=any(self._exists(names, existence) for names in folders_that_show_the_pod(record)),
             )
             for volume_id, record in records.items()
         ]
 
-    def _is_there(self, names: Names, known: dict[Names, bool]) -> bool:
-        if names not in known:
-            known[names] = self._is_there_or_unclear(names)
-        return known[names]
+    def _exists(self, names: Names, existence: dict[Names, bool]) -> bool:
+        """Return whether a folder of kubelet exists; look it up once in a check, because volumes share folders."""
+        if names not in existence:
+            existence[names] = self._exists_or_unclear(names)
+        return existence[names]
 
-    def _is_there_or_unclear(self, names: Names) -> bool:
+    def _exists_or_unclear(self, names: Names) -> bool:
         """Return True also on an error: the pod may exist, so its folder stays."""
         try:
             return self._host.kubelet_dir.names_in(names) is not None

@@ -1,10 +1,10 @@
 """Measure retained folders: one at a time, once each, in a thread of idle I/O priority.
 
-A size is shown to people, and used to choose among expired folders; nothing waits for it. It is kept in the book, and
-noted on the folder together with the burial it belongs to, so that a restart does not measure again. The measurement of
-a folder that is published or erased meanwhile stops at once. Must not hold a volume's key.
+Sizes are shown to operators, and used to choose among expired folders; nothing waits for them. A size is stored in the
+index, and in a note on the folder together with the burial it belongs to, so that a restart does not measure again. If
+a folder is published or erased meanwhile, its measurement stops at once. This module must not hold a volume's key.
 
-Order: read the note → measure → note → write it to the book.
+Order: read the note → measure → write the note → write the size to the index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orlop.host.threads import Threads
 
 
 class SizeNotes(Protocol):
-    """Notes of sizes that survive restarts, with the burial they belong to; forgets rather than fails. Blocks."""
+    """Stores sizes across restarts, with the burial they belong to. Blocks. A failure loses the note, silently."""
 
     def noted(self, place: FolderPlace, true_of: str) -> int | None: ...
 
@@ -37,7 +37,7 @@ NOT_WORTH_LOGGING: Final = frozenset({errno.ENOENT, errno.ECANCELED})
 
 
 class SizeWatch:
-    """`idle_threads` is one thread of idle I/O priority. Nothing is measured unless somebody keeps `run` running."""
+    """Measures retained folders while `run` runs. `idle_threads` is one thread of idle I/O priority."""
 
     def __init__(
         self, folders: Folders, workdir: Workdir, notes: SizeNotes, idle_threads: Threads, clock: Clock, log: Log
@@ -60,7 +60,7 @@ class SizeWatch:
                 for volume_id in self._unmeasured():
                     await self._measure(volume_id)
                 await self._until_there_is_more()
-                # One burial is often followed by many: let them go first.
+                # One burial is often followed by many: let them finish first.
                 await self._clock.sleep(AFTER_BURIAL_SECONDS)
         finally:
             self._is_stopped = True
@@ -74,7 +74,7 @@ class SizeWatch:
 
     async def _until_there_is_more(self) -> None:
         if not self._unmeasured():
-            self._forget_failures_of_what_is_gone()
+            self._forget_old_failures()
             await self._folders.to_measure.wait()
             return
         try:
@@ -104,9 +104,9 @@ class SizeWatch:
         return size
 
     def _is_gone(self, retained: Retained) -> bool:
-        """Asked from the thread too: it only reads."""
-        now = self._book.retained.get(retained.volume_id)
-        return self._is_stopped or now is None or _key(now) != _key(retained)
+        """Return whether the measurement of a folder has become useless. Called in the thread too: it only reads."""
+        current = self._book.retained.get(retained.volume_id)
+        return self._is_stopped or current is None or _key(current) != _key(retained)
 
     def _note_failure(self, retained: Retained, error: HostError) -> None:
         if self._is_gone(retained):
@@ -115,11 +115,11 @@ class SizeWatch:
         if error.errno not in NOT_WORTH_LOGGING:
             self._log.warning("folder not measured", volume=retained.volume_id, error=error)
 
-    def _forget_failures_of_what_is_gone(self) -> None:
-        there = {_key(retained) for retained in self._book.retained.values()} if self._failures else set()
-        self._failures = Counter({key: count for key, count in self._failures.items() if key in there})
+    def _forget_old_failures(self) -> None:
+        retained_keys = {_key(retained) for retained in self._book.retained.values()} if self._failures else set()
+        self._failures = Counter({key: count for key, count in self._failures.items() if key in retained_keys})
 
 
 def _key(retained: Retained) -> tuple[str, float]:
-    """One burial of one volume, however long it is kept."""
+    """Return a key for one burial of one volume, which does not change when the lifespan is extended."""
     return retained.volume_id, retained.burial.buried_at

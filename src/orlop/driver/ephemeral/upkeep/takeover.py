@@ -1,10 +1,10 @@
-"""Take over the folders of the driver that came before, when we run with its name and its working directory.
+"""Take over the folders of the previous driver, when we run with its name and its working directory.
 
 A folder that a pod still has mounted becomes live, with the targets it is mounted at, so that kubelet's unpublish
-finds it. Every other one is buried with a new lifespan, because nobody shall lose files by an upgrade. Nothing is
-erased here.
+finds it. Every other folder is buried with a new lifespan, so that an upgrade loses no files. This module erases
+nothing.
 
-Runs once, before the book is read; safe to repeat after a kill at any point.
+It runs once, before the index is read, and can be repeated after a kill at any point.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ _POD_TARGET: Final = re.compile(r"pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+/
 
 
 class PeerStillRuns(Exception):
-    """Two drivers must not work on the same folders."""
+    """The previous driver still runs. Two drivers must not work on the same folders."""
 
 
 def take_over(host: LinuxNodeHost, now: float, lifespan: float, log: Log) -> None:
+    """Move all folders of the previous driver to our shelves. Raises PeerStillRuns."""
     peer = host.workdir.peer_folders()
     if not peer.are_there():
         return
     if peer.is_peer_running():
-        raise PeerStillRuns("the driver whose folders are to be taken over still runs: stop it first")
+        raise PeerStillRuns("the previous driver of this working directory still runs: stop it first")
     listing = peer.listing()
     for stranger in listing.strangers:
-        log.warning("not taken over", folder=stranger, error="its name is no volume's")
-    # After the listing, so that no folder is judged by a snapshot that is older than the folder.
+        log.warning("not taken over", folder=stranger, error="its name is not the name of a volume")
+    # Take the snapshot after the listing: an older snapshot could miss the mount of a folder in the listing.
     mounts = peer.look_at_mounts()
     for folder in listing.volumes:
         if mounts.hold_pod_folder(folder):
-            log.warning("not taken over", folder=str(folder), error="the folder it is in is mounted itself: unmount it")
+            log.warning("not taken over", folder=str(folder), error="the pod's folder is a mount: unmount it")
             continue
         record = _record(folder, _targets(host, mounts, folder), now, lifespan)
         burial = Burial(folder.volume_id, round(now, 3), round(lifespan, 3))
@@ -63,13 +64,13 @@ def _take(
 
 def _record(folder: PeerFolder, targets: tuple[str, ...], now: float, lifespan: float) -> FolderRecord:
     options = FolderOptions(lifespan_seconds=lifespan, own_lifespan=False, mode=DEFAULT_MODE, mount_options=ALWAYS)
-    pods = (found[1] for target in targets if (found := _POD_TARGET.fullmatch(target)))
+    pods = (match[1] for target in targets if (match := _POD_TARGET.fullmatch(target)))
     owner = Owner(pod_uid=folder.pod_uid or next(pods, ""))
     return FolderRecord(folder.volume_id, owner, options, created_at=now, targets=targets)
 
 
 def _targets(host: LinuxNodeHost, mounts: PeerMounts, folder: PeerFolder) -> tuple[str, ...]:
-    """Where kubelet asked the other driver to mount the folder, below kubelet's directory."""
+    """Return the targets that the folder is mounted at, as paths below kubelet's directory."""
     below = [
         point.removeprefix(f"{root}/")
         for point in mounts.points_of(folder)

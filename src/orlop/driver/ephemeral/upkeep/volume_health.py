@@ -25,7 +25,7 @@ HealthEntry = csi_pb2.VolumeHealth.VolumeHealthEntry
 
 
 class Target(Enum):
-    """What is mounted where the volume was published."""
+    """What is mounted at a target of the volume."""
 
     THE_VOLUME = "the volume"
     NOTHING = "nothing"
@@ -34,7 +34,7 @@ class Target(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeftQuota:
-    """Files that do not count by the volume's number."""
+    """Files that do not count under the volume's project number."""
 
     files: int
     bytes: int
@@ -43,22 +43,22 @@ class LeftQuota:
 
 @dataclass(frozen=True, slots=True)
 class VolumeFacts:
-    """Each trouble is a sentence, or None."""
+    """The facts about one published volume. Each trouble is a sentence, or None."""
 
     disk_trouble: str | None = None
-    """The disk does not answer."""
+    """Why the disk cannot be read."""
     is_missing: bool = False
-    """Its folder is not in the working directory."""
+    """The volume's folder is not in the working directory."""
     targets: tuple[tuple[str, Target], ...] = ()
     no_changes: str | None = None
-    """The disk takes none."""
+    """Why the disk refuses changes."""
     no_quota: str | None = None
-    """It has limits, and they are not enforced."""
+    """Why the volume's limits are not enforced."""
     left_quota: LeftQuota | None = None
 
 
 def troubles(facts: VolumeFacts) -> list[HealthEntry]:
-    """Return health entries, the worst first; empty: nothing is known to be wrong."""
+    """Return health entries, the worst first; empty if nothing is wrong."""
     if facts.is_missing:
         return [HealthEntry(status=HealthErrorType.DATA_LOSS, reason="FolderMissing", message=MISSING)]
     if facts.disk_trouble is not None:
@@ -66,7 +66,7 @@ def troubles(facts: VolumeFacts) -> list[HealthEntry]:
     return [*_at_targets(facts), *_degraded(facts)]
 
 
-MISSING = "The volume's folder is gone from the working directory. Delete the pod; another one gets a new folder."
+MISSING = "The volume's folder was removed from the working directory. Delete the pod; a new pod gets a new folder."
 
 
 def _at_targets(facts: VolumeFacts) -> list[HealthEntry]:
@@ -74,39 +74,39 @@ def _at_targets(facts: VolumeFacts) -> list[HealthEntry]:
         "NotMounted": (Target.NOTHING, "The volume is not mounted at {}. kubelet mounts it when it restarts the pod."),
         "OtherMount": (Target.SOMETHING_ELSE, "Something else is mounted at {}. Unmount it, or delete the pod."),
     }
-    found = []
-    for reason, (seen, sentence) in sentences.items():
-        paths = [path for path, target in facts.targets if target is seen]
+    entries = []
+    for reason, (kind, sentence) in sentences.items():
+        paths = [path for path, target in facts.targets if target is kind]
         if paths:
             message = sentence.format(" and ".join(paths))
-            found.append(HealthEntry(status=HealthErrorType.INACCESSIBLE, reason=reason, message=message))
-    return found
+            entries.append(HealthEntry(status=HealthErrorType.INACCESSIBLE, reason=reason, message=message))
+    return entries
 
 
 def _degraded(facts: VolumeFacts) -> list[HealthEntry]:
-    seen = [
+    messages = [
         ("DiskTakesNoChanges", facts.no_changes),
         ("QuotaNotEnforced", facts.no_quota),
-        ("QuotaLeft", _left(facts.left_quota) if facts.left_quota is not None else None),
+        ("QuotaLeft", _left_message(facts.left_quota) if facts.left_quota is not None else None),
     ]
     return [
         HealthEntry(status=HealthErrorType.DEGRADED, reason=reason, message=text)
-        for reason, text in seen
+        for reason, text in messages
         if text is not None
     ]
 
 
-def _left(left: LeftQuota) -> str:
-    files = "1 file was" if left.files == 1 else f"{left.files} files were"
+def _left_message(quota: LeftQuota) -> str:
+    files = "1 file has" if quota.files == 1 else f"{quota.files} files have"
     return (
-        f"{files} given another project, such as {left.such_as[:200]!r}: {left.bytes} bytes are not counted by the "
-        "volume's quota. Pods with hostUsers: false cannot do that."
+        f"{files} another project than the volume, such as {quota.such_as[:200]!r}: {quota.bytes} bytes are not "
+        "counted by the volume's quota. Only a process of the pod can have done this; with hostUsers: false it cannot."
     )
 
 
 class VolumeHealth:
     def __init__(self, host: NodeHost, escapes: Mapping[str, StrayCount]) -> None:
-        """`escapes` are what `QuotaWatch` has found, by volume."""
+        """Create it. `escapes` are the strays that `QuotaWatch` reports, by volume."""
         self._workdir = host.workdir
         self._kubelet_dir = host.kubelet_dir
         self._escapes = escapes
@@ -129,8 +129,8 @@ class VolumeHealth:
         )
 
     def _left_quota(self, volume_id: str) -> LeftQuota | None:
-        found = self._escapes.get(volume_id)
-        return LeftQuota(found.count, found.bytes, found.first) if found is not None else None
+        strays = self._escapes.get(volume_id)
+        return LeftQuota(strays.count, strays.bytes, strays.first) if strays is not None else None
 
     def _folder(self, volume_id: str) -> FileIdentity | None:
         try:
@@ -159,7 +159,7 @@ UsageEntry = csi_pb2.VolumeUsage
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """In bytes, or in inodes. `used` and `limit` are the volume's, None where unknown or unlimited."""
+    """Usage in bytes, or in inodes. `used` and `limit` are the volume's; None if unknown or unlimited."""
 
     used: int | None
     limit: int | None
@@ -170,8 +170,8 @@ class Filling:
 def volume_usage(of_bytes: Filling, of_inodes: Filling) -> list[csi_pb2.VolumeUsage]:
     """Return the usage for kubelet.
 
-    The size of a volume with limits is its limit, and what is available to it is what both its limit and the disk have
-    left. Without limits it may have all that the disk has. Where its own use is unknown, the disk's is reported.
+    The size of a volume with limits is its limit; available is the smaller of what its limit and the disk have left. A
+    volume without limits can use all free space of the disk. If its own usage is unknown, the disk's is reported.
     """
     return [
         UsageEntry(unit=UsageEntry.Unit.BYTES, **_numbers(of_bytes)),
@@ -183,5 +183,5 @@ def _numbers(filling: Filling) -> dict[str, int]:
     used = filling.used if filling.used is not None else filling.disk_total - filling.disk_free
     if filling.limit is None:
         return {"used": used, "available": filling.disk_free, "total": used + filling.disk_free}
-    left = max(0, min(filling.limit - used, filling.disk_free))
-    return {"used": used, "available": left, "total": filling.limit}
+    available = max(0, min(filling.limit - used, filling.disk_free))
+    return {"used": used, "available": available, "total": filling.limit}

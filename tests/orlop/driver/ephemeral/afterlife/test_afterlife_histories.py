@@ -86,7 +86,7 @@ class Life:
                 self.readers[volume_id].pop().close()
             case "erase", (str(volume_id),) if volume_id in self.folders.book.retained:
                 with suppress(HostError, CsiError, KeyHeld):
-                    await self.reaper.erase_as_asked(volume_id)
+                    await self.reaper.erase_on_request(volume_id)
                     self.kept_until.pop(volume_id, None)
             case "keep", (str(volume_id), float(seconds)) if volume_id in self.folders.book.retained:
                 age = self.folders.book.age(self.folders.book.retained[volume_id], self.now())

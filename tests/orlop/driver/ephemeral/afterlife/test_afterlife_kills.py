@@ -149,7 +149,7 @@ async def test_an_erase_that_was_asked_for_and_killed_anywhere_is_whole_or_not_a
         reaper = reaper_on(machine, folders, points)
         async with reaping(reaper):
             if ID in folders.book.retained:
-                await reaper.erase_as_asked(ID)
+                await reaper.erase_on_request(ID)
             await VirtualClock().sleep(60)
 
     def check(machine: FakeMachine) -> None:
@@ -165,7 +165,7 @@ async def test_a_folder_that_anything_has_mounted_is_not_erased_when_asked():
     folders = folders_on(machine)
     machine.mount_elsewhere(next(iter(machine.folders)))
     with pytest.raises(HostError, match="mounted"):
-        await reaper_on(machine, folders).erase_as_asked(ID)
+        await reaper_on(machine, folders).erase_on_request(ID)
 
     assert folder_ids(machine, FolderState.RETAINED) == [ID]
     assert ID in folders.book.retained

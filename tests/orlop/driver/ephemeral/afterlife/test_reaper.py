@@ -332,7 +332,7 @@ async def test_a_volume_published_while_the_mounts_are_read_keeps_what_its_pod_w
     async with running(machine, threads=threads) as node:
         loop = asyncio.get_running_loop()
         await node.pod_comes_and_goes()
-        erasing = loop.create_task(node.reaper.erase_as_asked(ID)) if is_asked else None
+        erasing = loop.create_task(node.reaper.erase_on_request(ID)) if is_asked else None
         await node.clock.sleep(1 if is_asked else LIFESPAN + 1)
         assert threads.is_held.is_set()
         pod = loop.create_task(node.pod_comes_and_goes(size=MEGABYTE))
@@ -393,7 +393,7 @@ async def test_a_folder_that_somebody_reads_is_not_erased_when_asked(machine: Fa
     async with running(machine) as node:
         await node.pod_comes_and_goes()
         with node.folders.book.being_read(ID), pytest.raises(HostError, match="is being read"):
-            await node.reaper.erase_as_asked(ID)
+            await node.reaper.erase_on_request(ID)
         assert folder_ids(machine, FolderState.RETAINED) == [ID]
 
 

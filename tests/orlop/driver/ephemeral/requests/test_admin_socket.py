@@ -121,7 +121,7 @@ async def test_a_crowd_is_told_to_come_back_later(short_folder: Path, monkeypatc
             for connection in (one, two):
                 send_frame(connection, MESSAGE, encode_request(ListFolders()))
             await eventually(lambda: len(begun) == 2)
-            with pytest.raises(NodeRefused, match="Ask again later"):
+            with pytest.raises(NodeRefused, match="Try again later"):
                 await asyncio.to_thread(Afterlife(path).list_folders)
 
 

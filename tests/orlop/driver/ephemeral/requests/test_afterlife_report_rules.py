@@ -47,7 +47,7 @@ def test_a_folder_that_was_given_back_and_is_still_mounted_is_told_apart_from_a_
 
     assert isinstance(lives, NotMeant)
     assert isinstance(waits, NotMeant)
-    assert "belongs to a pod that lives" in lives.sentence
+    assert "belongs to a living pod" in lives.sentence
     assert "something still has it mounted" in waits.sentence
 
 

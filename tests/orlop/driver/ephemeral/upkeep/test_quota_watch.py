@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.driver.ephemeral.upkeep.quota_watch import (
-    ALL_EVERY_LOOKS,
-    LOOK_SECONDS,
+    ALL_EVERY_CHECKS,
+    CHECK_SECONDS,
     Counted,
     Counts,
     QuotaWatch,
@@ -183,7 +183,7 @@ async def test_what_hides_behind_another_that_shrinks_just_as_much_is_found_late
         await node.clock.sleep(MINUTE)
         del other.files["left"]
         leave(folder)
-        await node.clock.sleep((ALL_EVERY_LOOKS + 1) * LOOK_SECONDS)
+        await node.clock.sleep((ALL_EVERY_CHECKS + 1) * CHECK_SECONDS)
         assert node.watch.escapes.keys() == {ID}
 
 
