@@ -1,4 +1,4 @@
-"""Read CSIStorageCapacity objects: how large a volume fits, on which nodes, and for which drivers that counts. Pure."""
+"""Read CSIStorageCapacity objects: the largest volume that fits, on which nodes, and which drivers use them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Object = Mapping[str, Any]
 
 
 def publishes_capacity(csi_driver: Object | None) -> bool:
-    """Return whether a driver's free capacity counts; without a CSIDriver object it does not."""
+    """Return whether the scheduler checks a driver's capacity; without a CSIDriver object it does not."""
     return bool(((csi_driver or {}).get("spec") or {}).get("storageCapacity"))
 
 
@@ -22,8 +22,8 @@ def class_of(capacity: Object) -> str:
 
 
 def volume_size_limit(capacity: Object) -> Quantity | None:
-    """Return the size of the largest volume that fits; None if the object says nothing, and then none fits."""
-    # The driver's own limit is more precise than the sum of its free space, which may be in pieces.
+    """Return the size of the largest volume that fits; None if the object has no size, and then no volume fits."""
+    # The driver's own limit is more precise than its total free space, which may be fragmented.
     key = "maximumVolumeSize" if capacity.get("maximumVolumeSize") is not None else "capacity"
     return _quantity(capacity, key)
 

@@ -1,8 +1,8 @@
 """Read what binding needs from claims, volumes and classes: annotation keys, class, size, modes, references. Pure.
 
 Objects come from the API server, but `orlop explain` and a provisioner may read objects of any version: a field that is
-missing or of the wrong type reads as Kubernetes' default, and never raises. Quantities are the exception: a size that
-cannot be parsed is not a size, and `storage_size` says so with None.
+missing or of the wrong type reads as Kubernetes' default, and never raises. Quantities are the exception: for a size
+that cannot be parsed, `storage_size` returns None.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def class_name(claim_or_volume: Object) -> str:
 
 
 def has_class(claim: Object) -> bool:
-    """Return whether the claim says anything about its class; `""` counts, a missing field does not."""
+    """Return whether the claim sets a class; `""` (explicitly no class) counts, a missing field does not."""
     return BETA_CLASS in objects.annotations(claim) or _spec(claim).get("storageClassName") is not None
 
 
@@ -78,8 +78,8 @@ def is_bound(claim: Object) -> bool:
 def selected_node(claim: Object) -> str:
     """Return the node the scheduler chose; "" for none.
 
-    Only the current key starts provisioning. The alpha key is read for the node's name where the current one is
-    already present but empty, as external-provisioner does.
+    Only the current key starts provisioning. As in external-provisioner, the alpha key is read if the current one is
+    present but empty.
     """
     annotations = objects.annotations(claim)
     return annotations.get(SELECTED_NODE) or annotations.get(ALPHA_SELECTED_NODE) or ""

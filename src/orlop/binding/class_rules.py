@@ -26,15 +26,15 @@ def is_default(storage_class: Object) -> bool:
 
 
 def default_class(classes: Iterable[Object]) -> Object | None:
-    """Return the default StorageClass; the newest where several are marked, of equally new ones the first by name."""
-    marked = sorted((one for one in classes if is_default(one)), key=objects.name)
-    return max(marked, key=lambda one: objects.creation_time(one) or _BEFORE_ALL, default=None)
+    """Return the default StorageClass: of several, the newest; of equally new ones, the first by name."""
+    marked = sorted(filter(is_default, classes), key=objects.name)
+    return max(marked, key=lambda each: objects.creation_time(each) or _BEFORE_ALL, default=None)
 
 
 def class_to_assign(claim: Object, classes: Iterable[Object]) -> str | None:
-    """Return the default class that a claim without any class gets afterwards; None to leave the claim as it is.
+    """Return the default class to write to a claim without a class; None to leave the claim unchanged.
 
-    A claim that names a volume keeps "no class": the class decides whether that volume fits.
+    A claim that names a volume stays without a class: its class must match that of the volume.
     """
     if state.has_class(claim) or state.volume_name(claim):
         return None
@@ -53,7 +53,7 @@ def provisioner(storage_class: Object) -> str:
 
 
 def can_provision(storage_class: Object) -> bool:
-    """Return whether the class names a provisioner outside Kubernetes; those in its tree no longer exist."""
+    """Return whether the class names a provisioner outside Kubernetes' source tree; in-tree ones no longer exist."""
     name = provisioner(storage_class)
     return bool(name) and not name.startswith(IN_TREE_PREFIX)
 
@@ -63,15 +63,15 @@ def reclaim_policy(storage_class: Object) -> str:
 
 
 def parameters(storage_class: Object) -> dict[str, str]:
-    found = storage_class.get("parameters")
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
+    values = storage_class.get("parameters")
+    return {str(key): str(value) for key, value in values.items()} if isinstance(values, Mapping) else {}
 
 
 def mount_options(storage_class: Object) -> tuple[str, ...]:
-    found = storage_class.get("mountOptions")
-    return tuple(str(option) for option in found) if isinstance(found, list | tuple) else ()
+    options = storage_class.get("mountOptions")
+    return tuple(str(option) for option in options) if isinstance(options, list | tuple) else ()
 
 
 def allowed_topologies(storage_class: Object) -> tuple[Object, ...]:
-    found = storage_class.get("allowedTopologies")
-    return tuple(term for term in found if isinstance(term, Mapping)) if isinstance(found, list | tuple) else ()
+    terms = storage_class.get("allowedTopologies")
+    return tuple(term for term in terms if isinstance(term, Mapping)) if isinstance(terms, list | tuple) else ()

@@ -41,8 +41,8 @@ def mismatch(claim: Object, volume: Object) -> str | None:
 def mismatches(claim: Object, volume: Object) -> list[str]:
     """Return every reason why a search passes over the volume, without regard to nodes; empty if it fits.
 
-    The search is that of the binder for a claim which does not wait for a pod. `mismatch` has its words; what it does
-    not compare comes after that.
+    The search is the binder's, for a claim that does not wait for a pod. The reasons of `mismatch` come first, in its
+    words; then those that `mismatch` does not check.
     """
     if state.refers_to(volume, claim):
         return _mismatches(claim, volume, any_class=True)
@@ -94,17 +94,17 @@ def volume_for_scheduler(
 
     `excluded` are names of volumes already chosen for other claims of the pod.
     """
-    candidates = sorted((one for one in volumes if objects.name(one) not in excluded), key=objects.name)
+    candidates = sorted((volume for volume in volumes if objects.name(volume) not in excluded), key=objects.name)
     reserved = reserved_volume(claim, candidates)
     if reserved is not None:
         # Reserved for this claim but not usable here: no other volume may take its place on this node.
         return reserved if volume_allows_node(reserved, labels) else None
-    here = [
+    usable = [
         volume
         for volume in candidates
         if volume_allows_node(volume, labels) and state.access_modes(claim) <= state.access_modes(volume)
     ]
-    return _search(claim, here, may_take_free=True)
+    return _search(claim, usable, may_take_free=True)
 
 
 def reserved_volume(claim: Object, volumes: Iterable[Object]) -> Object | None:
@@ -125,9 +125,9 @@ def _search(claim: Object, volumes: list[Object], *, may_take_free: bool) -> Obj
 
 
 def _fits_by_size_and_mode(claim: Object, volume: Object, *, reserved: bool) -> bool:
-    """Return whether size, modes and state fit, for a volume reserved for this claim, or for one nobody reserved.
+    """Return whether size, modes and state fit, for a volume reserved for this claim, or for one without `claimRef`.
 
-    A reserved volume is taken without a look at class, selector and phase: its `claimRef` already says who gets it.
+    Class, selector and phase of a reserved volume are not compared: its `claimRef` already decides which claim gets it.
     """
     if state.refers_to(volume, claim) != reserved or (not reserved and state.claim_reference(volume) is not None):
         return False

@@ -36,7 +36,7 @@ def volume_allows_node(volume: Object, labels: Labels) -> bool:
 
 
 def label_pins(volume: Object) -> frozenset[tuple[str, str]] | None:
-    """Return labels of which every node that the volume allows has one; None if there are no such labels.
+    """Return labels such that every node the volume allows has at least one of them; None if there are none.
 
     For indexes: a local volume is found by its node's host name instead of being compared with each node.
     """
@@ -105,7 +105,7 @@ def _requirement_holds(expression: Object, labels: Labels) -> bool:
 
 @lru_cache(maxsize=4096)
 def _requirement(key: str, operator: str, values: tuple[str, ...]) -> Requirement | None:
-    """Return the requirement, kept because the same one is compared with hundreds of nodes.
+    """Return the requirement; cached, because each one is compared with hundreds of nodes.
 
     None for an expression the API server would refuse: it cannot be satisfied, and must not stop other decisions.
     """

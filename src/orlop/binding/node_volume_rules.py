@@ -1,13 +1,14 @@
 """Decide whether the volumes of a pod can be used on one node, and how its late-binding claims get theirs. Pure.
 
-The order is kube-scheduler's (Filter of VolumeBinding, then VolumeZone), and so are the words:
+Order and wording are those of kube-scheduler (Filter of VolumeBinding, then VolumeZone):
 
 1. Bound claims: the volume exists and its node affinity allows the node.
-2. A late-binding claim that was given another node before: the node does not fit. Given this node: to be provisioned,
-   without a search among existing volumes, because a provisioner may be at work on it.
-3. Other late-binding claims, the smallest first: an existing volume that fits here, and that no other claim of the pod
-   has been given.
-4. What is left must be provisioned: the class has a provisioner, allows the node, and its driver has room there.
+2. Late-binding claims with a selected node: if it is another node, this node does not fit. If it is this node,
+   provision the claim without searching existing volumes, because a provisioner may already be working on it.
+3. Other late-binding claims, the smallest first: find an existing volume that fits on this node and was not chosen for
+   another claim of the pod.
+4. Claims without such a volume must be provisioned: the class has a provisioner and allows the node, and its driver has
+   enough capacity there.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LateClaim:
-    """A claim that waits for its pod's node, with what is asked of its class: read once, compared with each node."""
+    """A claim that waits for its pod's node, with the fields of its class: read once, compared with each node."""
 
     claim: Object
     name: ObjectName
@@ -58,14 +59,14 @@ class LateClaim:
 
 @dataclass(frozen=True, slots=True)
 class NodeStorage:
-    """What one node has to offer to the claims of one pod."""
+    """The storage that one node offers to the claims of one pod."""
 
     node: str
     labels: Mapping[str, str]
     volumes: Mapping[ObjectName, Sequence[Object]]
-    """By claim: volumes that may fit it here; at least those that do, and those reserved for it anywhere."""
+    """Candidates by claim: at least the volumes that fit on this node, and those reserved for the claim on any node."""
     size_limits: Mapping[str, Quantity | None]
-    """By class: the largest volume that can be provisioned here. A class that is not in it has no limit."""
+    """The largest volume that can be provisioned on this node, by class. A missing class has no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class NodeVolumes:
-    """Why the node does not fit; without reasons, the volumes to bind and the claims to provision there."""
+    """Why the node does not fit; if there are no reasons, the volumes to bind and the claims to provision there."""
 
     reasons: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
@@ -99,37 +100,37 @@ def late_claim(claim: Object, storage_class: Object) -> LateClaim:
 
 def in_search_order(late: Sequence[LateClaim]) -> tuple[LateClaim, ...]:
     """Return the claims by rising size, so that a small claim never takes the only volume of a large one."""
-    return tuple(sorted(late, key=lambda one: (one.size or _NOTHING, one.name.name)))
+    return tuple(sorted(late, key=lambda claim: (claim.size or _NOTHING, claim.name.name)))
 
 
 def volumes_on_node(bound: Sequence[Object | None], late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
-    """Return what becomes of a pod's volumes on a node.
+    """Return whether a pod's volumes can be used on a node, and how.
 
     `bound` are the volumes of bound claims, None for a missing one; `late` is in the order of `in_search_order`.
     """
     reasons = list(_bound_conflicts(bound, on.labels))
-    found = _late_volumes(late, on)
-    reasons += found.reasons
+    late_volumes = _late_volumes(late, on)
+    reasons += late_volumes.reasons
     if not reasons and any(zone_conflicts(volume, on.labels) for volume in bound if volume is not None):
         reasons.append(ZONE_CONFLICT)
-    return NodeVolumes(tuple(reasons)) if reasons else found
+    return NodeVolumes(tuple(reasons)) if reasons else late_volumes
 
 
 def zone_conflicts(volume: Object, labels: Mapping[str, str]) -> bool:
     """Return whether a volume's zone or region label excludes the node. A node without such labels is in every zone."""
-    wanted = {key: value for key, value in objects.labels(volume).items() if key in CURRENT_KEY}
-    if not wanted or not any(key in labels for key in CURRENT_KEY):
+    zones = {key: value for key, value in objects.labels(volume).items() if key in CURRENT_KEY}
+    if not zones or not any(key in labels for key in CURRENT_KEY):
         return False
     return any(
-        labels.get(key, labels.get(CURRENT_KEY[key])) not in value.split(BETWEEN_ZONES) for key, value in wanted.items()
+        labels.get(key, labels.get(CURRENT_KEY[key])) not in value.split(BETWEEN_ZONES) for key, value in zones.items()
     )
 
 
 def reserved_for(volume: Object, claim: Object) -> dict[str, Any] | None:
     """Return the volume with a `claimRef` to the claim, to be written; None if it has that already.
 
-    A volume that named the claim before, by an admin's hand, is not marked `bound-by-controller`: the binder would
-    otherwise drop the admin's `claimRef` when the claim goes.
+    A volume whose `claimRef` an admin wrote is not marked `bound-by-controller`: otherwise the binder would remove the
+    admin's `claimRef` when the claim is deleted.
     """
     reference = state.claim_reference(volume) or {}
     if state.refers_to(volume, claim) and reference.get("uid"):
@@ -167,35 +168,37 @@ def _bound_conflicts(bound: Sequence[Object | None], labels: Mapping[str, str]) 
 
 
 def _late_volumes(late: Sequence[LateClaim], on: NodeStorage) -> NodeVolumes:
-    if any(one.selected_node is not None and one.selected_node != on.node for one in late):
+    if any(claim.selected_node is not None and claim.selected_node != on.node for claim in late):
         return NodeVolumes((BIND_CONFLICT,))
-    to_provision = [one for one in late if one.selected_node is not None]
+    to_provision = [claim for claim in late if claim.selected_node is not None]
     bindings: list[Binding] = []
     chosen: frozenset[str] = frozenset()
-    for one in (one for one in late if one.selected_node is None):
-        offered = on.volumes.get(one.name, ())
-        volume = match_rules.volume_for_scheduler(one.claim, offered, on.labels, chosen) if offered else None
-        if volume is None and match_rules.reserved_volume(one.claim, offered) is not None:
-            # Its volume is on another node. kube-scheduler would provision a second one here, and find out when the
-            # binder binds the claim to the first.
+    for claim in late:
+        if claim.selected_node is not None:
+            continue
+        candidates = on.volumes.get(claim.name, ())
+        volume = match_rules.volume_for_scheduler(claim.claim, candidates, on.labels, chosen) if candidates else None
+        if volume is None and match_rules.reserved_volume(claim.claim, candidates) is not None:
+            # The claim's reserved volume is on another node. kube-scheduler would provision a second volume here, and
+            # notice only when the binder binds the claim to the first.
             return NodeVolumes((BIND_CONFLICT,))
         if volume is None:
-            to_provision.append(one)
+            to_provision.append(claim)
         else:
-            bindings.append(Binding(one.claim, volume))
+            bindings.append(Binding(claim.claim, volume))
             chosen |= {objects.name(volume)}
-    for one in to_provision:
-        if (reason := _why_not_provisioned(one, on)) is not None:
+    for claim in to_provision:
+        if (reason := _why_not_provisioned(claim, on)) is not None:
             return NodeVolumes((reason,))
-    return NodeVolumes((), tuple(bindings), tuple(one.claim for one in to_provision))
+    return NodeVolumes((), tuple(bindings), tuple(claim.claim for claim in to_provision))
 
 
-def _why_not_provisioned(one: LateClaim, on: NodeStorage) -> str | None:
-    if one.provisioner in {"", class_rules.NO_PROVISIONER}:
+def _why_not_provisioned(claim: LateClaim, on: NodeStorage) -> str | None:
+    if claim.provisioner in {"", class_rules.NO_PROVISIONER}:
         return BIND_CONFLICT
-    if not topology_terms_match(one.allowed_topologies, on.labels):
+    if not topology_terms_match(claim.allowed_topologies, on.labels):
         return BIND_CONFLICT
-    if one.size is None or one.class_name not in on.size_limits:
+    if claim.size is None or claim.class_name not in on.size_limits:
         return None
-    limit = on.size_limits[one.class_name]
-    return NO_ROOM if limit is None or limit < one.size else None
+    limit = on.size_limits[claim.class_name]
+    return NO_ROOM if limit is None or limit < claim.size else None

@@ -1,7 +1,7 @@
 """Decide whether the claims of a pod let it be scheduled at all, and which of them are still to be bound. Pure.
 
-These are the checks that kube-scheduler makes once for a pod, before it looks at any node (PreFilter of VolumeBinding
-and VolumeZone). A refusal is worded as kube-scheduler words it.
+These are the checks that kube-scheduler makes once for a pod, before it checks any node (PreFilter of VolumeBinding and
+VolumeZone). Refusals have kube-scheduler's words.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ def pod_claims(
 ) -> PodClaimsDecision:
     """Return a pod's claims, sorted by what they need, or why the pod must wait.
 
-    `claims`, `classes` and `volumes` hold at least those that exist of the ones the pod refers to.
+    `claims`, `classes` and `volumes` contain at least the existing objects that the pod refers to.
     """
     uses = {use.claim: use for use in claims_used(pod)}
     for use in uses.values():
         if (reason := _refusal(pod, use, claims.get(use.claim))) is not None:
             return Refused(reason)
-    found = [claims[name] for name in uses]
-    bound = tuple(claim for claim in found if is_usable(claim))
-    late = tuple(claim for claim in found if _waits_for_node(claim, classes))
-    if len(bound) + len(late) < len(found):
+    used = [claims[name] for name in uses]
+    bound = tuple(claim for claim in used if is_usable(claim))
+    late = tuple(claim for claim in used if _waits_for_node(claim, classes))
+    if len(bound) + len(late) < len(used):
         return Refused(UNBOUND_IMMEDIATE)
     missing = next((reason for use in uses.values() if (reason := _missing_volume(use, claims, volumes))), None)
     return PodClaims(bound, late) if missing is None else Refused(missing)
@@ -84,8 +84,8 @@ def pod_claims(
 def is_usable(claim: Object) -> bool:
     """Return whether the claim has its volume.
 
-    The mark of a completed bind is the binder's. A claim bound by hand, in a cluster without a binder, has the phase
-    alone.
+    The binder marks a completed bind with an annotation. A claim bound by hand, in a cluster without a binder, has only
+    the phase.
     """
     return state.is_bound(claim) or (bool(state.volume_name(claim)) and state.phase(claim) == BOUND)
 
@@ -111,13 +111,13 @@ def _refusal(pod: Object, use: ClaimUse, claim: Object | None) -> str | None:
 
 
 def _waits_for_node(claim: Object, classes: Mapping[str, Object]) -> bool:
-    # A claim that names a volume is the binder's, also with a late-binding class: its volume is chosen already.
+    # The binder handles a claim that names a volume, also with a late-binding class: its volume is already chosen.
     if is_usable(claim) or state.volume_name(claim):
         return False
     return class_rules.is_late_binding(classes.get(state.class_name(claim)))
 
 
 def _missing_volume(use: ClaimUse, claims: Mapping[ObjectName, Object], volumes: Mapping[str, Object]) -> str | None:
-    """Return the complaint of VolumeZone, which does not look at generic ephemeral volumes."""
+    """Return VolumeZone's reason if a bound volume is missing. VolumeZone ignores generic ephemeral volumes."""
     name = state.volume_name(claims[use.claim])
     return f'persistentvolume "{name}" not found' if name and not use.is_ephemeral and name not in volumes else None

@@ -1,10 +1,10 @@
-"""Whether a claim or a volume may lose the finalizer that protects it, and whether it lacks it. Pure.
+"""Decide whether the protection finalizer of a claim or volume must be added, or may be removed. Pure.
 
-As Kubernetes decides it:
-- A claim is in use while a pod that has a node names it. A pod without a node does not count, because kubelet starts
-  none whose claim is being deleted; one that has finished does, because its volumes may still be mounted.
-- The claim of a generic ephemeral volume is `<pod>-<volume>` and in use only if that very pod controls it. There a pod
-  that is shut down does not count: a finalizer of it may wait for the claim, and both would wait for ever.
+The rules are those of Kubernetes:
+- A claim is in use while a pod that has a node names it. A pod without a node does not count, because kubelet starts no
+  pod whose claim is being deleted. A finished pod counts, because its volumes may still be mounted.
+- The claim of a generic ephemeral volume is `<pod>-<volume>`. It is in use only while the pod that controls it exists
+  and is not shut down: a finalizer on that pod may wait for the claim, and both would wait for ever.
 - A volume is in use while its phase is Bound.
 """
 
@@ -18,7 +18,7 @@ from orlop.kube.objects import ObjectName
 from orlop.kube.patches import NOT_THERE, JsonPatch
 
 ApiObject: TypeAlias = Mapping[str, Any]
-"""An object as it was read."""
+"""An object as read from the API server."""
 
 CLAIM_FINALIZER: Final = "kubernetes.io/pvc-protection"
 VOLUME_FINALIZER: Final = "kubernetes.io/pv-protection"
@@ -33,12 +33,12 @@ def lacks_protection(obj: ApiObject, finalizer: str) -> bool:
 
 
 def waits_for_release(obj: ApiObject, finalizer: str) -> bool:
-    """It goes as soon as nobody uses it, as far as this finalizer is concerned."""
+    """Return whether the object is being deleted and has this finalizer, so that it waits until it is not in use."""
     return objects.is_being_deleted(obj) and objects.has_finalizer(obj, finalizer)
 
 
 def protecting_patch(obj: ApiObject, finalizer: str) -> JsonPatch | None:
-    """Fails when it is being deleted meanwhile: nothing may be put on it then."""
+    """Return a patch that adds the finalizer. It fails if the object is being deleted: then none may be added."""
     patch = patches.add_finalizer(obj, finalizer)
     return patch.test("metadata", "deletionTimestamp", value=NOT_THERE) if patch is not None else None
 
@@ -71,13 +71,14 @@ def node_of(pod: ApiObject) -> str:
 
 
 def claims_named_by(pod: ApiObject) -> list[ObjectName]:
-    """The claims that the pod may be using, each once."""
+    """Return the claims that the pod may be using, each once."""
     names = (*_claims_by_name(pod), *_ephemeral_claims(pod))
     return [ObjectName(objects.namespace(pod), name) for name in dict.fromkeys(names)]
 
 
 def claim_releasing_patch(claim: ApiObject) -> JsonPatch | None:
-    """The finalizers and the uid are guard enough: what is being deleted stays so."""
+    """Return a patch that removes the claim's finalizer."""
+    # The patch is guarded by the uid and the finalizers. More is not needed: a deletion cannot be cancelled.
     return patches.remove_finalizer(claim, CLAIM_FINALIZER)
 
 
@@ -99,7 +100,7 @@ def _is_controlled_by(claim: ApiObject, pod: ApiObject) -> bool:
 
 
 def _is_shut_down(pod: ApiObject) -> bool:
-    """Kubelet is done with it, or somebody deleted it by force."""
+    """Return whether kubelet has ended the pod, or it was deleted by force."""
     return objects.is_being_deleted(pod) and objects.metadata(pod).get("deletionGracePeriodSeconds") == 0
 
 
@@ -115,7 +116,7 @@ def is_volume_used(volume: ApiObject) -> bool:
 
 
 def volume_releasing_patch(volume: ApiObject) -> JsonPatch | None:
-    """Guarded by the version: it may have been bound since it was read."""
+    """Return a patch that removes the volume's finalizer, guarded by its version: it may have been bound meanwhile."""
     removal = patches.remove_finalizer(volume, VOLUME_FINALIZER)
     if removal is None:
         return None

@@ -1,8 +1,8 @@
-"""Decide which topology a driver is asked for, and where its answer lets a volume be used. Pure.
+"""Decide the topology of a CreateVolume request, and the node affinity for the topology in its response. Pure.
 
 A driver that reports VOLUME_ACCESSIBILITY_CONSTRAINTS has topology keys: its CSINode entry names them, and each Node
 carries their values as labels. CreateVolume takes two lists of terms: *requisite* (the volume must be usable in one of
-them) and *preferred* (try them in this order). What goes into them, as external-provisioner does it:
+them) and *preferred* (try them in this order). Their content, as in external-provisioner:
 
     late binding, strict   requisite = preferred = the selected node's own term, which must be allowed by the class
     late binding           requisite = the class's allowedTopologies, else every term in the cluster;
@@ -10,8 +10,8 @@ them) and *preferred* (try them in this order). What goes into them, as external
     immediate binding      the same lists, rotated by the claim's name: StatefulSet members spread over the terms, and
                            the claims of one member stay together. With `immediate=False` and no allowedTopologies: none
 
-The same claim gets the same lists on every retry while the cluster stays as it is; the caller keeps the first answer of
-a request that may still be running.
+The same claim gets the same lists on every retry while the cluster does not change; the caller keeps the first lists
+for a request that may still be running.
 """
 
 from __future__ import annotations
@@ -87,15 +87,15 @@ def late_topology(
         return NotPlaceable(f'{missing} "{selected.name}" of the selected node does not exist', reschedule=True)
     keys = topology_keys(selected.csi_node, driver)
     if not keys:
-        # Its node plugin is restarting, or does not run on this node. Without topology the driver could create the
-        # volume where this node cannot reach it, for good: retry, as external-provisioner does.
+        # The node plugin is restarting, or does not run on this node. Without topology the driver could create the
+        # volume where this node can never reach it: retry, as external-provisioner does.
         return NotPlaceable(f'driver {driver} has no topology keys on CSINode "{selected.name}"')
     own = term_of(selected.node, keys)
     if own is None:
         return NotPlaceable(f'node "{selected.name}" lacks a label of the topology keys {", ".join(keys)}')
     allowed = flattened(allowed_topologies)
     requisite = _unique(allowed or terms_of(nodes, keys)) if allowed or not mode.strict else (own,)
-    # A node that the class does not allow is the scheduler's mistake, or the class was replaced since it chose.
+    # The class may have been replaced since the scheduler selected the node, and no longer allow it.
     first = next((index for index, term in enumerate(requisite) if contains(own, term)), None)
     if first is None:
         return NotPlaceable(f'node "{selected.name}" is not in the class\'s allowedTopologies', reschedule=True)
@@ -141,7 +141,7 @@ def spread_index(claim_name: str, count: int) -> int:
 def topology_keys(csi_node: Object, driver: str) -> tuple[str, ...]:
     """Return the driver's topology keys on a node, sorted; empty where it is not registered or has none."""
     drivers = (csi_node.get("spec") or {}).get("drivers") or ()
-    keys = next((one.get("topologyKeys") for one in drivers if one.get("name") == driver), None)
+    keys = next((entry.get("topologyKeys") for entry in drivers if entry.get("name") == driver), None)
     return tuple(sorted(set(keys or ())))
 
 
@@ -167,13 +167,13 @@ def flattened(allowed_topologies: Sequence[Object]) -> list[Term]:
     terms: list[Term] = []
     for allowed in allowed_topologies:
         expressions = allowed.get("matchLabelExpressions") or ()
-        choices = [[(one.get("key", ""), value) for value in one.get("values") or ()] for one in expressions]
+        choices = [[(each.get("key", ""), value) for value in each.get("values") or ()] for each in expressions]
         terms += [tuple(sorted(chosen)) for chosen in product(*choices) if chosen]
     return terms
 
 
 def node_affinity(accessible: Sequence[Mapping[str, str]]) -> dict[str, Any] | None:
-    """Return a PersistentVolume's nodeAffinity for the topologies a driver answered; None for no restriction.
+    """Return a PersistentVolume's nodeAffinity for the topologies in a driver's response; None for no restriction.
 
     Entries are alternatives; the keys of one entry hold together.
     """
@@ -186,7 +186,7 @@ def node_affinity(accessible: Sequence[Mapping[str, str]]) -> dict[str, Any] | N
 
 
 def topology_faults(accessible: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return what is wrong with a driver's answer: keys and values must be allowed as node labels."""
+    """Return what is wrong with the topologies in a response: keys and values must be valid as node labels."""
     return [
         fault
         for entry in accessible

@@ -78,7 +78,9 @@ async def test_what_somebody_left_in_a_target_is_never_hidden_by_a_mount(node: K
     target.mkdir()
     (target / "notes").write_text("mine")
     async with node.running() as service:
-        with pytest.raises(FailedPrecondition, match="holds 'notes', which this driver did not create and the mount would hide"):
+        with pytest.raises(
+            FailedPrecondition, match="holds 'notes', which this driver did not create and the mount would hide"
+        ):
             await service.NodePublishVolume(publish(target))
         assert (node.mounts(), node.volumes("live")) == ([], [])
         assert (target / "notes").read_text() == "mine"
