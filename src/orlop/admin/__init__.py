@@ -1,4 +1,4 @@
-"""What an operator asks: one file per thing, used by the command line and the web alike. Prints nothing.
+"""Operations and questions of an operator, one file for each. The command line and the web use them. Prints nothing.
 
 Not here: parsing arguments and printing (cli/).
 """

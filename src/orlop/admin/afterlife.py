@@ -1,4 +1,4 @@
-"""What an operator can ask of folders in their afterlife, over the node's socket. Blocks; prints nothing."""
+"""The client of a node's admin socket for retained folders: list, show, read, restore, keep, erase. Blocks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ A = TypeVar("A", bound=AfterlifeResponse)
 
 
 class Afterlife:
-    """Of the node behind a socket. An id is a volume's, or the beginning of one."""
+    """The retained folders of the node behind a socket. An id is a volume's, or the beginning of one."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -55,7 +55,7 @@ class Afterlife:
         return rows
 
     def show(self, volume_id: str) -> FolderRow:
-        return self._asked(ShowFolder(volume_id), FolderResponse).row
+        return self._request(ShowFolder(volume_id), FolderResponse).row
 
     def list_files(self, volume_id: str, path: bytes = b"") -> Iterator[FileRow]:
         with connected(self._socket) as node:
@@ -66,21 +66,21 @@ class Afterlife:
 
     @contextmanager
     def opened_file(self, volume_id: str, path: bytes) -> Iterator[int]:
-        """A descriptor of the file; its folder is not erased while the block lasts."""
+        """Open a file; its folder is not erased while the block runs."""
         with connected(self._socket) as node:
             node.send(ReadFile(volume_id, path))
             frame = node.frame()
             try:
                 _expected(message_in(frame), FileOpened)
                 if len(frame.descriptors) != 1:
-                    raise NodeUnreachable("The node handed over no file. Ask again; look at its log.")
+                    raise NodeUnreachable("The node did not pass an open file. Try again; if it repeats, read its log.")
                 yield frame.descriptors[0]
             finally:
                 for descriptor in frame.descriptors:
                     os.close(descriptor)
 
     def download(self, volume_id: str, path: bytes, write: Callable[[bytes], object]) -> StreamEnd:
-        """Hands over the archive piece by piece; it is complete when this returns."""
+        """Call `write` with each piece of the archive; the archive is complete when this returns."""
         with connected(self._socket, patience=None) as node:
             node.send(DownloadFolder(volume_id, path))
             while (frame := node.frame()).kind == BYTES:
@@ -88,7 +88,7 @@ class Afterlife:
             return _expected(message_in(frame), StreamEnd)
 
     def keep(self, volume_id: str, seconds: float, *, dry_run: bool = False) -> KeepResult:
-        return self._asked(KeepFolder(volume_id, seconds, dry_run), KeepResult)
+        return self._request(KeepFolder(volume_id, seconds, dry_run), KeepResult)
 
     def restore(
         self,
@@ -99,24 +99,25 @@ class Afterlife:
         hand_stop: Callable[[Callable[[], None]], object] = lambda _stop: None,
         dry_run: bool = False,
     ) -> Restored:
-        """Into a new folder in the open `directory`.
+        """Restore a folder into a new one in the open `directory`.
 
-        `hand_stop` receives a function that stops it, also from a signal; the node then reports what is left.
+        `hand_stop` receives a function that stops the restore, also from a signal handler; the node then reports what
+        was copied.
         """
         with connected(self._socket, patience=None) as node:
             node.send(RestoreFolder(volume_id, dry_run), (directory,))
-            hand_stop(node.say_no_more)
+            hand_stop(node.request_stop)
             while isinstance(answer := node.answer(), Progress):
                 progress(answer)
             return _expected(answer, Restored)
 
     def erase(self, volume_id: str, *, dry_run: bool = False) -> Erasing:
-        return self._asked(EraseFolder(volume_id, dry_run), Erasing)
+        return self._request(EraseFolder(volume_id, dry_run), Erasing)
 
     def usage(self) -> UsageReport:
-        return self._asked(ShowUsage(), UsageReport)
+        return self._request(ShowUsage(), UsageReport)
 
-    def _asked(self, request: AfterlifeRequest, expected: type[A]) -> A:
+    def _request(self, request: AfterlifeRequest, expected: type[A]) -> A:
         with connected(self._socket) as node:
             node.send(request)
             return _expected(node.answer(), expected)
@@ -125,7 +126,7 @@ class Afterlife:
 def _expected(answer: AfterlifeResponse, kind: type[A]) -> A:
     if not isinstance(answer, kind):
         raise NodeUnreachable(
-            f"The node answered with {type(answer).__name__} where {kind.__name__} was expected. "
+            f"The node responded with {type(answer).__name__} where {kind.__name__} was expected. "
             "Use the orlop command of the version that the node runs."
         )
     return answer

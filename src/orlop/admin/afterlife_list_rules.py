@@ -1,4 +1,4 @@
-"""Which folders of a list are shown, in which order, and how short their ids may be. Pure."""
+"""Select and order the folders of a list, and shorten their ids. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORTEST_ID: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """None: whatever it is. `pod` may hold `*` and `?`; ages are in seconds."""
+    """A filter for folders. None matches everything. `pod` may contain `*` and `?`; ages are in seconds."""
 
     namespace: str | None = None
     pod: str | None = None
@@ -43,7 +43,7 @@ LARGEST_FIRST: Final = frozenset({"size"})
 
 
 def chosen(rows: Iterable[FolderRow], wanted: Wanted, order: str, *, reverse: bool = False) -> list[FolderRow]:
-    """The last deleted, the next erased and the largest come first; ties are broken by the volume's id."""
+    """Return the matching rows in order: the last deleted, next erased or largest first; ties by the volume's id."""
     by_id = sorted((row for row in rows if wanted.includes(row)), key=lambda row: row.volume_id)
     return sorted(by_id, key=ORDERS[order], reverse=reverse ^ (order in LARGEST_FIRST))
 
@@ -51,12 +51,13 @@ def chosen(rows: Iterable[FolderRow], wanted: Wanted, order: str, *, reverse: bo
 def short_ids(ids: Iterable[str], least: int = SHORTEST_ID) -> dict[str, str]:
     """Return for each id its shortest unique prefix, of at least `least` characters."""
     ordered = sorted(set(ids))
-    shared = [_shared_beginning(one, other) for one, other in pairwise(ordered)]
+    shared = [_shared_beginning(left, right) for left, right in pairwise(ordered)]
     around = zip([0, *shared], [*shared, 0], strict=True)
     return {
         each: each[: max(least, before + 1, after + 1)] for each, (before, after) in zip(ordered, around, strict=False)
     }
 
 
-def _shared_beginning(one: str, other: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _shared_beginning(left: str, right: str) -> int:
+    """Return the length of the longest common prefix."""
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -1,4 +1,4 @@
-"""What was read about a PersistentVolumeClaim. Pure."""
+"""The objects that were read to explain a PersistentVolumeClaim. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orlop.kube import objects
 
 @dataclass(frozen=True, slots=True)
 class ClaimSeen:
-    """The claim, and what decides about it. Lists hold everything that may be read; None: it does not exist."""
+    """The claim, and the objects that it depends on. Lists contain all objects that may be read; None: not existing."""
 
     claim: ApiObject
     volume: ApiObject | None = None
@@ -21,13 +21,13 @@ class ClaimSeen:
     volumes: tuple[ApiObject, ...] = ()
     classes: tuple[ApiObject, ...] = ()
     pods: tuple[ApiObject, ...] = ()
-    """Those of the claim's namespace."""
+    """The pods in the claim's namespace."""
     claims: tuple[ApiObject, ...] = ()
-    """Those of the claim's namespace, for one that is cloned."""
+    """The claims in the claim's namespace, for a claim that is being cloned."""
     nodes: tuple[ApiObject, ...] = ()
     selected_node: ApiObject | None = None
     csi_node: ApiObject | None = None
-    """Of the selected node."""
+    """The CSINode of the selected node."""
     source_claim: ApiObject | None = None
     source_volume: ApiObject | None = None
     attributes_class: ApiObject | None = None

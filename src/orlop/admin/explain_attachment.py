@@ -81,12 +81,12 @@ class _Outlook:
 
 
 def explain(seen: AttachmentSeen, now: datetime) -> Explanation:
-    found = seen.attachment
-    driver = attacher_of(found)
-    facts = AttachmentFacts(found, seen.volume, seen.node_id, driver, finalizer_of(driver))
+    attachment = seen.attachment
+    driver = attacher_of(attachment)
+    facts = AttachmentFacts(attachment, seen.volume, seen.node_id, driver, finalizer_of(driver))
     step = _known_step(facts, seen.unreadable)
-    outlook = _Outlook(facts, step, seen.unreadable, seen.attach_required, _untouched_for(found, now))
-    what, state, tried = _what(found, driver, now), _state(found, now), _tried(found, now)
+    outlook = _Outlook(facts, step, seen.unreadable, seen.attach_required, _untouched_for(attachment, now))
+    what, state, tried = _what(attachment, driver, now), _state(attachment, now), _tried(attachment, now)
     return Explanation(what, state, tried, _either_way(outlook), _fields(outlook))
 
 
@@ -116,19 +116,19 @@ def _depends_on_the_node_id(facts: AttachmentFacts) -> bool:
 
 def _fields(outlook: _Outlook) -> Mapping[str, Any]:
     facts, step = outlook.facts, outlook.step
-    found, metadata = facts.attachment, objects.metadata(facts.attachment)
+    attachment, metadata = facts.attachment, objects.metadata(facts.attachment)
     return {
-        "name": objects.name_of(found).name,
+        "name": objects.name_of(attachment).name,
         "state": _state_word(outlook),
-        "since": _since(found),
+        "since": _since(attachment),
         "driver": facts.driver,
-        "node": node_name_of(found),
-        "nodeId": recorded_node_id(found) or facts.node_id,
-        "persistentVolume": volume_name_of(found) or None,
-        "attached": is_attached(found),
+        "node": node_name_of(attachment),
+        "nodeId": recorded_node_id(attachment) or facts.node_id,
+        "persistentVolume": volume_name_of(attachment) or None,
+        "attached": is_attached(attachment),
         "created": metadata.get("creationTimestamp"),
         "deleted": metadata.get("deletionTimestamp"),
-        "errors": [{"of": what, **error} for what, error in _errors(found)],
+        "errors": [{"of": what, **error} for what, error in _errors(attachment)],
         "nextStep": None if isinstance(step, UnknownStep) else type(step).__name__,
         "attachRequired": outlook.attach_required,
         "driverAttaches": True if _is_surely_called(facts) else None,
@@ -137,55 +137,57 @@ def _fields(outlook: _Outlook) -> Mapping[str, Any]:
     }
 
 
-def _what(found: ApiObject, driver: str, now: datetime) -> str:
-    volume = volume_name_of(found)
+def _what(attachment: ApiObject, driver: str, now: datetime) -> str:
+    volume = volume_name_of(attachment)
     which = f"the PersistentVolume {volume}" if volume else "a volume that it describes itself"
-    created = ago(objects.metadata(found).get("creationTimestamp"), now)
+    created = ago(objects.metadata(attachment).get("creationTimestamp"), now)
     was_created = f", created{created}," if created else ""
     return (
-        f"The VolumeAttachment {objects.name_of(found).name}{was_created} requests that {which} be attached to the "
-        f"node {node_name_of(found)} by {driver}."
+        f"The VolumeAttachment {objects.name_of(attachment).name}{was_created} requests that {which} be attached to "
+        f"the node {node_name_of(attachment)} by {driver}."
     )
 
 
-def _state(found: ApiObject, now: datetime) -> str:
-    if objects.is_being_deleted(found):
-        attached = "still attached" if is_attached(found) else "not attached"
-        return f"Being deleted{lasting(_since(found), now)}: the volume is to be detached, and is {attached}."
+def _state(attachment: ApiObject, now: datetime) -> str:
+    if objects.is_being_deleted(attachment):
+        attached = "still attached" if is_attached(attachment) else "not attached"
+        return f"Being deleted{lasting(_since(attachment), now)}: the volume is to be detached, and is {attached}."
     # No object shows since when it is attached.
     return (
-        "Attached: the volume is attached." if is_attached(found) else f"Pending{lasting(_since(found), now)}: {WAITS}"
+        "Attached: the volume is attached."
+        if is_attached(attachment)
+        else f"Pending{lasting(_since(attachment), now)}: {WAITS}"
     )
 
 
-def _since(found: ApiObject) -> Any:
-    metadata = objects.metadata(found)
-    if objects.is_being_deleted(found):
+def _since(attachment: ApiObject) -> Any:
+    metadata = objects.metadata(attachment)
+    if objects.is_being_deleted(attachment):
         return metadata.get("deletionTimestamp")
-    return None if is_attached(found) else metadata.get("creationTimestamp")
+    return None if is_attached(attachment) else metadata.get("creationTimestamp")
 
 
 def _state_word(outlook: _Outlook) -> str:
     """Return one word for programs."""
-    found = outlook.facts.attachment
+    attachment = outlook.facts.attachment
     if isinstance(outlook.step, UnknownStep):
         return "Unknown"
-    direction = "Detach" if objects.is_being_deleted(found) else "Attach"
-    if direction == "Attach" and is_attached(found):
+    direction = "Detach" if objects.is_being_deleted(attachment) else "Attach"
+    if direction == "Attach" and is_attached(attachment):
         return "Attached"
-    return f"{direction}Fails" if _last_error(found) is not None else f"{direction}ing"
+    return f"{direction}Fails" if _last_error(attachment) is not None else f"{direction}ing"
 
 
-def _tried(found: ApiObject, now: datetime) -> tuple[str, ...]:
+def _tried(attachment: ApiObject, now: datetime) -> tuple[str, ...]:
     tried = []
-    for what, error in _errors(found):
+    for what, error in _errors(attachment):
         code = f" ({_code_name(error['errorCode'])})" if error.get("errorCode") is not None else ""
         tried.append(f"{what} failed{ago(error.get('time'), now)}{code}: {error.get('message') or 'without a reason'}")
     return tuple(tried)
 
 
-def _errors(found: ApiObject) -> list[tuple[str, ApiObject]]:
-    status = found.get("status")
+def _errors(attachment: ApiObject) -> list[tuple[str, ApiObject]]:
+    status = attachment.get("status")
     members = status if isinstance(status, Mapping) else {}
     kinds = ((ATTACHING, "attachError"), (DETACHING, "detachError"))
     return [(what, members[member]) for what, member in kinds if isinstance(members.get(member), Mapping)]
@@ -219,12 +221,12 @@ def _next(outlook: _Outlook) -> str:
     facts, step = outlook.facts, outlook.step
     match step:
         case UnknownStep(unreadable):
-            them = " and ".join(f"the {each}" for each in unreadable)
-            text = f"Unknown: {them} {UNREADABLE}, and the next step depends on that."
+            listed = " and ".join(f"the {each}" for each in unreadable)
+            text = f"Unknown: {listed} {UNREADABLE}, and the next step depends on that."
         case Nothing():
             text = WAITS_FOR_NOTHING if is_attached(facts.attachment) else _kept_by(facts)
         case Refuse(sentence):
-            text = f"Nothing, until somebody fixes {_what_to_fix(sentence, facts)}{_perhaps_in_the_node(outlook)}"
+            text = f"Nothing, until an admin fixes {_what_to_fix(sentence, facts)}{_perhaps_in_the_node(outlook)}"
         case Publish(source, node_id):
             text = _called(outlook, f"ControllerPublishVolume of {source.handle} to {node_id}")
         case Unpublish(source, node_id):
@@ -252,7 +254,7 @@ def _called(outlook: _Outlook, call: str) -> str:
     last = _last_error(outlook.facts.attachment)
     if last is None:
         return f"The driver is called: {call}. {_if_it_is_not(outlook)}"
-    # An error without a code need not be the driver's: a secret that cannot be read is found before the call.
+    # An error without a code need not be the driver's: a secret that cannot be read is attachment before the call.
     if last.get("errorCode") is None:
         return f"It is retried {RETRIED}; once that is fixed, the driver is called: {call}."
     return f"The driver is called again, {RETRIED}: {call}."
@@ -285,10 +287,10 @@ def _perhaps_in_the_node(outlook: _Outlook) -> str:
     return f" Unless the {node} has it, in its annotation {NODE_IDS_ANNOTATION}: that {UNREADABLE}."
 
 
-def _last_error(found: ApiObject) -> ApiObject | None:
+def _last_error(attachment: ApiObject) -> ApiObject | None:
     """Return the error of the current direction: that of attaching stays on an object that is being detached."""
-    tried = DETACHING if objects.is_being_deleted(found) else ATTACHING
-    return next((error for what, error in _errors(found) if what == tried), None)
+    tried = DETACHING if objects.is_being_deleted(attachment) else ATTACHING
+    return next((error for what, error in _errors(attachment) if what == tried), None)
 
 
 def _code_name(code: object) -> str:
@@ -317,11 +319,13 @@ def _kept_by(facts: AttachmentFacts) -> str:
     return "Nothing." if recorded is None else f"Nothing: it was detached from {recorded}."
 
 
-def _untouched_for(found: ApiObject, now: datetime) -> str:
+def _untouched_for(attachment: ApiObject, now: datetime) -> str:
     # No field shows when an object was attached.
-    if is_attached(found) and not objects.is_being_deleted(found):
+    if is_attached(attachment) and not objects.is_being_deleted(attachment):
         return ""
-    metadata = objects.metadata(found)
+    metadata = objects.metadata(attachment)
     stamps = [metadata.get("creationTimestamp"), metadata.get("deletionTimestamp")]
-    times = [time for text in (*stamps, *(error.get("time") for _, error in _errors(found))) if (time := moment(text))]
+    times = [
+        time for text in (*stamps, *(error.get("time") for _, error in _errors(attachment))) if (time := moment(text))
+    ]
     return length(now - max(times)) if times else ""

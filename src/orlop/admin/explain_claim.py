@@ -36,7 +36,7 @@ from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, is_clone_
 BOUND: Final = "Bound"
 LOST: Final = "Lost"
 LOST_REASONS: Final = frozenset({"ClaimLost", "ClaimMisbound"})
-"""Of events, which the PersistentVolume controller records once, when the phase changes."""
+"""Reasons of events that the PersistentVolume controller records once, when the phase changes."""
 BEING_DELETED: Final = "Being deleted"
 NOT_SHOWN: Final = frozenset({"Unused"})
 """Conditions that repeat what the explanation has anyway."""
@@ -59,7 +59,7 @@ def explain_claim(seen: ClaimSeen, now: datetime) -> Explanation:
 
 
 def _since(claim: ApiObject, finding: Finding, events: Iterable[PastEvent]) -> str | None:
-    """Return since when it is so, if an object shows it: a claim has no time of its last change of phase."""
+    """Return since when the claim has its state, if an object shows it: a claim does not record phase changes."""
     if finding.state == LOST:
         return next((event.last for event in events if event.reason in LOST_REASONS), None)
     is_pending = state.phase(claim) in {"", "Pending"}
@@ -158,9 +158,9 @@ def _being_deleted(seen: ClaimSeen) -> Finding:
 def _protected(seen: ClaimSeen) -> tuple[str, str]:
     users = [pod for pod in seen.pods if uses_claim(pod, seen.claim)]
     if is_unreadable(seen.unreadable, POD):
-        them = unknown(seen.unreadable, POD)
+        missing = unknown(seen.unreadable, POD)
         return (
-            f"it is kept until no pod uses it ({state.PVC_PROTECTION}), but {them}.",
+            f"it is kept until no pod uses it ({state.PVC_PROTECTION}), but {missing}.",
             "Ask somebody who may list the pods of the namespace which of them use it.",
         )
     if users:
@@ -278,7 +278,7 @@ def _names_volume(seen: ClaimSeen) -> Finding:
     if volume is None:
         return Finding(
             "NamedVolumeAbsent",
-            f"the PersistentVolume {name}, which it names, does not exist. Nobody provisions a volume for a claim that "
+            f"the PersistentVolume {name}, which it names, does not exist. No volume is provisioned for a claim that "
             "names one.",
             f"Create that PersistentVolume, or create the claim again without spec.volumeName: {_delete(claim)}.",
         )

@@ -75,7 +75,7 @@ def explain_search(seen: ClaimSeen, now: datetime) -> Finding:
     depends_on_class = bool(state.class_name(claim)) or not state.has_class(claim)
     if is_class_unknown and depends_on_class and not state.provisioner_of(claim):
         return _class_unknown(seen)
-    # The presence of the key counts for the binder; its value is the provisioner's affair.
+    # The binder checks only that the key is present; the provisioner reads its value.
     if is_late and state.SELECTED_NODE not in objects.annotations(claim):
         return _late(seen, now)
     if state.class_name(claim):
@@ -168,14 +168,14 @@ def _unscheduled(late: str, waiting: list[ApiObject], now: datetime) -> Finding:
     condition = objects.condition(waiting[0], "PodScheduled") or {}
     since, name = condition.get("lastTransitionTime"), objects.name(waiting[0])
     message = condition.get("message") or condition.get("reason")
-    others = f" {len(waiting) - 1} more pods that use it wait too." if len(waiting) > 1 else ""
+    more = f" {len(waiting) - 1} more pods that use it wait too." if len(waiting) > 1 else ""
     if condition.get("status") == "False" and message:
         sentence = (
-            f"{late}, and its pod {name} could not be scheduled{ago(since, now)}: {message}{_stop(message)}{others}"
+            f"{late}, and its pod {name} could not be scheduled{ago(since, now)}: {message}{_stop(message)}{more}"
         )
         to_do = f"Remove what keeps the pod {name} from its node; the claim is bound with it."
     else:
-        sentence = f"{late}, and its pod {name} is not scheduled yet.{others}"
+        sentence = f"{late}, and its pod {name} is not scheduled yet.{more}"
         to_do = f"If this lasts, no scheduler runs, or none of the name that the pod {name} has in spec.schedulerName."
     names = [objects.name(pod) for pod in waiting]
     fields = {"waitingPods": names, "podScheduled": message or None, "unschedulableSince": since}
@@ -187,11 +187,11 @@ def _stop(message: str) -> str:
 
 
 def _preset_node(late: str, pods: list[ApiObject]) -> Finding:
-    them = joined(f"{objects.name(pod)} (on {node_of(pod)})" for pod in pods)
+    listed = joined(f"{objects.name(pod)} (on {node_of(pod)})" for pod in pods)
     return Finding(
         "PodHasPresetNode",
         f"{late}, but its pods were created with a node, past the scheduler, which alone chooses a node for the claim: "
-        f"{them}.",
+        f"{listed}.",
         "Create the pods again without spec.nodeName; to choose a node, use the nodeSelector kubernetes.io/hostname.",
         fields={"podsWithNode": [objects.name(pod) for pod in pods]},
     )
@@ -270,8 +270,8 @@ def _refused(seen: ClaimSeen, driver: str) -> Finding | None:
 
 def _by_reason(seen: ClaimSeen, reason: str, source: SourceDecision) -> Finding:
     fields = {"refusal": reason}
-    given = data_source(seen.claim) or {}
-    if isinstance(source, SourceRefused) and (not source_claim_name(seen.claim) or given.get("namespace")):
+    reference = data_source(seen.claim) or {}
+    if isinstance(source, SourceRefused) and (not source_claim_name(seen.claim) or reference.get("namespace")):
         sentence = f"`orlop provisioner` refuses it: {reason}. csi-provisioner may support it."
         to_do = "Read the last event of the claim to see which of them runs, and what it reports."
         return Finding("ProvisionerRefuses", sentence, to_do, fields=fields)

@@ -1,4 +1,4 @@
-"""Read what an explanation depends on, from any API server, and remember what may not be read. Nothing is written."""
+"""Read the objects that an explanation depends on, and note those that may not be read. Writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explain what a PersistentVolume waits for whose claim is gone: by its reclaim policy. Pure."""
+"""Explain what a PersistentVolume waits for after its claim was deleted, by its reclaim policy. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _retained(volume: ApiObject, gone: str) -> Finding:
     delete = delete_command(PERSISTENT_VOLUME, None, name)
     return Finding(
         RELEASED,
-        f"{gone}, and its policy Retain keeps it until somebody decides.",
+        f"{gone}, and its policy Retain keeps it until an admin decides.",
         f"To offer it to any claim: {for_all}. To offer it to a claim of the same name alone: {for_the_name}. "
         f"{NOT_WIPED} To remove the object, without the storage behind it: {delete}.",
         fields={
@@ -146,13 +146,13 @@ def _attachments_unknown(seen: VolumeSeen) -> str:
 
 def _attached(seen: VolumeSeen, gone: str, fields: Mapping[str, Any]) -> Finding:
     attachments = attachments_of(seen)
-    them = joined(f"{objects.name(each)} on the node {node_of(each) or 'unknown'}" for each in attachments)
+    listed = joined(f"{objects.name(each)} on the node {node_of(each) or 'unknown'}" for each in attachments)
     plural = "s" if len(attachments) > 1 else ""
     command = explain_command("va", objects.name(attachments[0]))
     return Finding(
         "WaitsForDetach",
-        f"{gone}, and its volume is deleted after it is detached: it waits for the VolumeAttachment{plural} {them} to "
-        "go away.",
+        f"{gone}, and its volume is deleted after it is detached: it waits until the VolumeAttachment{plural} {listed} "
+        f"{'are' if plural else 'is'} deleted.",
         f"Nothing to do, if no pod uses it any more. {command} shows what the detachment waits for. A provisioner "
         "whose driver cannot attach does not wait for that.",
         fields=fields,

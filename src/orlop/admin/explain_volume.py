@@ -1,7 +1,7 @@
 """Explain what a PersistentVolume waits for: from the objects alone, by the rules that the controllers follow. Pure.
 
-A PersistentVolume follows the claim that its `claimRef` names: nobody's is Available, its claim's is Bound, and
-Released when that very claim, by its uid, is gone. `explain_released_volume` has what comes after that.
+A PersistentVolume follows the claim that its `claimRef` names: it is Available without a claim, Bound with one, and
+Released when the claim with that uid was deleted. `explain_released_volume` explains the states after that.
 """
 
 from __future__ import annotations
@@ -150,10 +150,10 @@ def _protected(seen: VolumeSeen) -> tuple[str, str]:
 def _attached(seen: VolumeSeen, attacher: str) -> tuple[str, str]:
     attachments = attachments_of(seen)
     if attachments:
-        them = joined(f"{objects.name(each)} on the node {node_of(each)}" for each in attachments)
+        listed = joined(f"{objects.name(each)} on the node {node_of(each)}" for each in attachments)
         command = explain_command("va", objects.name(attachments[0]))
         return (
-            f"it is kept while it is attached ({attacher}), by the VolumeAttachments {them}.",
+            f"it is kept while it is attached ({attacher}), by the VolumeAttachments {listed}.",
             f"Delete the pods that use it; {command} shows what the detachment waits for.",
         )
     return (
@@ -179,23 +179,21 @@ def _kept_by_provisioner(seen: VolumeSeen, now: datetime) -> Finding:
     )
 
 
-# ---- nobody's --------------------------------------------------------------------------------------------------------
+# ---- without a claim -------------------------------------------------------------------------------------------------
 
 
 def _available(seen: VolumeSeen) -> Finding:
     volume = seen.volume
     fields, nodes = _nodes(seen)
     reserved = claim_named(volume)
-    for_whom = f"it is reserved for the claim {reserved}, which has not taken it" if reserved else "no claim has it"
+    owner = f"it is reserved for the claim {reserved}, which is not bound to it yet" if reserved else "no claim has it"
     if state.phase(volume) != AVAILABLE:
-        sentence = f"{for_whom}; it becomes Available in a moment."
+        sentence = f"{owner}; it becomes Available in a moment."
         return Finding("BecomesAvailable", sentence, f"Nothing to do. {IF_NOT_BOUND}", fields=fields)
     if is_unreadable(seen.unreadable, PERSISTENT_VOLUME_CLAIM):
         missing = unknown(seen.unreadable, PERSISTENT_VOLUME_CLAIM)
-        return Finding(
-            AVAILABLE, f"{for_whom}. Which claims wait is unknown: {missing}. {nodes}", _wait(), None, fields
-        )
-    return _with_claims(seen, Finding(AVAILABLE, for_whom, _wait(), None, fields), nodes)
+        return Finding(AVAILABLE, f"{owner}. Which claims wait is unknown: {missing}. {nodes}", _wait(), None, fields)
+    return _with_claims(seen, Finding(AVAILABLE, owner, _wait(), None, fields), nodes)
 
 
 def _wait() -> str:
@@ -216,8 +214,8 @@ def _with_claims(seen: VolumeSeen, finding: Finding, nodes: str) -> Finding:
     else:
         sentence, to_do = f"It fits none of {len(waiting)} waiting claims.", finding.next
     fields = {**finding.fields, "fits": fitting, "claims": [dict(row) for row in table]}
-    said = f"{finding.sentence}. {sentence} {nodes}".rstrip()
-    return replace(finding, sentence=said, next=to_do, fields=fields, table=table)
+    whole_sentence = f"{finding.sentence}. {sentence} {nodes}".rstrip()
+    return replace(finding, sentence=whole_sentence, next=to_do, fields=fields, table=table)
 
 
 def _why_not(claim: ApiObject, seen: VolumeSeen) -> list[str]:
@@ -258,7 +256,7 @@ def _nodes(seen: VolumeSeen) -> tuple[Mapping[str, Any], str]:
     return {"nodes": allowed}, f"It can be used on {joined(allowed)}."
 
 
-# ---- a claim's -------------------------------------------------------------------------------------------------------
+# ---- with a claim ----------------------------------------------------------------------------------------------------
 
 
 def _claim_unknown(seen: VolumeSeen, now: datetime) -> Finding:
@@ -308,8 +306,8 @@ def _bound(seen: VolumeSeen, claim: ApiObject) -> Finding:
     if is_unreadable(seen.unreadable, POD):
         users = f"Which pods use it is unknown: {unknown(seen.unreadable, POD)}."
     else:
-        them = joined(f"{objects.name(pod)}{f' on {node_of(pod)}' if node_of(pod) else ''}" for pod in pods)
-        users = f"Pods that use it: {them}." if pods else "No pod uses it."
+        listed = joined(f"{objects.name(pod)}{f' on {node_of(pod)}' if node_of(pod) else ''}" for pod in pods)
+        users = f"Pods that use it: {listed}." if pods else "No pod uses it."
     sentence = f"the claim {objects.name_of(claim)} has it. {users} {nodes}".rstrip()
     fields = {**fields, "pods": [objects.name(pod) for pod in pods]}
     return Finding(BOUND, sentence, "Nothing: it waits for nothing.", None, fields)

@@ -1,4 +1,4 @@
-"""What explanations are made of: sentences for people, fields for programs, and how long ago something was. Pure."""
+"""The parts of an explanation: sentences for people, fields for programs, and lengths of time. Pure."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class Explanation:
     what: str
     state: str
     tried: tuple[str, ...]
-    """What failed, and when."""
+    """The failed attempts, and when they were."""
     next: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The same, for programs."""
+    """The same facts, for programs."""
     table: tuple[Mapping[str, str], ...] = ()
-    """What was compared, one row for each object; all rows have the same columns."""
+    """The objects that were compared, one row each; all rows have the same columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is the case with an object, and what to do."""
+    """The state of an object, and what to do next."""
 
     state: str
     """One word for programs, such as `Bound`."""
     sentence: str
     next: str
     since: str | None = None
-    """A time of the API server; None: as long as the object has had its phase, if that is known."""
+    """A time as the API server writes it; None: since the object has had its phase, if that time is known."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     table: tuple[Mapping[str, str], ...] = ()
 

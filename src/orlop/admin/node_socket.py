@@ -1,11 +1,11 @@
 """Find the admin socket of a node on this machine, and send it one request. Blocks.
 
-The socket is root's. Errors are sentences for the person who asked:
+Only root can connect to the socket. The messages of the errors are sentences for the user of the command:
 
     NodeError
-      NodeUnreachable    nobody answers there, or stopped answering
-      SeveralNodes       none was named, and there are several
-      NodeRefused        the node refuses; `why` decides the exit code
+      NodeUnreachable    no process listens on the socket, or it stopped responding
+      SeveralNodes       the user named none, and there are several
+      NodeRefused        the node refuses the request; `why` decides the exit code
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class NodeRefused(NodeError):
 
 
 def find_socket(named: str | None, sockets: Path = SOCKETS) -> Path:
-    """Return the socket named; else the default driver's, the only one there is, that of the only `orlop up`.
+    """Return the socket named; else that of the default driver, the only other one, or that of the only `orlop up`.
 
-    Sockets that nobody listens on are passed over, unless there is no other.
+    Sockets without a listening process are skipped, unless there is no other.
     """
     if named:
         return Path(named)
@@ -83,16 +83,16 @@ def find_socket(named: str | None, sockets: Path = SOCKETS) -> Path:
         up = unnamed_state(sockets / RUNNING.name)
     except SeveralRun as error:
         raise SeveralNodes(str(error)) from None
-    there = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
-    found = [path for path in there if _is_listened_on(path)]
-    if not found and _is_listened_on(up.node_socket):
+    existing = sorted(sockets.glob(f"*/{SOCKET_NAME}")) if sockets.is_dir() else []
+    candidates = [path for path in existing if _is_listened_on(path)]
+    if not candidates and _is_listened_on(up.node_socket):
         return up.node_socket
-    # Last: these may be of drivers that somebody only tries out.
-    found = found or [path for path in _sockets_beside_endpoints() if _is_listened_on(path)] or there
-    if len(found) == 1 or default in found:
-        return default if default in found else found[0]
-    if found:
-        names = ", ".join(map(str, found))
+    # Last, because these drivers may have been started only for a try.
+    candidates = candidates or [path for path in _sockets_beside_endpoints() if _is_listened_on(path)] or existing
+    if len(candidates) == 1 or default in candidates:
+        return default if default in candidates else candidates[0]
+    if candidates:
+        names = ", ".join(map(str, candidates))
         raise SeveralNodes(f"There are several nodes on this machine: {names}. Choose one with --socket.")
     if _may_exist(up.node_socket) or _holder(up) is not None:
         return up.node_socket
@@ -108,13 +108,13 @@ def _sockets_beside_endpoints() -> list[Path]:
         lines = Path(UNIX_SOCKETS).read_bytes().splitlines()
     except OSError:
         return []
-    # The path is the rest of a line after seven fields, and missing for sockets without one.
+    # The path is the rest of the line after seven fields; sockets without a path have none.
     paths = {os.fsdecode(fields[7]) for line in lines if len(fields := line.split(maxsplit=7)) > 7}  # noqa: PLR2004
     return sorted(Path(path) for path in paths if path.startswith("/") and path.endswith(SUFFIX_BESIDE_ENDPOINT))
 
 
 def _is_listened_on(path: Path) -> bool:
-    """Return True also when that is forbidden to us: connecting then gives the better error."""
+    """Return whether a process listens on a socket. True also without permission: connecting gives a better error."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
         attempt.settimeout(CONNECT_SECONDS)
         try:
@@ -125,7 +125,7 @@ def _is_listened_on(path: Path) -> bool:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return True also when that is forbidden to us: connecting then gives the better error."""
+    """Return whether a path exists. True also without permission: connecting gives a better error."""
     try:
         return path.exists()
     except PermissionError:
@@ -133,7 +133,7 @@ def _may_exist(path: Path) -> bool:
 
 
 class NodeConnection:
-    """One request to a node, over a connection of its own; responses come in the node's order."""
+    """A connection for one request to a node; responses come in the node's order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -142,23 +142,25 @@ class NodeConnection:
         try:
             send_frame(self._connection, MESSAGE, encode_request(request), descriptors)
         except (BrokenPipeError, ConnectionResetError):
-            return  # it refused before it read the request: the refusal is its response
+            return  # the node refused before it read the request; its refusal is the response
 
     def frame(self) -> Frame:
-        """The next one, as it comes: bytes of a download, or a message for `message_in`."""
+        """Return the next frame: bytes of a download, or a message for `message_in`."""
         try:
             return receive_frame(self._connection, LONGEST_RESPONSE)
         except TimeoutError:
-            raise NodeUnreachable("The node does not answer. Is its disk in trouble? Look at its log.") from None
+            raise NodeUnreachable(
+                "The node does not respond. Its disk may hang: read the log of the node's process."
+            ) from None
         except (ConnectionEnded, ConnectionError) as error:
             raise NodeUnreachable(f"The node closed the connection before its last response: {error}") from None
 
     def answer(self) -> AfterlifeResponse:
         return message_in(self.frame())
 
-    def say_no_more(self) -> None:
+    def request_stop(self) -> None:
         """Ask the node to stop; it still sends its last response."""
-        with suppress(OSError):  # it ended just now
+        with suppress(OSError):  # the connection has ended
             self._connection.shutdown(socket.SHUT_WR)
 
 
@@ -174,7 +176,7 @@ def message_in(frame: Frame) -> AfterlifeResponse:
 
 @contextmanager
 def connected(path: Path, *, patience: float | None = SHORT_ANSWER_SECONDS) -> Iterator[NodeConnection]:
-    """`patience` is how many seconds each answer may take; None: as long as it takes."""
+    """Connect to a node. Each response may take `patience` seconds; None: without a limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONNECT_SECONDS)
         try:
@@ -190,16 +192,17 @@ def _why_unreachable(path: Path, error: OSError) -> str:
         return why
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            return f"There is no socket at {path}. Is the node's process running, and was it given this --adminsocket?"
+            return f"There is no socket at {path}. Check that the node's process runs, and with this --adminsocket."
         case errno.ECONNREFUSED:
-            return f"Nobody answers on {path}: the process that made it is gone, or it is no socket. {OF_UP}"
+            return f"No process listens on {path}: the one that created it has ended, or it is no socket. {OF_UP}"
         case errno.EACCES | errno.EPERM:
             return f"You may not connect to {path}: only root may. Try again as root."
-    return f"The socket {path} cannot be reached: {error.strerror or 'the path is too long, or nobody answers'}."
+    reason = error.strerror or "the path is too long, or the process does not respond"
+    return f"The socket {path} cannot be reached: {reason}."
 
 
 def _why_up_is_silent(state: UpState, path: Path) -> str | None:
-    """None: the socket is none of an `orlop up`, or its driver should be there."""
+    """Return why an `orlop up` does not serve this socket; None if it is not its socket, or it should serve it."""
     if path != state.node_socket:
         return None
     holder = _holder(state)
@@ -208,18 +211,18 @@ def _why_up_is_silent(state: UpState, path: Path) -> str | None:
     if not holder.driver:
         return None
     return (
-        f"The `orlop up` in {state.folder} runs with a driver that is not ours, at {holder.driver}: what its volumes "
-        "leave, only that driver can show. If it is an orlop driver too, name its --adminsocket with --socket; what "
-        "pods left of our own is shown again when `orlop up` runs without --driver."
+        f"The `orlop up` in {state.folder} runs with another driver, at {holder.driver}: only that driver can show its "
+        "volumes. If it is an orlop driver too, name its --adminsocket with --socket. The retained folders of our own "
+        "driver are shown again when `orlop up` runs without --driver."
     )
 
 
 def _nothing_runs(state: UpState) -> str:
-    return f"Nothing runs in {state.folder}: start it with `{start_command(state)}`; what pods left is there still."
+    return f"Nothing runs in {state.folder}: start it with `{start_command(state)}`; retained folders are still there."
 
 
 def _holder(state: UpState) -> Holder | None:
-    """Return None also when that is forbidden to us: connecting then gives the better error."""
+    """Return the process that holds the folder; None also without permission: connecting gives a better error."""
     try:
         return holder_of(state)
     except OSError:

@@ -1,4 +1,4 @@
-"""Read the Events about an object: what happened to it last, and how often. Pure."""
+"""Read the Events about an object: its last failures, and how often they happened. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PastEvent:
 
 
 def events_about(events: Iterable[ApiObject], uid: str) -> tuple[PastEvent, ...]:
-    """Return the events about the object of this uid, newest first: one of a former object of the name is not meant."""
+    """Return the events about the object with this uid, newest first, without those of former objects of its name."""
     about = [
         _past_event(event) for event in events if (event.get("involvedObject") or {}).get("uid") in {None, "", uid}
     ]
@@ -45,11 +45,11 @@ def events_about(events: Iterable[ApiObject], uid: str) -> tuple[PastEvent, ...]
 
 def failures(events: Iterable[PastEvent], *reasons: str) -> tuple[PastEvent, ...]:
     """Return the newest warnings, each reason and message once; without `reasons`, of every reason."""
-    found: dict[tuple[str, str], PastEvent] = {}
+    newest: dict[tuple[str, str], PastEvent] = {}
     for event in events:
         if event.is_warning and (not reasons or event.reason in reasons):
-            found.setdefault((event.reason, event.message), event)
-    return tuple(found.values())[:MOST_FAILURES]
+            newest.setdefault((event.reason, event.message), event)
+    return tuple(newest.values())[:MOST_FAILURES]
 
 
 def last_failure(events: Iterable[PastEvent], reason: str) -> PastEvent | None:

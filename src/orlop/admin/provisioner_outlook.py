@@ -1,9 +1,9 @@
 """Explain whether a provisioner of a driver runs, as far as objects show it. Pure.
 
-With leader election a provisioner, upstream's or ours, renews a Lease that is named after the driver. Without it there
-is no such Lease, and only what a provisioner wrote lately shows that one runs: the event of a failure, or its journal.
-Our provisioner keeps that journal in Leases, written only while it creates volumes: an old one means nothing, an entry
-means that a volume is being created.
+With leader election a provisioner, upstream's or ours, renews a Lease that is named after the driver. Without leader
+election there is no such Lease, and only a recent write shows that a provisioner runs: the event of a failure, or its
+journal. Our provisioner stores that journal in Leases and writes it only while it creates volumes: an old journal
+proves nothing, and an entry means that a volume is being created.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FAILURE_COUNTS: Final = timedelta(minutes=10)
 JOURNAL_COUNTS: Final = timedelta(minutes=1)
 """How long a written journal shows that its writer runs."""
 RPC_ERROR: Final = "rpc error: code = "
-"""What an event holds if the driver, and not the provisioner itself, reported the error."""
+"""Part of an event's message if the driver, and not the provisioner itself, reported the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionerSeen:
-    """What was read about the provisioner of a driver."""
+    """The objects that were read about the provisioner of a driver."""
 
     driver: str = ""
     csi_driver: ApiObject | None = None
@@ -61,11 +61,11 @@ class ProvisionerOutlook:
 
     @property
     def runs(self) -> bool | None:
-        """None: no object shows it."""
+        """Whether a provisioner runs; None if no object shows it."""
         if any(self._is_fresh(lease) for lease in self.seen.leases):
             return True
         sign = self._last_sign()
-        # A stale Lease may be left from a time with leader election: what was written after it expired counts.
+        # A stale Lease may be left from a time with leader election: a write after its expiry proves a provisioner.
         if sign is not None and all(self._had_expired(lease, sign) for lease in self.seen.leases):
             return True
         return False if self.seen.leases and not is_unreadable(self.seen.unreadable, LEASE) else None
@@ -157,8 +157,8 @@ class ProvisionerOutlook:
 
     def _renewed(self, lease: ApiObject) -> str:
         holder = holder_of(lease)
-        held = f"held by {holder}" if holder else "released by its last holder"
-        return f"the Lease {objects.name_of(lease)}, {held}, was renewed{ago(_renewal(lease), self.now) or ' never'}"
+        state = f"held by {holder}" if holder else "released by its last holder"
+        return f"the Lease {objects.name_of(lease)}, {state}, was renewed{ago(_renewal(lease), self.now) or ' never'}"
 
     def _is_fresh(self, lease: ApiObject) -> bool:
         renewed = moment(_renewal(lease))
@@ -199,5 +199,5 @@ def _entries(journal: Iterable[ApiObject]) -> Iterable[JournalEntry]:
         try:
             yield from decode_page(content)
         except UnreadablePage:
-            # A newer provisioner wrote it: what it is doing is not known.
+            # A newer provisioner wrote the page: its orders are unknown to this version.
             continue

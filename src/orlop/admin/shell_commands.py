@@ -1,6 +1,6 @@
 """Write the commands that explanations recommend. Pure.
 
-Names come from objects that somebody else wrote, and people paste commands into shells: every name is quoted.
+Names come from objects that other users wrote, and people paste commands into shells: every name is quoted.
 """
 
 from __future__ import annotations

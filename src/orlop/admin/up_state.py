@@ -1,11 +1,11 @@
-"""The folder that holds all of one `orlop up`: where what is in it, and who uses it right now.
+"""The state folder of an `orlop up`: the paths in it, and which process uses it.
 
-Who uses it holds the kernel's lock on `lock`, which ends with the process however that dies; what is written in the
-file says who it is, and counts only while the lock is held. The file stays: one that is removed could be locked by one
-process while another locks a new one.
+The process that uses the folder holds a file lock (flock) on `lock`, which the kernel releases however the process
+ends. The content of the file identifies the process, and is valid only while the lock is held. The file stays when the
+process ends: otherwise one process could hold the lock of a removed file while another one locks a new file.
 
-Each `orlop up` that runs also has a file in /run/orlop/running_ups, named after its process and holding the path of
-its folder: so commands find it without --state. What decides whether it still runs is the lock of that folder.
+Each running `orlop up` also has an entry in /run/orlop/running_ups: a file named after its process that contains the
+path of its folder. So commands find the folder without --state. The lock of the folder decides whether it still runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_STATE: Final = Path("/var/lib/orlop/up")
 MARK: Final = "orlop up"
 LONGEST_NOTE: Final = 1000
 RUNNING: Final = Path("/run/orlop/running_ups")
-"""For root alone. No driver's folder in /run/orlop can have this name: theirs have no underscore."""
+"""Accessible to root only. No driver's folder in /run/orlop can have this name: driver names have no underscore."""
 LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -62,14 +62,14 @@ class UpState:
 
     @property
     def node_name(self) -> Path:
-        """Pods belong to a node by its name: a machine that is called otherwise today is still the same node."""
+        """The file with the node's name. Pods refer to it, so the name stays the same if the host name changes."""
         return self.kubelet / "node-name"
 
     def strangers(self) -> list[str]:
-        """Return the names in the folder that are not ours: in one that no `orlop up` has used yet, all of them.
+        """Return the names in the folder that no `orlop up` created: in a folder that none has used yet, all names.
 
-        There `api` may be a folder of somebody's sources. An empty lock file is ours: the process that created
-        it was killed before it wrote the first line.
+        In such a folder even `api` may be the user's own. An empty lock file is ours: the process that created it was
+        killed before it wrote the first line.
         """
         names = set(os.listdir(self.folder))  # noqa: PTH208 - names alone
         if is_up_state(self):
@@ -84,7 +84,10 @@ class UpState:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`since` is a time as text, empty until it is written. `driver` is the endpoint of another driver than ours."""
+    """The process that uses a state folder.
+
+    `since` is a time as text, empty until it is written. `driver` is the endpoint of a driver other than ours, or "".
+    """
 
     process: ProcessIdentity | None
     since: str
@@ -96,7 +99,7 @@ class Holder:
 
 
 class InUse(Exception):
-    """Somebody else holds the folder."""
+    """Another process uses the folder."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(str(holder))
@@ -104,7 +107,7 @@ class InUse(Exception):
 
 
 class SeveralRun(Exception):
-    """No folder was named, and there is more than one to choose from."""
+    """The user named no folder, and more than one `orlop up` runs."""
 
     def __init__(self, states: Sequence[UpState]) -> None:
         folders = ", ".join(str(state.folder) for state in states)
@@ -113,10 +116,14 @@ class SeveralRun(Exception):
 
 @contextmanager
 def held(state: UpState, since: str, driver: str = "") -> Iterator[None]:
-    """`driver` is the endpoint of one in the place of ours. Raises `InUse`, or OSError where the file cannot be had."""
+    """Hold the folder's lock for this process. Raises `InUse`, or OSError if the lock file cannot be opened.
+
+    `driver` is the endpoint of the driver that is used instead of ours.
+    """
     descriptor = os.open(state.lock, LOCK_FLAGS, 0o600)
     try:
-        # A process that erases the folder removes the file it has locked. Then the file we locked is no longer there.
+        # `orlop down --erase` removes the lock file while it holds the lock. A process that opened the file before
+        # then locks a file that is not in the folder any more, so check that after locking.
         if not _lock(descriptor) or not _is_there(state.lock, descriptor):
             raise InUse(_note(descriptor))
         _write(descriptor, f"{MARK}\n{identity_of_process(os.getpid())}\n{since}\n{driver}\n")
@@ -126,7 +133,7 @@ def held(state: UpState, since: str, driver: str = "") -> Iterator[None]:
 
 
 def holder_of(state: UpState) -> Holder | None:
-    """None: nobody, or it is no such folder."""
+    """Return the process that uses the folder; None if none does, or it is not a state folder."""
     try:
         descriptor = os.open(state.lock, LOCK_FLAGS & ~os.O_CREAT)
     except OSError as error:
@@ -140,13 +147,13 @@ def holder_of(state: UpState) -> Holder | None:
 
 
 def is_up_state(state: UpState) -> bool:
-    """Whether an `orlop up` has ever used it: nothing else is ever erased."""
+    """Return whether an `orlop up` has ever used the folder. No other folder is ever erased."""
     with suppress(OSError):
         return state.lock.read_text(errors="replace").startswith(f"{MARK}\n")
     return False
 
 
-# ---- those that run --------------------------------------------------------------------------------------------------
+# ---- running ones ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -164,13 +171,16 @@ def recorded(state: UpState, registry: Path | None = None) -> Iterator[None]:
 
 
 def running_ups(registry: Path | None = None) -> list[UpState]:
-    """Return those that run on this machine, ordered by their folders; none where we may not see them."""
-    found = (_runs(entry) for entry in _entries(registry or RUNNING))
-    return sorted((state for state in found if state is not None), key=lambda state: state.folder)
+    """Return the `orlop up` that run on this machine, ordered by folder; none without permission to list them."""
+    states = (_runs(entry) for entry in _entries(registry or RUNNING))
+    return sorted((state for state in states if state is not None), key=lambda state: state.folder)
 
 
 def unnamed_state(registry: Path | None = None) -> UpState:
-    """Return the folder for a command that names none: of the only one that runs, else the default. SeveralRun."""
+    """Return the folder for a command without --state: of the only one that runs, else the default.
+
+    Raises SeveralRun if several run.
+    """
     running = running_ups(registry)
     if len(running) > 1:
         raise SeveralRun(running)
@@ -185,7 +195,7 @@ def _entries(registry: Path) -> list[Path]:
 
 
 def _runs(entry: Path) -> UpState | None:
-    """The folder that it names, if the process that it is named after holds it."""
+    """Return the folder in an entry if the process that the entry is named after holds its lock; else None."""
     with suppress(OSError):
         state = UpState(Path(os.fsdecode(entry.read_bytes())))
         holder = holder_of(state)
@@ -195,24 +205,25 @@ def _runs(entry: Path) -> UpState | None:
 
 
 def _remove_stale(registry: Path) -> None:
-    """Also one whose folder we cannot see stays while its process is there: it may be in another mount namespace."""
+    """Remove entries of ended processes."""
+    # An entry stays while its process runs, even if its folder is not visible: it may be in another mount namespace.
     for entry in _entries(registry):
         process = read_identity(entry.name)
         if process is not None and identity_of_process(process.number) != process and _runs(entry) is None:
             entry.unlink(missing_ok=True)
 
 
-# ---- of files and folders that may be those of an `orlop up` ---------------------------------------------------------
+# ---- files and folders that may belong to an `orlop up` --------------------------------------------------------------
 
 
 def state_of(kubeconfig: Path) -> UpState | None:
-    """Of the `orlop up` that has written this file, if one has."""
+    """Return the state of the `orlop up` that wrote this kubeconfig; None if none did."""
     state = UpState(kubeconfig.absolute().parent)
     return state if kubeconfig.name == state.kubeconfig.name and is_up_state(state) else None
 
 
 def is_stopped(state: UpState) -> bool:
-    """Return whether an `orlop up` has used it, and none does now. False also where we may not read that."""
+    """Return whether an `orlop up` has used the folder, and none does now. False also without permission to read."""
     try:
         return is_up_state(state) and holder_of(state) is None
     except OSError:
@@ -220,7 +231,7 @@ def is_stopped(state: UpState) -> bool:
 
 
 def start_command(state: UpState) -> str:
-    """Return the command that starts it again as it was started last, as it can be typed."""
+    """Return the shell command that starts the `orlop up` again, with the options of its last start."""
     words = ["orlop", "up"]
     if state.folder != DEFAULT_STATE:
         words += ["--state", str(state.folder)]
@@ -230,7 +241,7 @@ def start_command(state: UpState) -> str:
 
 
 def last_driver(state: UpState) -> str:
-    """Return the endpoint of the driver that the last `orlop up` in the folder had in the place of ours; else ""."""
+    """Return the endpoint of the driver that the last `orlop up` in the folder used instead of ours; else ""."""
     with suppress(OSError):
         descriptor = os.open(state.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -241,7 +252,7 @@ def last_driver(state: UpState) -> str:
 
 
 def why_unused(state: UpState, registry: Path | None = None) -> str | None:
-    """Return what to do if no `orlop up` has ever used the folder; None if one has, or if we may not read that."""
+    """Return what to do if no `orlop up` has ever used the folder; None if one has, or without permission to read."""
     try:
         if stat.S_ISREG(state.lock.lstat().st_mode):
             return None
@@ -256,7 +267,7 @@ def why_unused(state: UpState, registry: Path | None = None) -> str | None:
 
 
 def those_running(registry: Path | None = None) -> str:
-    """Return a sentence, after a space, with the folders of those that run; empty if none does."""
+    """Return a sentence, after a space, with the folders of running `orlop up`; empty if none runs."""
     folders = ", ".join(str(state.folder) for state in running_ups(registry))
     return f" Running now: {folders}." if folders else ""
 

@@ -1,4 +1,4 @@
-"""What was read about a PersistentVolume. Pure."""
+"""The objects that were read to explain a PersistentVolume. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 
 @dataclass(frozen=True, slots=True)
 class VolumeSeen:
-    """The PersistentVolume, and what decides about it. Lists hold everything that may be read."""
+    """The PersistentVolume, and the objects that it depends on. Lists contain all objects that may be read."""
 
     volume: ApiObject
     claim: ApiObject | None = None
     """The claim that `claimRef` names, whatever its uid; None if it does not exist."""
     claims: tuple[ApiObject, ...] = ()
-    """Those of all namespaces, for a volume that is nobody's."""
+    """The claims of all namespaces, for a volume without a claim."""
     classes: tuple[ApiObject, ...] = ()
     pods: tuple[ApiObject, ...] = ()
-    """Those of the claim's namespace."""
+    """The pods in the claim's namespace."""
     nodes: tuple[ApiObject, ...] = ()
     attachments: tuple[ApiObject, ...] = ()
     events: tuple[ApiObject, ...] = ()
@@ -32,7 +32,7 @@ class VolumeSeen:
 
 
 def driver_of(volume: ApiObject) -> str:
-    """Return who deletes the volume: its CSI driver, else the provisioner that its annotation names; "" for nobody."""
+    """Return the volume's CSI driver, else the provisioner that its annotation names; "" if it has neither."""
     return str(csi_source(volume).get("driver") or objects.annotations(volume).get(state.PROVISIONED_BY) or "")
 
 

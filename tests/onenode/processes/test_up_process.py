@@ -281,7 +281,7 @@ def test_a_driver_of_somebody_else_stands_in_the_place_of_ours():
 
         assert listed == "other.example.com"
         assert asked.returncode == 1
-        assert f"a driver that is not ours, at unix://{socket}" in asked.stderr
+        assert f"another driver, at unix://{socket}" in asked.stderr
         (kept,) = (workdir / "retained").iterdir()
         assert (kept / "result").read_text() == "began\n"
 

@@ -54,7 +54,7 @@ CASES: list[tuple[str, Object, Object | None, str | None, str]] = [
         "id-1",
         "Nothing: it waits for nothing.",
     ),
-    ("no volume", attachment(), None, "id-1", "until somebody fixes it: there is no PersistentVolume pv1"),
+    ("no volume", attachment(), None, "id-1", "until an admin fixes it: there is no PersistentVolume pv1"),
     ("no node", attachment(), volume(OURS), None, "registered with kubelet"),
     ("another id", attachment(ours=True, node_id="old"), volume(OURS), "id-1", "has the id id-1 now: h1 is detached"),
     (
@@ -122,7 +122,7 @@ EITHER_WAY: list[tuple[str, Object, Object | None, bool | None, list[str], str]]
         attachment(),
         None,
         None,
-        ["If it can: Nothing, until somebody fixes it: there is no PersistentVolume pv1.", ONLY_TOLD],
+        ["If it can: Nothing, until an admin fixes it: there is no PersistentVolume pv1.", ONLY_TOLD],
         "MarkAttached",
     ),
     (
@@ -288,8 +288,8 @@ def test_what_has_been_told_as_an_error_is_not_told_word_by_word_again():
     told = explain(AttachmentSeen(attachment(ours=True, attachError={"message": wrong}), None, "id-1"), NOW)
     other = explain(AttachmentSeen(attachment(ours=True, attachError={"message": "no slot"}), None, "id-1"), NOW)
 
-    assert fresh.next == other.next == f"Nothing, until somebody fixes it: {wrong}."
-    assert told.next == "Nothing, until somebody fixes the cause of that failure."
+    assert fresh.next == other.next == f"Nothing, until an admin fixes it: {wrong}."
+    assert told.next == "Nothing, until an admin fixes the cause of that failure."
 
 
 NONE_OR_SILENT = f"if that does not change, no attacher of {DRIVER} is running, or the driver does not respond."

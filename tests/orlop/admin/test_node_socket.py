@@ -93,7 +93,7 @@ def test_a_socket_that_nobody_listens_on_is_told_as_such(short_folder: Path):
         stale.bind(str(short_folder / "stale"))
     (short_folder / "file").touch()
     for name in ("stale", "file"):
-        with pytest.raises(NodeUnreachable, match=r"Nobody answers.*--state DIR"):
+        with pytest.raises(NodeUnreachable, match=r"No process listens on.*--state DIR"):
             Afterlife(short_folder / name).usage()
     with pytest.raises(NodeUnreachable, match="too long"):
         Afterlife(short_folder / ("x" * 200)).usage()
@@ -107,11 +107,11 @@ def test_of_an_orlop_up_with_another_driver_it_is_told_what_to_do(short_folder: 
             stale.bind(str(state.node_socket))
     with (
         held(state, "", "unix:///run/theirs.sock"),
-        pytest.raises(NodeUnreachable, match=r"not ours, at unix:///run/theirs.sock: .* --socket; .* without --driver"),
+        pytest.raises(NodeUnreachable, match=r"another driver, at unix:///run/theirs.sock: .* --socket. .* without --driver"),
     ):
         Afterlife(state.node_socket).usage()
 
-    with held(state, ""), pytest.raises(NodeUnreachable, match=r"no socket at|Nobody answers"):
+    with held(state, ""), pytest.raises(NodeUnreachable, match=r"no socket at|No process listens on"):
         Afterlife(state.node_socket).usage()
 
 

@@ -92,7 +92,7 @@ def test_an_available_volume_that_is_reserved_names_its_claim():
     async def build(cluster: Cluster) -> None:
         await cluster.volume_of(GONE, uid="", phase="Available")
 
-    assert "it is reserved for the claim team/data, which has not taken it" in explain(build).text
+    assert "it is reserved for the claim team/data, which is not bound to it yet" in explain(build).text
 
 
 # ---- bound -----------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_a_volume_that_is_still_attached_waits_for_its_volume_attachment():
 
     ended = explain(build)
     assert ended.state == "WaitsForDetach"
-    assert "it waits for the VolumeAttachment csi-1 on the node n1 to go away" in ended.text
+    assert "it waits until the VolumeAttachment csi-1 on the node n1 is deleted" in ended.text
     assert "orlop explain va csi-1" in ended.next
     assert ended.json["fields"]["attachments"] == ["csi-1"]
 
