@@ -1,4 +1,4 @@
-"""What a person types: one file per verb. Each parses, calls and prints.
+"""The commands for people: one file per verb. Each parses, calls and prints.
 
-Not here: finding anything out, which admin/ does for the command line and the web alike.
+Not here: reading and deciding, which admin/ does for the command line and the web alike.
 """

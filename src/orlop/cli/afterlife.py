@@ -1,7 +1,7 @@
-"""`orlop afterlife …`: list, read, restore, keep and erase the folders that dead pods left on this node.
+"""`orlop afterlife …`: list, read, restore, keep and erase the retained folders of deleted pods on this node.
 
-Asks the node's process over its socket; as root, on the node. Exit codes: 0 done, 1 it failed or was refused, 2 wrong
-use, 3 there is no such folder or file, 130 interrupted.
+Sends requests to the node's process over its socket; as root, on the node. Exit codes: 0 done, 1 failed or refused,
+2 wrong use, 3 there is no such folder or file, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ WRONG_USE: Final = 2
 EXIT_CODES: Final = {"refused": FAILED, "wrong-use": WRONG_USE, "not-found": 3}
 FILES_AT_ONCE: Final = 1000
 HELP_ON_CODES: Final = (
-    "Exit codes: 0 done, 1 it failed or was refused, 2 wrong use, 3 there is no such folder or file, 130 interrupted."
+    "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 there is no such folder or file, 130 interrupted."
 )
 
-HELP_ON_ORDER: Final = "What to sort by: the last deleted, the next erased or the largest comes first."
+HELP_ON_ORDER: Final = "Sort by this; the last deleted, the next erased or the largest is first."
 
 STATE: Final = "orlop.state"
 
@@ -63,7 +63,7 @@ def socket_option(command: VerbFunction) -> VerbFunction:
         metavar="DIR",
         expose_value=False,
         callback=_note_state,
-        help="The state folder of an `orlop up`, in place of a socket.",
+        help="The state folder of an `orlop up`, instead of a socket.",
     )(command)
     return click.option(
         "--socket",
@@ -80,7 +80,7 @@ def _note_state(context: click.Context, _parameter: click.Parameter, folder: str
 
 def output_option(*more: str) -> Callable[[VerbFunction], VerbFunction]:
     kinds = ["text", *more, "json", "yaml"]
-    return click.option("-o", "--output", type=click.Choice(kinds), default="text", help="How to print it.")
+    return click.option("-o", "--output", type=click.Choice(kinds), default="text", help="Output format.")
 
 
 def dry_run_option(command: VerbFunction) -> VerbFunction:
@@ -89,7 +89,7 @@ def dry_run_option(command: VerbFunction) -> VerbFunction:
 
 @contextmanager
 def node(socket: str | None) -> Iterator[Afterlife]:
-    """Print errors of the node on stderr, and exit with their code."""
+    """Connect to the node; print its errors on stderr, and exit with their code."""
     try:
         yield Afterlife(_socket(click.get_current_context().meta.get(STATE), socket))
     except NodeError as error:
@@ -124,19 +124,19 @@ def _exit_code(error: NodeError) -> int:
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 def command() -> None:
-    """Folders that dead pods left on this node, until they are erased.
+    """Manage the retained folders of deleted pods on this node.
 
-    ID is a volume's id, or as much of its beginning as no other retained one has.
+    ID is a volume's id, or its beginning if no other retained volume begins so.
     """
 
 
 @command.command("list", epilog=HELP_ON_CODES)
 @socket_option
 @output_option("wide", "name")
-@click.option("-n", "--namespace", help="Only of pods in this namespace.")
-@click.option("--pod", help="Only of pods with this name; * and ? stand for anything.")
-@click.option("--older-than", type=DurationType(), help="Only what was deleted longer ago, such as 2h.")
-@click.option("--younger-than", type=DurationType(), help="Only what was deleted more recently.")
+@click.option("-n", "--namespace", help="Only folders of pods in this namespace.")
+@click.option("--pod", help="Only folders of pods with this name; * and ? match anything.")
+@click.option("--older-than", type=DurationType(), help="Only folders of pods deleted longer ago, such as 2h.")
+@click.option("--younger-than", type=DurationType(), help="Only folders of pods deleted more recently.")
 @click.option(
     "--sort", "order", type=click.Choice(list(ORDERS)), default="deleted", show_default=True, help=HELP_ON_ORDER
 )
@@ -144,19 +144,19 @@ def command() -> None:
 def list_folders(socket: str | None, output: str, order: str, *, reverse: bool, **filters: Any) -> None:
     """List the retained folders.
 
-    With their pods, sizes, when the pod was deleted and when they are erased.
+    Shows the pod, the size, when the pod was deleted, and when the folder is erased.
     """
-    with node(socket) as asked:
-        everything = asked.list_folders()
-    rows = chosen(everything, Wanted(**filters), order, reverse=reverse)
+    with node(socket) as afterlife:
+        folders = afterlife.list_folders()
+    rows = chosen(folders, Wanted(**filters), order, reverse=reverse)
     if output in {"json", "yaml"}:
         show_value([folder_value(row) for row in rows], output)
     elif output == "name":
         click.echo("".join(f"{row.volume_id}\n" for row in rows), nl=False)
     elif rows:
-        click.echo(folder_table(rows, (row.volume_id for row in everything), wide=output == "wide"))
+        click.echo(folder_table(rows, (row.volume_id for row in folders), wide=output == "wide"))
     else:
-        click.echo("Nothing is retained." if not everything else "Nothing that is retained fits.", err=True)
+        click.echo("No folder is retained." if not folders else "No retained folder matches.", err=True)
 
 
 @command.command("show", epilog=HELP_ON_CODES)
@@ -164,9 +164,9 @@ def list_folders(socket: str | None, output: str, order: str, *, reverse: bool, 
 @socket_option
 @output_option()
 def show_folder(volume_id: str, socket: str | None, output: str) -> None:
-    """Show everything that is known of one folder."""
-    with node(socket) as asked:
-        row = asked.show(volume_id)
+    """Show all details of one folder."""
+    with node(socket) as afterlife:
+        row = afterlife.show(volume_id)
     if output == "text":
         click.echo(details(row))
     else:
@@ -180,8 +180,8 @@ def show_folder(volume_id: str, socket: str | None, output: str) -> None:
 @output_option()
 def list_files(volume_id: str, path: str, socket: str | None, output: str) -> None:
     """List the files in a folder, or below PATH in it. Symbolic links are shown and not followed."""
-    with node(socket) as asked:
-        files = asked.list_files(volume_id, os.fsencode(path))
+    with node(socket) as afterlife:
+        files = afterlife.list_files(volume_id, os.fsencode(path))
         if output != "text":
             show_value([file_value(file) for file in files], output)
             return
@@ -195,7 +195,7 @@ def list_files(volume_id: str, path: str, socket: str | None, output: str) -> No
 @socket_option
 def print_file(volume_id: str, path: str, socket: str | None) -> None:
     """Print the contents of a file, unchanged. Only plain files are read."""
-    with node(socket) as asked, asked.opened_file(volume_id, os.fsencode(path)) as descriptor:
+    with node(socket) as afterlife, afterlife.opened_file(volume_id, os.fsencode(path)) as descriptor:
         copy_file_to_output(descriptor)
 
 
@@ -203,22 +203,22 @@ def print_file(volume_id: str, path: str, socket: str | None) -> None:
 @click.argument("volume_id", metavar="ID")
 @click.argument("path", default="", metavar="[PATH]")
 @socket_option
-@click.option("-o", "file", metavar="FILE", help="The file to write, readable by you alone; default: standard output.")
+@click.option("-o", "file", metavar="FILE", help="The file to write, readable only by you; default: standard output.")
 def download(volume_id: str, path: str, socket: str | None, file: str | None) -> None:
     """Download a folder, or a part of it, as a tar archive.
 
-    Devices, fifos and sockets are left out, and named on stderr. FILE appears when it is complete, and replaces what
-    was there.
+    Devices, fifos and sockets are left out, and named on stderr. FILE is created when the archive is complete, and
+    replaces an existing file.
     """
     try:
-        with node(socket) as asked, archive_output(file) as write:
-            done = asked.download(volume_id, os.fsencode(path), write)
+        with node(socket) as afterlife, archive_output(file) as write:
+            result = afterlife.download(volume_id, os.fsencode(path), write)
     except OSError as error:
         if file is None or isinstance(error, BrokenPipeError):
             raise
         click.echo(f"{file} cannot be written: {error.strerror}.", err=True)
         sys.exit(FAILED)
-    print_problems(done.problems, done.problem_count)
+    print_problems(result.problems, result.problem_count)
 
 
 @command.command("keep", epilog=HELP_ON_CODES)
@@ -227,41 +227,41 @@ def download(volume_id: str, path: str, socket: str | None, file: str | None) ->
 @dry_run_option
 @socket_option
 def keep(volume_id: str, seconds: float, socket: str | None, *, dry_run: bool) -> None:
-    """Keep a folder longer than it would be.
+    """Keep a folder for longer.
 
-    So long from now, and never shorter than before. The admin's --max-afterlifespan counts from when the pod went, and
-    is not exceeded. A disk that fills up shortens this time like every other.
+    The time counts from now, and never shortens the lifespan. It cannot exceed the admin's --max-afterlifespan, which
+    counts from the deletion of the pod. A disk that fills up shortens this lifespan like all others.
     """
-    with node(socket) as asked:
-        kept = asked.keep(volume_id, seconds, dry_run=dry_run)
-    until = f"until {time_text(kept.row.erased_at)} ({erased_text(kept.row)})"
-    if not kept.changed:
-        click.echo(f"{kept.row.volume_id} is kept {until} already.")
+    with node(socket) as afterlife:
+        result = afterlife.keep(volume_id, seconds, dry_run=dry_run)
+    until = f"until {time_text(result.row.erased_at)} ({erased_text(result.row)})"
+    if not result.changed:
+        click.echo(f"{result.row.volume_id} is kept {until} already.")
     else:
-        click.echo(f"{kept.row.volume_id} {'would be' if dry_run else 'is'} kept {until}.")
-    if kept.row.lifespan_seconds - kept.row.age_seconds - kept.row.erased_in_seconds > 1:
-        click.echo("That is less than you asked for, as the disk is fuller than it should be: see `usage`.", err=True)
+        click.echo(f"{result.row.volume_id} {'would be' if dry_run else 'is'} kept {until}.")
+    if result.row.lifespan_seconds - result.row.age_seconds - result.row.erased_in_seconds > 1:
+        click.echo(
+            "That is less than requested, because less of the disk is free than the headroom: see `usage`.", err=True
+        )
 
 
 @command.command("restore", epilog=HELP_ON_CODES)
 @click.argument("volume_id", metavar="ID")
-@click.option(
-    "--to", "folder", type=Path, required=True, metavar="DIR", help="The folder, which has to be there, to make it in."
-)
+@click.option("--to", "folder", type=Path, required=True, metavar="DIR", help="The existing folder to restore into.")
 @dry_run_option
 @socket_option
 def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) -> None:
-    """Copy a folder to DIR/<volume id>, which must not be there yet.
+    """Copy a folder to DIR/<volume id>, which must not exist yet.
 
-    It is readable for root alone; setuid, setgid and security attributes are stripped, devices, fifos and sockets left
-    out. Until it is complete it is called DIR/.orlop-unfinished-<volume id>; after an interruption the same command
-    begins anew.
+    Only root can read the copy. Setuid, setgid and security attributes are removed; devices, fifos and sockets are left
+    out. Until the copy is complete its name is DIR/.orlop-unfinished-<volume id>. After an interruption, run the same
+    command again: it starts from the beginning.
     """
-    with node(socket) as asked:
+    with node(socket) as afterlife:
         try:
-            restored = restore_into(asked, volume_id, folder, dry_run=dry_run)
+            restored = restore_into(afterlife, volume_id, folder, dry_run=dry_run)
         except NodeUnreachable as error:
-            raise NodeUnreachable(f"{error} What was copied is in {folder}/.orlop-unfinished-…, if anything.") from None
+            raise NodeUnreachable(f"{error} Any copied files are in {folder}/.orlop-unfinished-….") from None
     place = folder / restored.name
     print_problems(restored.problems, restored.problem_count)
     if dry_run:
@@ -270,29 +270,29 @@ def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) 
         click.echo(f"Restored to {place}: {content_text(restored.entries, restored.bytes)}.")
     else:
         copied = content_text(restored.entries, restored.bytes)
-        left = f"{place} holds what was copied ({copied}): remove it, or repeat the command, which begins anew"
-        click.echo(f"Stopped: {left if restored.entries else 'nothing was copied yet'}.", err=True)
+        partial = f"{place} has the files copied so far ({copied}): remove it, or repeat the command to start again"
+        click.echo(f"Stopped: {partial if restored.entries else 'nothing was copied yet'}.", err=True)
         sys.exit(INTERRUPTED)
 
 
 @command.command("erase", epilog=HELP_ON_CODES)
 @click.argument("volume_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
 @socket_option
 def erase(volume_id: str, socket: str | None, *, yes: bool, dry_run: bool) -> None:
-    """Erase a retained folder now, for good. A living pod's folder is never erased."""
-    with node(socket) as asked:
+    """Erase a retained folder now. It cannot be undone. A living pod's folder is never erased."""
+    with node(socket) as afterlife:
         if not yes and not dry_run:
-            volume_id = _confirmed(asked.show(volume_id))
-        row = asked.erase(volume_id, dry_run=dry_run).row
+            volume_id = _confirmed(afterlife.show(volume_id))
+        row = afterlife.erase(volume_id, dry_run=dry_run).row
     size = f" ({size_text(row.bytes_used)})" if row.bytes_used is not None else ""
     click.echo(f"{row.volume_id}{size} {'would be' if dry_run else 'is being'} erased.")
 
 
 def _confirmed(row: FolderRow) -> str:
     if not sys.stdin.isatty():
-        raise click.UsageError("Nobody can be asked whether to erase it: repeat the command with --yes.")
+        raise click.UsageError("Standard input is no terminal to ask for confirmation: repeat the command with --yes.")
     about = f"{size_text(row.bytes_used)}, deleted {span_text(row.age_seconds)} ago"
     try:
         if click.confirm(f"Erase {row.volume_id} of {pod_text(row)}, {about}?"):
@@ -311,10 +311,10 @@ def _confirmed(row: FolderRow) -> str:
 def usage(socket: str | None, output: str) -> None:
     """Show how much space retained folders use, and how full the disk is.
 
-    Also how much that shortens every lifespan, and which folder is erased next.
+    Also shows by how much that shortens every lifespan, and which folder is erased next.
     """
-    with node(socket) as asked:
-        report = asked.usage()
+    with node(socket) as afterlife:
+        report = afterlife.usage()
     if output == "text":
         click.echo(usage_text(report))
     else:

@@ -1,7 +1,7 @@
 """Copy data from a node to a file, standard output or a folder, and show the progress.
 
-Order for a file: written under a name of its own beside it, 0600 → made durable → renamed. So the file is there
-complete, or as it was before. What is no plain file (a device, a fifo) is written to as it is.
+Order for a file: write a temporary file beside it, 0600 → make it durable → rename it. So the file is either complete
+or unchanged. A path that is no plain file (a device, a fifo) is written directly.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, PIECE_BYTES)
     except OSError as error:
-        raise NodeError(f"The file cannot be read to its end: {error.strerror}. Look at the kernel's log.") from None
+        raise NodeError(
+            f"The file cannot be read to its end: {error.strerror}. Check the kernel's log (dmesg) for disk errors."
+        ) from None
 
 
 @contextmanager
 def archive_output(file: str | None) -> Iterator[Callable[[bytes], object]]:
-    """Where the archive goes; a file is there when the block ended well, and only then."""
+    """Return a function that writes the archive. A file is created only if the block ends without an error."""
     if file is None and sys.stdout.isatty():
         raise click.UsageError("The archive is not written to a terminal: name a file with -o, or redirect the output.")
     if file is None or file == STANDARD_OUTPUT:
@@ -68,16 +70,17 @@ def _is_plain_or_missing(path: Path) -> bool:
 
 @contextmanager
 def _complete_file(path: Path) -> Iterator[Callable[[bytes], object]]:
-    passing = path.with_name(f".{path.name}.part-{os.getpid()}")
-    with os.fdopen(os.open(passing, NEW_FILE, OWNER_ONLY), "wb") as file:
+    temporary = path.with_name(f".{path.name}.part-{os.getpid()}")
+    with os.fdopen(os.open(temporary, NEW_FILE, OWNER_ONLY), "wb") as file:
         try:
             yield file.write
+            # Durable before the rename: after a power loss the name must not lead to an empty or partial file.
             file.flush()
             os.fsync(file.fileno())
-            passing.replace(path)
+            temporary.replace(path)
         except BaseException:
             with suppress(OSError):
-                passing.unlink()
+                temporary.unlink()
             raise
 
 
@@ -95,18 +98,18 @@ def restore_into(afterlife: Afterlife, volume_id: str, folder: Path, *, dry_run:
     try:
         directory = os.open(folder, FOLDER)
     except OSError as error:
-        advice = "Make it first." if isinstance(error, FileNotFoundError) else "Give another one."
+        advice = "Create it first." if isinstance(error, FileNotFoundError) else "Name another one."
         raise click.UsageError(f"The folder {folder} cannot be opened: {error.strerror}. {advice}") from None
     try:
-        with _progress_bar() as report, _interrupt_handed_on() as hand_stop:
+        with _progress_bar() as report, _interrupt_stops_restore() as hand_stop:
             return afterlife.restore(volume_id, directory, report, hand_stop=hand_stop, dry_run=dry_run)
     finally:
         os.close(directory)
 
 
 @contextmanager
-def _interrupt_handed_on() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """The first Ctrl-C stops the work and lets the node say what is left; a second one ends us."""
+def _interrupt_stops_restore() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Stop the restore at the first Ctrl-C, so that the node can report its result; a second one ends the command."""
     before = signal.getsignal(signal.SIGINT)
 
     def hand_stop(stop: Callable[[], None]) -> None:
@@ -127,7 +130,7 @@ def _progress_bar() -> Iterator[Callable[[Progress], None]]:
     if not sys.stderr.isatty():
         yield lambda _progress: None
         return
-    from rich.console import Console  # noqa: PLC0415 - only a person's terminal pays for it
+    from rich.console import Console  # noqa: PLC0415 - import it only for a terminal: it is slow
     from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
     from rich.progress import Progress as Bar  # noqa: PLC0415 - as above
 

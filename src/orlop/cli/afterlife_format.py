@@ -1,7 +1,7 @@
 """Format retained folders and their files as text, and as values for JSON and YAML. Pure.
 
-Whatever a tenant could have chosen (names of files, pods that nobody vouches for) is escaped, so that it can neither
-command a terminal nor forge a line.
+Every text that a tenant could have chosen (file names, unverified pod names) is escaped, so that it can neither control
+the terminal nor forge a line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS: Final = {
 
 
 def escaped(text: str) -> str:
-    """Return a name without terminal commands, and different from every other name."""
+    """Return a name without control characters. Different names stay different."""
     return harmless(text.replace("\\", "\\\\"))
 
 
@@ -42,7 +42,7 @@ def escaped_bytes(name: bytes) -> str:
 
 
 def size_text(count: int | None) -> str:
-    """Such as `1.2Gi`: at most three digits that matter."""
+    """Return a size such as `1.2Gi`, with two significant digits or more."""
     if count is None:
         return UNKNOWN
     size, suffixes = float(count), iter(_SUFFIXES)
@@ -53,16 +53,16 @@ def size_text(count: int | None) -> str:
 
 
 def content_text(entries: int, size: int) -> str:
-    """Such as `3 entries, 1.2Gi`."""
+    """Return a text such as `3 entries, 1.2Gi`."""
     amount = size_text(size) if size >= 1024 else f"{size} {'byte' if size == 1 else 'bytes'}"  # noqa: PLR2004 - from there on it has a suffix
     return f"{entries} {'entry' if entries == 1 else 'entries'}, {amount}"
 
 
 def span_text(seconds: float) -> str:
-    """Such as `3h12m`: its two largest units."""
-    left, parts = int(seconds), list[str]()
+    """Return a span such as `3h12m`, with its two largest units."""
+    remaining, parts = int(seconds), list[str]()
     for unit, letter in _UNITS:
-        count, left = divmod(left, unit)
+        count, remaining = divmod(remaining, unit)
         if count or parts:
             parts.append(f"{count}{letter}" if count else "")
     return "".join(parts[:2]) or "0s"
@@ -71,7 +71,7 @@ def span_text(seconds: float) -> str:
 def time_text(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # an afterlife without an end, in practice
+    except (ValueError, OverflowError, OSError):  # beyond the year 9999: practically without an end
         return "9999-12-31T23:59:59Z"
 
 
@@ -84,7 +84,7 @@ def deleted_text(row: FolderRow) -> str:
 
 
 def pod_text(row: FolderRow) -> str:
-    """Such as `shop/cart-0`; without a name, by its uid."""
+    """Return a pod such as `shop/cart-0`; its uid if the name is unknown."""
     if row.pod:
         return f"{escaped(row.namespace)}/{escaped(row.pod)}"
     return f"the pod {escaped(row.pod_uid)}" if row.pod_uid else "an unknown pod"
@@ -100,7 +100,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def folder_table(rows: Sequence[FolderRow], all_ids: Iterable[str], *, wide: bool = False) -> str:
-    """`all_ids` are those that a short id must not be mistaken for."""
+    """Return a table of folders. Ids are shortened so that they are unique among `all_ids`."""
     if wide:
         return table(_WIDE_HEAD, [_wide_cells(row) for row in rows])
     short = short_ids(all_ids)
@@ -144,7 +144,7 @@ _TOO_LATE: Final = 253_402_300_800 * 10**9  # the year 10000: tenants can set an
 
 
 def details(row: FolderRow) -> str:
-    """All that is known of one folder, a line each."""
+    """Return all fields of one folder, one per line."""
     limit = size_text(row.size_limit) if row.size_limit else "none"
     lines = {
         "Volume": row.volume_id,
@@ -153,7 +153,7 @@ def details(row: FolderRow) -> str:
         "Pod": f"{escaped(row.pod) or NOTHING} (uid {escaped(row.pod_uid) or NOTHING})",
         "Namespace": escaped(row.namespace) or NOTHING,
         "Service account": escaped(row.service_account) or NOTHING,
-        "Identity": "vouched for by kubelet" if row.verified else "as the request said it; nobody vouches for it",
+        "Identity": "confirmed by kubelet" if row.verified else "from the request; not confirmed by kubelet",
         "Size": size_text(row.bytes_used),
         "Size limit": limit,
         "Inode limit": str(row.inode_limit or "none"),
@@ -177,7 +177,7 @@ def usage_text(usage: UsageReport) -> str:
         f"Disk:      {disk}{inodes}",
         f"Headroom:  {usage.headroom:.0%}: {usage.headroom_why}",
         f"Factor:    {_factor_text(usage.factor)}",
-        f"Limit:     at most {span_text(usage.max_afterlifespan_seconds)} after a pod went",
+        f"Limit:     at most {span_text(usage.max_afterlifespan_seconds)} after the pod was deleted",
         f"Next:      {_next_text(usage.next_erase)}",
     ]
     if not usage.namespaces:
@@ -194,7 +194,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _factor_text(factor: float) -> str:
-    return "1: every folder has its whole time" if factor == 1 else f"{factor:.2f}: less is free than should be"
+    return "1: lifespans are not shortened" if factor == 1 else f"{factor:.2f}: less is free than the headroom"
 
 
 def _next_text(next_erase: NextErase | None) -> str:
@@ -238,7 +238,7 @@ def folder_value(row: FolderRow) -> Mapping[str, Any]:
 
 
 def file_value(row: FileRow) -> Mapping[str, Any]:
-    """A name that is no UTF-8 is there twice: readable, and exact as `nameBase64`."""
+    """Return a file for JSON. A name that is not UTF-8 appears twice: readable, and exact as `nameBase64`."""
     value: dict[str, Any] = {
         **_name_value("name", row.name),
         "kind": row.kind.removeprefix("a "),

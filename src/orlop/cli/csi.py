@@ -1,7 +1,6 @@
-"""`orlop csi METHOD [JSON]`: any RPC of any CSI driver, from the shell.
+"""`orlop csi METHOD [JSON]`: call any RPC of any CSI driver from the shell.
 
-JSON in, JSON out. Exit codes: 0 the driver answered, 1 it answered with an error (code and message on stderr),
-2 the question was wrong.
+Request and response are JSON. Exit codes: 0 success, 1 the call failed (code and message on stderr), 2 wrong use.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ class EndpointType(click.ParamType[Endpoint]):
     "-e", "--endpoint", type=EndpointType(), envvar="CSI_ENDPOINT", help="The driver's socket (or $CSI_ENDPOINT)."
 )
 @click.option(
-    "--timeout", type=DurationType(), default="15s", show_default=True, help="How long to wait for the answer."
+    "--timeout", type=DurationType(), default="15s", show_default=True, help="How long to wait for the response."
 )
-@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="json", help="How to print the answer.")
-@click.option("--list", "list_methods", is_flag=True, help="List every method there is.")
+@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="json", help="Format of the response.")
+@click.option("--list", "list_methods", is_flag=True, help="List all methods.")
 @click.option("--template", is_flag=True, help="Print the method's request with all of its fields, to fill in.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     method: str | None,
@@ -77,32 +76,31 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     list_methods: bool,  # noqa: FBT001 - click passes them by name
     template: bool,  # noqa: FBT001 - as above
 ) -> None:
-    """Call METHOD of a CSI driver with a request given as JSON.
+    """Call METHOD of a CSI driver with a request in JSON.
 
-    METHOD is `Service.Method`, or `Method` alone. JSON is the request in protobuf's JSON form; `@FILE` reads it from
+    METHOD is `Service.Method`, or `Method` alone. JSON is the request in protobuf's JSON format; `@FILE` reads it from
     a file and `-` from standard input.
 
-    Exit codes: 0 the driver answered, 1 it answered with an error (code and message on stderr), 2 the question was
-    wrong, 130 interrupted.
+    Exit codes: 0 success, 1 the call failed (code and message on stderr), 2 wrong use, 130 interrupted.
     """
     if list_methods:
         print_methods(output)
         return
     if method is None:
-        raise click.UsageError("METHOD is missing; --list shows them all.")
-    found = find_method(method)
+        raise click.UsageError("METHOD is missing; --list shows all methods.")
+    rpc_type = find_method(method)
     if template:
-        show(request_template(found.request.DESCRIPTOR), output)
-        for line in alternatives(found.request.DESCRIPTOR):
+        show(request_template(rpc_type.request.DESCRIPTOR), output)
+        for line in alternatives(rpc_type.request.DESCRIPTOR):
             click.echo(line, err=True)
         return
     if endpoint is None:
         raise click.UsageError(
             "--endpoint (or $CSI_ENDPOINT) is missing: the address of the driver, such as unix:///csi/csi.sock."
         )
-    request = parse_request(found, read_json(request_json))
+    request = parse_request(rpc_type, read_json(request_json))
     try:
-        asyncio.run(print_answers(found, request, endpoint, timeout, output))
+        asyncio.run(print_answers(rpc_type, request, endpoint, timeout, output))
     except CsiError as error:
         click.echo(f"{error.code.name}: {error.message}", err=True)
         sys.exit(1)
@@ -112,13 +110,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 
 def find_method(text: str) -> AnyRpc:
-    wanted = text.strip("/").replace("csi.v1.", "").replace("/", ".").lower()
-    found = [method for method in rpc.ALL if wanted in {method.name.lower(), f"{method.service}.{method.name}".lower()}]
-    if len(found) != 1:
-        near = get_close_matches(wanted.rpartition(".")[2], [method.name.lower() for method in rpc.ALL], n=1)
+    name = text.strip("/").replace("csi.v1.", "").replace("/", ".").lower()
+    matches = [method for method in rpc.ALL if name in {method.name.lower(), f"{method.service}.{method.name}".lower()}]
+    if len(matches) != 1:
+        near = get_close_matches(name.rpartition(".")[2], [method.name.lower() for method in rpc.ALL], n=1)
         hint = next((f" did you mean {m.service}.{m.name}?" for m in rpc.ALL if [m.name.lower()] == near), "")
-        raise click.UsageError(f"there is no method {text!r};{hint} --list shows them all.")
-    return found[0]
+        raise click.UsageError(f"there is no method {text!r};{hint} --list shows all methods.")
+    return matches[0]
 
 
 def read_json(text: str) -> str:
@@ -135,24 +133,24 @@ def read_json(text: str) -> str:
 def parse_request(method: AnyRpc, text: str) -> Message:
     name = method.request.DESCRIPTOR.name
     if not text.lstrip().startswith("{"):
-        raise click.UsageError(f"the JSON is no {name}: it has to be an object, such as {{}}")
+        raise click.UsageError(f"the JSON is no {name}: it must be an object, such as {{}}")
     try:
         return json_format.Parse(text, method.request())  # type: ignore[no-any-return]  # the stubs leave it open
     except json_format.ParseError as error:
-        reason = own_words(method, text) or hide(str(error), secrets_in(text))
+        reason = plain_reason(method, text) or hide(str(error), secrets_in(text))
         raise click.UsageError(f"the JSON is no {name}: {reason}") from None
 
 
-def own_words(method: AnyRpc, text: str) -> str | None:
-    """What is wrong with a request, where it is one of the usual mistakes; protobuf speaks to programmers."""
+def plain_reason(method: AnyRpc, text: str) -> str | None:
+    """Return what is wrong with a request, for usual mistakes; protobuf's own texts are written for programmers."""
     with suppress(ValueError, RecursionError, OverflowError):
         return fault_in(method.request.DESCRIPTOR, json.loads(text))
     return None
 
 
 def secrets_in(text: str) -> set[str]:
-    """What protobuf may quote of a request that it cannot read: all below each key that speaks of secrets."""
-    found: set[str] = set()
+    """Return the secrets that protobuf's error may quote: all values below keys that contain `secret`."""
+    secrets: set[str] = set()
 
     def collect(value: Any, *, secret: bool) -> None:
         if isinstance(value, dict):
@@ -162,11 +160,11 @@ def secrets_in(text: str) -> set[str]:
             for inner in value:
                 collect(inner, secret=secret)
         elif secret:
-            found.add(str(value))
+            secrets.add(str(value))
 
     with suppress(ValueError, RecursionError):
         collect(json.loads(text), secret=False)
-    return found
+    return secrets
 
 
 async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, within: float, output: str) -> None:
@@ -184,7 +182,7 @@ async def print_answers(method: AnyRpc, request: Message, endpoint: Endpoint, wi
     try:
         await print_each(answers(client, method, request), output)
     except DeadlineExceeded as error:
-        late = f"no answer within {within:g} seconds; the driver may still be at work; --timeout waits longer"
+        late = f"no response within {within:g} seconds; the driver may still be at work; --timeout waits longer"
         raise DeadlineExceeded(f"{late} ({error.message})") from None
     finally:
         await client.close()
@@ -198,11 +196,11 @@ async def print_each(answers: AsyncIterator[Message], output: str) -> None:
         show(as_dict(answer), output)
         printed += 1
         for place in unknown_places(answer):
-            click.echo(f"left out, as CSI 1.13.0 does not have it: {place}", err=True)
+            click.echo(f"left out, because CSI 1.13.0 does not define it: {place}", err=True)
 
 
 def objection_to(path: str) -> str | None:
-    """Why nobody will answer on a socket, in words; gRPC has one text for all reasons."""
+    """Return why a socket cannot be used, in a sentence; gRPC has one text for all reasons. None if it can be used."""
     with socket.socket(socket.AF_UNIX) as attempt:
         attempt.settimeout(CONNECT_SECONDS)
         number = attempt.connect_ex(path)
@@ -212,7 +210,7 @@ def objection_to(path: str) -> str | None:
         case errno.ECONNREFUSED if not Path(path).is_socket():
             return f"{path} is no socket"
         case errno.ECONNREFUSED:
-            return f"nobody answers on {path}: the driver that made the socket is gone"
+            return f"no process listens on {path}: the driver that created the socket has ended"
         case errno.EACCES | errno.EPERM:
             return f"you may not connect to {path}: try again as root"
         case _:
@@ -223,7 +221,7 @@ def as_dict(answer: Message) -> dict[str, Any]:
     try:
         return json_format.MessageToDict(answer)
     except json_format.SerializeToJsonError as error:
-        raise Internal(f"the driver's answer cannot be written as JSON: {error}") from None
+        raise Internal(f"the driver's response cannot be written as JSON: {error}") from None
 
 
 async def answers(client: CsiClient, method: AnyRpc, request: Message) -> AsyncIterator[Message]:
@@ -238,14 +236,14 @@ def print_methods(output: str) -> None:
     if output == "yaml":
         click.echo(rendered({service: [m.name for m in methods] for service, methods in rpc.SERVICES.items()}, output))
         return
-    from rich.console import Console  # noqa: PLC0415 - only who asks for a table pays for it
+    from rich.console import Console  # noqa: PLC0415 - import it only for a table: it is slow
     from rich.table import Table  # noqa: PLC0415 - as above
 
-    table = Table("METHOD", "REQUEST", "ANSWER", box=None, pad_edge=False)
+    table = Table("METHOD", "REQUEST", "RESPONSE", box=None, pad_edge=False)
     for method in rpc.ALL:
-        answer = method.response.DESCRIPTOR.name + (" (many)" if method.streams else "")
+        answer = method.response.DESCRIPTOR.name + (" (stream)" if method.streams else "")
         table.add_row(f"{method.service}.{method.name}", method.request.DESCRIPTOR.name, answer)
-    # Into a pipe every row stays one line, however narrow the terminal is.
+    # In a pipe every row must stay one line, even if the terminal is narrow.
     Console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 

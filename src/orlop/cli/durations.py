@@ -1,4 +1,4 @@
-"""A click parameter type for durations, in seconds: Go's form, and days in front of it, as we print them."""
+"""A click parameter type for durations, in seconds: Go's format, optionally with days first, such as 2d12h."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class DurationType(click.ParamType[float]):
         except InvalidDuration as error:
             self.fail(str(error), param, ctx)
         if seconds <= 0:
-            self.fail(f"{value!r} is too short: it has to be more than 0s, such as 15s or 2h", param, ctx)
+            self.fail(f"{value!r} is too short: it must be more than 0s, such as 15s or 2h", param, ctx)
         return seconds

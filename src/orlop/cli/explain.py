@@ -1,6 +1,6 @@
 """`orlop explain …`: what an object waits for, since when, what was tried, and what comes next.
 
-It only reads. Control characters in what it quotes are escaped.
+It only reads. Control characters in quoted texts are escaped.
 Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object.
 """
 
@@ -57,7 +57,7 @@ COMMAND_OF: Final = {
     **dict.fromkeys(("pvc", "pvcs", "persistentvolumeclaim", "persistentvolumeclaims"), "pvc"),
     **dict.fromkeys(("pv", "pvs", "persistentvolume", "persistentvolumes"), "pv"),
 }
-"""The command for each spelling of a kind, in small letters."""
+"""The command for each spelling of a kind, in lower case."""
 WITH_VALUE: Final = frozenset({"-n", "--namespace", "--kubeconfig", "--state", "-o", "--output"})
 """The options whose value may be the next word."""
 HELP_ON_CODES: Final = "Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object."
@@ -95,24 +95,24 @@ class ExplainedObjectMissing(Exception):
 def kind_first(arguments: Sequence[str]) -> list[str]:
     """Return the arguments as our commands expect them: the kind first, and then its options and the name.
 
-    kubectl accepts options before the kind, `KIND/NAME` as one word, and capital letters; people type what they know.
+    kubectl accepts options before the kind, `KIND/NAME` as one word, and capital letters. Accept the same.
     """
-    rest = list(arguments)
-    before: list[str] = []
-    while rest and rest[0].startswith("-") and rest[0] != "--":
-        length = 2 if rest[0] in WITH_VALUE else 1
-        before, rest = before + rest[:length], rest[length:]
-    if not rest:
-        return before
-    kind, slash, name = rest[0].partition("/")
+    remaining = list(arguments)
+    options: list[str] = []
+    while remaining and remaining[0].startswith("-") and remaining[0] != "--":
+        length = 2 if remaining[0] in WITH_VALUE else 1
+        options, remaining = options + remaining[:length], remaining[length:]
+    if not remaining:
+        return options
+    kind, slash, name = remaining[0].partition("/")
     command_name = COMMAND_OF.get(kind.lower())
     if command_name is None:
         return list(arguments)
-    return [command_name, *before, *([name] if slash else []), *rest[1:]]
+    return [command_name, *options, *([name] if slash else []), *remaining[1:]]
 
 
 class _Kinds(click.Group):
-    """Kinds can also be written as kubectl accepts them."""
+    """A group whose commands are kinds, which can be written as kubectl accepts them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, kind_first(args))
@@ -148,7 +148,7 @@ def _with_options(function: Options) -> Options:
             help="Kubeconfig file; default: the file that kubectl would use, else that of the only `orlop up` that "
             "runs.",
         ),
-        click.option("--state", default="", metavar="DIR", help="Folder of an `orlop up`, in place of --kubeconfig."),
+        click.option("--state", default="", metavar="DIR", help="Folder of an `orlop up`, instead of --kubeconfig."),
         click.option(
             "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Output format."
         ),
@@ -209,9 +209,9 @@ def persistent_volume(name: str, kubeconfig: str, state: str, output: str) -> No
 
 def _of_cluster(kind: Kind, name: str) -> ExplainedObject:
     bare = _bare(name, kind)
-    namespace, slash, rest = bare.partition("/")
-    if slash and namespace and rest:
-        raise click.UsageError(f"{bare}: a {kind.kind} is in no namespace. Write its name alone: {rest}.")
+    namespace, slash, own_name = bare.partition("/")
+    if slash and namespace and own_name:
+        raise click.UsageError(f"{bare}: a {kind.kind} is in no namespace. Write its name alone: {own_name}.")
     return ExplainedObject(kind, None, bare)
 
 
@@ -251,7 +251,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     if not rows:
         return []
     titles = {name: "".join(f" {each}" if each.isupper() else each for each in name).upper() for name in rows[0]}
-    # Escaped before the columns are measured: what a cell shows is longer than what it holds.
+    # Escape before measuring the columns: an escaped text is longer.
     cells = [titles, *({name: harmless(text) for name, text in row.items()} for row in rows)]
     widths = {name: max(len(row[name]) for row in cells) for name in titles}
     return ["  " + "   ".join(row[name].ljust(widths[name]) for name in titles).rstrip() for row in cells]
@@ -324,7 +324,7 @@ async def _explained(target: ExplainedObject, reader: ExplainReader, now: dateti
 
 
 def _access(files: Kubeconfig, kubeconfig: str) -> ClusterAccess:
-    """As kubectl finds it; where it finds nothing and nobody named a file, the only `orlop up` that runs is meant."""
+    """Return the access that kubectl would use. If there is no kubeconfig, use the only `orlop up` that runs."""
     try:
         return files.find(kubeconfig)
     except NoKubeconfig:

@@ -172,7 +172,7 @@ def test_what_programs_get_is_json():
 
     assert json.loads(json.dumps(usage_value(usage)))["next"]["reason"] == "pressure"
     assert json.loads(json.dumps(folder_value(row())))["bytes"] is None
-    assert "0.50: less is free than should be" in usage_text(usage)
+    assert "0.50: less is free than the headroom" in usage_text(usage)
     assert usage_text(usage).endswith("No folder is retained.")
 
 

@@ -60,7 +60,7 @@ async def test_what_is_retained_is_listed_filtered_and_sorted(node: AfterlifeNod
     assert names == f"{OTHER}\n{ID}\n"
     assert [each["volumeId"] for each in one] == [ID]
     assert [each["pod"] for each in old] == ["cart-1"]
-    assert (none.stdout, none.stderr, none.returncode) == ("", "Nothing that is retained fits.\n", 0)
+    assert (none.stdout, none.stderr, none.returncode) == ("", "No retained folder matches.\n", 0)
 
 
 async def test_a_folder_is_looked_into(node: AfterlifeNode):
@@ -176,7 +176,7 @@ def test_a_node_that_is_not_there_is_told_with_what_to_do(short_folder: Path):
     ended = run("afterlife", "list", "--socket", str(short_folder / "none.sock"))
 
     assert ended.returncode == 1
-    assert "Is the node's process running" in ended.stderr
+    assert "Check that the node's process runs" in ended.stderr
 
 
 @pytest.mark.parametrize("verb", ["list", "show", "ls", "cat", "download", "keep", "restore", "erase", "usage"])
@@ -289,7 +289,7 @@ async def test_a_restore_shows_its_progress_and_an_interrupt_stops_it_and_tells_
     terminal = await with_handler(short_folder / "s", restoring, ["restore", "csi-1", "--to", str(short_folder)])
 
     assert terminal.process.returncode == 130
-    assert f"{short_folder}/.orlop-unfinished-csi-1 holds what was copied (7 entries, ".encode() in terminal.heard
+    assert f"{short_folder}/.orlop-unfinished-csi-1 has the files copied so far (7 entries, ".encode() in terminal.heard
     assert b"5.0Mi" in terminal.heard
 
 

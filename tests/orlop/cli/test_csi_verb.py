@@ -65,16 +65,16 @@ def test_every_template_can_be_sent_as_it_is(method: Rpc[Any, Any]):
 
 
 FAULTS = [
-    ({"name": 5}, "name has to be a text, in quotes"),
+    ({"name": 5}, "name must be a string, in quotes"),
     ({"nam": "x"}, "nam is no field of CreateVolumeRequest, which has name, capacityRange,"),
-    ({"capacityRange": {"requiredBytes": "12a"}}, "capacityRange.requiredBytes has to be a whole number"),
-    ({"capacityRange": {"requiredBytes": 1.5}}, "capacityRange.requiredBytes has to be a whole number"),
-    ({"capacity_range": 3}, "capacity_range has to be an object, such as {}"),
-    ({"parameters": {"a": 1}}, "parameters has to be an object of texts, such as {}"),
-    ({"volumeCapabilities": {}}, "volumeCapabilities has to be a list, such as []"),
+    ({"capacityRange": {"requiredBytes": "12a"}}, "capacityRange.requiredBytes must be a whole number"),
+    ({"capacityRange": {"requiredBytes": 1.5}}, "capacityRange.requiredBytes must be a whole number"),
+    ({"capacity_range": 3}, "capacity_range must be an object, such as {}"),
+    ({"parameters": {"a": 1}}, "parameters must be an object of strings, such as {}"),
+    ({"volumeCapabilities": {}}, "volumeCapabilities must be a list, such as []"),
     (
         {"volumeCapabilities": [{"mount": {}}, {"accessMode": {"mode": "WRONG"}}]},
-        "volumeCapabilities[1].accessMode.mode has to be one of UNKNOWN, SINGLE_NODE_WRITER,",
+        "volumeCapabilities[1].accessMode.mode must be one of UNKNOWN, SINGLE_NODE_WRITER,",
     ),
 ]
 
@@ -166,7 +166,7 @@ def test_a_driver_that_is_not_there_is_unavailable(short_folder: Path):
     assert (missing.returncode, dead.returncode) == (1, 1)
     assert f"{short_folder}/none.sock" in missing.stderr
     assert "is the driver running?" in missing.stderr
-    assert dead.stderr.startswith("UNAVAILABLE: nobody answers on ")
+    assert dead.stderr.startswith("UNAVAILABLE: no process listens on ")
 
 
 WRONG = [
@@ -213,7 +213,7 @@ async def test_an_answer_that_has_no_json_is_told_as_the_drivers_error(short_fol
         ended = await asyncio.to_thread(run, "csi", "CreateSnapshot", "-e", address)
 
     assert ended.returncode == 1
-    assert ended.stderr.startswith("INTERNAL: the driver's answer cannot be written as JSON")
+    assert ended.stderr.startswith("INTERNAL: the driver's response cannot be written as JSON")
 
 
 async def test_many_answers_in_yaml_are_documents_of_their_own(short_folder: Path, script: Path):
