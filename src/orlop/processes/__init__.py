@@ -1,4 +1,4 @@
-"""One file per process seen in `ps`: builds it from its settings. The only folder that may import everything.
+"""One file per process seen in `ps`, which builds the process from its settings.
 
-Holds no decisions: no `if` beyond settings.
+Only this folder may import everything. It makes no decisions: no `if` beyond settings.
 """

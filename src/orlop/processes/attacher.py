@@ -1,6 +1,6 @@
 """`orlop attacher`: attach and detach the volumes of any CSI driver. Its flags are upstream's.
 
-The process itself is `processes/sidecar`; this is the attacher's own table of flags.
+The process itself is `processes/sidecar`; this module has the attacher's own flags.
 """
 
 from __future__ import annotations

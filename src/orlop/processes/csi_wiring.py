@@ -1,7 +1,7 @@
-"""Wiring of a node's CSI services: their flags, and a context inside which the socket answers.
+"""Wiring of a node's CSI services: their flags, and a context in which the socket is served.
 
-Order: the scratch folders are there and indexed → health and metrics are served → the socket answers. The end comes in
-reverse order, so that no call is answered by a process that has closed its folders.
+Order: open and index the scratch folders → serve health and metrics → serve the socket. They end in reverse order, so
+that no call is served after the folders are closed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from orlop.processes.daemon import (
 DEFAULT_WORKDIR: Final = "/var/lib/orlop/ephemeral"
 LONGEST_NODE_ID: Final = 256
 LONGEST_CHECKS_SECONDS: Final = 0.8
-"""Probes wait for one second by default."""
+"""Kubelet's probes wait for one second by default; the reason of a failure must arrive before that."""
 HealthChecks = Mapping[str, Callable[[], Awaitable[str | None]]]
-"""By name: None when all is well, else the reason."""
+"""Checks by name. Each returns None if all is well, else the reason."""
 
 
 _SHARE: Final = re.compile(r"[+-]?(?=\.?[0-9])[0-9]{0,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
-"""Few digits in the exponent: 1e999999999 would fill the memory."""
+"""Only two digits in the exponent: the Fraction of 1e999999999 would fill the memory."""
 
 
 def share(value: str) -> Fraction:
@@ -69,8 +69,8 @@ def is_absolute(path: str) -> str | None:
 
 
 def is_plain(path: str) -> str | None:
-    """Check a folder that targets are compared with as text."""
-    return "it must not hold '..'" if ".." in path.split("/") else is_absolute(path)
+    """Check a folder without '..': targets are compared with it as text."""
+    return "it must not contain '..'" if ".." in path.split("/") else is_absolute(path)
 
 
 def is_absolute_or_none(path: str) -> str | None:
@@ -85,8 +85,8 @@ def is_node_id(node_id: str) -> str | None:
     try:
         size = len(node_id.encode())
     except UnicodeEncodeError:
-        return "it is no text in UTF-8, and the interface allows no other"
-    return None if size <= LONGEST_NODE_ID else f"it has {size} bytes and the interface allows {LONGEST_NODE_ID}"
+        return "it is not UTF-8 text, which CSI requires"
+    return None if size <= LONGEST_NODE_ID else f"it has {size} bytes, and CSI allows {LONGEST_NODE_ID}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ class EphemeralSettings:
     def refuse_without_root(self) -> None:
         if self.lacks_root:
             raise CannotGoOn(
-                "scratch folders are mounts, and need root: run it as root, or with --workdir= to serve none"
+                "mounting scratch folders needs root: run it as root, or set --workdir= to serve no scratch folders"
             )
 
     def cross_check(self) -> Iterator[str]:
@@ -243,21 +243,21 @@ class EphemeralSettings:
 @dataclass(frozen=True, slots=True)
 class CsiServices:
     endpoint: Endpoint
-    """With the chosen port where the flag asked for port 0."""
+    """The endpoint with its real port, also if the flag has port 0."""
     interceptor: CallInterceptor
-    """Also answers calls that do not come through the socket."""
+    """Also serves calls from within this process."""
 
 
 @asynccontextmanager
 async def serving_csi(
     endpoint: Endpoint, settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, more: HealthChecks
 ) -> AsyncIterator[CsiServices]:
-    """Serve inside this context. `more` are further checks of `/readyz`."""
+    """Serve the CSI socket inside this context. `more` are further checks of `/readyz`."""
     async with AsyncExitStack() as stack:
         served, checks, upkeep = await _node_services(settings, ephemeral, runtime, stack)
         interceptor = _interceptor(settings, runtime, served, checks)
         if settings.http_endpoint is not None:
-            from orlop.processes.http_wiring import serving_http  # noqa: PLC0415 - only who asks for it pays for it
+            from orlop.processes.http_wiring import serving_http  # noqa: PLC0415 - saves memory if HTTP is not served
 
             readiness = {"socket": lambda: _why_no_answer(endpoint), **checks, **upkeep, **more}
             await stack.enter_async_context(serving_http(settings.http_endpoint, runtime, readiness))
@@ -270,10 +270,10 @@ async def serving_csi(
 async def _node_services(
     settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, stack: AsyncExitStack
 ) -> tuple[list[services.Node], HealthChecks, HealthChecks]:
-    """Return the services, the checks they cannot be served without, and further checks for admins."""
+    """Return the services, the checks that must pass to serve calls, and further checks for admins."""
     if not ephemeral.workdir:
         return [], {}, {}
-    from orlop.processes.ephemeral_wiring import serving_ephemeral  # noqa: PLC0415 - memory, where none are served
+    from orlop.processes.ephemeral_wiring import serving_ephemeral  # noqa: PLC0415 - saves memory if none are served
 
     folders = await stack.enter_async_context(
         serving_ephemeral(ephemeral, runtime, settings.driver_name, settings.node_id)
@@ -299,7 +299,7 @@ def _interceptor(
 
 
 async def is_ready(checks: HealthChecks, clock: Clock) -> bool:
-    """Return False in time where a check does not return: a disk may hang."""
+    """Return whether all checks pass; False if they take too long, because a disk may hang."""
     try:
         async with clock.timeout(LONGEST_CHECKS_SECONDS):
             return all([await check() is None for check in checks.values()])
@@ -308,13 +308,13 @@ async def is_ready(checks: HealthChecks, clock: Clock) -> bool:
 
 
 async def _why_no_answer(endpoint: Endpoint) -> str | None:
-    """Check that the socket accepts connections; what answers on them is this process."""
+    """Return why the socket accepts no connections; None if it does."""
     try:
         if isinstance(endpoint, UnixEndpoint):
             _, writer = await asyncio.open_unix_connection(endpoint.path)
         else:
             _, writer = await asyncio.open_connection(endpoint.host.strip("[]"), endpoint.port)
     except OSError as error:
-        return f"nobody answers on {endpoint}: {error.strerror}"
+        return f"no connection to {endpoint}: {error.strerror}"
     writer.close()
     return None

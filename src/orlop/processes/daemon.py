@@ -1,8 +1,8 @@
-"""The life of every daemon: parse the flags, run until a signal asks it to stop, report why it ended.
+"""Run a daemon: parse the flags, run until a signal requests a stop, report why it ended.
 
-Order: all flags are checked → the event loop starts → the process is built → SIGTERM, SIGINT or SIGHUP sets `stop` →
-the process ends by itself, and abandons what did not finish within its grace period. A second signal, a second or more
-later, ends it at once. Exit codes: 0 stopped by a signal, 1 could not continue, 2 wrong flags.
+Order: check all flags → start the event loop → build the process → SIGTERM, SIGINT or SIGHUP sets `stop` → the process
+ends by itself, and abandons work that does not end within its grace period. A second signal, at least a second later,
+ends it at once. Exit codes: 0 stopped by a signal, 1 could not continue, 2 wrong flags.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def line_style(text: str) -> LineStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """The flags about logging that every daemon has."""
+    """The logging flags of every daemon."""
 
     log_level: Level = flag(
         level_named,
@@ -127,7 +127,7 @@ def run_daemon(
     if (output := daemon.instead(settings)) is not None:
         sys.stdout.write(output)
         return 0
-    gc.freeze()  # imported modules stay for ever: the garbage collector need not traverse them again and again
+    gc.freeze()  # imported modules are never freed: exclude them from every run of the garbage collector
     try:
         uvloop.run(_until_stopped(settings, run, log_to or sys.stderr))
     except (SocketInUse, SocketUnusable, CannotGoOn) as error:
@@ -156,7 +156,7 @@ async def _until_stopped(
 def _end_now() -> None:
     """Exit without waiting for threads. Everything that must end in order has ended.
 
-    Python would wait for ever for a thread whose system call hangs on a dead disk, until kubelet sends SIGKILL.
+    Without this, Python would wait for a thread whose system call hangs on a dead disk, until kubelet sends SIGKILL.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -164,9 +164,9 @@ def _end_now() -> None:
 
 
 class _StopSignals:
-    """The first signal sets `stop`; a second one, a second or more later, ends the process at once.
+    """The first signal sets `stop`; another signal, at least a second later, ends the process at once.
 
-    An earlier second one is the same signal twice: a terminal sends it to the whole group, and `make` passes it on too.
+    A signal within that second is the same one again: a terminal sends it to the process group, and `make` forwards it.
     """
 
     def __init__(self, stop: asyncio.Event, log: Log, clock: Clock) -> None:
@@ -190,7 +190,7 @@ def _warn(message: str) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether this is a folder; False also without permission to look, where `Path.is_dir` raises."""
+    """Return whether this is a folder; False also without permission, for which `Path.is_dir` raises."""
     try:
         return path.is_dir()
     except OSError:

@@ -39,10 +39,10 @@ class DriverSettings:
 
     @property
     def ephemeral_beside_endpoint(self) -> EphemeralSettings:
-        """The settings of scratch folders, with the admin socket beside the endpoint of a driver that runs apart.
+        """The settings of scratch folders; with its own endpoint and workdir, the admin socket is beside the endpoint.
 
-        Somebody who names an endpoint and a working directory of their own expects nothing of this process elsewhere,
-        and may run two drivers of one name. With either default, the process is the driver of this machine.
+        A user who sets both flags expects this process to write nowhere else, and may run two drivers of one name. With
+        the default of either flag, the process is the driver of this machine.
         """
         own_endpoint = isinstance(self.endpoint, UnixEndpoint) and str(self.endpoint) != DEFAULT_ENDPOINT
         if self.ephemeral.admin_socket or not own_endpoint or self.ephemeral.workdir == DEFAULT_WORKDIR:
@@ -51,7 +51,7 @@ class DriverSettings:
         return replace(self.ephemeral, admin_socket=path)
 
     def cross_check(self) -> Iterator[str]:
-        # Here, not as a check of the flag: the default is never checked, and its folder may be missing too.
+        # Not a check of the flag: those do not run for the default, whose folder may be missing too.
         if objection := folder_exists(self.endpoint):
             yield f"--endpoint cannot be {str(self.endpoint)!r}: {objection}."
 

@@ -1,8 +1,8 @@
 """Wiring of the scratch folders of a node: builds every part from the flags, and runs them inside a context.
 
-Order: the working directory is locked, so that no other process changes its folders → folders of another driver are
-taken over → the index is read, and folders that an earlier process left half made are removed → the reaper runs. At the
-end the reaper stops between two steps; the next process erases what is left in the trash.
+Order: lock the working directory, so that no other process changes its folders → take over the folders of another
+driver → read the index, and remove folders that an earlier process was creating when it died → run the reaper. At the
+end the reaper stops between two steps; the next process erases the remaining trash.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ TOPOLOGY_SUFFIX: Final = "/node"
 class EphemeralServices:
     node_service: EphemeralNodeService
     readiness: Mapping[str, Callable[[], Awaitable[str | None]]]
-    """Checks of what pods cannot be served without. By name: None when all is well, else the reason."""
+    """Checks that must pass to serve pods, by name. Each returns None if all is well, else the reason."""
     upkeep: Mapping[str, Callable[[], Awaitable[str | None]]]
-    """Checks of what an admin should know of, and pods do not notice."""
+    """Checks for admins, of problems that do not affect pods yet."""
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def serving_ephemeral(
         parts = _Parts(settings, runtime, host, book, pools, eraser.erase)
         sizes = stack.enter_context(_sizes(parts, runtime))
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
-        await stack.enter_async_context(_answering_people(parts, settings, runtime, driver_name))
+        await stack.enter_async_context(_serving_operators(parts, settings, runtime, driver_name))
         identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
         readiness = _readiness(host, pools.timed)
         yield EphemeralServices(parts.node_service(identity), readiness, {"erasing": parts.why_not_erasing})
@@ -88,7 +88,7 @@ def _sizes(parts: _Parts, runtime: Runtime) -> Iterator[SizeWatch]:
 
 
 @asynccontextmanager
-async def _answering_people(
+async def _serving_operators(
     parts: _Parts, settings: EphemeralSettings, runtime: Runtime, driver_name: str
 ) -> AsyncIterator[None]:
     requests = AfterlifeRequests(
@@ -111,7 +111,7 @@ async def _answering_people(
 
 
 class _Parts:
-    """The parts that work on the folders of one working directory."""
+    """The components that work on the folders of one working directory."""
 
     def __init__(
         self,
@@ -203,12 +203,11 @@ def _headroom(settings: EphemeralSettings, runtime: Runtime) -> _Headroom:
     shares = os.stat(settings.workdir).st_dev == os.stat(settings.kubelet_dir).st_dev  # noqa: PTH116 - plain paths
     share = effective_headroom(settings.headroom, shares_disk_with_kubelet=shares)
     if settings.headroom is not None:
-        return _Headroom(share, "as --headroom says")
+        return _Headroom(share, "set by --headroom")
     if not shares:
         return _Headroom(share, "the default")
-    why = "the folders are on kubelet's disk, and go before kubelet would evict pods"
-    runtime.log.info(why, headroom=float(share))
-    return _Headroom(share, why)
+    runtime.log.info("folders share kubelet's disk; headroom raised", headroom=float(share))
+    return _Headroom(share, "the folders are on kubelet's disk, and are erased before kubelet would evict pods")
 
 
 def _readiness(host: LinuxNodeHost, timed_threads: Threads) -> Mapping[str, Callable[[], Awaitable[str | None]]]:

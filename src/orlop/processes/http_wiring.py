@@ -1,7 +1,7 @@
 """Serves a daemon's --http-endpoint: health and metrics. Imported only by a process that has one.
 
-`/healthz` and `/livez` run only the liveness checks, `/readyz` those and the readiness checks: a daemon that waits for
-something must not be restarted for it. The text of an exception is never returned: it may hold secrets.
+`/healthz` and `/livez` run only the liveness checks, `/readyz` those and the readiness checks: a daemon that only waits
+must not be restarted. The text of an exception is never returned, because it may contain secrets.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def health_routes(
 
 
 class _Health:
-    """One endpoint; its responses are worded as those of Kubernetes."""
+    """One endpoint; its responses have the format of Kubernetes' health endpoints."""
 
     def __init__(self, name: str, checks: Mapping[str, Check], check_seconds: float) -> None:
         self._name = name
@@ -127,7 +127,7 @@ class _Health:
             yield f"warn: some health checks cannot be excluded: no matches for {', '.join(map(repr, unknown))}"
 
     async def _run_checks(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Run all checks at once; wait for none longer than allowed, not even for one that ignores cancellation."""
+        """Run all checks concurrently. A check that takes too long is cancelled, and not waited for."""
         tasks = {name: asyncio.ensure_future(_reason_of(self._checks[name])) for name in names}
         try:
             if tasks:
@@ -139,7 +139,7 @@ class _Health:
 
     def _outcome(self, task: asyncio.Future[str | None]) -> str | None:
         if not task.done():
-            return f"no answer within {self._check_seconds} seconds"
+            return f"no result within {self._check_seconds} seconds"
         return "the check was cancelled" if task.cancelled() else task.result()
 
 
@@ -147,9 +147,9 @@ async def _reason_of(check: Check) -> str | None:
     try:
         reason = await check()
     except Exception as error:  # noqa: BLE001 - a check that raises has failed
-        return f"the check itself broke with {type(error).__name__}"
-    # One line for each check, whatever the reason holds. An empty reason is still a failure.
-    return None if reason is None else " ".join(reason.split()) or "no reason given"
+        return f"the check itself failed with {type(error).__name__}"
+    # The response has one line for each check, so join the lines of a reason. An empty reason is still a failure.
+    return None if reason is None else " ".join(reason.split()) or "unknown reason"
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------------

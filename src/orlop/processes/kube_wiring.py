@@ -32,7 +32,7 @@ class RequestRate:
 
 @asynccontextmanager
 async def client_of_cluster(kubeconfig: str, runtime: Runtime, *, name: str) -> AsyncIterator[KubeClient]:
-    """Open a client. An empty path: the environment decides. `name` is the field manager of our writes."""
+    """Open a client. For an empty path, use the kubeconfig of the environment. `name` is our field manager."""
     async with kube_client(kube_access(kubeconfig, runtime), runtime, name=name) as client:
         yield client
 

@@ -1,8 +1,8 @@
 """Leader election of a process: its flags, which are upstream's, and the lease that they describe.
 
-A process that does not lead waits; one that has lost its lease must not act. The lease is renewed by a client of its
-own if the rate of requests is limited: a renewal that waits behind a hundred other requests loses the lease just when
-there is most to do.
+A process that does not lead waits; a process that lost its lease must not act. If the rate of requests is limited, a
+separate client renews the lease: a renewal that waits behind a hundred other requests would lose the lease when there
+is most work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATUS: Final = "leader_election_master_status"
 
 
 def fault_of_labels(labels: Mapping[str, str]) -> str | None:
-    """Return what is wrong with them: the API server would refuse a lease with other labels for ever."""
+    """Return what is wrong with the labels: with wrong ones, the API server would refuse every write of the lease."""
     for key, value in labels.items():
         if faults := (*faults_of_label_key(key), *faults_of_label_value(value)):
             return f"{key}:{value} is not a label: {faults[0]}"
@@ -80,7 +80,7 @@ class LeaderSettings:
 
     def cross_check(self) -> Iterator[str]:
         if self.leader_election_renew_deadline.seconds <= 0:
-            yield "--leader-election-renew-deadline must be above 0: it also limits how long a driver may be silent."
+            yield "--leader-election-renew-deadline must be above 0: it also limits how long a driver may not respond."
         elif self.leader_election:
             try:
                 _ = self.times
@@ -89,24 +89,31 @@ class LeaderSettings:
 
 
 class LeaseWiring:
+    """Leader election by the flags. `namespace` is used for the lease if the flags name none.
+
+    The rate of requests of `kube` must not be limited.
+    """
+
     def __init__(self, settings: LeaderSettings, runtime: Runtime, kube: KubeClient, namespace: str) -> None:
-        """`namespace` holds the lease if the flags name none. The rate of requests of `kube` must not be limited."""
         self._settings = settings
         self._runtime = runtime
         self._kube = kube
         self.namespace = settings.leader_election_namespace or namespace
-        # Host names are not unique: pods in a node's network share the node's. With a random part, two processes on
-        # one machine never both lead; a process that was killed waits until its own lease has expired.
+        # Host names are not unique: pods in a node's network share the node's name. With the random part, two processes
+        # on one machine never both lead. A restarted process has another identity, and waits until its lease expires.
         self._identity = f"{socket.gethostname()}_{runtime.random.getrandbits(64):016x}"
         self._leadership: Leadership | None = None
         self._lease = ""
-        """The name of the lease, from when it is first requested."""
+        """The name of the lease; empty until it is first requested."""
         if settings.leader_election:
             runtime.metrics.gauge_from(STATUS, "1 while this process holds the lease, else 0.", self._status, ("name",))
 
     @asynccontextmanager
     async def leading(self, lease: str) -> AsyncIterator[Callable[[], None]]:
-        """Wait until we lead. The value raises `LeadershipLost` when called without the lease; so does leaving."""
+        """Wait until this process leads; yield a guard that raises `LeadershipLost` if the lease is lost.
+
+        Leaving the context without the lease raises it too.
+        """
         if not self._settings.leader_election:
             yield _always
             return
@@ -133,4 +140,4 @@ class LeaseWiring:
 
 
 def _always() -> None:
-    """Without leader election every process may act."""
+    """Guard nothing: without leader election every process may act."""

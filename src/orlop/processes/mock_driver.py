@@ -1,7 +1,7 @@
 """`orlop testing mock-driver`: a CSI driver that plays a script, on a real socket, to test controllers against.
 
-Order: all flags and the whole script are checked → the record is opened → the socket answers → after a signal, calls
-under way get the grace period → those that still hang are recorded as such. Each line of the record is a JSON object.
+Order: check all flags and the whole script → open the record → serve the socket → after a signal, wait for running
+calls, for the grace period → record calls that still hang. Each line of the record is a JSON object.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 def script_file(path: str) -> Script:
-    """Return the script in a file. ValueError: what is wrong with the file or the script."""
+    """Return the script in a file. Raises ValueError with what is wrong with the file or the script."""
     try:
         content = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError("it is no text in UTF-8") from None
+        raise ValueError("it is not UTF-8 text") from None
     return script_from_yaml(content)
 
 
@@ -78,7 +78,7 @@ class MockDriverSettings:
     log: LogSettings = group(LogSettings)
 
     def cross_check(self) -> Iterator[str]:
-        """Open the record here, after all other checks: opening creates the file."""
+        """Check that the record can be opened. Done here, after all other checks, because opening creates the file."""
         try:
             RecordFile(self.record).close()
         except OSError as error:
@@ -90,10 +90,10 @@ DAEMON: Final = Daemon("orlop testing mock-driver", "Serves a scripted CSI drive
 
 
 class CreatedTargets:
-    """Empty folders and files at target paths, where real drivers mount. Contents that are not ours stay.
+    """Creates empty folders and files at target paths, where real drivers mount. Never removes other content.
 
-    As root a memory file system is mounted at each folder: a pod can write into it, and what it wrote goes with the
-    mount. Otherwise the folder could not be removed at unpublish.
+    As root, it mounts a memory file system at each folder: files that a pod writes are discarded with the mount.
+    Without it, they would prevent removing the folder at unpublish.
     """
 
     def __init__(self, *, mounts: bool) -> None:
@@ -139,7 +139,7 @@ def _as_csi_error(path: str) -> Iterator[None]:
 
 
 class RecordFile:
-    """Writes each line at once: a kill loses none."""
+    """Appends a line for each call and flushes it, so that a kill loses no line."""
 
     def __init__(self, path: Path | None) -> None:
         self._stream = path.open("a", encoding="utf-8") if path else None

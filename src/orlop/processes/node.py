@@ -30,7 +30,7 @@ TIMEOUT_IN_PROCESS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProcessSettings:
-    given_endpoint: Endpoint | None = flag(
+    endpoint_flag: Endpoint | None = flag(
         parse_endpoint,
         name="endpoint",
         metavar="ADDRESS",
@@ -38,14 +38,14 @@ class NodeProcessSettings:
     )
     csi: CsiSettings = group(CsiSettings)
     ephemeral: EphemeralSettings = group(EphemeralSettings)
-    given_registration_path: str = flag(
+    registration_path_flag: str = flag(
         text,
         name="kubelet-registration-path",
         default="",
         metavar="PATH",
         help="The path of our socket as kubelet sees it; default: the path in --endpoint.",
     )
-    given_registry: Path | None = flag(
+    registry_flag: Path | None = flag(
         Path,
         name="plugin-registration-path",
         metavar="DIR",
@@ -57,7 +57,7 @@ class NodeProcessSettings:
 
     @property
     def endpoint(self) -> Endpoint:
-        return self.given_endpoint or UnixEndpoint(f"{self._own_folder}/csi.sock")
+        return self.endpoint_flag or UnixEndpoint(f"{self._own_folder}/csi.sock")
 
     @property
     def _own_folder(self) -> str:
@@ -65,25 +65,25 @@ class NodeProcessSettings:
 
     @property
     def registration_path(self) -> str:
-        if self.given_registration_path or not isinstance(self.endpoint, UnixEndpoint):
-            return self.given_registration_path
+        if self.registration_path_flag or not isinstance(self.endpoint, UnixEndpoint):
+            return self.registration_path_flag
         return self.endpoint.path
 
     @property
     def registry(self) -> Path:
-        return self.given_registry or Path(self.ephemeral.kubelet_dir) / PLUGINS_REGISTRY
+        return self.registry_flag or Path(self.ephemeral.kubelet_dir) / PLUGINS_REGISTRY
 
     def cross_check(self) -> Iterator[str]:
         if not self.registration_path:
             yield "With --endpoint=tcp://… the flag --kubelet-registration-path is required: kubelet needs a socket."
-        if self.given_endpoint is not None and (objection := folder_exists(self.given_endpoint)):
-            yield f"--endpoint cannot be {str(self.given_endpoint)!r}: {objection}."
+        if self.endpoint_flag is not None and (objection := folder_exists(self.endpoint_flag)):
+            yield f"--endpoint cannot be {str(self.endpoint_flag)!r}: {objection}."
         if not self.ephemeral.lacks_root and not is_folder(self.registry):
             yield f"--plugin-registration-path cannot be '{self.registry}': there is no such folder."
 
     def make_own_folder(self) -> None:
         """Create the folder of our socket, unless --endpoint names another."""
-        if self.given_endpoint is not None:
+        if self.endpoint_flag is not None:
             return
         try:
             Path(self._own_folder).mkdir(SOCKET_FOLDER_MODE, parents=True, exist_ok=True)
@@ -99,13 +99,13 @@ DAEMON: Final = Daemon(
 
 
 async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Event) -> None:
-    # First of all: without root the next steps fail too, and name a folder as the reason.
+    # Check this first: without root the next steps fail too, and their error would blame a folder.
     settings.ephemeral.refuse_without_root()
     settings.make_own_folder()
     registrar: Registrar | None = None
 
     async def registered() -> str | None:
-        return await registrar.why_not_registered() if registrar is not None else "it has only just started"
+        return await registrar.why_not_registered() if registrar is not None else "the registrar is starting"
 
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(

@@ -1,6 +1,6 @@
 """`orlop provisioner`: create the volumes of claims, and delete those of released ones, for any CSI driver.
 
-Its flags are upstream's. The process itself is `processes/sidecar`; this is the provisioner's own table of flags.
+Its flags are upstream's. The process itself is `processes/sidecar`; this module has the provisioner's own flags.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class ProvisionerFlags(SidecarFlags):
         boolean, default="false", help="Mark the volumes of claims that are ReadOnlyMany alone as read-only."
     )
     strict_topology: bool = flag(
-        boolean, default="false", help="Late binding: ask the driver for the topology of the selected node alone."
+        boolean, default="false", help="Late binding: request only the topology of the selected node."
     )
     immediate_topology: bool = flag(
         boolean,
         default="true",
-        help="Immediate binding: ask for the topologies of all nodes where the class does not say which.",
+        help="Immediate binding: request the topologies of all nodes if the class has no allowedTopologies.",
     )
     prevent_volume_mode_conversion: bool = flag(boolean, default="true", help=NO_EFFECT)
     cloning_protection_threads: int = flag(integer, default="1", metavar="COUNT", help=NO_EFFECT)
@@ -118,14 +118,14 @@ class ProvisionerFlags(SidecarFlags):
 
 
 def only_labels(node: Object) -> Object:
-    """Keep what topology needs of a Node: its status is large and changes every few minutes."""
+    """Return the part of a Node that topology needs. Its status is large, and changes every few minutes."""
     metadata = node["metadata"]
-    kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata}
-    return {"metadata": kept}
+    needed = {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata}
+    return {"metadata": needed}
 
 
 def kinds_needed(capabilities: Capabilities) -> tuple[Kind, ...]:
-    """Return what is watched only for some drivers: nodes for topology, attachments before a deletion."""
+    """Return the kinds to watch only for some drivers: nodes for topology, attachments to delay a deletion."""
     topology = (NODE, CSI_NODE) if HAS_TOPOLOGY in capabilities else ()
     return (*topology, VOLUME_ATTACHMENT) if PUBLISHES in capabilities else topology
 
@@ -158,10 +158,12 @@ async def _run_workers(session: SidecarSession[ProvisionerFlags], caches: dict[K
         session.runtime.log.warning("driver cannot create volumes; every claim is refused", missing=CREATES)
 
     def worker_for(capabilities: Capabilities) -> ProvisioningController:
-        # Without nodes, volumes of a driver that has topology now would be created anywhere; without attachments, they
-        # would be deleted while attached. A new process watches what is needed.
+        # Without nodes, volumes of a driver that now has topology would be created anywhere; without attachments, they
+        # would be deleted while attached. A restarted process watches these kinds.
         if missing := [kind.kind for kind in kinds_needed(capabilities) if kind not in caches]:
-            raise CannotGoOn(f"the driver has other capabilities now, which need {', '.join(missing)}: start again")
+            raise CannotGoOn(
+                f"the driver's capabilities changed, and now need a watch of {', '.join(missing)}: restart this process"
+            )
         return provisioning_controller(
             provisioner_caches,
             settings,

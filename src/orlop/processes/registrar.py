@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 REGISTRATION: Final = "registration"
 PROBE: Final = "kubelet-registration-probe"
 GRACE_SECONDS: Final = 2.0
-"""For kubelet's calls in progress; each takes milliseconds."""
+"""How long to wait at the end for kubelet's running calls; each takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +83,12 @@ class RegistrarSettings:
         default="1s",
         metavar="DURATION",
         check=is_some_time,
-        help="Timeout of one GetPluginInfo call; it is retried until the driver answers.",
+        help="Timeout of one GetPluginInfo call; it is retried until the driver responds.",
     )
     http_endpoint: TcpEndpoint | None = flag(
         parse_optional_http_address,
         metavar="HOST:PORT",
-        help="Serve /healthz (does the registration socket answer?), /readyz (has kubelet registered the driver?) and "
+        help="Serve /healthz (does the registration socket respond?), /readyz (has kubelet registered the driver?) and "
         "/metrics here. Default: not served.",
     )
     health_port: int = flag(

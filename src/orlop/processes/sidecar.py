@@ -1,12 +1,12 @@
-"""The process that every sidecar is: shared flags, driver, lease, caches, events, health, metrics and shutdown.
+"""The common part of every sidecar process: flags, driver, lease, caches, events, health, metrics and shutdown.
 
-A sidecar is a `Sidecar`: a small table of its own flags (a subclass of `SidecarFlags`), the kinds that it watches, and
+Each sidecar is described by a `Sidecar`: its own flags (a subclass of `SidecarFlags`), the kinds that it watches, and
 `run(session, caches)`.
 
-Order: the driver is ready and returns its name → the lease is acquired, with leader election → the driver responds
-again, and the caches are complete → `run`. When the driver is lost, `run` is cancelled and the lease released; it is
-acquired again only after the driver has responded. When the process is stopped, `run` ends by itself, after its calls
-in flight; everything before it is cancelled.
+Order: wait until the driver is ready and returns its name → acquire the lease, with leader election → wait until the
+driver responds again and the caches are complete → `run`. When the driver is lost, `run` is cancelled and the lease is
+released; it is acquired again only after the driver has responded. When the process is stopped, `run` ends by itself
+after its running calls; all earlier steps are cancelled.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NO_EFFECT: Final = "Accepted for compatibility with upstream, without effect."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarFlags:
-    """The flags of every sidecar, spelled as upstream's. A sidecar may declare one again, with its own default."""
+    """The flags of every sidecar, spelled as upstream's. A sidecar may declare a flag again, with its own default."""
 
     csi_address: Endpoint = flag(
         parse_endpoint, default="/run/csi/socket", metavar="ADDRESS", help="Address of the CSI driver."
@@ -150,21 +150,21 @@ Caches: TypeAlias = Mapping[Kind, Informer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSession(Generic[Flags]):
-    """What a sidecar works with while its driver responds and it may act."""
+    """The services for `run` of a sidecar, while its driver responds and it may act."""
 
     settings: Flags
     runtime: Runtime
-    """Its log names the driver."""
+    """Every line of its log has the driver's name."""
     driver: DriverSession
     kube: KubeClient
     informers: Informers
-    """For kinds that only some drivers need; the others are in the caches that `run` is passed."""
+    """For kinds that only some drivers need; the other kinds are in the caches that `run` gets."""
     events: EventRecorder
     queue_metrics: WorkqueueMetrics
     may_act: Callable[[], None]
-    """Raises if the lease is lost. To be called before each effect."""
+    """Raises if the lease is lost. Call it before each effect."""
     lease_namespace: str
-    """Where the sidecar's Leases are, with or without leader election."""
+    """The namespace of the sidecar's Leases, with or without leader election."""
     stop: asyncio.Event
 
     async def run_workers(self, worker_for: Callable[[Capabilities], Worker]) -> None:
@@ -177,15 +177,15 @@ class Sidecar(Generic[Flags]):
     """One sidecar. `run` returns when `session.stop` is set and its calls in flight have ended."""
 
     name: str
-    """As in `orlop NAME`."""
+    """The verb, as in `orlop NAME`."""
     summary: str
     flags: type[Flags]
     event_source: str
-    """The component that its events name."""
+    """The component in its events."""
     lease_of: Callable[[str], str]
     """Returns the name of the lease for a driver."""
     kinds: tuple[Kind, ...]
-    """What it watches."""
+    """The kinds that it watches."""
     run: Callable[[SidecarSession[Flags], Caches], Awaitable[None]]
 
     @property
@@ -237,7 +237,7 @@ async def _served_http(
 
 
 class SidecarLife(Generic[Flags]):
-    """A sidecar from the first contact with its driver to the end of the process."""
+    """Runs a sidecar from the first call to its driver to the end of the process."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class SidecarLife(Generic[Flags]):
         self.leases = leases
         self._queue_metrics = WorkqueueMetrics(runtime.metrics)
         self._driver: str | None = None
-        """The name of the driver that came first; it does not change while the process lives."""
+        """The name of the first driver that responded; it must not change while the process runs."""
         self._has_driver = False
         self._is_working = False
 
@@ -278,7 +278,10 @@ class SidecarLife(Generic[Flags]):
             living.result()
 
     async def why_not_ready(self) -> str | None:
-        """Return None also while waiting for the lease: otherwise a rollout of several replicas would never end."""
+        """Return why the sidecar is not ready; None also while it waits for the lease.
+
+        Otherwise the replicas that do not lead would never be ready, and a rollout would never end.
+        """
         return None if self._has_driver else "waiting for the driver"
 
     async def _live(self, stop: asyncio.Event) -> None:
@@ -288,7 +291,7 @@ class SidecarLife(Generic[Flags]):
                 async with self.leases.leading(self._sidecar.lease_of(driver)) as may_act:
                     await self._lead(driver, may_act, stop)
             except DriverLost as error:
-                # Several sidecars of a driver may write to one log, as in `orlop up`: each loses it by itself.
+                # Several sidecars may write to one log, as in `orlop up`, and each loses the driver: name the sidecar.
                 self._runtime.log.error(
                     "driver lost; waiting until it responds", sidecar=self._sidecar.name, error=error
                 )
@@ -299,7 +302,7 @@ class SidecarLife(Generic[Flags]):
         self._has_driver = False
         address, runtime = str(self._settings.csi_address), self._runtime
         name = await wait_for_driver(self._csi, address, clock=runtime.clock, log=runtime.log)
-        # The first driver may have any name; after a loss only the same one can come back.
+        # The first driver may have any name; after a loss the name must be the same, or we would act on its objects.
         if self._driver is not None and name != self._driver:
             raise another_driver(name, self._driver)
         self._driver, self._has_driver = name, True
@@ -337,6 +340,7 @@ class SidecarLife(Generic[Flags]):
                     await self._sidecar.run(session, caches)
             finally:
                 self._is_working = False
+                # Send the last events before the client is closed: they may have the reason of the end.
                 await events.drain(EVENTS_SECONDS)
                 recording.cancel()
 

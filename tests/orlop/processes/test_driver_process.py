@@ -78,7 +78,7 @@ async def test_a_driver_with_its_own_folders_is_asked_beside_its_endpoint(short_
         await driver.says("listening")
         answer = run_here("afterlife", "list", "--socket", f"{short_folder}/csi.admin.sock")
 
-    assert (answer.returncode, answer.stderr) == (0, "Nothing is retained.\n")
+    assert (answer.returncode, answer.stderr) == (0, "No folder is retained.\n")
 
 
 async def test_a_driver_killed_at_once_is_replaced_by_the_next(short_folder: Path):

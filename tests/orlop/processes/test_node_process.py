@@ -255,7 +255,7 @@ async def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch):
         clock=SystemClock(), random=Random(1), log=silent_log(), metrics=Metrics("test", of_process=False)
     )
 
-    with pytest.raises(CannotGoOn, match="need root"):
+    with pytest.raises(CannotGoOn, match="needs root"):
         async with serving_ephemeral(EphemeralSettings(), runtime, DRIVER, "n1"):
             pass
 
@@ -275,8 +275,8 @@ def test_a_process_without_root_says_root_and_nothing_else(main, folders: str, m
     assert main(["--nodeid=n1", *flags]) == 1
 
     assert capsys.readouterr().err == (
-        f"orlop {'node' if is_node else 'driver'}: scratch folders are mounts, and need root: run it as root, or with "
-        "--workdir= to serve none\n"
+        f"orlop {'node' if is_node else 'driver'}: mounting scratch folders needs root: run it as root, or set "
+        "--workdir= to serve no scratch folders\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == (["plugins_registry"] if is_node and room.exists() else [])
 

@@ -35,7 +35,7 @@ async def test_a_driver_that_gains_topology_ends_a_provisioner_that_watches_no_n
         with running(short_folder, *driver_flags(short_folder, TOPOLOGY)):
             assert await provisioner.exit_code() == 1
 
-        assert "which need Node, CSINode: start again" in provisioner.logged()
+        assert "need a watch of Node, CSINode: restart this process" in provisioner.logged()
 
 
 async def test_a_provisioner_that_is_asked_to_stop_ends_well(short_folder: Path, api_kubeconfig: Path):

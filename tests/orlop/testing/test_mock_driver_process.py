@@ -139,7 +139,7 @@ WRONG = [
     ),
     (["--script", "{folder}"], "it cannot be read: Is a directory"),
     (["--script", "{folder}/bad.yaml"], "script.CreateVolume[0].delay: 'soon' is not a duration"),
-    (["--script", "{folder}/latin.yaml"], "it is no text in UTF-8"),
+    (["--script", "{folder}/latin.yaml"], "it is not UTF-8 text"),
     (["--record", "{folder}/missing/calls.jsonl"], "it cannot be written: No such file or directory"),
     (["--record", "{folder}"], "it cannot be written: Is a directory"),
     (["--record", "/proc/version"], "it cannot be written: "),
