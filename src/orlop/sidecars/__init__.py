@@ -1,1 +1,1 @@
-"""The controllers that stand beside any CSI driver. They know nothing of our own driver, and not of each other."""
+"""The controllers that run beside any CSI driver. They do not depend on our own driver, nor on each other."""

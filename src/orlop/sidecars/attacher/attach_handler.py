@@ -1,7 +1,7 @@
 """Reconcile one VolumeAttachment of a driver that can attach, step by step, as `attach_rules` decides.
 
 Order of effects: that of the rules. After each step the next one is decided on the object that the API server
-returned, so no step is based on a state from before our own write. A write that is refused because somebody else wrote
+returned, so no step is based on a state from before our own write. A write that is refused because another client wrote
 meanwhile changes nothing: both objects are read again, and the next step is decided again.
 
 A failure is written to the object's status, with the driver's code, and recorded as an event; neither ever holds a
@@ -104,27 +104,27 @@ class NodeAnnotation:
 
 @dataclass(slots=True)
 class _Subject:
-    """The objects of one reconciliation as they are known, None for those that do not exist, and what was done."""
+    """The objects of one reconciliation as last read or written, None if they do not exist, and the calls made."""
 
     name: ObjectName
     attachment: ApiObject | None
     volume: ApiObject | None
     published: bool | None = None
-    """What the driver lists, as in `AttachmentFacts`."""
+    """Whether the driver lists the volume, as in `AttachmentFacts`."""
     annotation: NodeAnnotation | None = None
-    """The Node is read once."""
+    """Kept so that the Node is read only once."""
     done_publish: Published | None = None
     done_unpublish: Placement | None = None
-    """The driver is called once for each, however often the writes after the call are refused."""
+    """Kept so that the driver is called once, however often the write after the call is refused."""
 
     @property
-    def known(self) -> ApiObject:
+    def existing_attachment(self) -> ApiObject:
         if self.attachment is None:
             raise ValueError(f"{self.name} does not exist any more")
         return self.attachment
 
     def placement(self, source: VolumeSource, node_id: str) -> Placement:
-        return Placement(objects.uid(self.known), source.handle, node_id)
+        return Placement(objects.uid(self.existing_attachment), source.handle, node_id)
 
 
 class AttachHandler:
@@ -180,12 +180,12 @@ class AttachHandler:
                 if refused > MOST_REFUSED:
                     raise
                 await self._read_again(subject)
-        raise NotReconciled(f"{name} changed in each of {MOST_STEPS} steps: somebody else writes to it all the time")
+        raise NotReconciled(f"{name} changed in each of {MOST_STEPS} steps: another client keeps writing to it")
 
     async def _next(self, subject: _Subject) -> Step:
         return next_step(
             AttachmentFacts(
-                subject.known,
+                subject.existing_attachment,
                 subject.volume,
                 await self._node_id(subject),
                 self._settings.driver,
@@ -196,10 +196,10 @@ class AttachHandler:
 
     async def _node_id(self, subject: _Subject) -> str | None:
         """Return the id from the CSINode; else from the Node, which is requested only if the next step needs it."""
-        node = node_name_of(subject.known)
-        known = id_in_csi_node(self._csi_nodes.get(ObjectName(None, node)), self._settings.driver) if node else None
-        if known is not None or not needs_node_id(subject.known):
-            return known
+        node = node_name_of(subject.existing_attachment)
+        node_id = id_in_csi_node(self._csi_nodes.get(ObjectName(None, node)), self._settings.driver) if node else None
+        if node_id is not None or not needs_node_id(subject.existing_attachment):
+            return node_id
         if subject.annotation is None or subject.annotation.node_name != node:
             subject.annotation = NodeAnnotation(node, await self._annotated_node_id(node))
         return subject.annotation.node_id
@@ -232,13 +232,14 @@ class AttachHandler:
                 placement = subject.placement(source, node_id)
                 if subject.done_publish is None or subject.done_publish.placement != placement:
                     subject.done_publish = Published(placement, await self._publish(source, node_id))
-                # The call supersedes what was unpublished or listed before it.
+                # The publish makes an earlier unpublish, and the driver's list from before it, out of date.
                 subject.done_unpublish, subject.published = None, None
                 await self._mark_attached(subject, subject.done_publish.metadata)
             case UnpublishFormer(source, node_id, then):
-                # Forget the publish before the call: if the node gets its former id back, it must be repeated.
+                # Forget the publish before the call: if the node gets its former id back, publish must be called again.
                 subject.done_publish = None
-                # Record the new id only after the call: the recorded id is all that is known of the former one.
+                # Record the new id only after the call: the annotation is the only record of the former id, and after a
+                # crash in between the next process must still unpublish from it.
                 await self._unpublish(source, node_id)
                 await self._patch(subject, then)
             case Unpublish(source, node_id):
@@ -265,8 +266,8 @@ class AttachHandler:
         await self._call(rpc.CONTROLLER_UNPUBLISH_VOLUME, request)
 
     async def _call(self, method: Rpc[Request, Response], request: Request) -> Response:
-        # Before the call: another driver may have taken the socket, and must not be called for our volumes. After it:
-        # it may have taken the socket in between, and its success says nothing of our driver.
+        # Check before the call: another driver may listen on the socket now, and must not be called for our volumes.
+        # Check after it too: that driver may have replaced ours in between, and then the success proves nothing.
         await self._check_driver()
         self._may_act()
         response = await self._csi.call(method, request, within=self._settings.timeout)
@@ -276,7 +277,7 @@ class AttachHandler:
     async def _check_driver(self) -> None:
         name = await self._csi.driver_name()
         if name != self._settings.driver:
-            raise Unavailable(f"the driver {self._settings.driver} is away: {name!r} responds on its socket")
+            raise Unavailable(f"the driver {self._settings.driver} is not available: {name!r} responds on its socket")
 
     async def _secrets(self, name: SecretName | None) -> Mapping[str, str]:
         if name is None:
@@ -306,13 +307,13 @@ class AttachHandler:
         except (Conflict, PatchRefused):
             raise
         except ApiError as error:
-            # Reported on the VolumeAttachment: those who wait for it do not read the volume.
+            # Report it on the VolumeAttachment: kubelet and people wait for that object, and do not read the volume.
             raise BadObject(f"our finalizer cannot be added to the PersistentVolume {volume}: {error}") from error
 
     async def _release(self, subject: _Subject) -> None:
-        # The finalizer first: its removal usually ends the object, and there is no status left to write. If we die in
-        # between, the next attacher resets the status of an object that is being deleted without our finalizer.
-        patch = patches.remove_finalizer(subject.known, self._settings.finalizer)
+        # Remove the finalizer first: this usually removes the object, and then there is no status to write. If this
+        # process dies in between, the next attacher resets the status of an object without our finalizer.
+        patch = patches.remove_finalizer(subject.existing_attachment, self._settings.finalizer)
         if patch is not None:
             await self._patch(subject, patch)
         if subject.attachment is not None and objects.finalizers(subject.attachment):
@@ -321,7 +322,7 @@ class AttachHandler:
             subject.attachment = None
 
     async def _read_again(self, subject: _Subject) -> None:
-        # From the API server: the cache may be older than the write that made ours fail.
+        # Read from the API server, not the cache: that may be older than the write that made ours fail.
         subject.attachment = await self._get(VOLUME_ATTACHMENT, subject.name.name)
         if subject.attachment is not None:
             subject.volume = await self._get(PERSISTENT_VOLUME, volume_name_of(subject.attachment))
@@ -336,15 +337,15 @@ class AttachHandler:
 
     async def _mark_attached(self, subject: _Subject, metadata: Mapping[str, str]) -> None:
         try:
-            await self._patch(subject, attached_patch(subject.known, metadata), "status")
+            await self._patch(subject, attached_patch(subject.existing_attachment, metadata), "status")
         except PatchRefused:
             raise
         except (Invalid, RequestTooLarge, ServerError) as error:
-            # The size of an object is limited, that of a driver's response is not.
+            # The API server limits the size of an object, but nothing limits the size of a driver's response.
             raise BadObject(f"the volume is attached, but the driver's response cannot be stored: {error}") from error
 
     async def _report_failure(self, subject: _Subject, sentence: str, code: int | None) -> None:
-        attachment = subject.known
+        attachment = subject.existing_attachment
         detaching = is_to_be_detached(attachment)
         self._events.warning(
             {"kind": VOLUME_ATTACHMENT.kind, "apiVersion": VOLUME_ATTACHMENT.api_version, **attachment},
@@ -353,7 +354,7 @@ class AttachHandler:
             action="Detaching" if detaching else "Attaching",
         )
         patch = failed_patch(attachment, _shortened(sentence), code, time_text(self._clock.now()))
-        # Somebody else has written the status meanwhile: the retry reports the failure, if it fails again.
+        # Another client wrote the status meanwhile: the retry reports the failure, if it fails again.
         with suppress(Conflict, PatchRefused):
             await self._patch(subject, patch, "status")
 

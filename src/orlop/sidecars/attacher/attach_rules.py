@@ -49,7 +49,7 @@ class AttachmentFacts:
     driver: str
     finalizer: str
     published: bool | None = None
-    """Whether the driver lists the volume as published on the node; None: the list was not read."""
+    """Whether the driver lists the volume as published on the node; None if the list was not read."""
 
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ def _attach(facts: AttachmentFacts) -> Step:
     if is_attached(attachment) and has_ours and not is_marked(attachment) and facts.published is not False:
         return Nothing("already attached")
     if is_attached(attachment):
-        # `attached` was set by somebody else, or while the driver could not attach, or the driver has lost the volume
-        # since. Reset it first: if attaching fails now, or the node has another id, nobody must rely on it.
+        # Another client set `attached`, or we set it while the driver could not attach, or the driver has lost the
+        # volume since. Reset it first: if attaching fails now, no pod must be started with the volume.
         return MarkDetached(detached_patch(attachment))
     source = source_of(attachment, facts.volume, facts.driver)
     checked_access_modes(source.access_modes)
@@ -219,7 +219,7 @@ def _publish(facts: AttachmentFacts, source: VolumeSource, *, has_ours: bool) ->
 
 
 def _protection(attachment: ApiObject, finalizer: str, node_id: str) -> JsonPatch:
-    """Return one patch for all of it, which fails if somebody else has changed any part meanwhile."""
+    """Return one patch for finalizer and annotations, which fails if another client changed any of them meanwhile."""
     parts = (
         patches.add_finalizer(attachment, finalizer),
         patches.set_annotation(attachment, NODE_ID_ANNOTATION, node_id),
@@ -278,7 +278,7 @@ def failed_patch(attachment: ApiObject, message: str, code: int | None, time: st
 
 
 def _status_patch(attachment: ApiObject, changes: Mapping[str, Any]) -> JsonPatch:
-    """Set these fields of the status, None removes one; fields that somebody else has set stay.
+    """Return a patch that sets these fields of the status; None removes a field. Other fields stay.
 
     The patch fails if the object is another one or its status has changed: a write may arrive late, or be based on an
     old cache.

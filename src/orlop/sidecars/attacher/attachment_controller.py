@@ -1,16 +1,15 @@
-"""Watch VolumeAttachments and PersistentVolumes, and have each one reconciled by the handler that fits the driver.
+"""Watch VolumeAttachments and PersistentVolumes, and pass each one to the handler for the driver's capabilities.
 
-Three pools of workers: attach, detach, and volumes (removing finalizers). One VolumeAttachment is reconciled by one
-worker at a time, whichever pool it is from. Attaching never waits behind detaching, and the volumes of a node that
-hangs do not hold up those of others. A worker that finds an object of the other direction leaves it to the other pool.
+Three pools of workers: attach, detach, and volumes (removing finalizers). At any time one worker at most reconciles a
+VolumeAttachment, from whichever pool. Attaching never waits behind detaching, and the volumes of a node that hangs do
+not delay those of other nodes. A worker that gets an object of the other direction moves it to the other pool.
 
-A VolumeAttachment is enqueued when something that the rules read has changed and we have not written it ourselves;
-also when its PersistentVolume or the CSINode of its node changed while it was not attached yet or was to be detached;
-and when the driver's list of published volumes disagrees with it (drift). A PersistentVolume is enqueued when it is
-being deleted, and when a VolumeAttachment that named it is gone. All of them are enqueued at every resync, so that
-nothing missed stays missed.
+A VolumeAttachment is enqueued when another client changed a field that the rules read; when its PersistentVolume or the
+CSINode of its node changed while it was not attached yet or was being detached; and when the driver's list of published
+volumes disagrees with it (drift). A PersistentVolume is enqueued when it is being deleted, and when a VolumeAttachment
+that named it is gone. All of them are enqueued at every resync, so that a missed change has no lasting effect.
 
-What is done to a VolumeAttachment is the handler's: `attach_handler` or `trivial_handler`.
+`attach_handler` or `trivial_handler` reconciles a VolumeAttachment.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ from orlop.sidecars.attacher.trivial_handler import TrivialHandler, finalizers_k
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 
 SHARE_OF_A_NODE: Final = 0.8
-"""Of the workers of a pool that no other node has: nodes whose volumes hang leave some to the others."""
+"""The share one node may have of the workers that no other node has: one with hanging volumes leaves some to others."""
 BY_VOLUME, BY_NODE = "attachments by volume", "attachments by node"
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeFingerprint:
-    """Everything of a PersistentVolume that attaching depends on."""
+    """The fields of a PersistentVolume that attaching depends on."""
 
     uid: str
     is_being_deleted: bool
@@ -99,7 +98,7 @@ class AttachmentController:
         self._random = runtime.random
         self._own_writes = own_writes
         self._drifted: dict[ObjectName, bool] = {}
-        """What the driver lists, for objects that disagree with it."""
+        """Whether the driver lists the volume, for objects that disagree with its list."""
         self._volumes_seen: dict[ObjectName, VolumeFingerprint] = {}
         self._node_ids_seen: dict[ObjectName, str] = {}
         self._queue: Workqueue[ObjectName] = Workqueue(
@@ -116,12 +115,12 @@ class AttachmentController:
             WorkerPool(VOLUMES, settings.workers, self._reconcile_volume),
         )
         self._loop = ReconcileLoop(self._queue, pools, clock=runtime.clock, log=runtime.log)
-        # The caches outlive a controller: the next one, for other capabilities, must name the same functions.
+        # The caches outlive a controller: the next one, for other capabilities, must add the same index functions.
         caches.attachments.add_index(BY_VOLUME, _volume_keys)
         caches.attachments.add_index(BY_NODE, _node_keys)
 
     async def run(self) -> None:
-        """Reconcile until stopped or cancelled. Nothing is reconciled before all caches are complete."""
+        """Reconcile until stopped or cancelled. Starts when all caches are complete."""
         for informer in (self._attachments, self._volumes, self._csi_nodes):
             await informer.wait_synced()
         unsubscribe = (
@@ -147,21 +146,21 @@ class AttachmentController:
         self._loop.stop()
 
     def _node_of(self, name: ObjectName) -> str | ObjectName:
-        """Return what shares workers: the node; a volume, which belongs to no node, shares with nothing."""
+        """Return the key by which workers are shared: the node; for a volume, which has no node, its own name."""
         attachment = self._attachments.get(name)
         return node_name_of(attachment) if attachment is not None else name
 
-    # ---- what is enqueued ----------------------------------------------------------------------------------------
+    # ---- enqueuing -----------------------------------------------------------------------------------------------
 
     def _attachment_changed(self, name: ObjectName) -> None:
-        seen = self._own_writes.observe(name, self._attachments.get(name), self._attachments.version)
-        if seen.ended is not None:
-            self._forget(name, seen.ended)
-        if seen.is_news:
+        observation = self._own_writes.observe(name, self._attachments.get(name), self._attachments.version)
+        if observation.ended is not None:
+            self._forget(name, observation.ended)
+        if observation.is_news:
             self._enqueue(name)
 
     def _forget(self, name: ObjectName, ended: LatestState[AttachmentFingerprint]) -> None:
-        """Forget the drift and the failures of an object that is gone: they do not concern the next of its name."""
+        """Forget the drift and the failures of an object that is gone: a new object of its name must not get them."""
         self._drifted.pop(name, None)
         for pool in (ATTACH, DETACH):
             self._queue.forget(pool, name)
@@ -176,7 +175,7 @@ class AttachmentController:
         self._queue.add(fingerprint_of(attachment).pool, name)
 
     async def _resync_attachments(self) -> None:
-        # Not the informer's own resync: its listener could not distinguish that from our own writes.
+        # Do not use the informer's own resync: the listener could not distinguish it from our own writes.
         while self._settings.resync > 0:
             await self._clock.sleep(self._settings.resync * (1 + JITTER * self._random.random()))
             for name in self._attachments.cache.names():
@@ -192,12 +191,13 @@ class AttachmentController:
     def _volume_changed(self, name: ObjectName) -> None:
         volume = self._volumes.get(name)
         if volume is None:
-            seen = None
+            fingerprint = None
         else:
-            seen = VolumeFingerprint(objects.uid(volume), objects.is_being_deleted(volume), repr(volume.get("spec")))
-            if seen.is_being_deleted and objects.has_finalizer(volume, self._settings.finalizer):
+            is_being_deleted = objects.is_being_deleted(volume)
+            fingerprint = VolumeFingerprint(objects.uid(volume), is_being_deleted, repr(volume.get("spec")))
+            if is_being_deleted and objects.has_finalizer(volume, self._settings.finalizer):
                 self._queue.add(VOLUMES, name)
-        if _is_new(self._volumes_seen, name, seen):
+        if _is_new(self._volumes_seen, name, fingerprint):
             self._enqueue_unsettled(BY_VOLUME, name)
 
     def _node_changed(self, name: ObjectName) -> None:
@@ -210,7 +210,7 @@ class AttachmentController:
             if not is_attached(attachment) or is_to_be_detached(attachment):
                 self._enqueue(objects.name_of(attachment))
 
-    # ---- what is reconciled --------------------------------------------------------------------------------------
+    # ---- reconciling ---------------------------------------------------------------------------------------------
 
     async def _reconcile_attachment(self, pool: str, name: ObjectName) -> Outcome:
         attachment = await self._current(name)
@@ -233,24 +233,25 @@ class AttachmentController:
         if attachment is None or self._own_writes.is_gone(name, attachment):
             return None
         if remembered is not None and self._own_writes.is_stale(name, attachment):
-            # A retry or a resync may come before the watch has delivered what the last attempt wrote. Decided on that
-            # cache, the driver would be called again for a volume that is attached.
+            # A retry or a resync may run before the watch has delivered the last attempt's write. With that stale
+            # object, the driver would be called again for a volume that is already attached.
             await self._attachments.reached(remembered.version)
             return self._attachments.get(name)
         return attachment
 
     def _leave_to_other_pool(self, name: ObjectName, attachment: CachedObject) -> None:
         """Move a retry to the other pool: the object switched between attach and detach while it waited here."""
-        # A second net: the event, or the response to our write, that showed the switch has enqueued it there already.
+        # Usually the event, or the response to our write, that showed the switch has enqueued it there already. Adding
+        # it again makes sure.
         self._own_writes.remember(name, attachment)
         other = fingerprint_of(attachment).pool
-        # With failures there, the other pool has its own time for the retry; adding it now would end its backoff.
+        # After failures in the other pool, its retry is already scheduled; adding it now would end the backoff.
         if not self._queue.failures(other, name):
             self._queue.add(other, name)
 
     def _hand_over(self, pool: str, name: ObjectName) -> None:
-        # The response to our own write may have been the first to show the deletion. The watch will not wake anybody
-        # for it, since we know that state already.
+        # The response to our own write may have been the first to show the deletion. The watch event for it counts as
+        # our own write, and enqueues nothing.
         remembered = self._own_writes.get(name)
         if remembered is not None and remembered.fingerprint.pool != pool:
             self._queue.add(remembered.fingerprint.pool, name)
@@ -264,7 +265,7 @@ class AttachmentController:
             return Failed(error)
         except ApiError:
             if published is False:
-                # Keep it for the retry, which would otherwise read `attached` and do nothing.
+                # Keep the drift for the retry, which would otherwise read `attached` and do nothing.
                 self._drifted.setdefault(name, published)
             raise
         if result is None:
@@ -272,7 +273,7 @@ class AttachmentController:
         return Done()
 
     async def _reconcile_volume(self, name: ObjectName) -> Outcome:
-        """Remove our finalizer when it is not needed any more. The same for both handlers."""
+        """Remove our finalizer from a volume when it is not needed any more. It does not depend on the handler."""
         volume = self._volumes.get(name)
         if volume is None:
             return Done()
@@ -301,7 +302,7 @@ def _is_new(seen: dict[ObjectName, Any], name: ObjectName, now: object | None) -
     if seen.get(name) == now:
         return False
     if now is None:
-        del seen[name]  # or the map would hold every object that ever was
+        del seen[name]  # otherwise the map would grow with every object that ever existed
     else:
         seen[name] = now
     return True

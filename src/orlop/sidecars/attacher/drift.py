@@ -3,10 +3,9 @@
 For drivers that list their volumes with the nodes these are published on. A volume that the list does not contain is
 published nowhere.
 
-Order: read all pages → compare them with the objects as they are then → return those that differ. An object that is
-being reconciled meanwhile is compared with a state from before, so a difference counts only when it was found
-`FIRST_CHECKS` times in a row. A volume that is published because another VolumeAttachment wants it says nothing about
-one that we have released.
+Order: read all pages → compare them with the current objects → return those that differ. The list may be older than an
+object that is being reconciled meanwhile, so a difference counts only after `FIRST_CHECKS` checks in a row. If another
+VolumeAttachment has the volume on the same node, the list does not prove drift of one that we have released.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ from orlop.sidecars.attacher.handler import AttacherCaches, AttacherSettings
 from orlop.sidecars.attacher.volume_source_rules import BadObject, bare_source_of, volume_name_of
 
 MOST_PAGES: Final = 100_000
-"""A driver that returns another page for ever is not waited for."""
+"""The limit of pages, for a driver that returns another page for ever."""
 FIRST_CHECKS: Final = 2
 MOST_CHECKS: Final = 8
 PublishedNodes: TypeAlias = Mapping[str, frozenset[str]]
-"""By the volume's handle: the ids of the nodes that it is published on. Volumes that are published nowhere are left
-out: there may be many."""
+"""The ids of the nodes that a volume is published on, by its handle. Volumes published nowhere are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,9 @@ class Drift:
 
     uid: str
     published: bool
-    """What the driver lists; the object says otherwise."""
+    """Whether the driver lists the volume as published; the object has the opposite."""
     checks: int = 1
-    """How many checks in a row have found it, since it was last acted upon."""
+    """The number of checks in a row that found the drift, since it was last acted upon."""
     due_after: int = FIRST_CHECKS
 
     @property
@@ -59,11 +57,11 @@ class Drift:
 
 
 def next_drift(before: Drift | None, uid: str, *, published: bool) -> Drift:
-    """Return the drift after another check that found it; `before` is what the previous check found, if anything.
+    """Return the drift after another check that found it; `before` is the drift of the previous check, if any.
 
-    After the first time, a volume that the driver has and no object claims is acted upon at every check. A volume that
-    the driver lacks waits for twice as many checks each time: with a driver whose list is always wrong, all volumes
-    would otherwise be attached again every minute.
+    After the first time, a volume that is published although no object needs it is acted upon at every check. For a
+    volume that is missing in the list, the number of checks doubles each time: otherwise, with a driver whose list is
+    always wrong, all volumes would be attached again every minute.
     """
     if before is None or (before.uid, before.published) != (uid, published):
         return Drift(uid, published)
@@ -91,7 +89,7 @@ class DriftDetection:
         return {}
 
     async def _published_nodes(self) -> PublishedNodes:
-        found: dict[str, frozenset[str]] = {}
+        nodes_by_handle: dict[str, frozenset[str]] = {}
         token, followed = "", {""}
         for _ in range(MOST_PAGES):
             page = await self._csi.call(
@@ -101,10 +99,11 @@ class DriftDetection:
             )
             for entry in page.entries:
                 if nodes := frozenset(entry.status.published_node_ids):
-                    found[entry.volume.volume_id] = found.get(entry.volume.volume_id, frozenset()) | nodes
+                    handle = entry.volume.volume_id
+                    nodes_by_handle[handle] = nodes_by_handle.get(handle, frozenset()) | nodes
             token = page.next_token
             if not token:
-                return found
+                return nodes_by_handle
             if token in followed:
                 raise CsiError("the driver's list of volumes does not end: it returned one token twice")
             followed.add(token)
@@ -113,11 +112,11 @@ class DriftDetection:
     def _compare(self, listed: PublishedNodes) -> Mapping[ObjectName, bool]:
         before, self._drifts = self._drifts, {}
         places = [(each, place) for each in self._attachments.cache if (place := self._place_of(each)) is not None]
-        held = {place for attachment, place in places if self._has_finalizer(attachment)}
+        protected_places = {place for attachment, place in places if self._has_finalizer(attachment)}
         due: dict[ObjectName, bool] = {}
         for attachment, place in places:
             published = place.node_id in listed.get(place.handle, frozenset())
-            is_of_another = published and place in held and not self._has_finalizer(attachment)
+            is_of_another = published and place in protected_places and not self._has_finalizer(attachment)
             if is_of_another or published == is_attached(attachment):
                 continue
             name = objects.name_of(attachment)
@@ -131,7 +130,7 @@ class DriftDetection:
         return objects.has_finalizer(attachment, self._settings.finalizer)
 
     def _place_of(self, attachment: CachedObject) -> VolumeOnNode | None:
-        """Return where the attachment claims its volume; None if that cannot be compared."""
+        """Return the volume and node of an attachment; None if it cannot be compared with the driver's list."""
         node_id = recorded_node_id(attachment)
         if attacher_of(attachment) != self._settings.driver or node_id is None:
             return None

@@ -25,7 +25,7 @@ AccessMode = csi_pb2.VolumeCapability.AccessMode.Mode
 def publish_request(
     source: VolumeSource, node_id: str, capabilities: frozenset[str], default_fs_type: str, secrets: Mapping[str, str]
 ) -> csi_pb2.ControllerPublishVolumeRequest:
-    """Raises `BadObject` if the volume's access modes contradict each other."""
+    """Build a ControllerPublishVolume request. Raises `BadObject` if the access modes contradict each other."""
     return csi_pb2.ControllerPublishVolumeRequest(
         volume_id=source.handle,
         node_id=node_id,

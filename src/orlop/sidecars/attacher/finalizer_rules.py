@@ -2,9 +2,9 @@
 
 The name is upstream's, so that either attacher can take over the objects of the other.
 
-The finalizer leaves a PersistentVolume only when the volume is being deleted and no VolumeAttachment names it. Never
-before: attaching adds the finalizer where it is missing, and refuses a volume that is being deleted. So the two cannot
-pass each other, in whichever order they read the volume.
+The finalizer is removed from a PersistentVolume only if the volume is being deleted and no VolumeAttachment names it.
+Attaching adds a missing finalizer, and refuses a volume that is being deleted. So adding and removing cannot both
+happen to one volume, in whichever order the two read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a handler of VolumeAttachments is, and what both implementations are built with.
+"""The interface of handlers of VolumeAttachments, and the settings and caches of both implementations.
 
 `attachment_controller` watches and queues, and leaves the work to an `AttachmentHandler`: `attach_handler` for a driver
 that can attach, `trivial_handler` for one that cannot.
@@ -22,10 +22,10 @@ ApiObject = Mapping[str, Any]
 ATTACH: Final = "csi-attacher-va"
 DETACH: Final = "csi-attacher-va-detach"
 VOLUMES: Final = "csi-attacher-pv"
-"""Names of the pools, as their metrics show them; the first and the last are upstream's."""
+"""Names of the pools, which are labels of their metrics; the first and the last are upstream's."""
 JITTER: Final = 0.1
 SHORTEST_RETRY_SECONDS: Final = 0.001
-"""An object that fails at once, and is retried at once, would leave no turn to the others."""
+"""A shorter delay would let an object that fails at once occupy a worker all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class AttacherSettings:
     default_fs_type: str = ""
     timeout: float = 15.0
     workers: int = 10
-    """Of each pool."""
+    """The number of workers of each pool."""
     retry_start: float = 1.0
     retry_most: float = 300.0
     resync: float = 600.0
@@ -46,7 +46,7 @@ class AttacherSettings:
 
     @property
     def backoff(self) -> Backoff:
-        """As upstream's: if the longest delay is shorter than the first, it is the first too."""
+        """The delays between retries. As upstream: a longest delay below the first one limits the first one too."""
         most = max(self.retry_most, SHORTEST_RETRY_SECONDS)
         first = max(self.retry_start, SHORTEST_RETRY_SECONDS)
         return Backoff(initial=min(first, most), factor=2.0, cap=most, jitter=JITTER)
@@ -60,11 +60,11 @@ class AttacherCaches:
 
 
 class NotReconciled(Exception):
-    """Reported on the object already; to be retried."""
+    """Reconciling failed. Already reported on the object; the work queue retries."""
 
 
 class AttachmentHandler(Protocol):
-    """What is done to VolumeAttachments: chosen by the driver's capabilities."""
+    """Reconciles VolumeAttachments; the driver's capabilities decide which handler is used."""
 
     async def reconcile_attachment(
         self,
@@ -72,9 +72,9 @@ class AttachmentHandler(Protocol):
         attachment: ApiObject,
         published: bool | None = None,  # noqa: FBT001 - a fact, not a switch
     ) -> ApiObject | None:
-        """Return the object as the last write left it, None if it is gone. Raises `NotReconciled`.
+        """Reconcile an object; return it as of the last write, or None if it is gone. Raises `NotReconciled`.
 
-        `published` is what the driver lists, if it was found to differ from the object.
+        `published` is whether the driver lists the volume, if its list disagrees with the object.
         """
 
     async def drifted(self) -> Mapping[ObjectName, bool]:
@@ -83,7 +83,7 @@ class AttachmentHandler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AttachmentFingerprint:
-    """Everything of a VolumeAttachment that the rules read."""
+    """The fields of a VolumeAttachment that the rules read."""
 
     is_being_deleted: bool
     finalizers: tuple[str, ...]

@@ -1,9 +1,9 @@
 """Mark every VolumeAttachment attached: the handler for a driver that cannot attach. No calls, no finalizers.
 
-A driver may lose the capability while volumes are attached, in most cases by mistake: a rollout with a wrong flag, a
-controller service that was left out. What is attached keeps our finalizer, so that it is detached when the capability
-is back; the metric and one warning show how many objects wait for that. Only objects that are being deleted lose the
-finalizer, since nobody can detach them.
+A driver may lose the capability while volumes are attached, in most cases by mistake: a rollout with a wrong flag, or
+without the controller service. Attached objects keep our finalizer, so that their volumes are detached when the
+capability is back; a metric and one warning show how many objects wait for that. Objects that are being deleted lose
+the finalizer, because no call could detach their volumes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from orlop.sidecars.attacher.trivial_rules import AnnotateMarked, MarkAttached, 
 
 ApiObject = Mapping[str, Any]
 MOST_STEPS: Final = 4
-"""One more than an object needs."""
+"""Steps of one reconciliation: one more than an object needs, which ends an endless loop."""
 
 
 def finalizers_kept(metrics: Metrics) -> Gauge:
-    """Return the metric of what waits for the capability; another handler sets it to 0."""
+    """Return the metric of objects that wait for the capability; another handler sets it to 0."""
     return metrics.gauge(
         "orlop_attacher_finalizers_kept",
         "VolumeAttachments that keep the attacher's finalizer because the driver has lost its attach capability.",
@@ -68,10 +68,10 @@ class TrivialHandler:
         attachment: ApiObject,
         _published: bool | None = None,  # noqa: FBT001 - a fact, not a switch
     ) -> ApiObject | None:
-        if not self._has_counted:  # afterwards at each check for drift: counting reads the whole cache
+        if not self._has_counted:  # later only at each check for drift, because counting reads the whole cache
             self._has_counted = True
-            if kept := self._count_kept():
-                self._log.warning("driver cannot detach; attached volumes keep the finalizer", attachments=kept)
+            if count := self._count_kept():
+                self._log.warning("driver cannot detach; attached volumes keep the finalizer", attachments=count)
         current: ApiObject | None = attachment
         for _ in range(MOST_STEPS):
             if current is None:
@@ -99,9 +99,9 @@ class TrivialHandler:
         return patched
 
     def _count_kept(self) -> int:
-        kept = sum(1 for each in self._attachments.cache if self._keeps_finalizer(each))
-        self._kept.set(kept)
-        return kept
+        count = sum(1 for each in self._attachments.cache if self._keeps_finalizer(each))
+        self._kept.set(count)
+        return count
 
     def _keeps_finalizer(self, attachment: ApiObject) -> bool:
         return (

@@ -1,7 +1,7 @@
 """Read from a VolumeAttachment and its PersistentVolume which volume is to be attached, and how. Pure.
 
-Nothing is trusted: the API server checks shapes, but objects older than its rules, and objects of other servers, come
-here too. What cannot be understood raises `BadObject`, with a sentence for the status of the VolumeAttachment.
+No field is trusted: the API server validates objects, but some are older than its rules, and `orlop explain` reads from
+any server. Invalid objects raise `BadObject`, with a sentence for the status of the VolumeAttachment.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NOT_SOURCES: Final = frozenset(
 
 
 class BadObject(ValueError):
-    """The sentence says what is wrong with the object, and where."""
+    """An object cannot be used. The message says what is wrong, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def volume_name_of(attachment: Mapping[str, Any]) -> str:
 
 
 def source_of(attachment: ApiObject, volume: ApiObject | None, driver: str) -> VolumeSource:
-    """Return all that attaching needs. `volume` is the PersistentVolume that the attachment names, if any."""
+    """Return everything that attaching needs. `volume` is the PersistentVolume that the attachment names, if any."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
     return VolumeSource(
@@ -94,7 +94,7 @@ def source_of(attachment: ApiObject, volume: ApiObject | None, driver: str) -> V
 
 
 def bare_source_of(attachment: ApiObject, volume: ApiObject | None, driver: str) -> VolumeSource:
-    """Return what detaching needs, handle and secret: other faults of the volume must not keep it attached."""
+    """Return what detaching needs, handle and secret: other faults of the volume must not prevent the detach."""
     spec, where = _spec_of(attachment, volume)
     csi = _csi_of(spec, where, driver)
     return VolumeSource(volume_name_of(attachment), _handle(csi, where), secret=_secret(csi, where))
@@ -136,7 +136,7 @@ def _handle(csi: ApiObject, where: str) -> str:
 
 
 def checked_access_modes(named: tuple[str, ...]) -> frozenset[str]:
-    """Return them as a set. Raises `BadObject` if they contradict each other; only attaching needs this check."""
+    """Return the access modes as a set. Raises `BadObject` if they contradict each other. Only attaching needs this."""
     modes = frozenset(named)
     if unknown := sorted(modes - {ONCE, ONCE_POD, READ_MANY, MANY}):
         raise BadObject(
@@ -165,13 +165,13 @@ def _kind_of(spec: Mapping[str, Any]) -> str:
 
 
 def _attributes(csi: Mapping[str, Any], where: str) -> Mapping[str, str]:
-    found = csi.get("volumeAttributes") or {}
-    if not isinstance(found, Mapping) or not all(isinstance(value, str) for value in found.values()):
+    attributes = csi.get("volumeAttributes") or {}
+    if not isinstance(attributes, Mapping) or not all(isinstance(value, str) for value in attributes.values()):
         raise BadObject(f"csi.volumeAttributes of {where} must be strings")
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in found.items())
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in attributes.items())
     if size > LARGEST_ATTRIBUTES:
         raise BadObject(f"csi.volumeAttributes of {where} have {size} bytes; at most {LARGEST_ATTRIBUTES} are allowed")
-    return dict(found)
+    return dict(attributes)
 
 
 def _secret(csi: Mapping[str, Any], where: str) -> SecretName | None:
@@ -184,16 +184,16 @@ def _secret(csi: Mapping[str, Any], where: str) -> SecretName | None:
     return SecretName(namespace, name)
 
 
-def _mapping(found: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    part = found.get(member)
+def _mapping(obj: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    part = obj.get(member)
     return part if type(part) is dict or isinstance(part, Mapping) else {}
 
 
-def _text(found: Any, member: str) -> str:
-    value = found.get(member) if isinstance(found, Mapping) else None
+def _text(obj: Any, member: str) -> str:
+    value = obj.get(member) if isinstance(obj, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
-def _texts(found: Mapping[str, Any], member: str) -> tuple[str, ...]:
-    values = found.get(member)
+def _texts(obj: Mapping[str, Any], member: str) -> tuple[str, ...]:
+    values = obj.get(member)
     return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()

@@ -1,7 +1,7 @@
 """Decide how a new volume gets its first content, by the claim's data source. Pure.
 
-It begins empty, or as a clone of another claim's volume; or the source is refused, or left to a volume populator. A
-claim that is being cloned carries a finalizer: it must not be deleted while the driver copies from its volume.
+A volume begins empty, or as a clone of another claim's volume; or its source is refused, or left to a volume populator.
+A claim that is being cloned has a finalizer: it must not be deleted while the driver copies from its volume.
 """
 
 from __future__ import annotations

@@ -54,10 +54,12 @@ class JournalLeases:
         return {number: lease for lease in leases.items if (number := self._number_of(lease))}
 
     async def take_over(self, number: int, lease: Object | None) -> Object:
-        """Write ourselves into a page as its holder and return it; create it if it does not exist.
+        """Write this process into a page as its holder and return the page; create it if it does not exist.
 
         `lease` is the page as last read; None to read it here. The entries of the page are kept.
         """
+        # No check of the holder here, unlike in `put`: this process takes the page from any former owner, whose next
+        # write then fails.
         for _ in range(MOST_ATTEMPTS):
             self._may_act()
             lease = lease or await self._find(number)
@@ -99,7 +101,8 @@ class JournalLeases:
         except NotFound:
             return
         except Conflict:
-            # Changed since it was read. `put` finds out whether by us or by a new owner; an empty page does no harm.
+            # The page changed since it was read. `put` checks whether we or a new owner wrote it; if it is still ours,
+            # an empty page does no harm.
             await self.put(number, lease, "")
 
     async def _find(self, number: int) -> Object | None:
@@ -116,7 +119,7 @@ class JournalLeases:
             )
 
     def _name(self, number: int) -> ObjectName:
-        # Two drivers may differ only in upper case or in a dot. The readable part loses that, so a digest is added.
+        # Two drivers may differ only in upper case or in a dot. The readable part does not show that: add a digest.
         digest = hashlib.sha256(self._driver.encode()).hexdigest()[:8]
         readable = _NOT_IN_NAMES.sub("-", self._driver.lower())
         suffix = f"-{number}" if number else ""

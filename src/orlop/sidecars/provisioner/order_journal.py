@@ -97,9 +97,9 @@ class OrderJournal:
         self._pending: dict[str, _Recording] = {}
         self._is_volatile = False
         self._has_changes = asyncio.Event()
-        """Something is to be recorded or forgotten."""
+        """Set if an entry must be recorded or removed."""
         self._has_recordings = asyncio.Event()
-        """A caller of `record` waits: write soon."""
+        """Set if a caller of `record` waits, so that the next write is soon."""
         self._last_write = float("-inf")
 
     # ---- reading -------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class OrderJournal:
         await asyncio.shield(written)
 
     def forget(self, volume_name: str) -> None:
-        """Remove the entry with a later write."""
+        """Remove an entry with a later write. It may be lost: a leftover entry does no harm."""
         page = self._page_of.pop(volume_name, None)
         if page is not None:
             del page.entries[volume_name]
@@ -205,11 +205,12 @@ class OrderJournal:
             return
 
     async def _wait_for_batch(self) -> None:
-        rest = self._last_write + BATCH_SECONDS - self._clock.elapsed()
-        if rest > 0:
-            await self._clock.sleep(rest)
+        seconds = self._last_write + BATCH_SECONDS - self._clock.elapsed()
+        if seconds > 0:
+            await self._clock.sleep(seconds)
 
     async def _write_batch(self) -> None:
+        # Clear the events before taking the batch: an entry that is added during the write must cause another write.
         self._has_changes.clear()
         self._has_recordings.clear()
         batch, self._pending = self._pending, {}
@@ -230,6 +231,7 @@ class OrderJournal:
     async def _write(self, batch: dict[str, _Recording]) -> None:
         for change in self._changes(batch):
             await self._write_page(change)
+            # Each page resolves its own entries: if a later page fails, these are durable all the same.
             for name in change.added:
                 _succeed(batch[name].written)
 
@@ -238,16 +240,16 @@ class OrderJournal:
         added: dict[int, dict[str, JournalEntry]] = {page.number: {} for page in self._pages}
         fresh: dict[str, JournalEntry] = {}
         for name, recording in batch.items():
-            known = self._page_of.get(name)
-            (added[known.number] if known is not None else fresh)[name] = recording.entry
+            page_of_entry = self._page_of.get(name)
+            (added[page_of_entry.number] if page_of_entry is not None else fresh)[name] = recording.entry
         changes = []
         for page in self._pages:
             own = added[page.number]
             # New entries go together into one page, which is encoded to learn its compressed size.
             if page.is_readable and fresh:
-                everything = {**own, **fresh}
-                if len(page.with_added(everything)) <= LARGEST_PAGE:
-                    changes.append(_Change(page, everything))
+                own_and_fresh = {**own, **fresh}
+                if len(page.with_added(own_and_fresh)) <= LARGEST_PAGE:
+                    changes.append(_Change(page, own_and_fresh))
                     fresh = {}
                     continue
             if own or page.is_changed:
@@ -271,30 +273,33 @@ class OrderJournal:
 
     async def _write_page(self, change: _Change) -> None:
         page = change.page
-        # Encode now and not with the batch: entries may have been forgotten while earlier pages were written.
+        # Encode now, not when the batch was planned: entries may have been forgotten while earlier pages were written.
         content = page.with_added(change.added)
         if page.number and not content:
             await self._delete_page(page)
             return
-        # Both before the write. The page may be created though the response is lost, so it must be known. And an entry
-        # forgotten during the write sets `is_changed` again, which must not be overwritten afterwards.
+        # Do both before the write. The page may be created although the response is lost, so it must be in the list.
+        # And an entry that is forgotten during the write sets `is_changed`, which must not be reset afterwards.
         if page not in self._pages:
             self._pages.append(page)
         page.is_changed = False
         try:
             written = await self._leases.put(page.number, page.lease, content)
             if page.number and objects.uid(written) != objects.uid(page.lease or {}):
-                # Created, perhaps for the second time: a process that took over deletes pages that are empty.
+                # The page was created, perhaps for the second time: a process that takes over deletes empty pages. A
+                # create has no resourceVersion to guard it, so another process may own the journal by now.
                 page.is_proven = False
             page.lease = written
             if not page.is_proven:
                 first = self._pages[0]
-                kept = first.with_added({}) if first.is_readable else None
-                first.lease = await self._leases.put(0, first.lease, kept)
+                # This write fails if another process took the journal over: only after it the new page is ours.
+                content_of_first = first.with_added({}) if first.is_readable else None
+                first.lease = await self._leases.put(0, first.lease, content_of_first)
                 page.is_proven = True
         except BaseException:
             page.is_changed = True
             raise
+        # Only after the write: `entry` must return nothing that is not durable.
         for name, entry in change.added.items():
             page.entries[name] = entry
             self._page_of[name] = page

@@ -1,4 +1,4 @@
-"""Read the parameters of a StorageClass: secrets, file system, and what is passed on to the driver. Pure.
+"""Read the parameters of a StorageClass: secrets, file system, and the parameters for the driver. Pure.
 
 Keys with the prefix `csi.storage.k8s.io/` belong to Kubernetes and are not sent to the driver. An unknown key with this
 prefix is an error: a misspelled secret must not become a parameter of the driver. The older keys, such as
@@ -114,7 +114,7 @@ def secret_references(
 ) -> dict[SecretUse, SecretReference]:
     """Return every secret that the class names.
 
-    Raises for any that is wrong, also for calls that come much later: now there is no volume yet that must be undone.
+    Raises if any of them is invalid, also those of much later calls: now no volume exists that would have to be undone.
     """
     references = {use: secret_reference(use, parameters, volume_name, claim) for use in SecretUse}
     return {use: reference for use, reference in references.items() if reference is not None}
@@ -153,7 +153,7 @@ def _expanded(key: str, template: str, tokens: Mapping[str, str], annotations: M
     return _TOKEN.sub(value, template)
 
 
-def _check(key: str, text: str, pattern: str, longest: int, what: str) -> None:
-    # The message does not quote the text: it may come from a user's annotation, and others read the event.
+def _check(key: str, text: str, pattern: str, longest: int, kind: str) -> None:
+    # The message does not quote the text: it may come from a user's annotation, and other users read the event.
     if len(text) > longest or not re.fullmatch(pattern, text):
-        raise InvalidParameters(f"parameter {key}: its value for this claim is not {what}")
+        raise InvalidParameters(f"parameter {key}: its value for this claim is not {kind}")

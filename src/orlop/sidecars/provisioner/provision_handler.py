@@ -143,8 +143,7 @@ class ProvisionHandler:
 
     async def _current_claim(self, uid: str) -> ApiObject | None:
         if (version := self._written.get(uid)) is not None:
-            # Wait until the cache has our own write: the older claim still names the node that we returned to the
-            # scheduler, and would be provisioned for it once more.
+            # Wait for our own write: the older claim has the node that we removed, and would be provisioned for it.
             await self._caches.claims.reached(version)
             self._written.pop(uid, None)
         return self._cached_claim(uid)
@@ -157,7 +156,7 @@ class ProvisionHandler:
         version = self._saved.get(uid)
         if version is not None:
             if objects.version_order(volumes.version) < objects.version_order(version):
-                return True
+                return True  # the cache does not have our write yet: the object would seem to be missing
             del self._saved[uid]
         volume = volumes.get(ObjectName(None, name))
         if volume is None or opened is None:
@@ -223,7 +222,7 @@ class ProvisionHandler:
 
     async def _call(self, order: VolumeOrder, uid: str) -> Outcome | None:
         try:
-            # The secret first: without it there is no call, and then nothing to record.
+            # Read the secret before recording the order: without the secret there is no call, and nothing to record.
             secrets = await self._calls.secrets(order.secret_for(SecretUse.PROVISION.value))
             request = create_request(order, self._capabilities, secrets)
             deadline = await self._record(order, uid)
@@ -233,6 +232,7 @@ class ProvisionHandler:
             self._drop_unrecorded(uid)
         began = self._clock.elapsed()
         try:
+            # Only after the order is durable: if this process dies during the call, the next one finds the order.
             volume = await self._calls.create(request, deadline)
         except CsiError as error:
             return await self._call_failed(error, uid, began=began, deadline=deadline)
@@ -285,7 +285,7 @@ class ProvisionHandler:
 
     def _fault(self, order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolume | None:
         if (owner := self._owner_of(volume.volume_id, order.volume_name)) is not None:
-            # No id, so that it is never deleted: it holds another claim's data.
+            # Leave the id out, so that the volume is never deleted: it has another claim's data.
             reason = f"the driver returned the volume {shown_id(volume.volume_id)}, which already belongs to {owner}"
             return UnusableVolume(reason, retry_slowly=True)
         return fault_of_volume(order, volume)
@@ -304,7 +304,7 @@ class ProvisionHandler:
         try:
             saved: ApiObject = await self._kube.create(PERSISTENT_VOLUME, body)
         except AlreadyExists:
-            # Created by us, and the response was lost; or by another client, under the same name.
+            # Either we created it and the response was lost, or another client created it under the same name.
             return await self._compare_with_existing(order, volume, uid)
         except (BadRequest, Invalid, RequestTooLarge) as error:
             reason = f"the API server refuses the PersistentVolume {order.volume_name}: {error}"
@@ -316,8 +316,7 @@ class ProvisionHandler:
     async def _compare_with_existing(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> Outcome | None:
         existing = await self._existing(order)
         if existing is None:
-            # Deleted since: decide again.
-            return None
+            return None  # deleted meanwhile: decide again
         if _is_same_volume(existing, self._settings.driver, volume.volume_id):
             self._succeed(order, existing, uid)
         else:
@@ -350,10 +349,11 @@ class ProvisionHandler:
             return None
         existing = await self._existing(order)
         if existing is not None and _is_same_volume(existing, self._settings.driver, volume_id):
-            # An earlier process created the PersistentVolume, and our cache does not have it yet. Deleting the volume
-            # now would delete what that object refers to.
+            # An earlier process created this object, and our cache lacks it yet: its claim may already use the volume.
             self._open.change(uid, is_saved=True)
             return None
+        # Record the deletion before the call: a process that resumes the order must not call CreateVolume while this
+        # DeleteVolume may still run, because it would get the volume that is being deleted.
         deadline = await self._record(order, uid, is_being_deleted=True)
         try:
             await self._calls.delete(volume_id, order.secret_for(SecretUse.PROVISION.value), deadline)
@@ -377,8 +377,8 @@ class ProvisionHandler:
         """Remove the selected node from the claim, so that the scheduler selects one again. By PUT, as upstream."""
         if state.SELECTED_NODE not in objects.annotations(claim):
             return Done()
-        kept = {key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE}
-        metadata = {**objects.metadata(claim), "annotations": kept}
+        annotations = {key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE}
+        metadata = {**objects.metadata(claim), "annotations": annotations}
         self._may_act()
         written = await self._kube.replace(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": metadata})
         self._written[uid] = objects.resource_version(written)

@@ -8,7 +8,8 @@ Three pools of workers:
 - PersistentVolumes, by name: when the rules have a step for one, also when a VolumeAttachment of it is gone.
 - Claims that others are cloned from, by uid: to remove their finalizer after the last clone.
 
-Order at the start: caches complete → journal taken over → its orders resumed → listeners and workers started.
+Order at the start: wait until the caches are complete → take the journal over → resume its orders → start listeners and
+workers.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class ProvisioningController:
             caches.attachments.add_index(BY_VOLUME, _attached_volume_keys)
 
     async def run(self) -> None:
-        """Work until stopped or cancelled. Raises `JournalLost` if another process took the journal over."""
+        """Reconcile until stopped or cancelled. Raises `JournalLost` if another process took the journal over."""
         caches = self._caches
         for informer in (
             caches.claims,

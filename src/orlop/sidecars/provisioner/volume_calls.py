@@ -45,7 +45,7 @@ class VolumeCalls:
         kube: KubeClient,
         may_act: Callable[[], None],
     ) -> None:
-        """`timeout` is what deadlines are made of. `may_act` raises if this process has lost its lease."""
+        """Create it. Callers compute deadlines from `timeout`. `may_act` raises if this process has lost its lease."""
         self._driver = driver
         self._timeout = timeout
         self._csi = csi
@@ -100,7 +100,8 @@ class VolumeCalls:
         except DeadlineExceeded:
             if self._clock.elapsed() < deadline - TIMER_SECONDS:
                 raise
-            # The time that was left differs with each retry: in an Event it would prevent that retries are counted.
+            # Use the timeout and not the remaining time: that differs with each retry, and the API server counts only
+            # equal events as repetitions.
             raise DeadlineExceeded(f"no response within {self._timeout:g} seconds") from None
         await self._check_driver()
         return response
@@ -109,7 +110,7 @@ class VolumeCalls:
         try:
             name = await self._csi.driver_name()
         except CsiError as error:
-            # Not raised with its own code: that could be mistaken for a final status of CreateVolume or DeleteVolume.
+            # Do not raise it with its own code: that could be mistaken for a final status of Create- or DeleteVolume.
             raise Unavailable(f"the driver {self._driver} does not return its name: {error.message}") from None
         if name != self._driver:
             raise Unavailable(f"the driver {self._driver} is not available: {name!r} responds on its socket")

@@ -68,7 +68,7 @@ class VolumeHandler:
         may_run_until: Callable[[str], float],
         may_act: Callable[[], None],
     ) -> None:
-        """`may_run_until` returns, for a volume's name, until when a CreateVolume call may still take effect."""
+        """Create it. `may_run_until` returns until when a CreateVolume call for a name may still take effect."""
         self._caches = caches
         self._settings = settings
         self._clock = runtime.clock
@@ -96,6 +96,7 @@ class VolumeHandler:
         self._gone.discard(uid)
 
     async def reconcile(self, name: str) -> Outcome:
+        """Take steps for a PersistentVolume until there is none, or one has to wait."""
         volume: ApiObject | None = self._caches.volumes.get(ObjectName(None, name))
         for _ in range(MOST_STEPS):
             if volume is None or objects.uid(volume) in self._gone:
@@ -155,6 +156,7 @@ class VolumeHandler:
                 return await self._delete_volume(volume, handle, secret)
             case DeleteObject():
                 self._may_act()
+                # By uid: a new object of the same name must not be deleted, its volume was not.
                 options = DeleteOptions(uid=objects.uid(volume))
                 try:
                     written = await self._kube.delete(PERSISTENT_VOLUME, objects.name_of(volume), options)
@@ -177,6 +179,7 @@ class VolumeHandler:
             await self._calls.delete(handle, secret, began + self._settings.timeout)
         except CsiError as error:
             return self._report(volume, rpc_error(error))
+        # Remember it until the object is gone: a retry of the next step must not call the driver again.
         self._deleted.add(objects.uid(volume))
         self._metrics.deleted(state.class_name(volume), self._clock.elapsed() - began)
         return _Next(volume)

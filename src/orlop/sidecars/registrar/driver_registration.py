@@ -1,12 +1,12 @@
-"""Registers a CSI driver, any driver, with the kubelet of its node, and again when what kubelet knows is outdated.
+"""Register a CSI driver, any driver, with the kubelet of its node, and again when its name or node info changed.
 
-kubelet watches a folder for sockets. Order: wait for the driver, without a limit → ask its name → create the socket
-`<driver>-reg.sock` → ask for its node → have that written to the Node, if requested → wait until the driver has a new
-connection, and ask again. A change is announced by removing the socket and creating it again; a socket that a reboot or
-a kill left behind is replaced. On cancellation the socket is removed, and kubelet unregisters the driver.
+kubelet watches a folder for sockets. Order: wait for the driver, without a limit → call GetPluginInfo → create the
+socket `<driver>-reg.sock` → call NodeGetInfo → write the result to the Node, if requested → wait until the driver has a
+new connection, and call it again. To announce a change, the socket is removed and created again. A socket that a reboot
+or a kill left behind is replaced. On cancellation the socket is removed, and kubelet unregisters the driver.
 
-If kubelet refuses the driver, `run` raises `RegistrationRefused`: a restarted process makes kubelet try again. A socket
-that another process serves ends it too. Nothing else does: a driver that is absent, slow or faulty is waited for.
+If kubelet refuses the driver, `run` raises `RegistrationRefused`: a restarted process makes kubelet try again. `run`
+also ends if another process serves the socket. It waits for a driver that is absent, slow or faulty.
 
     Exception
       RegistrationRefused     with kubelet's own error
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from orlop.sidecars.registrar.node_metadata_writer import NodeMetadataWriter
 
 CHECK_SECONDS: Final = 1.0
-"""How soon a driver that came back is asked again; kubelet itself polls once a second."""
+"""Interval of checks for a new connection to the driver; kubelet itself polls once a second."""
 NODE_GET_INFO_SECONDS: Final = 120.0
 """As long as kubelet waits for the same response."""
 ASK_BACKOFF: Final = Backoff(initial=0.25, factor=2.0, cap=10.0, jitter=0.2)
@@ -129,37 +129,37 @@ class Registrar:
         if self._registered:
             return None
         if self._serving is None:
-            return "the driver has not answered yet"
+            return "the driver has not responded yet"
         return f"kubelet has not registered {self._serving} yet"
 
     # ---- the driver --------------------------------------------------------------------------------------------------
 
     async def _follow_driver(self) -> None:
-        known = RegistrationState()
+        state = RegistrationState()
         async with AsyncExitStack() as socket:
             while True:
                 await self._driver.connected()
-                # Before every step, also in the middle of a connection's questions: a response may have come from a
-                # driver that was restarted meanwhile, and must not be combined with what the former one said.
-                known = rules.on_connection(known, self._driver.connections)
-                known = await self._take_step(known, socket)
+                # Check the connection before every step, also between the calls on one connection: the driver may have
+                # been restarted, and its responses must not be combined with those of the former process.
+                state = rules.on_connection(state, self._driver.connections)
+                state = await self._take_step(state, socket)
 
-    async def _take_step(self, known: RegistrationState, socket: AsyncExitStack) -> RegistrationState:
-        match rules.next_step(known):
+    async def _take_step(self, state: RegistrationState, socket: AsyncExitStack) -> RegistrationState:
+        match rules.next_step(state):
             case rules.AskName():
-                return replace(known, name=await self._response("GetPluginInfo", self._get_name))
+                return replace(state, name=await self._response("GetPluginInfo", self._get_name))
             case rules.AskNode():
-                return replace(known, node=await self._response("NodeGetInfo", self._get_node))
+                return replace(state, node=await self._response("NodeGetInfo", self._get_node))
             case rules.Announce(name, reason):
                 await self._announce(name, reason, socket)
-                return rules.after_announcing(known, name)
+                return rules.after_announcing(state, name)
             case rules.Remember(name):
-                return rules.after_announcing(known, name)
+                return rules.after_announcing(state, name)
             case rules.UpToDate():
-                if self._node_writer is not None and known.name and isinstance(known.node, NodeInfo):
-                    self._node_writer.set_desired(known.name, known.node)
+                if self._node_writer is not None and state.name and isinstance(state.node, NodeInfo):
+                    self._node_writer.set_desired(state.name, state.node)
                 await self._runtime.clock.sleep(CHECK_SECONDS)
-                return known
+                return state
 
     async def _response(self, method: str, call: Callable[[], Awaitable[Response]]) -> Response | None:
         """Return the driver's response; None after an error and a pause, in which the driver may have recovered."""
@@ -193,7 +193,7 @@ class Registrar:
 
     async def _announce(self, name: str, reason: str, socket: AsyncExitStack) -> None:
         await socket.aclose()
-        # After the old socket is closed: until then kubelet may still report that it registered the old one.
+        # Reset it after the old socket is closed: until then kubelet may still report that it registered the old one.
         self._set_not_registered()
         self._log.info("announcing the driver to kubelet", driver=name, reason=reason)
         endpoint = UnixEndpoint(str(self._folder.socket_path(name)))

@@ -44,14 +44,14 @@ class DesiredMetadata:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """`patch` is None if there is nothing to write; `problems` says what cannot be written and why."""
+    """A change of the Node. `patch` is None if there is nothing to write; `problems` has what cannot be written."""
 
     patch: JsonPatch | None
     problems: tuple[str, ...] = ()
 
 
 class UnreadableAnnotation(ValueError):
-    """The annotation is not a JSON object from strings to strings. Somebody else wrote it, so it stays."""
+    """The annotation is not a JSON object from strings to strings. We did not write it, so it stays."""
 
 
 def node_change(node: Mapping[str, Any], desired: DesiredMetadata) -> NodeChange:
@@ -86,8 +86,8 @@ def merged_annotation(present: str | None, entry: AnnotationEntry, former: tuple
     """Return the annotation with this entry in it; the identical text if it has the entry already."""
     before = read_annotation(present)
     stale = {old.driver for old in former if old.driver != entry.driver and before.get(old.driver) == old.node_id}
-    kept = {driver: node_id for driver, node_id in before.items() if driver not in stale}
-    after = {**kept, entry.driver: entry.node_id}
+    current = {driver: node_id for driver, node_id in before.items() if driver not in stale}
+    after = {**current, entry.driver: entry.node_id}
     if present is not None and after == before:
         return present
     return json.dumps(after, sort_keys=True, separators=(",", ":"))

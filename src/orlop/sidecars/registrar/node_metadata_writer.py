@@ -83,7 +83,7 @@ class NodeMetadataWriter:
             await self._pause(backoff.delay(failures, self._random))
 
     async def _try_to_write(self) -> Exception | None:
-        # Clear before reading the desired values: what is set during the write must cause another one.
+        # Clear before reading the desired values: values that are set during the write must cause another write.
         self._wakeup.clear()
         try:
             await self._write()
@@ -95,8 +95,8 @@ class NodeMetadataWriter:
         node = await self._kube.get(NODE, self._name)
         desired = self._desired_metadata()
         change = node_change(node, desired)
-        # Before the patch: one whose response is lost may have been applied, and its entry must be known as ours when
-        # the driver comes back under another name.
+        # Remember the entry before the patch: a patch whose response is lost may have been applied, and if the driver's
+        # name changes, only entries that we remember are removed.
         if desired.entry is not None:
             self._written[desired.entry.driver] = desired.entry
         if change.patch is not None:

@@ -5,8 +5,8 @@ driver is restarted later with another configuration, kubelet does not notice un
 again. So the registrar asks the driver again on each new connection, and creates the socket again if a response
 changed: the driver's name, its node id, its topology, or its volume limit (kubelet writes all of them to CSINode).
 
-Registering again costs a second or two in which kubelet does not know the driver, so nothing else causes it: neither a
-driver that comes back unchanged nor one that does not answer.
+Registering again takes a second or two in which kubelet does not know the driver. So it happens for no other reason:
+neither for a driver that is restarted unchanged nor for one that does not respond.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The driver's answer to NodeGetInfo; `topology` is sorted by key."""
+    """The driver's response to NodeGetInfo; `topology` is sorted by key."""
 
     node_id: str
     topology: tuple[tuple[str, str], ...] = ()
@@ -41,7 +41,7 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationState:
-    """The driver's answers on the current connection (None: not asked yet), and what was announced to kubelet."""
+    """The driver's responses on the current connection (None: not called yet), and what was announced to kubelet."""
 
     connection: int = 0
     name: str | None = None
@@ -88,7 +88,7 @@ Step: TypeAlias = AskName | AskNode | Announce | Remember | UpToDate
 def next_step(known: RegistrationState) -> Step:
     if known.name is None:
         return AskName()
-    # Announce before asking for the node: kubelet calls NodeGetInfo itself, so a slow answer must not delay it twice.
+    # Announce before calling NodeGetInfo: kubelet calls it too, and a slow response must not delay it twice.
     if known.announced is None:
         return Announce(known.name, "driver found")
     if known.announced.name != known.name:
@@ -107,7 +107,7 @@ def _step_for_node(known: RegistrationState, name: str, announced: Announced, no
         return UpToDate()
     if announced.node is not None:
         return Announce(name, "; ".join(_changes(announced.node, node)))
-    # Only the driver of this very connection can have answered kubelet since the socket was created.
+    # On the same connection the same driver process responded to kubelet, so kubelet has this node info.
     if announced.connection == known.connection:
         return Remember(name)
     return Announce(name, "the driver was restarted and its node info before is unknown")
@@ -126,11 +126,11 @@ def _topology_text(node: NodeInfo) -> str:
     return ", ".join(f"{key}={value}" for key, value in node.topology) or "nothing"
 
 
-# ---- what is known after a step --------------------------------------------------------------------------------------
+# ---- the state after a step ------------------------------------------------------------------------------------------
 
 
 def on_connection(known: RegistrationState, connection: int) -> RegistrationState:
-    """Drop the driver's answers if the connection is new: another driver may answer on it."""
+    """Drop the driver's responses if the connection is new: another driver may respond on it."""
     if connection == known.connection:
         return known
     return RegistrationState(connection=connection, announced=known.announced)

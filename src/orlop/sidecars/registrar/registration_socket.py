@@ -1,8 +1,8 @@
-"""The registration socket: where it is, what kubelet asks on it, and whether it answers.
+"""The registration socket: its path, the service that kubelet calls, and a health check.
 
 kubelet watches a folder. For every socket that appears there it calls GetInfo (which driver, on which endpoint), then
-the driver itself, then NotifyRegistrationStatus with the outcome. This module answers and passes the outcome on; the
-registrar decides what follows from it.
+the driver itself, then NotifyRegistrationStatus with the outcome. This module serves both calls and passes the outcome
+to the registrar, which decides what to do.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class RegistrationFolder:
         return self.folder / f"{driver_name}-reg.sock"
 
 
-# ---- what kubelet asks -----------------------------------------------------------------------------------------------
+# ---- the service -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationStatus:
-    """What kubelet reports with NotifyRegistrationStatus."""
+    """The outcome that kubelet reports with NotifyRegistrationStatus."""
 
     registered: bool
     error: str = ""
 
 
 class RegistrationService(services.Registration):
-    """Answer kubelet's calls for one driver; `on_outcome` is called with what kubelet reports."""
+    """Serves kubelet's calls for one driver; `on_outcome` is called with the outcome that kubelet reports."""
 
     def __init__(self, driver_name: str, endpoint: str, on_outcome: Callable[[RegistrationStatus], None]) -> None:
         self._driver_name = driver_name
@@ -84,7 +84,7 @@ class RegistrationService(services.Registration):
         return registration_pb2.RegistrationStatusResponse()
 
 
-# ---- whether it answers ----------------------------------------------------------------------------------------------
+# ---- the health check ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ NO_SOCKET: Final = SocketHealth(NOT_FOUND, "registration socket does not exist")
 
 
 async def socket_health(path: Path, driver_name: str, *, connect: Connect, seconds: float) -> SocketHealth:
-    """Call GetInfo on the socket at `path`, as kubelet does: is it there, and does it name this driver?"""
+    """Call GetInfo on the socket at `path`, as kubelet does, and check that the response names this driver."""
     if (fault := _file_fault(path)) is not None:
         return fault
     connection = connect(UnixEndpoint(str(path)))

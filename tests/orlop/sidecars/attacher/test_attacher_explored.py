@@ -118,7 +118,7 @@ def test_an_attacher_that_tells_before_it_is_so_is_found_out(monkeypatch: pytest
 
     async def hasty(self: attach_handler.AttachHandler, step: Step, subject: Any) -> None:
         if isinstance(step, Publish):
-            told = attach_rules.attached_patch(subject.known, {})
+            told = attach_rules.attached_patch(subject.existing_attachment, {})
             await self._patch(subject, told, "status")
         await take(self, step, subject)
 

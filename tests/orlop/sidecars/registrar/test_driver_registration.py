@@ -280,7 +280,7 @@ async def test_readiness_says_what_is_missing_until_kubelet_has_registered_it():
     async with RegistrarWorld() as the:
         the.kubelet.waits[SOCKET] = (100.0, 122.0)
         registrar = the.registrar()
-        assert await registrar.why_not_registered() == "the driver has not answered yet"
+        assert await registrar.why_not_registered() == "the driver has not responded yet"
 
         the.registrar = lambda: registrar  # type: ignore[method-assign]
         the.start_registrar()
