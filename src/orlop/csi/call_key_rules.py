@@ -44,7 +44,7 @@ def changes_something(rpc: Rpc[Any, Any]) -> bool:
 
 
 def key_of(rpc: Rpc[Any, Any], request: Message) -> str | None:
-    """Return the key, or None where the call changes nothing or names nothing (the service will refuse that)."""
+    """Return the key; None if the call changes nothing, or if its id is empty, which the service refuses."""
     reader = _READERS.get(rpc.name)
     return None if reader is None else reader(request)
 

@@ -1,7 +1,7 @@
-"""Stay in contact with one CSI driver: find it, watch that it answers, and run the work that fits its capabilities.
+"""Keep a session with one CSI driver: find it, check that it responds, and run the worker for its capabilities.
 
-Every sidecar lives by this sequence: wait for a driver that is ready and learn its name (`wait_for_driver`), then keep
-a session with it (`DriverSession`) until the process stops or the driver is lost.
+Every sidecar uses this sequence: wait for a driver that is ready and read its name (`wait_for_driver`), then keep a
+session with it (`DriverSession`) until the process stops or the driver is lost.
 
 - A driver that came back may be another version. Its name and its capabilities are requested again whenever there is a
   new connection. Another name ends the session (`AnotherDriver`). Other capabilities replace the running worker, after
@@ -13,7 +13,7 @@ a session with it (`DriverSession`) until the process stops or the driver is los
 - The driver must also answer when the session opens: a replica may have waited long for the lease, and its driver may
   have died, or been replaced, meanwhile.
 
-This module knows nothing of what the sidecar does with the driver.
+This module does not depend on what the sidecar does with the driver.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def another_driver(name: str, expected: str) -> AnotherDriver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimes:
-    """In seconds."""
+    """Times of a session, in seconds."""
 
     lost_after: float
-    """How long a driver may be silent."""
+    """How long a driver may not respond."""
     call_timeout: float
     """How long one of our calls may take."""
     grace: float
-    """For calls in flight, when the work is to stop."""
+    """How long to wait for calls in flight when the worker stops."""
 
     @property
     def probe(self) -> float:
@@ -106,7 +106,7 @@ class SessionTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """What the driver has not done, since when, and for how long that is tolerated."""
+    """A response that the driver has not sent, since when, and for how long that is tolerated."""
 
     message: str
     """For the log."""
@@ -151,8 +151,8 @@ class DriverSession:
         async with TaskGroup() as tasks:
             working = tasks.start(worker.run(), name="worker")
             await _first_of(stop.wait(), self._changed.wait())
-            # Calls in flight are awaited, not cancelled: a driver may go on with a cancelled call, and then nobody
-            # records what it did.
+            # Wait for calls in flight, do not cancel them: a driver may continue a cancelled call, and its result would
+            # not be recorded.
             worker.stop()
             try:
                 async with self._clock.timeout(self._times.grace):
@@ -189,7 +189,7 @@ class DriverSession:
                 raise DriverLost(f"the driver {self.driver} has not {fault.omission} for {fault.tolerated:g} s")
 
     async def _current_fault(self) -> _Fault | None:
-        # The time before the probe: a response proves only that the driver was there after it.
+        # Take the time before the probe: the response proves only that the driver ran at some time after it.
         began = self._clock.elapsed()
         if (error := await self._probe()) is not None:
             self._responded = max(self._responded, self.csi.last_response_at)

@@ -6,7 +6,7 @@ A caller's deadline or cancellation ends its waiting, never the work: the servic
 until it returns, so a retry in the meantime is ABORTED instead of running beside it. Secrets of a request appear
 nowhere: not in the log entry, not in the error, not in a traceback.
 
-Must not know any service, nor the transport.
+This module must not depend on any service, nor on the transport.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def printable(message: Message) -> dict[str, Any]:
 
 
 def printable_response(response: Message, request: Message) -> dict[str, Any]:
-    """As `printable`, also without the request's secrets: a driver may return them in any field."""
+    """Return a response as `printable` does, also without the request's secrets: a driver may return them anywhere."""
     shown, secrets = printable(response), secret_values(request)
     return {name: _hidden(value, secrets) for name, value in shown.items()} if secrets else shown
 
@@ -47,19 +47,19 @@ def _hidden(value: Any, secrets: frozenset[str]) -> Any:
         case str():
             return hide(value, secrets)
         case dict():
-            return {hide(name, secrets): _hidden(one, secrets) for name, one in value.items()}
+            return {hide(name, secrets): _hidden(inner, secrets) for name, inner in value.items()}
         case list():
-            return [_hidden(one, secrets) for one in value]
+            return [_hidden(inner, secrets) for inner in value]
     return value
 
 
 def secret_values(message: Message) -> frozenset[str]:
     """Return every text of the message that must not appear in a log, error or metric."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for holder, field in _secret_places(message):
-        found.update(_texts(getattr(holder, field.name), field))
-    found.discard("")
-    return frozenset(found)
+        secrets.update(_texts(getattr(holder, field.name), field))
+    secrets.discard("")
+    return frozenset(secrets)
 
 
 def _secret_places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
@@ -154,7 +154,7 @@ def _tokens_in(text: str) -> Iterator[str]:
 
 
 def printable_text(sentence: str) -> str:
-    """Escape what a terminal would obey: a driver can put anything into an error."""
+    """Escape control characters, which a terminal would interpret: a driver can put anything into an error."""
     if sentence.isprintable():
         return sentence
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in sentence)

@@ -89,7 +89,7 @@ async def _answering(
         yield
     finally:
         log.info("CSI server stopping", endpoint=str(endpoint), grace_seconds=grace)
-        # Both at once: the listener does not know of work whose caller has left, and it gets the same grace period.
+        # Do both concurrently: the listener does not know of work whose caller has left, which gets the same period.
         _, unfinished = await asyncio.gather(server.stop(grace), interceptor.drain(grace))
         for call in unfinished:
             log.warning("CSI call still running after the grace period", call=call)

@@ -226,9 +226,9 @@ FIRST_SERVER_ERROR: Final = 500
 
 
 def error_from_status(http_code: int, status: Mapping[str, Any] | None, headers: Mapping[str, str]) -> StatusError:
-    """From an answer's code, its body if that was a `Status`, and its headers; also from a watch's ERROR event.
+    """Return the error for a response's code, headers and `Status` body, or for a watch's ERROR event.
 
-    A body that is no `Status` (a proxy's page) is not quoted: nobody knows what stands in it.
+    A body that is no `Status` (a proxy's page) is not quoted: it may contain secrets.
     """
     body = status if isinstance(status, Mapping) else {}
     reason = _text(body, "reason")
@@ -264,7 +264,7 @@ def _causes(part: object) -> Iterator[Cause]:
 
 
 def _retry_after(headers: Mapping[str, str], details: object) -> float | None:
-    """In seconds; a date, which the header may hold as well, is not used by API servers."""
+    """Return the seconds of a Retry-After header. API servers never send the date that it may contain instead."""
     text = next((value for name, value in headers.items() if name.lower() == "retry-after"), "")
     if text.isascii() and text.isdigit():
         return float(text[:9])

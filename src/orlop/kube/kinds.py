@@ -324,10 +324,10 @@ _BY_OBJECT: Final[Mapping[tuple[str, str], Kind]] = {(kind.api_version, kind.kin
 
 
 def kind_of_resource(group: str, plural: str) -> Kind | None:
-    """By the parts of a path: `("storage.k8s.io", "volumeattachments")`."""
+    """Return the kind for the parts of a path: `("storage.k8s.io", "volumeattachments")`."""
     return _BY_RESOURCE.get((group, plural))
 
 
 def kind_of_object(api_version: str, kind: str) -> Kind | None:
-    """By what stands in an object: `("storage.k8s.io/v1", "VolumeAttachment")`."""
+    """Return the kind for the fields of an object: `("storage.k8s.io/v1", "VolumeAttachment")`."""
     return _BY_OBJECT.get((api_version, kind))

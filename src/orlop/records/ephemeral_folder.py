@@ -99,7 +99,7 @@ def _refuse_newer(version: int) -> None:
 
 
 def objection_to_volume_id(volume_id: str) -> str | None:
-    """Why an id cannot name a folder; None where it can."""
+    """Return why an id cannot name a folder; None if it can."""
     if not volume_id:
         return "it is empty"
     if len(volume_id.encode(errors="surrogatepass")) > LONGEST_VOLUME_ID:
@@ -125,7 +125,7 @@ class Burial(msgspec.Struct, frozen=True, gc=False):
 
 
 def burial_of(folder_name: str) -> Burial | None:
-    """None where the name is none that we gave."""
+    """Return the burial in the name of a retained folder; None if this driver did not write the name."""
     parts = _BURIED_NAME.fullmatch(folder_name)
     if parts is None or objection_to_volume_id(parts[3]):
         return None

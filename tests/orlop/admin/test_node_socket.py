@@ -107,7 +107,9 @@ def test_of_an_orlop_up_with_another_driver_it_is_told_what_to_do(short_folder: 
             stale.bind(str(state.node_socket))
     with (
         held(state, "", "unix:///run/theirs.sock"),
-        pytest.raises(NodeUnreachable, match=r"another driver, at unix:///run/theirs.sock: .* --socket. .* without --driver"),
+        pytest.raises(
+            NodeUnreachable, match=r"another driver, at unix:///run/theirs.sock: .* --socket. .* without --driver"
+        ),
     ):
         Afterlife(state.node_socket).usage()
 

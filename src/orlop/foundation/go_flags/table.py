@@ -113,7 +113,7 @@ class FlagTable:
         return tuple(row for row in self.rows if not row.hidden)
 
     def nearest(self, spelled: str) -> str | None:
-        """The name a user who wrote this may have meant."""
+        """Return the name that a user who wrote this may have meant."""
         names = [name for row in self.shown for name in row.names]
         by_lower_case = {name.lower(): name for name in names}
         close = difflib.get_close_matches(spelled.lower(), by_lower_case, n=1)

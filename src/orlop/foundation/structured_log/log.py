@@ -109,9 +109,9 @@ def line_log(
     value_limit: int = DEFAULT_VALUE_LIMIT,
     colours: bool | None = None,
 ) -> Log:
-    """A log that writes lines to a stream or hands them to a function; each line ends with a newline.
+    """Return a log that writes lines to a stream or passes them to a function; each line ends with a newline.
 
-    Colours are used in the text style when the stream is a terminal, unless `colours` says otherwise.
+    Colours are used in the text style if the stream is a terminal, unless `colours` sets it.
     """
     return Log(lines_for(sink, now=now, style=style, value_limit=value_limit, colours=colours), level)
 
@@ -124,7 +124,7 @@ def lines_for(
     value_limit: int = DEFAULT_VALUE_LIMIT,
     colours: bool | None = None,
 ) -> Lines:
-    """A destination that writes each event at once."""
+    """Return a destination that writes each event immediately."""
     write = sink if callable(sink) else _stream_writer(sink)
     if colours is None:
         colours = not callable(sink) and sink.isatty()
@@ -142,7 +142,7 @@ class LogEntry:
 
 
 def collecting_log(entries: list[LogEntry], level: Level = DEBUG) -> Log:
-    """A log that adds every event to a list."""
+    """Return a log that adds every event to a list."""
     return Log(lambda level, message, fields: entries.append(LogEntry(level, message, fields)), level)
 
 

@@ -1,7 +1,7 @@
 """Keep the objects of one kind in memory, as the API server has them, and notify listeners of changes.
 
-Order, repeated for ever: list everything (a consistent read: never older than a state somebody has seen) → watch from
-that resourceVersion → when the watch ends, watch from the last resourceVersion seen, or list again (`informer_rules`).
+Order, repeated for ever: list everything (a consistent read: never older than a state that any client has read) → watch
+from that resourceVersion → when the watch ends, watch from the last resourceVersion, or list again (`informer_rules`).
 For each change: update the cache, then call the listeners with the object's name; they read the cache themselves.
 Listeners are also called for objects that disappeared between two lists.
 
@@ -47,7 +47,7 @@ PATIENCE_SECONDS: Final = 2.0
 LONGEST_WAIT_SECONDS: Final = 60.0
 
 Transform = Callable[[Object], Object]
-"""May drop fields that nobody reads, also in place; must keep name, namespace, uid and resourceVersion."""
+"""May remove fields that no listener reads, also in place; must keep name, namespace, uid and resourceVersion."""
 
 
 def unchanged(obj: Object) -> Object:
@@ -96,7 +96,7 @@ class Watched:
 
 
 class _Interrupted(Exception):
-    """The watch was stopped because a list is wanted."""
+    """The watch was stopped because a waiter needs a list."""
 
 
 class Informer:
@@ -168,20 +168,20 @@ class Informer:
 
         Raise `CacheBehind` after `within` seconds.
         """
-        wanted = version_order(version)
-        await self._wait_for(lambda: bool(self._version) and version_order(self._version) >= wanted, within, version)
+        least = version_order(version)
+        await self._wait_for(lambda: bool(self._version) and version_order(self._version) >= least, within, version)
 
     async def gone(self, name: ObjectName, object_uid: str, *, within: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait until the object with this uid is not in the cache; raise as `reached` does."""
 
         def is_gone() -> bool:
-            known = self.cache.get(name)
-            return self.synced and (known is None or uid(known) != object_uid)
+            cached = self.cache.get(name)
+            return self.synced and (cached is None or uid(cached) != object_uid)
 
         await self._wait_for(is_gone, within, f"the deletion of {name}")
 
     async def _wait_for(self, is_seen: Callable[[], bool], within: float, what: str) -> None:
-        # A list in progress may have been answered before the caller's write, so only a later one proves anything.
+        # The server may have read a list in progress before the caller's write, so only a later list proves anything.
         begun = self._lists_begun
 
         def is_new_enough() -> bool:
@@ -218,28 +218,28 @@ class Informer:
             tasks.start(self._listeners.resync(self.cache.names), name=f"resync of {self.watched}")
             while True:
                 error = await (self._list() if self._standing.must_list else self._watch())
-                # Also after a failed list: a server that refuses it at once would be asked without a pause otherwise.
+                # Pause after a failed list too: otherwise a server that refuses it at once would get requests non-stop.
                 pause = max(BACKOFF.delay(self._standing.failures, self._random), asked_to_wait(error))
                 if pause:
                     await self._clock.sleep(pause)
 
     async def _list(self) -> ApiError | None:
         self._lists_begun += 1
-        # Cleared before the request, not after: a list wanted while this one is in progress must follow it, because
-        # this one may have been answered before the write that the waiter wants to see.
+        # Clear it before the request, not after: if a waiter needs a list while this one is in progress, another must
+        # follow, because the server may have read this one before the write that the waiter waits for.
         number, self._list_wanted = self._lists_begun, False
         try:
-            found = await self._client.list(self.watched.kind, self.watched.selection)
-            if not found.version:
+            listing = await self._client.list(self.watched.kind, self.watched.selection)
+            if not listing.version:
                 raise ConnectionBroken("the server's list has no resourceVersion")
         except ApiError as error:
             self._standing = after_list(self._standing, error)
             self._note(error, "list")
             return error
         # Update the cache before listeners and waiters are called: they must find the new state.
-        names = self.cache.replace(self._transformed(obj) for obj in found.items)
-        # Even if it is smaller than the last one, as after the restore of a backup.
-        self._version = found.version
+        names = self.cache.replace(self._transformed(obj) for obj in listing.items)
+        # Set it even if it is smaller than the last one: after the restore of a backup it is.
+        self._version = listing.version
         self._last_list = number
         self._standing = after_list(self._standing, None)
         self._listeners.notify(names)
@@ -252,7 +252,7 @@ class Informer:
         began, version = self._clock.elapsed(), self._version
         error: ApiError | None = None
         try:
-            await self._watch_until_list_is_wanted()
+            await self._watch_until_list_is_needed()
         except ApiError as raised:
             error = raised
         except _Interrupted:
@@ -264,13 +264,14 @@ class Informer:
             self._note(error, "watch")
         return error
 
-    async def _watch_until_list_is_wanted(self) -> None:
-        # At random, so that the informers of a cluster do not come back all at once after a server was restarted.
+    async def _watch_until_list_is_needed(self) -> None:
+        # A random time, so that the informers of a cluster do not all reconnect at once after a server was restarted.
         spread = self._limits.longest - self._limits.shortest
         seconds = self._limits.shortest + int(spread * self._random.random())
         try:
             async with asyncio.timeout(None) as self._watch_scope:
-                # Wanted while there was no watch to interrupt: during the last list, or in the pause after a failure.
+                # The need for a list may have come while there was no watch to interrupt: during the last list, or in
+                # the pause after a failure.
                 if self._list_wanted:
                     raise _Interrupted
                 await self._watch_for(seconds)
@@ -319,7 +320,7 @@ class Informer:
         try:
             return self.watched.transform(obj)
         except Exception as error:  # noqa: BLE001 - one odd object must not end the watch of all others
-            self._log.exception("transform failed; object kept as it is", error, name=str(name_of(obj)))
+            self._log.exception("transform failed; object kept unchanged", error, name=str(name_of(obj)))
             return obj
 
     # ---- waiters -----------------------------------------------------------------------------------------------
@@ -334,10 +335,10 @@ class Informer:
             if not progress.done():
                 progress.set_result(None)
 
-    def _note(self, error: ApiError | None, what: str = "") -> None:
+    def _note(self, error: ApiError | None, request: str = "") -> None:
         """Log a problem once, and its end. A list that succeeds does not end a problem of the watch."""
-        before, self._problem, self._failed_to = self._problem, error, what if error is not None else ""
+        before, self._problem, self._failed_to = self._problem, error, request if error is not None else ""
         if error is not None and (before is None or str(before) != str(error)):
-            self._log.warning(f"{what} failed; cache is not being updated", error=error)
+            self._log.warning(f"{request} failed; cache is not being updated", error=error)
         elif error is None and before is not None:
             self._log.info("cache is being updated again")

@@ -39,7 +39,7 @@ class EndedWatch:
 
 
 def after_list(standing: Standing, error: ApiError | None) -> Standing:
-    """A list alone is no success: the watch after it may be refused, every time, and the backoff must grow."""
+    """Return the standing after a list. A list alone is no success: if each watch after it fails, delays must grow."""
     if error is None:
         return Standing(must_list=False, failures=standing.failures)
     return Standing(must_list=True, failures=standing.failures + 1)
@@ -58,7 +58,7 @@ def after_watch(standing: Standing, ended: EndedWatch) -> Standing:
 
 
 def after_interruption(standing: Standing) -> Standing:
-    """A waiter wanted a list, which is no failure."""
+    """Return the standing after a waiter interrupted the watch for a list: this is no failure."""
     return Standing(must_list=True, failures=standing.failures)
 
 

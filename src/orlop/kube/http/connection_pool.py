@@ -178,7 +178,7 @@ class ConnectionPool:
         return None
 
     def _leave(self, waiter: asyncio.Future[HttpConnection]) -> None:
-        """A waiter gave up: pass its connection on, and cancel dials nobody waits for."""
+        """Remove a waiter that gave up: pass its connection on, and cancel dials that no waiter needs."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:

@@ -4,7 +4,7 @@ Level-triggered: only the name of an object gets here, not what happened to it; 
 the next step. A failure, returned or raised, is logged once and retried later; it never ends the loop. Only a
 `BaseException` that is no `Exception` does: the end of the process, or a cancellation from outside.
 
-Order for each name: reconcile → schedule the next time → log → give the name back to the queue. Stopping lets work in
+Order for each name: reconcile → schedule the next time → log → end the work on the name (`done`). Stopping lets work in
 progress finish and starts no other.
 """
 

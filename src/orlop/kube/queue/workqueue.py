@@ -1,4 +1,4 @@
-"""A work queue of names: which names to reconcile, in which order, and when again.
+"""A work queue of names: which names to reconcile, in which order, and when to retry them.
 
 It carries names and never objects: the reconciler reads the state itself. A queue has one or more pools of workers. A
 name is added to a pool and waits there once, however often it is added. Only one worker at a time has a name, **across
@@ -7,14 +7,14 @@ waits behind detaching, and yet no object is attached and detached at the same t
 and no groups; the rules below are otherwise the same.)
 
 - Names may belong to groups (volumes to their node), between which workers are shared fairly: the group with the fewest
-  workers is next, and of several one that was not slow the last time; no group takes all the workers that are left. So
-  a node whose calls hang does not hold up the others.
-- A name added while a worker has it is worked on again afterwards: what the worker read may be older than the change.
+  workers is next; of several such groups, one whose last work was not slow. No group gets all free workers. So a node
+  whose calls hang does not delay the others.
+- A name added while a worker has it is worked on again afterwards: the worker may have read it before the change.
 - A name is never lost: a delayed add stays, whatever else happens to the name. The earliest of several delays counts.
-- After a failure a name comes back after a growing delay (`retry`), until its pool calls `forget`.
-- After `shut_down` nothing more is added. What waits is still handed out, or dropped; delayed names are dropped.
+- After a failure `retry` adds a name again, after a delay that grows until its pool calls `forget`.
+- After `shut_down` nothing more is added. Waiting names are still handed out, or dropped; delayed names are dropped.
 
-`run` hands over delayed names, and must be kept running. All methods are for the tasks of one event loop.
+Delayed names are added by `run`, which must be kept running. All methods are for the tasks of one event loop.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Name = TypeVar("Name", bound=Hashable)
 
 SLOW_SECONDS: Final = 2.0
 MOST_SLOW: Final = 1_000
-"""How many groups are remembered as slow: if more are slow, the distinction is worth nothing."""
+"""How many groups are remembered as slow: with more of them, the distinction no longer helps."""
 FIRST_RANK: Final[tuple[float, bool]] = (0.0, False)
-"""The rank of a group that has no worker and is not slow: no other can be before it."""
+"""The rank of a group that has no worker and is not slow: no other group has a better one."""
 LAST_RANK: Final[tuple[float, bool]] = (math.inf, True)
 
 
@@ -46,7 +46,7 @@ LAST_RANK: Final[tuple[float, bool]] = (math.inf, True)
 class FairShare(Generic[Name]):
     """Fair sharing of workers between groups of names.
 
-    `of` returns the group of a name; a group may have at most `share` of those `workers` that no other group has.
+    `of` returns the group of a name. A group may have at most `share` of the `workers` that no other group has.
     """
 
     of: Callable[[Name], Hashable] = lambda _name: None
@@ -61,19 +61,19 @@ class FairShare(Generic[Name]):
 
 @dataclass(eq=False, slots=True)
 class _Pool(Generic[Name]):
-    """The names of one pool. `waiting` and `running` hold since when; `waiting` is in order of arrival."""
+    """The names of one pool, with the times since when they wait or run; `waiting` is in order of arrival."""
 
     name: str
     clock: Clock
     waiting: OrderedDict[Name, float] = field(default_factory=OrderedDict)
     running: dict[Name, float] = field(default_factory=dict)
     lines: OrderedDict[Hashable, OrderedDict[Name, None]] = field(default_factory=OrderedDict)
-    """The waiting names by group; the group whose turn was longest ago is first."""
+    """The waiting names by group; the group that was served longest ago is first."""
     group_of_running: dict[Name, Hashable] = field(default_factory=dict)
     at_work: Counter[Hashable] = field(default_factory=Counter)
-    """By group: how many workers it has."""
+    """The number of workers of each group."""
     slow: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
-    """Groups whose last finished work took long."""
+    """Groups whose last finished work took SLOW_SECONDS or more."""
     takers: deque[asyncio.Future[None]] = field(default_factory=deque)
     failures: dict[Name, int] = field(default_factory=dict)
 
@@ -95,9 +95,10 @@ class _Pool(Generic[Name]):
         self.lines.setdefault(group, OrderedDict())[name] = None
 
     def next_name(self, is_free: Callable[[Name], bool], most: Callable[[int], float]) -> tuple[Hashable, Name] | None:
-        """Return the next group and name, or None: of the group with the fewest workers, preferably one not slow.
+        """Return the next group and name: from the group with the fewest workers, preferably one that is not slow.
 
-        Skipped groups and names have a worker or are slow, so the scan is not much longer than there are workers.
+        Return None if there is none. The scan skips only groups and names that have a worker or are slow, so it takes
+        few more steps than there are workers.
         """
         best: tuple[Hashable, Name] | None = None
         rank = LAST_RANK
@@ -117,7 +118,7 @@ class _Pool(Generic[Name]):
         line = self.lines[group]
         del line[name]
         if line:
-            # Behind the other groups: with one worker and short work, the first group would otherwise always be next.
+            # Move the group behind the others: otherwise, with one worker and short work, it would always be next.
             self.lines.move_to_end(group)
         else:
             del self.lines[group]
@@ -189,15 +190,15 @@ class Workqueue(Generic[Name]):
         self._metrics.adds.inc(pool)
         if name in mine.waiting:
             return
-        # Also while a worker has the name: what that worker read may be older than the reason for this add.
+        # Add it even while a worker has the name: that worker may have read the state before the change.
         mine.join(name, self._fair_share.of(name), self._clock.elapsed())
-        # Nobody may take a name that a worker has: a taker woken now would find nothing. `done` wakes one for it.
+        # While a worker has the name, no other may take it, so waking one now would be useless. `done` wakes one.
         if name not in self._worked_on_by:
             mine.wake_one()
 
     def add_after(self, pool: str, name: Name, seconds: float) -> None:
         if not math.isfinite(seconds):
-            raise ValueError(f"{name} cannot be added to {pool} after {seconds} seconds: that time never comes")
+            raise ValueError(f"{name} cannot be added to {pool} after {seconds} seconds: the delay must be finite")
         self._pool(pool)
         if self._closed:
             return
@@ -205,7 +206,7 @@ class Workqueue(Generic[Name]):
             self.add(pool, name)
             return
         self._delayed.add((pool, name), self._clock.elapsed() + seconds)
-        # `run` may sleep until a later instant.
+        # `run` may be waiting for a later instant: wake it, to wait for this one.
         self._delays_changed.set()
 
     # ---- for workers ---------------------------------------------------------------------------------------------
@@ -219,29 +220,30 @@ class Workqueue(Generic[Name]):
         while (name := self.take_now(pool)) is None:
             if self._closed and not mine.waiting:
                 return None
-            await self._wait_for_turn(mine)
+            await self._wait_for_wake_up(mine)
         return name
 
     def take_now(self, pool: str) -> Name | None:
-        """As `take`, but return None if there is nothing to do now."""
+        """Take a name as `take` does, but return None if there is no name now."""
         mine = self._pool(pool)
-        self._hand_over_due()
-        found = mine.next_name(lambda name: name not in self._worked_on_by, self._fair_share.most)
-        if found is None:
+        # `run` adds due names too, but may run only after this: take them now, so that none is late.
+        self._add_due()
+        chosen = mine.next_name(lambda name: name not in self._worked_on_by, self._fair_share.most)
+        if chosen is None:
             return None
-        group, name = found
+        group, name = chosen
         self._start(mine, group, name)
         return name
 
     def done(self, name: Name) -> None:
-        """Give the name back after the work, whether it succeeded or not."""
+        """End the work on a name, whether it succeeded or not."""
         if name not in self._worked_on_by:
-            raise ValueError(f"no worker has {name}, so it cannot be given back")
+            raise ValueError(f"no worker has {name}, so its work cannot end")
         worked = self._worked_on_by.pop(name)
         self._metrics.worked.observe(self._clock.elapsed() - worked.end(name), worked.name)
         for pool in self._pools.values():
-            # A pool that has this name too may take it now; in the worker's own pool, a name of the same group may be
-            # free to go, because the group has one worker less.
+            # A pool in which this name waits may take it now. In the worker's own pool, a name of the same group may be
+            # taken, because the group has one worker less.
             if name in pool.waiting or (pool is worked and pool.waiting):
                 pool.wake_one()
 
@@ -265,10 +267,10 @@ class Workqueue(Generic[Name]):
     # ---- running and stopping ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Hand over delayed names when they are due, until the queue is shut down."""
+        """Add delayed names when they are due, until the queue is shut down."""
         while not self._closed:
-            self._hand_over_due()
-            # No await until the wait below, so no add between can be missed.
+            self._add_due()
+            # There is no await between this and the wait below, so no add in between can be missed.
             self._delays_changed.clear()
             await self._wait_for_delays()
 
@@ -310,14 +312,14 @@ class Workqueue(Generic[Name]):
         self._metrics.waited.observe(now - pool.begin(group, name, now), pool.name)
         self._worked_on_by[name] = pool
         if self._closed and not pool.waiting:
-            # The last name is taken: the pool's other workers wait for one that will never come, and must end.
+            # This was the last name: wake the pool's other workers, which would wait for ever, so that they end.
             pool.wake_all()
 
-    def _hand_over_due(self) -> None:
+    def _add_due(self) -> None:
         for pool, name in self._delayed.take_due(self._clock.elapsed()):
             self.add(pool, name)
 
-    async def _wait_for_turn(self, pool: _Pool[Name]) -> None:
+    async def _wait_for_wake_up(self, pool: _Pool[Name]) -> None:
         taker = asyncio.get_running_loop().create_future()
         pool.takers.append(taker)
         try:
@@ -326,8 +328,8 @@ class Workqueue(Generic[Name]):
             if taker in pool.takers:
                 pool.takers.remove(taker)
             elif not taker.cancelled():
-                # Woken and cancelled in the same turn of the loop: pass the wake-up on, or the name would wait for the
-                # next add.
+                # This worker was woken and then cancelled before it ran: wake another one, or the name would wait until
+                # the next add.
                 pool.wake_one()
             raise
 
