@@ -117,14 +117,14 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[0] in {"-version", "--version", "version"}:
         print(f"orlop {__version__}")  # noqa: T201 - the requested output
         return 0
-    found = find_entry(arguments)
-    if found is None and names_beginning_with(arguments[0]) and list(arguments[1:]) in (["-h"], ["-help"], ["--help"]):
+    match = find_entry(arguments)
+    if match is None and names_beginning_with(arguments[0]) and list(arguments[1:]) in (["-h"], ["-help"], ["--help"]):
         print(family_help(arguments[0]))  # noqa: T201 - as above
         return 0
-    if found is None:
+    if match is None:
         print(unknown(arguments), file=sys.stderr)  # noqa: T201 - as above
         return USAGE_ERROR
-    entry, rest = found
+    entry, rest = match
     if list(rest) in (["--version"], ["-version"]):
         print(f"orlop {' '.join(arguments[: len(arguments) - len(rest)])} {__version__}")  # noqa: T201 - as above
         return 0

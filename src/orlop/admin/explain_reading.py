@@ -155,8 +155,8 @@ class ExplainReader:
         return await self._all(CORE_EVENT, Selection(name.namespace or WITHOUT_NAMESPACE, fields=fields))
 
     async def _shaped(self, kind: Kind, name: str, namespace: str | None = None) -> ApiObject | None:
-        found = await self._found(kind, name, namespace)
-        return None if found is None else well_formed(found)
+        obj = await self._found(kind, name, namespace)
+        return None if obj is None else well_formed(obj)
 
     async def _found(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         """Return the object; None if it does not exist, may not be read, or can have no such name."""

@@ -69,10 +69,10 @@ async def _bound(endpoint: TcpEndpoint) -> socket.socket:
         if endpoint.host in EVERY_INTERFACE and socket.has_dualstack_ipv6():
             address = ("", endpoint.port)
             return socket.create_server(address, family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             endpoint.host.strip("[]"), endpoint.port, type=socket.SOCK_STREAM
         )
-        family, _, _, _, name = found[0]
+        family, _, _, _, name = addresses[0]
         return socket.create_server(name, family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:  # UnicodeError: the idna codec rejected the host's name.
         raise SocketUnusable(f"cannot listen on {endpoint}: {error}") from None

@@ -197,13 +197,13 @@ class HttpEdge:
             await _send_pieces(writer, self._watched(response.body, where))
 
     async def _handled(self, request: EdgeRequest) -> EdgeResponse:
-        found = [(method, match, each) for method, at, each in self._routes if (match := at.fullmatch(request.path))]
-        wanted = "GET" if request.method == "HEAD" else request.method
-        for method, match, handler in found:
-            if method == wanted:
+        matches = [(method, match, each) for method, at, each in self._routes if (match := at.fullmatch(request.path))]
+        requested = "GET" if request.method == "HEAD" else request.method
+        for method, match, handler in matches:
+            if method == requested:
                 return await handler(replace(request, parameters=match.groupdict()))
-        allowed = ", ".join(sorted({method for method, _, _ in found}))
-        if not found:
+        allowed = ", ".join(sorted({method for method, _, _ in matches}))
+        if not matches:
             return NOT_FOUND
         return EdgeResponse(body=f"Allowed here: {allowed}.\n", status=405, headers={"Allow": allowed})
 
@@ -234,8 +234,8 @@ async def _bound_socket(address: ListenAddress) -> socket.socket:
     try:
         if address.host:
             loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-            family, _, _, _, name = found[0]
+            addresses = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            family, _, _, _, name = addresses[0]
             return socket.create_server(name[:2], family=family, backlog=BACKLOG)
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET

@@ -48,8 +48,8 @@ class Peer:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _ = _CREDENTIALS.unpack(found)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(credentials)
     return Peer(process, user)
 
 
@@ -158,9 +158,9 @@ class _Arriving:
 
     def take(self, connection: socket.socket) -> None:
         """Receive with one system call, and nothing of the next frame."""
-        into, wanted = self._next_part()
+        into, missing = self._next_part()
         data, ancillary, _flags, _address = connection.recvmsg(
-            min(wanted, _ONE_READ), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            min(missing, _ONE_READ), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
         )
         self._descriptors += _received(ancillary)
         if not data:
@@ -196,8 +196,8 @@ def _rights(descriptors: Sequence[int]) -> list[tuple[int, int, bytes]]:
 
 
 def _received(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
+    descriptors = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return list(descriptors)

@@ -203,9 +203,9 @@ def _open_lock(lock_path: Path) -> int:
         lock = os.open(lock_path, LOCK_FLAGS, ROOT_ONLY)
     except OSError as error:
         raise SocketUnusable(f"The lock file {lock_path} cannot be opened: {error.strerror}.") from error
-    found = os.fstat(lock)
-    # We write into it: a hard link to another file, planted in a folder others can write to, must not lead us there.
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
+    status = os.fstat(lock)
+    # We write into the file. In a folder that others can write to, its name could be a hard link to another file.
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_uid != os.geteuid():
         os.close(lock)
         raise SocketUnusable(f"The lock file {lock_path} is not a plain file of ours. Remove it.")
     return lock

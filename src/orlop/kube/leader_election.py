@@ -127,10 +127,10 @@ class LeaderElection:
     async def _try_once(self, now: float) -> Object | None:
         """Acquire or renew the lease if allowed, and return it as written; None if it is not ours."""
         try:
-            found = await self._soon(self._client.get(LEASE, self._candidate.lease))
-            # Counted from the end of the request: the record may be as young as that. From its start we might take over
-            # before the holder gives up.
-            self._seen = observed(self._seen, found, self._clock.elapsed())
+            lease = await self._soon(self._client.get(LEASE, self._candidate.lease))
+            # Count from the end of the request, because the record may have been written during it. Counting from its
+            # start, we might take over before the holder gives up.
+            self._seen = observed(self._seen, lease, self._clock.elapsed())
         except NotFound:
             self._seen = None
         match next_step(self._seen, self._candidate, now, self._clock.now()):
@@ -148,8 +148,8 @@ class LeaderElection:
         try:
             return await self._soon(self._client.replace(LEASE, lease))
         except Conflict:
-            found = await self._soon(self._client.get(LEASE, self._candidate.lease))
-            return found if found.get("spec") == lease["spec"] else None
+            current = await self._soon(self._client.get(LEASE, self._candidate.lease))
+            return current if current.get("spec") == lease["spec"] else None
 
     # ---- staying the leader --------------------------------------------------------------------------------------
 
@@ -202,9 +202,9 @@ class LeaderElection:
         try:
             await self._client.replace(LEASE, released(lease, self._clock.now()))
         except Conflict:  # A renewal that we cancelled may have been written.
-            found = await self._client.get(LEASE, self._candidate.lease)
-            if holder_of(found) == self._candidate.identity:
-                await self._client.replace(LEASE, released(found, self._clock.now()))
+            current = await self._client.get(LEASE, self._candidate.lease)
+            if holder_of(current) == self._candidate.identity:
+                await self._client.replace(LEASE, released(current, self._clock.now()))
 
     # ---- requests and logging ------------------------------------------------------------------------------------
 

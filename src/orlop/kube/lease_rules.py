@@ -132,10 +132,10 @@ class Candidate:
 
 def _record(before: Mapping[str, Any], candidate: Candidate, wall: datetime) -> Object:
     now, mine = micro_time_text(wall), before.get("holderIdentity") == candidate.identity
-    taken = {} if mine else {"acquireTime": now, "leaseTransitions": _transitions(before)}
+    acquisition = {} if mine else {"acquireTime": now, "leaseTransitions": _transitions(before)}
     return {
         **before,
-        **taken,
+        **acquisition,
         "holderIdentity": candidate.identity,
         "leaseDurationSeconds": math.ceil(candidate.times.duration),
         "renewTime": now,
@@ -164,6 +164,6 @@ def _spec(lease: Mapping[str, Any]) -> Mapping[str, Any]:
     return _part(lease, "spec")
 
 
-def _part(found: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    part = found.get(member)
+def _part(obj: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    part = obj.get(member)
     return part if isinstance(part, Mapping) else {}

@@ -151,8 +151,8 @@ def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
 
 
 def is_condition_true(obj: Mapping[str, Any], kind: str) -> bool:
-    found = condition(obj, kind)
-    return found is not None and found.get("status") == "True"
+    current = condition(obj, kind)
+    return current is not None and current.get("status") == "True"
 
 
 def with_condition(present: Iterable[Mapping[str, Any]], new: Mapping[str, Any], now: datetime) -> list[Object]:

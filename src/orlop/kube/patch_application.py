@@ -72,13 +72,13 @@ def copied(value: Json) -> Json:
     return value
 
 
-def equal(one: Json, other: Json) -> bool:
-    """Compare as JSON does: numbers by value, and true is not equal to 1, as it is in Python."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def equal(left: Json, right: Json) -> bool:
+    """Compare values as JSON does: numbers by value; true is not equal to 1, although Python has them equal."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(equal(value, right[key]) for key, value in left.items())
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
 def _size(value: Json) -> int:

@@ -87,7 +87,7 @@ def decode_record(data: bytes) -> FolderRecord:
 
 
 def _version_of(data: bytes) -> int:
-    """Also of what cannot be understood otherwise."""
+    """Return the version of a record, also of one whose other fields cannot be decoded."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode(data, type=_Versioned).version
     return VERSION
@@ -95,7 +95,7 @@ def _version_of(data: bytes) -> int:
 
 def _refuse_newer(version: int) -> None:
     if version > VERSION:
-        raise UnreadableRecord(f"it was written in form {version}, and this version of Orlop knows {VERSION}")
+        raise UnreadableRecord(f"it has the format {version}, and this version of Orlop reads formats up to {VERSION}")
 
 
 def objection_to_volume_id(volume_id: str) -> str | None:

@@ -156,13 +156,13 @@ def _settle(row: Flag, written: list[_Written], environment: Mapping[str, str], 
 
 
 def _combine(row: Flag, written: list[_Written], problems: list[str]) -> Any:
-    """Check every text, as Go sets each in turn; lists and maps grow, for other flags the last one counts."""
+    """Check every text of a repeated flag, as Go does. Lists and maps grow; for other flags the last text counts."""
     values = []
-    for one in written:
+    for occurrence in written:
         try:
-            values.append(row.value_of(one.text))
+            values.append(row.value_of(occurrence.text))
         except ValueError as error:
-            problems.append(f"{one.origin} cannot be {one.text!r}: {error}.")
+            problems.append(f"{occurrence.origin} cannot be {occurrence.text!r}: {error}.")
     combined = None
     for value in values:
         merges = isinstance(row.parse, ListOf | MapOf) and combined is not None

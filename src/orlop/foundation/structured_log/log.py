@@ -95,7 +95,7 @@ class Log:
         self._destination(ERROR, message, {**self._bound, **fields})
 
     def exception(self, message: str, error: BaseException, /, **fields: object) -> None:
-        """An error with the exception's text in `error` and its traceback in `traceback`."""
+        """Log an error with the exception's text in `error` and its traceback in `traceback`."""
         details = {"error": error, "traceback": LongText("".join(traceback.format_exception(error)))}
         self._destination(ERROR, message, {**self._bound, **fields, **details})
 

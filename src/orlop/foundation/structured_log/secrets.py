@@ -102,9 +102,9 @@ def _places(text: str, needle: str) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_repetition(text: str, needle: str, end: int) -> int:
-    """Where the last of the needles ends that each begin inside the one before: `aaaaaaa` holds `aaa` five times.
+    """Return the end of a run of overlapping needles, each of which begins inside the one before.
 
-    Finding them one by one would compare the whole needle at every step.
+    `aaaaaaa` contains `aaa` five times. Searching for each one would compare the whole needle at every step.
     """
     if not text.startswith(needle[-1], end):
         return end

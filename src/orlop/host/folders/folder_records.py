@@ -77,14 +77,14 @@ class ShelfListing:
 def open_shelf(workdir: int, name: str) -> int:
     """Open a shelf, created if missing, which only root can enter.
 
-    Everything on it is durable then, also changes of a process that was killed before it could synchronise: setting
-    the mode is a later change, and synchronising it covers every change before it.
+    Everything on the shelf is durable then, also changes of a process that was killed before it could synchronise:
+    setting the mode is a later change, and synchronising it covers every change before it.
     """
-    made = make_folder(workdir, name, _ROOT_ONLY)
+    is_new = make_folder(workdir, name, _ROOT_ONLY)
     shelf = open_below(workdir, (name,), DescriptorUse.FOLDER_CONTENT, Mounts.REFUSED)
     try:
         synchronise_shelf(shelf, name)
-        if made:
+        if is_new:
             _synchronise(workdir, name)
     except OSError as error:
         os.close(shelf)

@@ -53,7 +53,7 @@ class Informers:
         await self._tasks.__aexit__(kind, error, trace)
 
     def __len__(self) -> int:
-        """How many informers run."""
+        """Return the number of running informers."""
         return len(self._shared)
 
     @asynccontextmanager

@@ -174,16 +174,16 @@ def _line(error: Exception) -> str:
 
 
 def _entries(root: Section, plural: str, singular: str) -> dict[str, Section]:
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     for entry in root.sections(plural):
         name = entry.text("name")
         if not name:
             raise entry.error("name", "is missing")
-        if name in found:
+        if name in sections:
             raise root.error(plural, f"has two entries named {name}")
         values = entry.mapping(singular)
-        found[name] = Section(root.file, f"{plural}[{name}].{singular}", values)
-    return found
+        sections[name] = Section(root.file, f"{plural}[{name}].{singular}", values)
+    return sections
 
 
 def _first_wins(each: Sequence[Mapping[str, Section]]) -> Mapping[str, Section]:

@@ -173,7 +173,7 @@ class AnswerParser:
     def _take_line(self, line: bytes) -> None:
         if self._chunk_end:
             if line:
-                raise InvalidResponse("a chunk of the answer is longer than it was said to be")
+                raise InvalidResponse("a chunk of the response is longer than its announced length")
             self._chunk_end = False
         elif self._trailers:
             self.is_over = not line
@@ -191,21 +191,21 @@ class AnswerParser:
 
 def _head_of(data: bytes) -> ResponseHead:
     first, *lines = data.decode("utf-8", "surrogateescape").split("\r\n")
-    found = _STATUS_LINE.fullmatch(first)
-    if found is None:
-        raise InvalidResponse("the first line of the answer is none of HTTP/1.1")
+    status_line = _STATUS_LINE.fullmatch(first)
+    if status_line is None:
+        raise InvalidResponse("the first line of the response is not a status line of HTTP/1.1")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
-            raise InvalidResponse("a header of the answer is none")
+            raise InvalidResponse("a header line of the response has no valid name")
         key, value = name.lower(), value.strip()
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
-    return ResponseHead(int(found[2]), headers, _keeps(headers, is_old=found[1] == "0"))
+    return ResponseHead(int(status_line[2]), headers, _keeps(headers, is_old=status_line[1] == "0"))
 
 
 def _keeps(headers: Mapping[str, str], *, is_old: bool) -> bool:
     if "transfer-encoding" in headers and "content-length" in headers:
         return False  # Conflicting lengths: two readers would see different responses (request smuggling).
-    said = headers.get("connection", "").lower()
-    return "keep-alive" in said if is_old else "close" not in said
+    connection = headers.get("connection", "").lower()
+    return "keep-alive" in connection if is_old else "close" not in connection
