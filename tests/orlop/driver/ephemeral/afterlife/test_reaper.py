@@ -375,7 +375,7 @@ async def test_a_folder_found_in_the_trash_before_its_mover_adds_it_counts_as_er
 
         monkeypatch.setattr(node.folders, "discard", discard_and_wait)
         await node.pod_comes_and_goes()
-        erasing = asyncio.get_running_loop().create_task(node.reaper.erase_as_asked(ID))
+        erasing = asyncio.get_running_loop().create_task(node.reaper.erase_on_request(ID))
         await is_moved.wait()
         await node.reaper._trash.find_unknown()
         await node.clock.sleep(60)
