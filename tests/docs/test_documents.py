@@ -134,7 +134,7 @@ def test_every_event_on_volumes_that_is_not_kubelet_s_is_named_as_ours():
 
 
 def test_the_durations_that_documents_show_for_the_afterlife_are_taken():
-    shown = re.findall(r"days in front: `(\w+)`, `(\w+)`", (REPOSITORY / "docs" / "afterlife.md").read_text())
+    shown = re.findall(r"may begin with days: `(\w+)`, `(\w+)`", (REPOSITORY / "docs" / "afterlife.md").read_text())
 
     assert [DurationType().convert(text, None, None) for text in shown[0]] == [3 * 86400, 36 * 3600]
 
@@ -170,12 +170,12 @@ def test_it_is_written_that_the_attacher_stays_until_the_last_volume_is_gone():
         "stands on `detachError` too",
         "lease is released whenever the process ends by itself",
         "driver is probed while it works",
-        "that upstream's had attached cannot be detached either",
+        "that upstream's has attached cannot be detached either",
     ],
 )
 def test_what_differs_from_upstreams_attacher_is_written(words: str):
     text = (REPOSITORY / "docs" / "attacher.md").read_text()
-    section = text.partition("## What it does otherwise than upstream's")[2].partition("\n## ")[0]
+    section = text.partition("## Differences from upstream's")[2].partition("\n## ")[0]
 
     assert words in " ".join(section.split())
 

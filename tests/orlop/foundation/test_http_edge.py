@@ -119,7 +119,7 @@ async def test_all_checks_may_be_excluded():
     assert await ask(health(), "/livez?exclude=ping") == (200, "ok")
 
 
-STUCK = "[+]ping ok\n[-]stuck failed: no answer within 0.02 seconds\n[+]loop ok\nlivez check failed\n"
+STUCK = "[+]ping ok\n[-]stuck failed: no result within 0.02 seconds\n[+]loop ok\nlivez check failed\n"
 
 
 async def test_a_check_that_hangs_has_failed_and_the_others_are_told_all_the_same():
@@ -142,7 +142,7 @@ async def test_a_check_that_ignores_being_cancelled_does_not_hang_the_answer():
 
 @pytest.mark.parametrize(
     ("check", "reason"),
-    [(breaks, "the check itself broke with ValueError"), (cancels_itself, "the check was cancelled")],
+    [(breaks, "the check itself failed with ValueError"), (cancels_itself, "the check was cancelled")],
 )
 async def test_a_check_that_breaks_has_failed_and_its_exceptions_text_is_not_shown(check: Check, reason: str):
     status, text = await ask(health({"broken": check}), "/livez")
@@ -153,7 +153,7 @@ async def test_an_empty_reason_is_a_failure():
     async def empty() -> str:
         return " \n"
 
-    assert await ask(health({"c": empty}), "/livez/c") == (500, "c failed: no reason given\n")
+    assert await ask(health({"c": empty}), "/livez/c") == (500, "c failed: unknown reason\n")
 
 
 async def test_one_check_can_be_asked_alone():

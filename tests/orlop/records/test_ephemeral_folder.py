@@ -71,7 +71,7 @@ def test_a_damaged_record_is_named_as_that(data: bytes):
 
 
 def test_a_record_of_a_newer_form_is_not_guessed_at():
-    with pytest.raises(UnreadableRecord, match="form 2"):
+    with pytest.raises(UnreadableRecord, match="the format 2"):
         decode_record(b'{"version": 2, "volume_id": ["a new shape"]}')
 
 

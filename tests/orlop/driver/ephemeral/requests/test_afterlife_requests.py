@@ -472,7 +472,7 @@ async def test_many_ask_at_once(node: AfterlifeNode):
 async def test_a_node_that_is_not_there_is_told_with_what_to_do(node: AfterlifeNode):
     async with node.running() as running:
         pass
-    with pytest.raises(NodeUnreachable, match="Is the node's process running"):
+    with pytest.raises(NodeUnreachable, match="Check that the node's process runs"):
         running.afterlife.list_folders()
 
 
