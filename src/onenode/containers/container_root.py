@@ -30,7 +30,7 @@ from onenode.containers.container_places import attach, attach_at, attach_kept_o
 from onenode.containers.container_request import RootRequest, VolumePlace
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
-from orlop.host.mounts.mount_table_rules import parse_mount_lines
+from orlop.host.mounts.mount_table import parse_mount_lines
 
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC = 0x01, 0x02, 0x04, 0x08
 _INODES_PER_MEBIBYTE: Final = 256

@@ -21,7 +21,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, opened_root
 from orlop.host.mounts import mount_table, mounts
-from orlop.host.mounts.mount_table_rules import MountLine, folder_of_path
+from orlop.host.mounts.mount_table import MountLine, folder_of_path
 
 
 def bind_on_itself(path: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from orlop.csi import call_key_rules, redacted_messages
+from orlop.csi import interceptor, redacted_messages
 from orlop.foundation.structured_log import hide
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class CallRecord:
 
     def begin(self, rpc: Rpc[Any, Any], request: Message) -> RecordedCall:
         call = RecordedCall(rpc.name, request, self._clock.now(), self._clock.elapsed())
-        if call_key_rules.changes_something(rpc) and call.volume is not None:
+        if interceptor.changes_something(rpc) and call.volume is not None:
             self._mark_overlapping(call)
         self.calls.append(call)
         self._under_way[id(call)] = call
@@ -94,5 +94,5 @@ class CallRecord:
 
     def _mark_overlapping(self, call: RecordedCall) -> None:
         for other in self.under_way():
-            if other.volume == call.volume and other.method in call_key_rules.KEY_FIELDS:
+            if other.volume == call.volume and other.method in interceptor.KEY_FIELDS:
                 other.overlapping = call.overlapping = True

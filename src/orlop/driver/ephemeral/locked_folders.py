@@ -16,8 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, TypeVar
 
 from orlop.csi.error_codes import CsiError, FailedPrecondition, ResourceExhausted, Unavailable, is_final
-from orlop.driver.ephemeral.folder_index import FolderIndex, find_folder
-from orlop.driver.ephemeral.project_numbers import ProjectNumbers
+from orlop.driver.ephemeral.folder_index import FolderIndex, ProjectNumbers, find_folder
 from orlop.driver.ephemeral.publish_request_rules import (
     AdminLimits,
     PublishOrder,

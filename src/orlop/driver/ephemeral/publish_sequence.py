@@ -22,8 +22,7 @@ from typing import Final
 import msgspec
 
 from orlop.csi.error_codes import CODE_OF_ERRNO, AlreadyExists, Code, FailedPrecondition, Unavailable, error_of
-from orlop.driver.ephemeral.folder_index import live_place, read_record, retained_place, trash_place
-from orlop.driver.ephemeral.project_numbers import ProjectNumbers
+from orlop.driver.ephemeral.folder_index import ProjectNumbers, live_place, read_record, retained_place, trash_place
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder, new_record, why_limits_are_refused
 from orlop.host.batched_work import BatchedWork, FlushShelf, SnapshotMounts
 from orlop.host.folders.project_quota import FolderQuota, ProjectLimits

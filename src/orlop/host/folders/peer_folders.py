@@ -32,7 +32,7 @@ from orlop.host.kernel.confined_paths import (
     remove_empty_folder,
 )
 from orlop.host.mounts import mount_table
-from orlop.host.mounts.mount_table_rules import FolderInFileSystem, parse_mount_lines
+from orlop.host.mounts.mount_table import FolderInFileSystem, parse_mount_lines
 
 DATABASE: Final = "deletedVolumes.db"
 VOLUME_ID: Final = re.compile(r"csi-[0-9a-f]{64}")

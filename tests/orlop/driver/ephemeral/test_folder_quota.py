@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.csi.error_codes import FailedPrecondition, is_final
-from orlop.driver.ephemeral.project_numbers import FIRST, LAST, ProjectNumbers
+from orlop.driver.ephemeral.folder_index import FIRST_PROJECT, LAST_PROJECT, ProjectNumbers
 from orlop.driver.ephemeral.publish_request_rules import AdminLimits
 from orlop.driver.ephemeral.upkeep.quota_watch import why_limits_cannot_be_held
 from orlop.host.folders.project_quota import FolderQuota, ProjectLimits
@@ -62,7 +62,7 @@ async def test_a_folder_is_held_to_the_size_and_the_inodes_it_was_asked_with(mac
     folder = machine.folders[live()]
     assert machine.limits == {folder.project: ProjectLimits(MIB, 3)}
     assert decode_record(folder.record or b"").project == folder.project
-    assert FIRST <= folder.project <= LAST
+    assert FIRST_PROJECT <= folder.project <= LAST_PROJECT
     machine.tenant_writes(live(), "small", bytes(MIB // 2))
     with pytest.raises(OSError, match="No space left"):
         machine.tenant_writes(live(), "large", bytes(MIB))
@@ -161,8 +161,8 @@ def make(machine: FakeMachine, name: str, number: int) -> None:
 
 
 def test_numbers_are_far_from_those_of_kubelet_and_of_container_runtimes():
-    assert FIRST > 1_000 * KUBELETS_FIRST
-    assert LAST < 2**31  # some programs read them with a sign
+    assert FIRST_PROJECT > 1_000 * KUBELETS_FIRST
+    assert LAST_PROJECT < 2**31  # some programs read them with a sign
 
 
 @pytest.mark.virtual_time
@@ -183,40 +183,40 @@ async def test_the_number_of_an_erased_folder_is_used_again_only_when_nothing_co
 
 
 def test_a_number_that_a_tenant_took_for_its_files_is_passed_over(machine: FakeMachine):
-    make(machine, "a", FIRST)
+    make(machine, "a", FIRST_PROJECT)
     machine.folders[live("a")].files["left"] = b"x"
-    machine.folders[live("a")].left["left"] = FIRST + 1
+    machine.folders[live("a")].left["left"] = FIRST_PROJECT + 1
     numbers = numbers_on(machine)
     with numbers.reserved() as number:
-        assert number == FIRST + 2
+        assert number == FIRST_PROJECT + 2
 
 
 def test_limits_that_a_dead_process_left_behind_are_lifted(machine: FakeMachine):
-    machine.limits[FIRST + 7] = ProjectLimits(MIB, None)
+    machine.limits[FIRST_PROJECT + 7] = ProjectLimits(MIB, None)
     machine.limits[KUBELETS_FIRST] = ProjectLimits(MIB, None)
     assert numbers_on(machine).release_unused() == 1
     assert machine.limits.keys() == {KUBELETS_FIRST}
 
 
 def test_a_number_that_was_let_go_ahead_of_its_turn_is_given_to_one_alone(machine: FakeMachine):
-    machine.limits[FIRST + 2] = ProjectLimits(MIB, None)
+    machine.limits[FIRST_PROJECT + 2] = ProjectLimits(MIB, None)
     numbers = numbers_on(machine)
     numbers.release_unused()
     with ExitStack() as held:
         given = [held.enter_context(numbers.reserved()) for _ in range(6)]
-    assert given == [FIRST + count for count in range(6)]
+    assert given == [FIRST_PROJECT + count for count in range(6)]
 
 
 def test_a_number_reserved_and_one_of_a_known_folder_are_not_let_go(machine: FakeMachine):
-    machine.limits[FIRST] = ProjectLimits(MIB, None)
-    numbers = numbers_on(machine, lambda: {FIRST})
+    machine.limits[FIRST_PROJECT] = ProjectLimits(MIB, None)
+    numbers = numbers_on(machine, lambda: {FIRST_PROJECT})
     with numbers.reserved():
         assert numbers.release_unused() == 0
-    assert machine.limits == {FIRST: ProjectLimits(MIB, None)}
+    assert machine.limits == {FIRST_PROJECT: ProjectLimits(MIB, None)}
 
 
 def test_when_all_numbers_are_taken_that_is_a_sentence(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orlop.driver.ephemeral.project_numbers.LAST", FIRST + 1)
+    monkeypatch.setattr("orlop.driver.ephemeral.folder_index.LAST_PROJECT", FIRST_PROJECT + 1)
     numbers = numbers_on(machine)
     with (
         numbers.reserved(),
@@ -283,7 +283,7 @@ class Halting:
 
 def test_a_number_is_not_given_to_a_new_folder_while_another_thread_lifts_its_limits(machine: FakeMachine):
     """Else its limits would be lifted when it has a folder again, which could then grow without end."""
-    machine.limits[FIRST] = ProjectLimits(MIB, None)
+    machine.limits[FIRST_PROJECT] = ProjectLimits(MIB, None)
     numbers = numbers_on(machine)
     halting = Halting(numbers, "lift_limits")
 
@@ -300,7 +300,7 @@ def test_a_number_is_not_given_to_a_new_folder_while_another_thread_lifts_its_li
 
 def test_a_number_is_not_let_go_while_another_thread_is_about_to_reserve_it(machine: FakeMachine):
     """Else the next folder would get it too."""
-    machine.limits[FIRST] = ProjectLimits(MIB, None)  # a dead process left them
+    machine.limits[FIRST_PROJECT] = ProjectLimits(MIB, None)  # a dead process left them
     numbers = numbers_on(machine)
     halting = Halting(numbers, "quota_usage")
 
@@ -313,7 +313,7 @@ def test_a_number_is_not_let_go_while_another_thread_is_about_to_reserve_it(mach
     with ThreadPoolExecutor(2) as threads:
         sweeping = threads.submit(halting.beside, numbers.release_unused)
         reserved = threads.submit(reserve_two).result()
-    assert reserved == [FIRST, FIRST + 1]
+    assert reserved == [FIRST_PROJECT, FIRST_PROJECT + 1]
 
 
 @given(st.lists(st.sampled_from(["make", "drop", "sweep", "restart", "steal"]), max_size=40), st.randoms())
@@ -334,7 +334,7 @@ def test_no_two_folders_ever_share_a_number_and_all_are_limited(acts: list[str],
         elif act == "steal" and folders:
             thief = machine.folders[random.choice(folders)]
             thief.files["left"] = b"x"
-            thief.left["left"] = FIRST + random.randrange(20)
+            thief.left["left"] = FIRST_PROJECT + random.randrange(20)
         owned = [folder.project for folder in machine.folders.values()]
         assert len(set(owned)) == len(owned)
         assert all(number in machine.limits for number in owned)

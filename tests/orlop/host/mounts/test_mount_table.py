@@ -11,7 +11,7 @@ import pytest
 from conftest import SOAK
 from orlop.host.host_errors import HostError
 from orlop.host.mounts import mount_table
-from orlop.host.mounts.mount_table_rules import FolderInFileSystem
+from orlop.host.mounts.mount_table import FolderInFileSystem
 from support.host.kernel_rooms import descriptor, other_namespace, run
 
 MANY = 5_000 if SOAK else 300
