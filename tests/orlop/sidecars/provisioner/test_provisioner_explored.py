@@ -1,17 +1,18 @@
 """The provisioner in every history within bounds: no volume is leaked, none is created twice, nothing is left (I4, I8).
 
-`make test` plays all histories with one departure of each scenario, and a random sample of those with more; `make soak`
-plays all with at most two departures (two faults, or a fault and an early act) of each.
+`make test` plays all histories with one departure of each scenario, of one also those with two faults of the hardest
+kinds or a fault and an early deletion, and a random sample of those with more. `make soak` plays all with at most two
+departures of one scenario, and of the others all with two of the hardest kinds.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import msgspec
 import pytest
 
+from conftest import SOAK
 from orlop.records.provision_journal import JournalEntry
 from orlop.sidecars.provisioner import provision_handler
 from orlop.sidecars.provisioner.claim_rules import (
@@ -24,29 +25,59 @@ from orlop.sidecars.provisioner.claim_rules import (
 from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_journal import OrderJournal
 from orlop.testing.explorer import Bounds, Broken, explore, explore_randomly
-from orlop.testing.explorer.effects import DIES_AND_LATE, LOST_AND_LATE
-from orlop.testing.explorer.search import Scenario
-from support.provisioning.provisioner_scenarios import SCENARIOS, created_and_deleted
+from orlop.testing.explorer.driver_seam import FINAL
+from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, LOST_AND_LATE, REPLY_LOST
+from orlop.testing.explorer.histories import Sort, following
+from orlop.testing.explorer.search import Scenario, play
+from support.provisioning.provisioner_scenarios import (
+    SCENARIOS,
+    cloned,
+    created_and_deleted,
+    force_deleted,
+)
 
-SOAK = bool(os.environ.get("ORLOP_SOAK"))
+CHOICES = 24
+"""So many that the deletion of the volume and of its PersistentVolume is among them."""
+LONG = (created_and_deleted, cloned)
+"""The scenarios of which `make test` disturbs the end as well: the others end as these do."""
 ONE = Bounds(faults=1, departures=1)
+ONE_OF_MANY = Bounds(faults=1, departures=1, choices=CHOICES)
 MANY = Bounds(faults=4, early_acts=2, departures=5, choices=60)
+HARDEST = frozenset({REPLY_LOST.name, DIES_AFTER.name, DIES_AND_LATE.name, FINAL})
+"""What leaves something half done, or makes it seem so."""
 DELETED_EARLY = "before it: the claim is deleted"
-LOST_AND_DELETED = Bounds(only=frozenset({LOST_AND_LATE.name, DELETED_EARLY}))
-DIES_AND_DELETED = Bounds(only=frozenset({DIES_AND_LATE.name, DELETED_EARLY}))
-RANDOM_HISTORIES = 300 if SOAK else 6
+FORCE_DELETED_EARLY = "before it: the claim is force-deleted"
+TWICE = Bounds(only=frozenset({DIES_AFTER.name, FINAL, DELETED_EARLY}))
+LOST_AND_DELETED = Bounds(only=frozenset({LOST_AND_LATE.name, FORCE_DELETED_EARLY}))
+DIES_AND_DELETED = Bounds(only=frozenset({DIES_AND_LATE.name, FORCE_DELETED_EARLY}))
 
 
-@pytest.mark.timeout(2400)
+def hardest_of(scenario: Scenario) -> Bounds:
+    """Return the bounds for two departures of the hardest kinds, or one and an early act."""
+    options = [option for choice in play(scenario, following(())).trail for option in choice.options]
+    acts = frozenset(option.name for option in options if option.sort is Sort.EARLY_ACT)
+    return Bounds(choices=CHOICES, only=HARDEST | acts)
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_whatever_happens_to_claim_class_and_node_no_volume_is_leaked(scenario: Scenario) -> None:
-    explore(scenario, Bounds() if SOAK else ONE)
+def test_whatever_happens_to_claim_class_node_and_source_no_volume_is_leaked(scenario: Scenario) -> None:
+    explore(scenario, ONE_OF_MANY if SOAK or scenario in LONG else ONE)
+    if SOAK:
+        explore(scenario, hardest_of(scenario))
+
+
+@pytest.mark.timeout(900)
+def test_the_same_holds_in_every_history_with_two_departures() -> None:
+    explored = explore(created_and_deleted, Bounds(choices=CHOICES) if SOAK else TWICE)
+    assert explored.histories > (6_000 if SOAK else 100)
+    assert len(explored.choices) < CHOICES, "the end is not disturbed"
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_holds_in_random_histories_with_more_departures(scenario: Scenario) -> None:
-    explore_randomly(scenario, seed=7, histories=RANDOM_HISTORIES, bounds=MANY)
+    explore_randomly(scenario, seed=7, histories=100 if SOAK else 3, bounds=MANY)
 
 
 # ---- these checks have teeth: provisioners with one mistake each -----------------------------------------------------
@@ -85,7 +116,7 @@ def test_a_provisioner_with_a_mistake_leaks_in_some_history(monkeypatch: pytest.
     monkeypatch.setattr(provision_handler, "next_claim_step", mistake)
 
     with pytest.raises(Broken):
-        explore(created_and_deleted, LOST_AND_DELETED)
+        explore(force_deleted, LOST_AND_DELETED)
 
 
 def test_a_journal_that_is_not_durable_is_noticed_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +138,4 @@ def test_a_successor_that_does_not_wait_for_its_predecessor_s_calls_leaks(monkey
     monkeypatch.setattr(OpenOrders, "resume", resume_at_once)
 
     with pytest.raises(Broken):
-        explore(created_and_deleted, DIES_AND_DELETED)
+        explore(force_deleted, DIES_AND_DELETED)
