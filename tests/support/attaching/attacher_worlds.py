@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from onenode.apiserver.access.rbac_rules import ADMIN, User
-from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.csi.client import CsiClient
 from orlop.csi.driver_session import DriverSession, SessionTimes
 from orlop.csi.in_process_transport import InProcessConnection
@@ -130,13 +129,6 @@ class AttacherWorld(ClusterWorld):
         source = {"persistentVolumeName": volume_name}
         body = attachment(name, attacher=DRIVER, nodeName=node_name, source=source)
         return await self.create(VOLUME_ATTACHMENT, body)
-
-    async def put(self, kind: Kind, body: Object) -> None:
-        """As it is, whatever the API server would say to it."""
-        name, kept = body["metadata"]["name"], KindInStore(kind, kind)
-        about = {"apiVersion": kind.api_version, "kind": kind.kind}
-        whole = {**about, **body, "metadata": {"uid": f"uid-{name}", **body["metadata"]}}
-        await self.on.store.create(kept.key("", name), lambda revision: kept.encoded(whole, revision))
 
     async def delete(self, kind: Kind, name: str, options: DeleteOptions = AT_ONCE) -> None:
         """Also what is gone already."""

@@ -5,7 +5,6 @@ No binder runs here: tests mark claims for the driver and set the phases of volu
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -20,7 +19,6 @@ from orlop.kube.api_errors import NotFound
 from orlop.kube.cache.informer import Watched, without_managed_fields
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import MergePatch
-from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import (
     CSI_NODE,
     EVENT,
@@ -31,6 +29,7 @@ from orlop.kube.kinds import (
     SECRET,
     STORAGE_CLASS,
     VOLUME_ATTACHMENT,
+    VOLUME_ATTRIBUTES_CLASS,
     Kind,
 )
 from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
@@ -128,31 +127,11 @@ class ProvisionerWorld(ClusterWorld):
 
     async def make_claim(self, name: str = "data", **changes: Any) -> Object:
         """Create a claim that the binder has marked for the driver. `annotations` and fields of spec can be changed."""
-        marks = {state.STORAGE_PROVISIONER: DRIVER, **changes.pop("annotations", {})}
-        spec = {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Gi"}},
-            "storageClassName": "fast",
-            **changes,
-        }
-        body = {"metadata": {"name": name, "namespace": NAMESPACE, "annotations": marks}, "spec": spec}
-        return await self.client.create(PERSISTENT_VOLUME_CLAIM, body)
+        return await self.client.create(PERSISTENT_VOLUME_CLAIM, claim_object(name, **changes))
 
-    def serve_attributes_classes(self, **classes: tuple[str, dict[str, str]]) -> None:
-        """Serve VolumeAttributesClasses to the provisioner, of these drivers with these parameters.
-
-        The API server does not have the kind.
-        """
-
-        async def before(request: HttpRequest) -> HttpResponse | None:
-            folder, _, name = request.path.rpartition("/")
-            if not folder.endswith("/volumeattributesclasses") or name not in classes:
-                return None
-            driver, parameters = classes[name]
-            body = {"metadata": {"name": name}, "driverName": driver, "parameters": parameters}
-            return HttpResponse(200, {"content-type": "application/json"}, json.dumps(body).encode())
-
-        self.wire.before = before
+    async def make_attributes_class(self, name: str, driver: str = DRIVER, **parameters: str) -> None:
+        body = {"metadata": {"name": name}, "driverName": driver, "parameters": parameters}
+        await self.client.create(VOLUME_ATTRIBUTES_CLASS, body)
 
     async def make_node(self, name: str, **labels: str) -> None:
         """Create a node with these topology labels, on which the driver is registered; `__` in a key is a slash."""
@@ -214,8 +193,11 @@ class ProvisionerWorld(ClusterWorld):
     async def volumes(self) -> list[Object]:
         return (await self.client.list(PERSISTENT_VOLUME)).items
 
+    async def event_objects(self) -> list[Object]:
+        return (await self.client.list(EVENT)).items
+
     async def events(self) -> list[str]:
-        return [f"{event['reason']}: {event['note']}" for event in (await self.client.list(EVENT)).items]
+        return [f"{event['reason']}: {event['note']}" for event in await self.event_objects()]
 
     async def journal(self) -> list[JournalEntry]:
         leases = (await self.client.list(LEASE)).items
@@ -252,6 +234,17 @@ class ProvisionerWorld(ClusterWorld):
             return not await self.journal()
 
         await self.until(is_empty)
+
+
+def claim_object(name: str = "data", **changes: Any) -> Object:
+    marks = {state.STORAGE_PROVISIONER: DRIVER, **changes.pop("annotations", {})}
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "fast",
+        **changes,
+    }
+    return {"metadata": {"name": name, "namespace": NAMESPACE, "annotations": marks}, "spec": spec}
 
 
 @asynccontextmanager

@@ -234,7 +234,7 @@ async def test_a_block_volume_has_no_file_system():
 async def test_a_volume_attributes_class_is_sent_and_kept():
     async with ProvisionerWorld() as world:
         await world.make_class()
-        world.serve_attributes_classes(gold=(DRIVER, {"iops": "100"}))
+        await world.make_attributes_class("gold", iops="100")
         request, volume = await provisioned(world, volumeAttributesClassName="gold")
         assert dict(request.mutable_parameters) == {"iops": "100"}
         assert volume["spec"]["volumeAttributesClassName"] == "gold"

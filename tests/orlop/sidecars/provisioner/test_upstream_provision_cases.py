@@ -138,7 +138,8 @@ async def prepare(world: ProvisionerWorld, case: Case) -> None:
     world.play({CREATE: list(case.steps)}, capabilities=capabilities)
     await world.make_secret("s", key="value")
     await world.make_secret("data-s", key="other")
-    world.serve_attributes_classes(gold=(DRIVER, {"iops": "100"}), others=("other.example.com", {}))
+    await world.make_attributes_class("gold", iops="100")
+    await world.make_attributes_class("others", "other.example.com", iops="100")
     await world.make_class(**{"reclaimPolicy": "Delete", **case.storage_class})
     await world.make_claim(**case.claim)
 
