@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -78,15 +79,21 @@ async def test_a_bound_pair_is_not_written_again():
 PAIR = ((PERSISTENT_VOLUME_CLAIM, "c"), (PERSISTENT_VOLUME, "v"))
 
 
-async def test_a_new_binder_changes_nothing_of_what_is_bound():
+async def test_controller_startup_a_new_binder_changes_nothing_of_what_is_bound():
+    """TestPersistentVolumeControllerStartup of Kubernetes' integration tests."""
     async with BindingWorld() as w:
+        pairs = [(kind, f"{number}") for number in range(20) for kind in (PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM)]
         async with w.binder():
-            await bound(w)
-        before = [resource_version(await w.find(*one) or {}) for one in PAIR]
+            for number in range(20):
+                await w.volume(f"{number}")
+                await w.claim(f"{number}")
+            await w.settle(5)
+        before = [await w.find(*each) or {} for each in pairs]
         async with w.binder():
             await w.settle(60)
 
-        assert [resource_version(await w.find(*one) or {}) for one in PAIR] == before
+        assert {obj["status"]["phase"] for obj in before} == {"Bound"}
+        assert [await w.find(*each) for each in pairs] == before
 
 
 # ---- changes that Kubernetes notices only at its resync --------------------------------------------------------------
@@ -384,7 +391,8 @@ async def test_when_the_owner_removes_a_released_volumes_claim_reference_it_is_b
 # ---- many ------------------------------------------------------------------------------------------------------------
 
 
-async def test_of_a_hundred_claims_the_one_with_the_reserved_volume_gets_it():
+async def test_bind_race_of_a_hundred_claims_the_one_with_the_reserved_volume_gets_it():
+    """TestPersistentVolumeBindRace of Kubernetes' integration tests."""
     async with BindingWorld() as w, w.binder():
         for number in range(100):
             await w.claim(f"c{number}")
@@ -406,6 +414,30 @@ async def test_as_many_claims_as_volumes_are_all_bound_each_to_its_own():
         volumes = [await w.volume_of(f"c{number}") for number in range(30)]
         assert sorted(volumes) == sorted(f"v{number}" for number in range(30))
         assert [entry.message for entry in w.log] == [], "no write was refused, and nothing had to be retried"
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_multi_pvs_pvcs_converge_while_others_edit_them(seed: int):
+    """TestPersistentVolumeMultiPVsPVCs of Kubernetes' integration tests: a random edit beside every write."""
+    random, count = Random(seed), 15
+    async with BindingWorld() as w:
+
+        async def edit(request: HttpRequest) -> None:
+            if request.method == "PUT":
+                kind = random.choice((PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM))
+                changes = {"metadata": {"annotations": {"edited": f"{random.random()}"}}}
+                await w.merge(kind, f"{random.randrange(count)}", changes)
+
+        for number in range(count):
+            await w.volume(f"{number}")
+            await w.claim(f"{number}")
+        async with w.binder(way=MeddledWay(w, edit)):
+            await w.settle(60)
+
+        bindings = {f"{number}": await w.volume_of(f"{number}") for number in range(count)}
+        assert sorted(bindings.values()) == sorted(bindings), "each has a volume of its own"
+        assert {await w.claim_phase(name) for name in bindings} == {"Bound"}
+        assert {await w.volume_phase(name) for name in bindings} == {"Bound"}
 
 
 async def test_nothing_is_marked_for_provisioning_before_all_volumes_are_known():
@@ -441,6 +473,29 @@ async def test_a_claim_whose_chosen_volume_goes_before_it_is_reserved_gets_anoth
             await w.settle(5)
 
         assert await w.volume_of() == "w"
+
+
+async def test_8_6_a_volume_that_goes_before_it_fails_is_gone_and_nothing_is_reported():
+    async with BindingWorld() as w:
+        await w.volume(policy="Delete", source={"hostPath": {"path": "/mnt/a"}})
+
+        async def remove_it_first(request: HttpRequest) -> None:
+            if request.method == "PUT" and request.path.endswith("/persistentvolumes/v/status"):
+                found = await w.find(PERSISTENT_VOLUME, "v") or {}
+                if found["status"]["phase"] == "Released":
+                    await w.delete(PERSISTENT_VOLUME, "v")
+                    await w.strip(PERSISTENT_VOLUME, "v")
+
+        async with w.binder(way=MeddledWay(w, remove_it_first)):
+            await w.claim()
+            await w.settle(5)
+            bound_before = await w.claim_phase()
+            await w.delete(PERSISTENT_VOLUME_CLAIM, "c")
+            await w.strip(PERSISTENT_VOLUME_CLAIM, "c")
+            await w.settle(60)
+
+        assert (bound_before, await w.volume_phase()) == ("Bound", "gone")
+        assert await w.events("v") == []
 
 
 async def test_a_claim_that_was_bound_finds_its_volume_at_once_though_the_cache_does_not_show_it_yet():

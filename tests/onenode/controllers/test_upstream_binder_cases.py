@@ -266,7 +266,6 @@ VOLUMES = {
         "PV Warning VolumeFailedRecycle",
         pods=[user(node="n1", phase="Succeeded"), user("q", "another", node="n1", phase="Running")],
     ),
-    "8-6 Delete, gone before": Case([], [], [], sync="volume"),
     "8-7 Delete, bound again before": on_volume(
         [bound_claim()], bound_volume(policy="Delete", source=LOCAL, phase="Released"), BOUND[1]
     ),
@@ -462,6 +461,19 @@ def test_5_3_and_5_4_a_deletion_reaches_the_partner():
 
     assert without_claim.volumes["v"]["status"]["phase"] == "Released"
     assert without_volume.claims["c"]["status"]["phase"] == "Lost"
+
+
+def test_5_7_the_volume_is_deleted_first_and_then_its_claim():
+    """The volume is Terminating and still bound; when its claim goes, it is released at once."""
+    model = BinderModel(claims=[bound_claim()], volumes=[bound_volume(dying=True)])
+    model.settle()
+    between = (model.claims["c"]["status"]["phase"], model.volumes["v"]["status"]["phase"])
+    del model.claims["c"]
+    model.settle()
+
+    assert between == ("Bound", "Bound")
+    assert model.volumes["v"]["status"]["phase"] == "Released"
+    assert model.events == []
 
 
 def test_setdefault_the_newer_of_two_default_classes_wins():

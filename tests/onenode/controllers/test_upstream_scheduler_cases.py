@@ -218,7 +218,21 @@ def test_generic_ephemeral_wrong_pvc():
 # ---- volumebinding: assumptions --------------------------------------------------------------------------------------
 
 
-def test_tmpupdate_failed_and_provision_api_update_failed_only_unwritten_assumptions_are_reverted():
+def test_tmpupdate_failed_a_reservation_of_which_nothing_is_written_is_undone_whole():
+    new = late_class("new")
+    s = searched(classes=[STATIC, new], claims=[claim("a"), claim("b", class_name="new"), claim("c")], volumes=[SMALL])
+    made = s.reserve(pod("p", "a", "b"))
+    assert made is not None
+    while_reserved = s.message(pod("q", "c"))
+    s.reservations.give_up(made)
+
+    assert (while_reserved, s.message(pod("q", "c"))) == (BIND_CONFLICT, "fits n1")
+    assert "claimRef" not in (s.search.volumes.get(ObjectName(None, "small")) or {})["spec"]
+    assert SELECTED not in annotations(s.search.claims.get(ObjectName("default", "b")) or {})
+    assert len(s.reservations) == 0
+
+
+def test_provision_api_update_failed_only_unwritten_assumptions_are_reverted():
     """A volume whose reservation was written stays reserved when the pod is given up; an unwritten one is free."""
     s = searched(classes=[STATIC], claims=[claim("a"), claim("b")], volumes=[SMALL, volume("other", on="n1")])
     made = s.reserve(pod("p", "a", "b"))
@@ -409,6 +423,33 @@ async def test_reschedule_provisioning():
             await w.settle(5)
 
         assert await w.node_of() in {"n1", "n2"}
+
+
+@pytest.mark.virtual_time
+async def test_binding_succeed_the_volume_is_reserved_and_the_other_claim_given_to_the_node():
+    async with scheduling_world() as w:
+        await w.node()
+        await w.late_class(provisioner=NO_PROVISIONER)
+        await w.late_class("new")
+        await w.local_volume("v", "n1")
+        made = await w.claim("a")
+        await w.claim("b", storageClassName="new")
+        async with w.scheduling():
+            await w.settle()
+            w.binder.is_asleep = True
+            await w.pod("p", "a", "b")
+            await w.settle(5)
+            volume, claimed = await w.find(PERSISTENT_VOLUME, "v") or {}, await w.find(PERSISTENT_VOLUME_CLAIM, "a")
+            provisioned = await w.find(PERSISTENT_VOLUME_CLAIM, "b") or {}
+            waits = await w.node_of()
+            w.binder.wake()
+            await w.settle(5)
+
+        assert volume["spec"]["claimRef"].items() >= {"name": "a", "uid": made["metadata"]["uid"]}.items()
+        assert annotations(volume)["pv.kubernetes.io/bound-by-controller"] == "yes"
+        assert claimed == made, "its volumeName and its marks are the binder's to write"
+        assert annotations(provisioned)[SELECTED] == "n1"
+        assert (waits, await w.node_of()) == (None, "n1")
 
 
 @pytest.mark.virtual_time
