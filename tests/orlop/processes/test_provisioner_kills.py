@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from orlop.binding import claim_state_rules as state
 from orlop.csi.client import CsiClient
@@ -39,6 +39,14 @@ from support.waiting import eventually_answered
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 KILLS = 500 if SOAK else 30
 CLAIMS = 200
+DELAY: Final = {"delay": "20ms"}
+LOST: Final = {**DELAY, "effect": True, "error": {"code": "UNAVAILABLE", "message": "the reply is lost"}}
+REFUSED: Final = {**DELAY, "error": {"code": "INTERNAL", "message": "the backend is busy"}}
+SCRIPT: Final = {
+    "CreateVolume": [*([{**DELAY, "times": 4}, LOST] * 30), {**DELAY, "times": 0}],
+    "DeleteVolume": [*([{"times": 2}, LOST, {"times": 1}, REFUSED] * 3), {"times": 0}],
+}
+"""What the driver does with the first calls; a process that is killed meanwhile does not learn of it."""
 STARTING_CALLS, MOST_CALLS = 4, 16
 """A provisioner that starts calls the driver four times before its first CreateVolume."""
 NAMESPACE = "default"
@@ -55,7 +63,8 @@ class Crowd:
     csi: CsiClient
     random: Random
     tag: str = field(default_factory=lambda: os.urandom(4).hex())
-    wanted: set[str] = field(default_factory=set)
+    wanted: dict[str, str] = field(default_factory=dict)
+    """The claims that exist: their names and uids."""
 
     @property
     def driver(self) -> str:
@@ -73,13 +82,13 @@ class Crowd:
         }
         marks = {state.STORAGE_PROVISIONER: self.driver}
         metadata = {"name": name, "namespace": NAMESPACE, "annotations": marks}
-        await self.client.create(PERSISTENT_VOLUME_CLAIM, {"metadata": metadata, "spec": spec})
-        self.wanted.add(name)
+        created = await self.client.create(PERSISTENT_VOLUME_CLAIM, {"metadata": metadata, "spec": spec})
+        self.wanted[name] = objects.uid(created)
 
     async def remove_some(self) -> None:
         for name in sorted(self.wanted):
             if self.random.random() < 0.1:
-                self.wanted.discard(name)
+                del self.wanted[name]
                 key = ObjectName(NAMESPACE, name)
                 patch = MergePatch({"metadata": {"finalizers": None}})
                 await self.client.patch(PERSISTENT_VOLUME_CLAIM, key, patch)
@@ -122,7 +131,7 @@ class Crowd:
         await self.bind()
         volumes = await self.volumes()
         served = {volume["spec"]["claimRef"]["name"] for volume in volumes}
-        return served == self.wanted and len(volumes) == len(self.wanted) and not await self.journalled()
+        return served == self.wanted.keys() and len(volumes) == len(self.wanted) and not await self.journalled()
 
 
 @asynccontextmanager
@@ -144,12 +153,12 @@ async def test_of_a_provisioner_that_is_killed_again_and_again_nothing_is_leaked
     async with crowd(short_folder, api_kubeconfig) as the:
         await the.begin()
         script = short_folder / "script.yaml"
-        script.write_text(json.dumps({"driver": {"name": the.driver}, "script": {"CreateVolume": [{"delay": "20ms"}]}}))
+        script.write_text(json.dumps({"driver": {"name": the.driver}, "script": SCRIPT}))
         socket = f"unix://{short_folder}/csi.sock"
         record = short_folder / "calls"
         # The driver has topology, and no node has it registered.
         addresses = (f"--csi-address={socket}", f"--kubeconfig={api_kubeconfig}")
-        flags = (*addresses, "--timeout=2s", "--immediate-topology=false")
+        flags = (*addresses, "--timeout=2s", "--retry-interval-start=100ms", "--immediate-topology=false")
         driver = ("--endpoint", socket, "--script", str(script), "--record", str(record))
         with running(short_folder, "testing", "mock-driver", *driver):
             added = 0
@@ -170,11 +179,17 @@ async def test_of_a_provisioner_that_is_killed_again_and_again_nothing_is_leaked
 
         assert len(the.wanted) > 0
         assert {volume["spec"]["csi"]["volumeHandle"] for volume in await the.volumes()} == existing.keys()
-        assert len(set(existing.values())) == len(existing), "two volumes of one name"
+        # By name, which the driver uses once: a second volume of a claim would have another.
+        assert sorted(existing.values()) == sorted(f"pvc-{uid}" for uid in the.wanted.values())
+        assert {"INTERNAL", "UNAVAILABLE"} <= _codes(record), "the driver never failed"
 
 
 def _lines(record: Path) -> int:
     return record.read_text().count("\n") if record.exists() else 0
+
+
+def _codes(record: Path) -> set[str]:
+    return {json.loads(line)["code"] for line in record.read_text().splitlines()}
 
 
 async def _until_it_has_called(record: Path, calls: int, the: Crowd) -> None:
