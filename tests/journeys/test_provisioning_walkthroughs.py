@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -21,15 +22,17 @@ pytestmark = pytest.mark.virtual_time
 
 
 @asynccontextmanager
-async def cluster() -> AsyncIterator[ProvisionerWorld]:
+async def cluster(**script: Any) -> AsyncIterator[ProvisionerWorld]:
+    """`script` are steps that the driver takes first, by their method."""
     async with (
         ProvisionerWorld() as world,
         BindingWorld(on=world.on) as binding,
         binding.binder(),
         binding.protection(),
-        world.provisioner(),
     ):
-        yield world
+        world.play(script)
+        async with world.provisioner():
+            yield world
 
 
 async def unmarked_claim(world: ProvisionerWorld, name: str = "data") -> Object:
@@ -76,15 +79,26 @@ async def test_a_claim_is_provisioned_as_the_walkthrough_says():
 
 
 async def test_a_volume_whose_policy_is_delete_goes_with_its_claim():
-    async with cluster() as world:
+    async with cluster(**{DELETE: [{"delay": "5s"}]}) as world:
         await world.make_class()
         await unmarked_claim(world)
-        await until_bound(world)
-        await world.delete_claim()
-        await world.until_provisioned(0)
+        claim = await until_bound(world)
+        await world.client.delete(PERSISTENT_VOLUME_CLAIM, objects.name_of(claim))
+        await world.until(lambda: world.requests(DELETE))
+        await world.clock.sleep(2)
 
+        (volume,) = await world.volumes()
+        assert await world.get(PERSISTENT_VOLUME_CLAIM, "data", NAMESPACE) is None
+        assert (state.phase(volume), objects.is_being_deleted(volume)) == ("Released", False)
+        assert set(objects.finalizers(volume)) == {FINALIZER, state.PV_PROTECTION}
+        assert volume["spec"]["claimRef"]["uid"] == objects.uid(claim)
+        assert await world.journal() == []
+
+        await world.until_provisioned(0)
         assert world.names() == []
         assert world.calls() == [CREATE, DELETE]
+        assert await world.journal() == []
+        assert not [event for event in await world.events() if event.startswith("VolumeFailedDelete")]
 
 
 async def test_a_volume_whose_policy_is_retain_stays_with_its_object():
@@ -100,6 +114,9 @@ async def test_a_volume_whose_policy_is_retain_stays_with_its_object():
         await world.until(is_released)
         await world.clock.sleep(600)
         assert await is_released()
+        (volume,) = await world.volumes()
+        assert objects.finalizers(volume) == (state.PV_PROTECTION,)
+        assert not objects.is_being_deleted(volume)
         assert len(world.names()) == 1
         assert world.calls() == [CREATE]
 
@@ -111,8 +128,13 @@ async def test_a_volume_deleted_before_its_claim_goes_only_after_it():
         claim = await until_bound(world)
         await world.client.delete(PERSISTENT_VOLUME, objects.name_of({"metadata": {"name": state.volume_name(claim)}}))
         await world.clock.sleep(600)
+        (volume,) = await world.volumes()
+        assert (state.phase(volume), objects.is_being_deleted(volume)) == ("Bound", True)
+        assert set(objects.finalizers(volume)) == {FINALIZER, state.PV_PROTECTION}
+        assert state.phase(await world.claim()) == "Bound"
         assert len(world.names()) == 1
         await world.delete_claim()
         await world.until_provisioned(0)
 
         assert world.names() == []
+        assert world.calls() == [CREATE, DELETE]
