@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -455,15 +454,12 @@ async def test_a_gibibyte_of_output_takes_no_more_room_than_the_log_may(folder: 
     size = "1G" if os.environ.get("ORLOP_SOAK") else "200M"
     limits = LogLimits(file_bytes=1 << 20)
     async with kubelet_in(folder) as k:
-        began = time.monotonic()
         code, _ = await k.run(f"head -c {size} /dev/zero | tr '\\0' x; echo; echo last", limits=limits)
-        took = time.monotonic() - began
 
     logs = folder / "logs/pod-1/main"
     assert code == 0
     assert sum(file.stat().st_size for file in logs.iterdir()) <= 2 << 20
     assert (logs / "0.log").read_text().endswith(" stdout F last\n")
-    assert took < 50
 
 
 async def test_the_logs_of_a_pod_go_with_it(folder: Path):

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -91,18 +90,17 @@ def served(path: Path, plugin: Plugin) -> AbstractAsyncContextManager[Any]:
     return serving(UnixEndpoint(str(path)), plugin, grace=1.0, log=silent_log())
 
 
-async def test_a_socket_is_seen_and_its_driver_registered_within_200_ms(short_folder: Path):
+async def test_a_socket_is_seen_by_the_event_of_its_folder_and_its_driver_registered(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """No periodic pass is needed: the next one would come after the test has failed."""
+    monkeypatch.setattr(plugin_watcher, "LOOK_AT_UNANNOUNCED_SECONDS", 3600.0)
     async with machine(short_folder) as the, the.watcher() as watcher:
-        delays = []
         for number in range(5):
             plugin = Plugin(f"d{number}.example.com")
             async with served(the.registry / f"{number}.sock", plugin):
-                began = time.monotonic()
                 await eventually(lambda plugin=plugin: plugin.told)
-                delays.append(time.monotonic() - began)
             await eventually(lambda name=plugin.name: name not in watcher.drivers)
-
-        assert sorted(delays)[2] < 0.2
 
 
 async def test_of_two_plugins_that_claim_one_name_the_second_has_it_when_the_first_goes(short_folder: Path):
