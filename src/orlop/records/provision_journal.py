@@ -36,6 +36,8 @@ class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     """The timeout of that call. The next process waits this long, since its clock may differ from the writer's."""
     is_being_deleted: bool = False
     """The last call was DeleteVolume."""
+    earlier: tuple[VolumeOrder, ...] = ()
+    """Other requests for this volume, of which a call may have created it."""
 
 
 class UnreadablePage(ValueError):
@@ -46,14 +48,21 @@ class PageOverflow(ValueError):
     """One order alone does not fit into a page."""
 
 
-class _StoredEntry(msgspec.Struct, frozen=True):
+class _StoredOrder(msgspec.Struct, frozen=True):
+    storage: str
+    placement: str
+    order: dict[str, Any]
+    """The order's fields, without those that the page stores once for all entries."""
+
+
+class _StoredEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline: float
     call_seconds: float
     storage: str
     placement: str
     order: dict[str, Any]
-    """The order's fields, without those that the page stores once for all entries."""
     is_being_deleted: bool = False
+    earlier: list[_StoredOrder] = []
 
 
 class _Versioned(msgspec.Struct):
@@ -71,17 +80,23 @@ def encode_page(entries: Sequence[JournalEntry]) -> str:
     """Return the annotation that holds these entries."""
     classes: dict[str, ClassTerms] = {}
     placements: dict[str, TopologyRequest] = {}
-    stored = [
-        _StoredEntry(
+
+    def stored_order(order: VolumeOrder) -> _StoredOrder:
+        return _StoredOrder(_shared(classes, order.storage), _shared(placements, order.placement), _own_fields(order))
+
+    def stored_entry(entry: JournalEntry) -> _StoredEntry:
+        order = stored_order(entry.order)
+        return _StoredEntry(
             entry.deadline,
             entry.call_seconds,
-            _shared(classes, entry.order.storage),
-            _shared(placements, entry.order.placement),
-            _own_fields(entry.order),
+            order.storage,
+            order.placement,
+            order.order,
             entry.is_being_deleted,
+            [stored_order(each) for each in entry.earlier],
         )
-        for entry in entries
-    ]
+
+    stored = [stored_entry(entry) for entry in entries]
     page = msgspec.json.encode(_StoredPage(VERSION, classes, placements, stored))
     return base64.b64encode(zlib.compress(page, level=6)).decode()
 
@@ -133,6 +148,11 @@ def _own_fields(order: VolumeOrder) -> dict[str, Any]:
 
 
 def _restored(page: _StoredPage, stored: _StoredEntry) -> JournalEntry:
+    earlier = tuple(_restored_order(page, each) for each in stored.earlier)
+    order = _restored_order(page, stored)
+    return JournalEntry(order, stored.deadline, stored.call_seconds, stored.is_being_deleted, earlier)
+
+
+def _restored_order(page: _StoredPage, stored: _StoredEntry | _StoredOrder) -> VolumeOrder:
     fields = {**stored.order, "storage": page.classes[stored.storage], "placement": page.placements[stored.placement]}
-    order = msgspec.convert(msgspec.to_builtins(fields), VolumeOrder)
-    return JournalEntry(order, stored.deadline, stored.call_seconds, stored.is_being_deleted)
+    return msgspec.convert(msgspec.to_builtins(fields), VolumeOrder)

@@ -19,7 +19,14 @@ from orlop.records.provision_journal import (
 from orlop.records.volume_order import ClaimIdentity, TopologyRequest
 from support.provisioning.volume_orders import order, orders
 
-entries = some.builds(JournalEntry, orders, some.floats(0, 4e9), some.floats(0, 600), some.booleans())
+entries = some.builds(
+    JournalEntry,
+    orders,
+    some.floats(0, 4e9),
+    some.floats(0, 600),
+    some.booleans(),
+    some.lists(orders, max_size=2).map(tuple),
+)
 
 
 def of_claims(count: int, nodes: int) -> list[JournalEntry]:

@@ -8,7 +8,8 @@ when
 
 - its PersistentVolume exists: from then on the volume is deleted with the PersistentVolume;
 - the volume was deleted, because the claim is gone or cannot use the volume;
-- a call made after `may_run_until` returned a final error: no volume was created.
+- its only call returned a final error: no volume was created. After any other call the order is *uncertain*, and a
+  final error of a later call does not end it (`uncertain_order_rules`).
 
 No order is begun for a claim that is being deleted. An open order is finished all the same: the binder then releases
 the PersistentVolume, and it is deleted like any other.
@@ -43,6 +44,10 @@ class OpenOrder:
     """DeleteVolume may have been called. A CreateVolume call that overlaps it could return the volume it deletes."""
     is_saved: bool = False
     """The PersistentVolume was created; it may have been deleted since."""
+    uncertain: tuple[VolumeOrder, ...] = ()
+    """The requests of which a call may have created the volume. All have the name of `order`."""
+    is_refused: bool = False
+    """The driver refused `order`: build it again from the current objects before the next call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class NoClaimStep:
 
 @dataclass(frozen=True, slots=True)
 class BeginOrder:
-    """Build an order from the claim, its class and its node, and record it."""
+    """Build an order from the claim, its class and its node; or build an open one again that the driver refused."""
 
     claim: ApiObject
 
@@ -131,14 +136,16 @@ def next_claim_step(facts: ProvisioningFacts) -> ProvisioningStep:  # noqa: PLR0
         # volume a second time. The open order is what makes that deletion wait (`volume_deletion_rules`).
         reason = "its PersistentVolume exists"
         return ForgetOrder(opened.order, reason) if have_calls_ended else WaitUntil(opened.may_run_until)
-    if not _is_wanted(facts.claim, opened.order):
+    if not is_wanted(facts.claim, opened.order):
         if not opened.is_recorded:
             return ForgetOrder(opened.order, "the driver was never called for it")
         return _undo(opened, have_calls_ended=have_calls_ended)
     if opened.volume is None:
         # CreateVolume is idempotent, so it may overlap an earlier CreateVolume, but not a DeleteVolume of its volume.
-        is_blocked = opened.is_being_deleted and not have_calls_ended
-        return WaitUntil(opened.may_run_until) if is_blocked else CallDriver(opened.order)
+        if opened.is_being_deleted and not have_calls_ended:
+            return WaitUntil(opened.may_run_until)
+        is_rebuilt = opened.is_refused and have_calls_ended and is_rebuildable(facts.claim, facts.driver)
+        return BeginOrder(facts.claim) if is_rebuilt and facts.claim is not None else CallDriver(opened.order)
     if opened.fault is None:
         # Saved at once, though an earlier call may still run: that can only return the same volume.
         return SaveVolume(opened.order, opened.volume)
@@ -158,7 +165,12 @@ def _step_without_order(facts: ProvisioningFacts) -> ProvisioningStep:
     return BeginOrder(facts.claim) if reason is None else NoClaimStep(reason)
 
 
-def _is_wanted(claim: ApiObject | None, order: VolumeOrder) -> bool:
+def is_rebuildable(claim: ApiObject | None, driver: str) -> bool:
+    """Return whether an open order may get another request: for a claim that is being deleted it may not."""
+    return claim is not None and why_not_wanted(claim, driver) is None
+
+
+def is_wanted(claim: ApiObject | None, order: VolumeOrder) -> bool:
     """Return whether the claim still waits for this volume: it exists, and no other volume was bound to it."""
     return claim is not None and state.volume_name(claim) in {"", order.volume_name}
 
@@ -169,8 +181,10 @@ def _undo(opened: OpenOrder, *, have_calls_ended: bool) -> ProvisioningStep:
         return WaitUntil(opened.may_run_until)
     if opened.volume is None:
         # DeleteVolume needs the volume's id, and only CreateVolume returns the id for a name. So call CreateVolume even
-        # though no claim waits, and delete what it returns.
-        return CallDriver(opened.order)
+        # though no claim waits, and delete what it returns. Repeat a request that may have created the volume: another
+        # one could create it only now.
+        requests = opened.uncertain
+        return CallDriver(opened.order if opened.order in requests or not requests else requests[0])
     volume_id = opened.volume.volume_id if opened.fault is None else opened.fault.volume_id
     if not volume_id:
         return ForgetOrder(opened.order, "the driver returned no id of a volume that may be deleted", is_leak=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from orlop.records.provision_journal import JournalEntry
 from orlop.records.volume_order import VolumeOrder
+from orlop.sidecars.provisioner import uncertain_order_rules
 from orlop.sidecars.provisioner.claim_rules import OpenOrder
 
 
@@ -27,7 +28,9 @@ class OpenOrders:
         return self._orders.get(uid)
 
     def begin(self, order: VolumeOrder) -> None:
-        self._add(OpenOrder(order))
+        """Add an order, or give an open one this request instead of the one that was refused."""
+        former = self._orders.get(order.claim.uid)
+        self._add(OpenOrder(order) if former is None else uncertain_order_rules.rebuilt(former, order))
 
     def resume(self, entries: Iterable[JournalEntry], now: float) -> list[str]:
         """Add the orders that a former process left in the journal; return the uids of their claims."""
@@ -36,12 +39,18 @@ class OpenOrders:
             # The former process may have sent its last call just before we took the journal over. Wait for the whole
             # duration of a call: comparing the recorded deadline with our clock would trust two machines' clocks.
             until = now + entry.call_seconds
-            self._add(OpenOrder(entry.order, until, is_recorded=True, is_being_deleted=entry.is_being_deleted))
+            opened = OpenOrder(entry.order, until, is_recorded=True, is_being_deleted=entry.is_being_deleted)
+            # An order is recorded before its call, so that its request may have created the volume too.
+            self._add(replace(opened, uncertain=(entry.order, *entry.earlier)))
             uids.append(entry.order.claim.uid)
         return uids
 
     def change(self, uid: str, **changes: Any) -> None:
         self._orders[uid] = replace(self._orders[uid], **changes)
+
+    def put(self, uid: str, opened: OpenOrder) -> None:
+        """Replace an open order; its volume's name never changes."""
+        self._orders[uid] = opened
 
     def remove(self, uid: str) -> OpenOrder:
         opened = self._orders.pop(uid)

@@ -56,8 +56,8 @@ class OrderBuilder:
         self._kube = kube
         self._may_act = may_act
 
-    async def decide(self, claim: ApiObject, capabilities: frozenset[str]) -> OrderDecision:
-        """Decide on a new order.
+    async def decide(self, claim: ApiObject, capabilities: frozenset[str], volume_name: str = "") -> OrderDecision:
+        """Decide on a new order, or on another request for the open order of this volume name.
 
         Before an order for a clone is returned, the source claim gets its finalizer: once the driver copies, the source
         must not be deleted.
@@ -70,6 +70,7 @@ class OrderBuilder:
             source,
             await self._topology(claim, storage_class, capabilities),
             capabilities,
+            volume_name,
         )
         decision = decide_order(claim, facts, self._settings)
         if isinstance(decision, PlaceOrder) and isinstance(source, Clone):

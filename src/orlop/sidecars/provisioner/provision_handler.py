@@ -8,6 +8,7 @@ as events of the claim, with upstream's words; no event, log line or journal ent
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -16,14 +17,13 @@ from orlop.csi.error_codes import CsiError, InvalidArgument, ResourceExhausted
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
-from orlop.kube.api_errors import AlreadyExists, BadRequest, Invalid, NotFound, RequestTooLarge
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
-from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
-from orlop.kube.objects import ObjectName
+from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
 from orlop.records.provision_journal import JournalEntry, PageOverflow
 from orlop.records.volume_order import VolumeOrder
+from orlop.sidecars.provisioner import uncertain_order_rules
 from orlop.sidecars.provisioner.claim_rules import (
     BeginOrder,
     CallDriver,
@@ -36,13 +36,14 @@ from orlop.sidecars.provisioner.claim_rules import (
     ReportUnusable,
     SaveVolume,
     WaitUntil,
+    is_rebuildable,
+    is_wanted,
     next_claim_step,
 )
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume, create_request, fault_of_volume
 from orlop.sidecars.provisioner.failure_reports import (
     ProvisioningReports,
     claim_reference,
-    identity_reference,
     printable_sentence,
     rpc_error,
     shown_id,
@@ -59,8 +60,6 @@ from orlop.sidecars.provisioner.provisioner_settings import (
     ProvisionerSettings,
 )
 from orlop.sidecars.provisioner.volume_calls import SecretUnavailable, VolumeCalls, may_still_run
-from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
-from orlop.sidecars.provisioner.volume_object_rules import persistent_volume
 from orlop.sidecars.provisioner.volume_order_rules import (
     LeaveClaim,
     PlaceOrder,
@@ -68,6 +67,7 @@ from orlop.sidecars.provisioner.volume_order_rules import (
     ReturnToScheduler,
     volume_name,
 )
+from orlop.sidecars.provisioner.volume_saving import VolumeSaving
 
 MOST_STEPS: Final = 12
 """Steps of one reconciliation. The longest path without interference is shorter: this ends an endless loop."""
@@ -92,6 +92,7 @@ class ProvisionHandler:
         journal: OrderJournal,
         orders: OrderBuilder,
         open_orders: OpenOrders,
+        saving: VolumeSaving,
         metrics: ProvisionerMetrics,
         capabilities: frozenset[str],
         may_act: Callable[[], None],
@@ -110,19 +111,25 @@ class ProvisionHandler:
         self._capabilities = capabilities
         self._may_act = may_act
         self._open = open_orders
+        self._saving = saving
         self._reports = ProvisioningReports(events, metrics)
-        self._saved: dict[str, str] = {}
-        """resourceVersions of PersistentVolumes that we created, by the claim's uid, until the cache has them."""
         self._written: dict[str, str] = {}
         """resourceVersions of claims that we wrote, by uid, until the cache has them."""
 
     def forget_claim(self, uid: str) -> None:
         """Drop what is kept for a claim that is gone from the cache and has no open order."""
-        for versions in (self._saved, self._written):
-            versions.pop(uid, None)
+        self._saving.forget_claim(uid)
+        self._written.pop(uid, None)
         self._metrics.end(uid)
 
     async def reconcile(self, uid: str) -> Outcome:
+        try:
+            return await self._reconcile(uid)
+        finally:
+            opened = self._open.get(uid)
+            self._metrics.uncertain(uid, is_uncertain=opened is not None and bool(opened.uncertain))
+
+    async def _reconcile(self, uid: str) -> Outcome:
         for _ in range(MOST_STEPS):
             step = next_claim_step(await self._facts(uid))
             if isinstance(step, NoClaimStep):
@@ -137,9 +144,8 @@ class ProvisionHandler:
         opened = self._open.get(uid)
         prefix, length = self._settings.volume_name_prefix, self._settings.volume_name_uuid_length
         name = opened.order.volume_name if opened is not None else volume_name(uid, prefix, length)
-        return ProvisioningFacts(
-            claim, opened, self._is_saved(uid, name, opened), self._settings.driver, self._clock.elapsed()
-        )
+        is_saved = self._saving.is_saved(uid, name, opened)
+        return ProvisioningFacts(claim, opened, is_saved, self._settings.driver, self._clock.elapsed())
 
     async def _current_claim(self, uid: str) -> ApiObject | None:
         if (version := self._written.get(uid)) is not None:
@@ -151,21 +157,6 @@ class ProvisionHandler:
     def _cached_claim(self, uid: str) -> ApiObject | None:
         return next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
 
-    def _is_saved(self, uid: str, name: str, opened: OpenOrder | None) -> bool:
-        volumes = self._caches.volumes
-        version = self._saved.get(uid)
-        if version is not None:
-            if objects.version_order(volumes.version) < objects.version_order(version):
-                return True  # the cache does not have our write yet: the object would seem to be missing
-            del self._saved[uid]
-        volume = volumes.get(ObjectName(None, name))
-        if volume is None or opened is None:
-            return volume is not None
-        # A PersistentVolume of this name that is not ours must not end the order: our volume may exist in the driver.
-        if opened.volume is None:
-            return csi_source(volume).get("driver") == self._settings.driver
-        return _is_same_volume(volume, self._settings.driver, opened.volume.volume_id)
-
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     async def _take(self, step: ProvisioningStep, uid: str) -> Outcome | None:  # noqa: PLR0911 - one for each step
@@ -176,7 +167,8 @@ class ProvisionHandler:
             case CallDriver(order):
                 return await self._call(order, uid)
             case SaveVolume(order, volume):
-                return await self._save(order, volume, uid)
+                await self._saving.save(order, volume, uid)
+                return None
             case DeleteAgain(order, volume_id, fault):
                 return await self._delete_again(order, volume_id, fault, uid)
             case ForgetOrder(order, reason, is_leak):
@@ -195,11 +187,14 @@ class ProvisionHandler:
 
     async def _begin(self, claim: ApiObject, uid: str) -> Outcome | None:
         self._metrics.begin(uid, self._clock.elapsed())
-        match await self._orders.decide(claim, self._capabilities):
+        opened = self._open.get(uid)
+        name = opened.order.volume_name if opened is not None else ""
+        match await self._orders.decide(claim, self._capabilities, name):
             case PlaceOrder(order):
                 sentence = f'External provisioner is provisioning volume for claim "{objects.name_of(claim)}"'
                 self._events.normal(claim_reference(claim), "Provisioning", sentence)
-                if (rival := self._open.by_volume_name(order.volume_name)) is not None:
+                rival = self._open.by_volume_name(order.volume_name)
+                if rival is not None and rival.order.claim.uid != uid:
                     # CreateVolume is idempotent by name: the driver would return the same volume for both claims.
                     other = f"{rival.order.claim.namespace}/{rival.order.claim.name}"
                     reason = f"a volume {order.volume_name} is being created for the claim {other}"
@@ -221,11 +216,12 @@ class ProvisionHandler:
     # ---- creating ------------------------------------------------------------------------------------------------
 
     async def _call(self, order: VolumeOrder, uid: str) -> Outcome | None:
+        before = self._open[uid]
         try:
             # Read the secret before recording the order: without the secret there is no call, and nothing to record.
             secrets = await self._calls.secrets(order.secret_for(SecretUse.PROVISION.value))
             request = create_request(order, self._capabilities, secrets)
-            deadline = await self._record(order, uid)
+            deadline = await self._record(uncertain_order_rules.before_call(before, order), uid)
         except (SecretUnavailable, PageOverflow) as error:
             return self._report(uid, str(error))
         finally:
@@ -235,17 +231,18 @@ class ProvisionHandler:
             # Only after the order is durable: if this process dies during the call, the next one finds the order.
             volume = await self._calls.create(request, deadline)
         except CsiError as error:
-            return await self._call_failed(error, uid, began=began, deadline=deadline)
+            return await self._call_failed(error, before, uid, began=began, deadline=deadline)
         self._open.change(uid, volume=volume, fault=self._fault(order, volume), is_being_deleted=False)
         return None
 
-    async def _record(self, order: VolumeOrder, uid: str, *, is_being_deleted: bool = False) -> float:
+    async def _record(self, opened: OpenOrder, uid: str, *, is_being_deleted: bool = False) -> float:
         """Make the order and the deadline of the next call durable; return the deadline, in elapsed time."""
         timeout = self._settings.timeout
         deadline = self._clock.elapsed() + timeout
         wall = (self._clock.now() + timedelta(seconds=timeout)).timestamp()
-        await self._journal.record(JournalEntry(order, wall, timeout, is_being_deleted))
-        self._open.change(uid, is_recorded=True, is_being_deleted=is_being_deleted)
+        earlier = uncertain_order_rules.earlier_requests(opened)
+        await self._journal.record(JournalEntry(opened.order, wall, timeout, is_being_deleted, earlier))
+        self._open.put(uid, replace(opened, is_recorded=True, is_being_deleted=is_being_deleted))
         return deadline
 
     def _drop_unrecorded(self, uid: str) -> None:
@@ -253,21 +250,38 @@ class ProvisionHandler:
         if not self._open[uid].is_recorded:
             self._open.remove(uid)
 
-    async def _call_failed(self, error: CsiError, uid: str, *, began: float, deadline: float) -> Outcome:
+    async def _call_failed(
+        self, error: CsiError, before: OpenOrder, uid: str, *, began: float, deadline: float
+    ) -> Outcome:
+        """Record what the call leaves of the order, which was `before` when it began, and report the error."""
         opened = self._open[uid]
         if may_still_run(error):
             self._open.change(uid, may_run_until=max(opened.may_run_until, deadline))
             return self._report(uid, self._sentence(opened.order, error))
         if began < opened.may_run_until:
             # This error is final for this call only: an earlier call may still run and create the volume.
+            self._open.change(uid, uncertain=before.uncertain)
             self._report(uid, self._sentence(opened.order, error))
             return RetryAfter(max(0.0, opened.may_run_until - self._clock.elapsed()))
-        self._close(uid)
         claim = await self._current_claim(uid)
+        can_rebuild = is_rebuildable(claim, self._settings.driver)
+        kept = uncertain_order_rules.after_final_error(before, opened, error.code, is_rebuildable=can_rebuild)
+        if kept is None:
+            self._close(uid)
+        else:
+            self._open.put(uid, kept)
+            if claim is None or not is_wanted(claim, opened.order):
+                return self._not_undone(error, opened.order, uid)
         return Done() if claim is None else await self._refused(error, opened.order, claim)
 
+    def _not_undone(self, error: CsiError, order: VolumeOrder, uid: str) -> Outcome:
+        """Log that a volume may be left which no claim waits for; return the outcome that retries the call."""
+        name = order.volume_name
+        reason = f"no claim waits for the volume {name}, but the driver may have it: its id is needed to delete it"
+        return self._failed(uid, f"{reason}; {rpc_error(error)}", slowly=isinstance(error, InvalidArgument))
+
     async def _refused(self, error: CsiError, order: VolumeOrder, claim: ApiObject) -> Outcome:
-        """Report a final error; no volume was created."""
+        """Report a final error of the call for a claim that exists."""
         uid, sentence = objects.uid(claim), self._sentence(order, error)
         if isinstance(error, ResourceExhausted) and order.selected_node and HAS_TOPOLOGY in self._capabilities:
             self._report(uid, sentence)
@@ -296,48 +310,6 @@ class ProvisionHandler:
         names = [*map(objects.name, volumes), *self._open.names_with_id(handle)]
         return next((name for name in names if name != own_name), None)
 
-    # ---- saving --------------------------------------------------------------------------------------------------
-
-    async def _save(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> Outcome | None:
-        body = persistent_volume(order, volume, self._settings.driver, self._settings.identity)
-        self._may_act()
-        try:
-            saved: ApiObject = await self._kube.create(PERSISTENT_VOLUME, body)
-        except AlreadyExists:
-            # Either we created it and the response was lost, or another client created it under the same name.
-            return await self._compare_with_existing(order, volume, uid)
-        except (BadRequest, Invalid, RequestTooLarge) as error:
-            reason = f"the API server refuses the PersistentVolume {order.volume_name}: {error}"
-            self._open.change(uid, fault=UnusableVolume(reason, volume.volume_id, retry_slowly=True))
-            return None
-        self._succeed(order, saved, uid)
-        return None
-
-    async def _compare_with_existing(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> Outcome | None:
-        existing = await self._existing(order)
-        if existing is None:
-            return None  # deleted meanwhile: decide again
-        if _is_same_volume(existing, self._settings.driver, volume.volume_id):
-            self._succeed(order, existing, uid)
-        else:
-            reason = f"the PersistentVolume {order.volume_name} exists and belongs to another volume"
-            self._open.change(uid, fault=UnusableVolume(reason, volume.volume_id, retry_slowly=True))
-        return None
-
-    async def _existing(self, order: VolumeOrder) -> ApiObject | None:
-        """Read the PersistentVolume of the order's name from the API server."""
-        try:
-            return await self._kube.get(PERSISTENT_VOLUME, ObjectName(None, order.volume_name))
-        except NotFound:
-            return None
-
-    def _succeed(self, order: VolumeOrder, saved: ApiObject, uid: str) -> None:
-        self._saved[uid] = objects.resource_version(saved)
-        self._open.change(uid, is_saved=True)
-        self._metrics.provisioned(uid, order.storage.name, self._clock.elapsed())
-        sentence = f"Successfully provisioned volume {order.volume_name}"
-        self._events.normal(identity_reference(order.claim), "ProvisioningSucceeded", sentence)
-
     # ---- undoing -------------------------------------------------------------------------------------------------
 
     async def _delete_again(
@@ -347,14 +319,13 @@ class ProvisionHandler:
             reason = f"the volume {shown_id(volume_id)} now belongs to {owner}"
             self._open.change(uid, fault=UnusableVolume(reason, retry_slowly=True))
             return None
-        existing = await self._existing(order)
-        if existing is not None and _is_same_volume(existing, self._settings.driver, volume_id):
+        if await self._saving.has_saved(order, volume_id):
             # An earlier process created this object, and our cache lacks it yet: its claim may already use the volume.
             self._open.change(uid, is_saved=True)
             return None
         # Record the deletion before the call: a process that resumes the order must not call CreateVolume while this
         # DeleteVolume may still run, because it would get the volume that is being deleted.
-        deadline = await self._record(order, uid, is_being_deleted=True)
+        deadline = await self._record(self._open[uid], uid, is_being_deleted=True)
         try:
             await self._calls.delete(volume_id, order.secret_for(SecretUse.PROVISION.value), deadline)
         except CsiError as error:
@@ -386,15 +357,13 @@ class ProvisionHandler:
 
     def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:
         """Record the failure as an event of the claim, if it exists; return the outcome that retries it."""
-        printable = printable_sentence(sentence)
         if (claim := self._cached_claim(uid)) is not None:
             self._reports.not_provisioned(claim, sentence)
+        return self._failed(uid, sentence, slowly=slowly)
+
+    def _failed(self, uid: str, sentence: str, *, slowly: bool) -> Outcome:
+        printable = printable_sentence(sentence)
         if not slowly:
             return Failed(NotProvisioned(printable))
         self._log.warning("provisioning failed; retrying slowly", claim=uid, error=printable)
         return RetryAfter(self._settings.slow_retry)
-
-
-def _is_same_volume(volume: ApiObject, driver: str, handle: str) -> bool:
-    source = csi_source(volume)
-    return source.get("driver") == driver and source.get("volumeHandle") == handle

@@ -25,6 +25,12 @@ class ProvisionerMetrics:
         self._deletion_seconds = metrics.histogram(
             f"{volume}_duration_seconds", "Duration of deletions.", ("class",), BUCKETS
         )
+        self._uncertain_orders = metrics.gauge(
+            "orlop_provisioner_uncertain_orders",
+            "Orders of which a call may have created a volume that is neither saved nor deleted.",
+        )
+        self._uncertain_orders.set(0)
+        self._uncertain: set[str] = set()
         self._began: dict[str, float] = {}
 
     def begin(self, uid: str, now: float) -> None:
@@ -41,6 +47,11 @@ class ProvisionerMetrics:
 
     def failed(self, class_name: str) -> None:
         self._provision_failures.inc(class_name, NO_SOURCE)
+
+    def uncertain(self, uid: str, *, is_uncertain: bool) -> None:
+        """Count the claim's order, or stop counting it."""
+        (self._uncertain.add if is_uncertain else self._uncertain.discard)(uid)
+        self._uncertain_orders.set(len(self._uncertain))
 
     def deleted(self, class_name: str, seconds: float) -> None:
         self._deleted.inc(class_name)

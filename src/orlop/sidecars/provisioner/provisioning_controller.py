@@ -42,6 +42,7 @@ from orlop.sidecars.provisioner.volume_calls import VolumeCalls
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_handler import BY_VOLUME, VolumeHandler
 from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
+from orlop.sidecars.provisioner.volume_saving import VolumeSaving
 
 CLAIMS: Final = "claims"
 VOLUMES: Final = "volumes"
@@ -299,6 +300,16 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
     calls = VolumeCalls(settings.driver, timeout=settings.timeout, runtime=runtime, csi=csi, kube=kube, may_act=may_act)
     orders = OrderBuilder(caches, settings, kube=kube, may_act=may_act)
     open_orders = OpenOrders()
+    saving = VolumeSaving(
+        caches,
+        settings,
+        clock=runtime.clock,
+        kube=kube,
+        events=events,
+        open_orders=open_orders,
+        metrics=metrics,
+        may_act=may_act,
+    )
     provisioning = ProvisionHandler(
         caches,
         settings,
@@ -309,6 +320,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
         journal=journal,
         orders=orders,
         open_orders=open_orders,
+        saving=saving,
         metrics=metrics,
         capabilities=capabilities,
         may_act=may_act,

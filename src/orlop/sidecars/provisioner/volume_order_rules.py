@@ -34,6 +34,8 @@ class OrderFacts:
     source: SourceDecision
     topology: TopologyDecision
     capabilities: frozenset[str]
+    volume_name: str = ""
+    """The name that an open order has already; "" for a new one. Flags may have changed since it was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _refusal_by_class(
 
 def _order(claim: ApiObject, storage_class: ApiObject, facts: OrderFacts, settings: ProvisionerSettings) -> VolumeOrder:
     uid = objects.uid(claim)
-    name = volume_name(uid, settings.volume_name_prefix, settings.volume_name_uuid_length)
+    name = facts.volume_name or volume_name(uid, settings.volume_name_prefix, settings.volume_name_uuid_length)
     parameters = class_rules.parameters(storage_class)
     modes = _access_modes(claim)
     secrets = parameter_rules.secret_references(parameters, name, claim)

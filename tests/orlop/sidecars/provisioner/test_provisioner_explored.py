@@ -24,7 +24,7 @@ from orlop.sidecars.provisioner.claim_rules import (
 )
 from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.testing.explorer import Bounds, Broken, explore, explore_randomly
+from orlop.testing.explorer import Bounds, Broken, explore, explore_randomly, replay
 from orlop.testing.explorer.driver_seam import FINAL
 from orlop.testing.explorer.effects import DIES_AFTER, DIES_AND_LATE, LOST_AND_LATE, REPLY_LOST
 from orlop.testing.explorer.histories import Sort, following
@@ -78,6 +78,18 @@ def test_the_same_holds_in_every_history_with_two_departures() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_holds_in_random_histories_with_more_departures(scenario: Scenario) -> None:
     explore_randomly(scenario, seed=7, histories=100 if SOAK else 3, bounds=MANY)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        "4: it dies after it; 5: before it: the claim is force-deleted; 10: a final error",
+        "4: the reply is lost; 5: before it: the claim is force-deleted; 9: a final error; 11: a final error",
+    ],
+)
+def test_a_final_error_of_a_later_call_does_not_leak_what_an_earlier_one_created(history: str) -> None:
+    # More departures than `explore` plays exhaustively.
+    replay(force_deleted, history)
 
 
 # ---- these checks have teeth: provisioners with one mistake each -----------------------------------------------------
