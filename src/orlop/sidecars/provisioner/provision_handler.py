@@ -7,7 +7,7 @@ as events of the claim, with upstream's words; no event, log line or journal ent
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -219,10 +219,12 @@ class ProvisionHandler:
         before = self._open[uid]
         try:
             # Read the secret before recording the order: without the secret there is no call, and nothing to record.
-            secrets = await self._calls.secrets(order.secret_for(SecretUse.PROVISION.value))
+            secrets = await self._secrets(order, uid)
             request = create_request(order, self._capabilities, secrets)
             deadline = await self._record(uncertain_order_rules.before_call(before, order), uid)
         except (SecretUnavailable, PageOverflow) as error:
+            # The class may have been created anew with another secret.
+            self._open.change(uid, is_refused=True)
             return self._report(uid, str(error))
         finally:
             self._drop_unrecorded(uid)
@@ -234,6 +236,15 @@ class ProvisionHandler:
             return await self._call_failed(error, before, uid, began=began, deadline=deadline)
         self._open.change(uid, volume=volume, fault=self._fault(order, volume), is_being_deleted=False)
         return None
+
+    async def _secrets(self, order: VolumeOrder, uid: str) -> Mapping[str, str]:
+        """Return the secret for CreateVolume. Raises `SecretUnavailable` if the call is to provision a claim."""
+        reference = order.secret_for(SecretUse.PROVISION.value)
+        if is_wanted(self._cached_claim(uid), order):
+            return await self._calls.secrets(reference)
+        # The call is to learn the id of a volume that has to be deleted. When a namespace is deleted, the secret is
+        # gone together with the claim, and without a call the volume would be leaked.
+        return await self._calls.secrets_if_any(reference)
 
     async def _record(self, opened: OpenOrder, uid: str, *, is_being_deleted: bool = False) -> float:
         """Make the order and the deadline of the next call durable; return the deadline, in elapsed time."""

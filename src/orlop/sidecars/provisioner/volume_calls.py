@@ -62,7 +62,7 @@ class VolumeCalls:
         return (await self._call(rpc.CREATE_VOLUME, request, deadline)).volume
 
     async def delete(self, handle: str, secret: SecretReference | None, deadline: float) -> None:
-        await self._call(rpc.DELETE_VOLUME, delete_request(handle, await self._secrets_if_any(secret)), deadline)
+        await self._call(rpc.DELETE_VOLUME, delete_request(handle, await self.secrets_if_any(secret)), deadline)
 
     async def secrets(self, reference: SecretReference | None) -> Mapping[str, str]:
         """Return the values of a secret. Raises `SecretUnavailable`."""
@@ -76,13 +76,14 @@ class VolumeCalls:
         except UnusableSecret as error:
             raise SecretUnavailable(str(error)) from None
 
-    async def _secrets_if_any(self, reference: SecretReference | None) -> Mapping[str, str]:
+    async def secrets_if_any(self, reference: SecretReference | None) -> Mapping[str, str]:
+        """Return the values of a secret; none if it cannot be read. For calls whose end is to delete a volume."""
         # When a namespace is deleted, its secrets may be gone before its volumes. Call the driver all the same: most
         # drivers do not need a secret to delete a volume, and others return an error.
         try:
             return await self.secrets(reference)
         except SecretUnavailable as error:
-            self._log.warning("secret cannot be read; deleting the volume without it", error=error)
+            self._log.warning("secret cannot be read; calling the driver without it", error=error)
             return {}
 
     async def _call(self, method: Rpc[Request, Response], request: Request, deadline: float) -> Response:

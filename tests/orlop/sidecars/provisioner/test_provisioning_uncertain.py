@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from orlop.binding import claim_state_rules as state
-from orlop.kube.kinds import STORAGE_CLASS
+from orlop.kube.kinds import SECRET, STORAGE_CLASS
 from orlop.kube.objects import ObjectName
-from support.provisioning.provisioner_worlds import CREATE, DELETE, ProvisionerWorld
+from support.provisioning.provisioner_worlds import CREATE, DELETE, NAMESPACE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
 FINAL = [
@@ -183,3 +183,54 @@ async def test_an_answer_that_could_not_be_used_is_not_forgotten_after_a_final_e
             await world.delete_claim()
             await world.until_journal_is_empty()
         assert world.names() == []
+
+
+# ---- secrets ---------------------------------------------------------------------------------------------------------
+
+SECRET_KEYS = "csi.storage.k8s.io/provisioner-secret-"
+
+
+def with_secret(name: str) -> dict[str, str]:
+    return {f"{SECRET_KEYS}name": name, f"{SECRET_KEYS}namespace": "${pvc.namespace}"}
+
+
+async def test_a_volume_whose_secret_went_with_its_claim_is_deleted_without_it():
+    async with ProvisionerWorld() as world:
+        await world.make_secret("s", key="value")
+        await ordered(world, error("DEADLINE_EXCEEDED", effect=True), parameters=with_secret("s"))
+        async with world.provisioner(retry_start=30.0):
+            await world.until_event("ProvisioningFailed")
+            await world.client.delete(SECRET, ObjectName(NAMESPACE, "s"))
+            await world.delete_claim()
+            await world.until_journal_is_empty()
+        assert (world.names(), await world.volumes()) == ([], [])
+        assert [dict(each.secrets) for each in world.requests(CREATE)] == [{"key": "value"}, {}]
+
+
+async def test_a_claim_whose_class_names_another_secret_now_is_not_stuck_on_the_one_that_is_gone():
+    async with ProvisionerWorld() as world:
+        await world.make_secret("old", key="old")
+        await ordered(world, error("DEADLINE_EXCEEDED"), parameters=with_secret("old"))
+        async with world.provisioner(retry_start=30.0):
+            await world.until_event("ProvisioningFailed", "DeadlineExceeded")
+            await world.client.delete(SECRET, ObjectName(NAMESPACE, "old"))
+            await world.until_event("ProvisioningFailed", "failed to get secret team/old")
+            await world.make_secret("new", key="new")
+            await world.client.delete(STORAGE_CLASS, ObjectName(None, "fast"))
+            await world.make_class(parameters=with_secret("new"))
+            await world.until_provisioned()
+            await world.until_journal_is_empty()
+        assert [dict(each.secrets) for each in world.requests(CREATE)] == [{"key": "old"}, {"key": "new"}]
+
+
+async def test_without_its_secret_the_driver_is_never_called_for_a_claim_that_waits():
+    async with ProvisionerWorld() as world:
+        await world.make_secret("s", key="value")
+        await ordered(world, error("DEADLINE_EXCEEDED"), parameters=with_secret("s"))
+        async with world.provisioner():
+            await world.until_event("ProvisioningFailed", "DeadlineExceeded")
+            await world.client.delete(SECRET, ObjectName(NAMESPACE, "s"))
+            before = len(world.calls())
+            await world.clock.sleep(600)
+            assert len(world.calls()) <= before + 1
+            assert len(await world.journal()) == 1
