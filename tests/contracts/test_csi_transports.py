@@ -12,7 +12,9 @@ from orlop.csi.error_codes import (
     Aborted,
     Cancelled,
     Code,
+    CsiError,
     DeadlineExceeded,
+    Delivery,
     Internal,
     InvalidArgument,
     NotFound,
@@ -102,8 +104,20 @@ async def test_a_request_of_more_than_four_mebibytes_is_refused(workshop: Worksh
 
 async def test_an_answer_of_more_than_four_mebibytes_is_refused(workshop: Workshop):
     async with workshop.ends(Identity("x" * LARGEST_MESSAGE)) as ends:
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhausted) as caught:
             await ends.client.plugin_info()
+
+    # grpcio does not show whether a status is the server's or its own.
+    assert workshop.kind == "grpcio" or caught.value.delivery is Delivery.UNANSWERED
+
+
+@pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED], ids=lambda code: code.name)
+async def test_a_status_of_the_service_counts_as_returned_by_it(workshop: Workshop, code: Code):
+    async with workshop.ends(FailingNode(lambda _: error_of(code, "no"))) as ends:
+        with pytest.raises(CsiError) as caught:
+            await ends.client.call(rpc.NODE_UNPUBLISH_VOLUME, unpublish("v1"))
+
+    assert caught.value.delivery is Delivery.RETURNED
 
 
 async def test_a_deadline_ends_the_waiting_and_never_the_work(workshop: Workshop):
@@ -208,10 +222,13 @@ async def test_closing_the_connection_cancels_who_waits(workshop: Workshop):
         call = asyncio.ensure_future(ends.client.call(rpc.NODE_PUBLISH_VOLUME, publish("v1")))
         await node.began.wait()
         await ends.client.close()
-        with pytest.raises(Cancelled):
+        with pytest.raises(Cancelled) as in_flight:
             await call
-        with pytest.raises(Cancelled):
+        with pytest.raises(Cancelled) as refused:
             await ends.client.call(rpc.NODE_PUBLISH_VOLUME, publish("v2"))
+        if workshop.kind != "grpcio":
+            deliveries = (in_flight.value.delivery, refused.value.delivery)
+            assert deliveries == (Delivery.UNANSWERED, Delivery.UNSENT)
         node.go_on.set()
 
 

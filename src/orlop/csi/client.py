@@ -26,6 +26,7 @@ from orlop.csi.error_codes import (
     Unavailable,
     Unimplemented,
     error_of,
+    unanswered,
 )
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.rpc_type import Rpc
@@ -247,7 +248,7 @@ class CsiClient:
             self._answered = self._clock.elapsed()
         message = hide(error.message, redacted_messages.secret_values(request))
         self._ended(method, request, started, error.code, error=message)
-        return error_of(error.code, message)
+        return error_of(error.code, message, error.delivery)
 
     def _ended(
         self,
@@ -292,6 +293,5 @@ def _parsed(method: Rpc[Any, Response], answer: bytes) -> Response:
     try:
         return method.response.FromString(answer)
     except DecodeError as error:
-        raise Internal(
-            f"the driver's response to {method.name} is no valid {method.response.DESCRIPTOR.name}: {error}"
-        ) from None
+        problem = f"is no valid {method.response.DESCRIPTOR.name}: {error}"
+        raise unanswered(Code.INTERNAL, f"the driver's response to {method.name} {problem}") from None

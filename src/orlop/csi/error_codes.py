@@ -7,6 +7,9 @@
     └── Unknown, Internal, DataLoss
 
 A service raises one of these with a message; the client raises the same class with the same message.
+
+A client also makes errors by itself, with the codes that gRPC defines for them: the connection broke, the response is
+too large, the stream was reset. Such an error says nothing about the driver, whatever its code: `CsiError.delivery`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 from typing import ClassVar, Final
 
 from orlop.foundation.duration import InvalidDuration
@@ -56,10 +59,22 @@ _GO_NAMES: Final = {int(code): "".join(word.capitalize() for word in code.name.s
 }
 
 
+class Delivery(Enum):
+    """What a failed call shows about its request."""
+
+    RETURNED = auto()
+    """The driver received the request, and returned this error."""
+    UNANSWERED = auto()
+    """The client made the error after it may have sent the request: the call may have had its effect."""
+    UNSENT = auto()
+    """The client made the error, and the driver did not process the request."""
+
+
 class CsiError(Exception):
     """A failed call, with the gRPC code that the peer sees or sent."""
 
     code: ClassVar[Code] = Code.UNKNOWN
+    delivery: Delivery = Delivery.RETURNED
 
     @property
     def message(self) -> str:
@@ -143,11 +158,25 @@ def is_final(error: BaseException) -> bool:
     kubelet and the upstream controllers use the same codes. An exception without a code (a broken connection, a bug of
     ours) proves nothing about the driver, so it is not final.
     """
-    return isinstance(error, CsiError) and error.code not in NOT_FINAL
+    if not isinstance(error, CsiError) or error.delivery is Delivery.UNANSWERED:
+        return False
+    return error.code not in NOT_FINAL
 
 
-def error_of(code: Code, message: str) -> CsiError:
-    return ERROR_OF_CODE.get(code, Unknown)(message)
+def error_of(code: Code, message: str, delivery: Delivery = Delivery.RETURNED) -> CsiError:
+    error = ERROR_OF_CODE.get(code, Unknown)(message)
+    error.delivery = delivery
+    return error
+
+
+def unanswered(code: Code, message: str) -> CsiError:
+    """Return an error that the client makes after it may have sent the request."""
+    return error_of(code, message, Delivery.UNANSWERED)
+
+
+def unsent(code: Code, message: str) -> CsiError:
+    """Return an error that the client makes for a request which the driver did not process."""
+    return error_of(code, message, Delivery.UNSENT)
 
 
 # The first row that matches decides; our own exceptions stand above the built-in ones.

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from orlop.csi.error_codes import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable, Unimplemented
+from orlop.csi.error_codes import Cancelled, Code, ResourceExhausted, Unimplemented, unanswered, unsent
 from orlop.csi.transport import LARGEST_MESSAGE, CallHandler, Shape
 
 Received = TypeVar("Received", bound=bytes | None)
@@ -71,7 +71,7 @@ class InProcessConnection:
             async with asyncio.timeout_at(deadline):
                 return _within_limit(await waiting)
         except TimeoutError:
-            raise DeadlineExceeded(f"no response from {path} before the deadline") from None
+            raise unanswered(Code.DEADLINE_EXCEEDED, f"no response from {path} before the deadline") from None
         except asyncio.CancelledError:
             self._why_dropped(waiting)
             raise
@@ -85,9 +85,9 @@ class InProcessConnection:
 
     def _check(self, path: str, message: bytes, shape: Shape) -> None:
         if self._closed:
-            raise Cancelled("the connection was closed")
+            raise unsent(Code.CANCELLED, "the connection was closed")
         if not self._whole.is_set():
-            raise Unavailable("the driver is away: the connection is cut")
+            raise unsent(Code.UNAVAILABLE, "the driver is away: the connection is cut")
         if self._handler.shape_of(path) is not shape:
             raise Unimplemented(f"{path} is not served here")
         if len(message) > LARGEST_MESSAGE:
@@ -103,11 +103,12 @@ class InProcessConnection:
         if not waiting.cancelled() or (caller is not None and caller.cancelling()):
             return
         if self._closed:
-            raise Cancelled("the connection was closed") from None
-        raise Unavailable("the connection broke while the call was in flight") from None
+            raise unanswered(Code.CANCELLED, "the connection was closed") from None
+        raise unanswered(Code.UNAVAILABLE, "the connection broke while the call was in flight") from None
 
 
 def _within_limit(answer: Received) -> Received:
     if answer is not None and len(answer) > LARGEST_MESSAGE:
-        raise ResourceExhausted(f"a response of {len(answer)} bytes: at most {LARGEST_MESSAGE} are allowed")
+        problem = f"a response of {len(answer)} bytes: at most {LARGEST_MESSAGE} are allowed"
+        raise unanswered(Code.RESOURCE_EXHAUSTED, problem)
     return answer

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from orlop.csi.error_codes import Code, CsiError, Unknown, error_of, failure_of, is_final
+from orlop.csi.error_codes import Code, CsiError, Unknown, error_of, failure_of, is_final, unanswered
 from orlop.foundation.duration import InvalidDuration
 from orlop.foundation.keyed_lock import KeyHeld
 from orlop.foundation.quantity import InvalidQuantity
@@ -23,6 +23,11 @@ def test_every_code_has_an_error_of_its_own_and_is_final_unless_the_call_may_sti
 def test_what_is_no_answer_of_a_driver_is_not_final():
     assert not is_final(ConnectionResetError())
     assert not is_final(ValueError("a bug"))
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK], ids=lambda code: code.name)
+def test_no_error_that_the_client_makes_after_sending_is_final(code: Code):
+    assert not is_final(unanswered(code, "why"))
 
 
 def test_codes_are_spelled_as_go_spells_them_in_metrics():

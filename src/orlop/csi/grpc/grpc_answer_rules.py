@@ -1,11 +1,16 @@
-"""Read the status of a call from the headers and trailers of its response (gRPC over HTTP/2). Pure."""
+"""Read the status of a call from the headers and trailers of its response (gRPC over HTTP/2). Pure.
+
+Only `grpc-status` in the trailers is the driver's own. The errors for an HTTP status, for a stream that was reset and
+for a response without a status are made here, with the codes that gRPC defines: the driver may have done what it was
+called for. A refused stream is the exception: the server has not processed it (RFC 9113, 8.7).
+"""
 
 from __future__ import annotations
 
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from orlop.csi.error_codes import Code, CsiError, error_of
+from orlop.csi.error_codes import Code, CsiError, error_of, unanswered, unsent
 from orlop.csi.grpc.header_blocks import Fields
 from orlop.csi.grpc.http2_frames import ErrorCode
 
@@ -36,12 +41,13 @@ def announces_another(fields: Fields) -> bool:
 def refused_by(fields: Fields) -> CsiError | None:
     """Return the error in the first headers of a response: the peer may not be a gRPC server at all."""
     if (status := _status(fields)) != OK_STATUS:
-        return error_of(_CODE_OF_STATUS.get(status, Code.UNKNOWN), f"the driver's socket returns HTTP status {status}")
+        code = _CODE_OF_STATUS.get(status, Code.UNKNOWN)
+        return unanswered(code, f"the driver's socket returns HTTP status {status}")
     headers = dict(fields)
     if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-        return error_of(Code.UNKNOWN, "the driver's socket does not speak gRPC")
+        return unanswered(Code.UNKNOWN, "the driver's socket does not speak gRPC")
     if headers.get(b"grpc-encoding", b"identity") != b"identity":
-        return error_of(Code.INTERNAL, "the driver's response is compressed, which we did not ask for")
+        return unanswered(Code.INTERNAL, "the driver's response is compressed, which we did not ask for")
     return None
 
 
@@ -50,7 +56,7 @@ def ended_by(fields: Fields) -> CsiError | None:
     headers = dict(fields)
     status = headers.get(b"grpc-status", b"")
     if not status.isdigit():
-        return error_of(Code.UNKNOWN, "the driver ended the call without a status")
+        return unanswered(Code.UNKNOWN, "the driver ended the call without a status")
     number = _number(status)
     code = Code(number) if number in Code._value2member_map_ else Code.UNKNOWN
     if code is Code.OK:
@@ -62,7 +68,8 @@ def ended_by(fields: Fields) -> CsiError | None:
 def reset_by(number: int) -> CsiError:
     """Return the error for a stream that the driver reset."""
     code = _CODE_OF_RESET.get(ErrorCode(number), Code.INTERNAL) if number in list(ErrorCode) else Code.INTERNAL
-    return error_of(code, f"the driver reset the call (HTTP/2 error {number})")
+    made = unsent if number == ErrorCode.REFUSED_STREAM else unanswered
+    return made(code, f"the driver reset the call (HTTP/2 error {number})")
 
 
 def _status(fields: Fields) -> int:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from typing import Final, cast
 
 from orlop.csi.endpoint import Endpoint, TcpEndpoint
-from orlop.csi.error_codes import Cancelled, CsiError, DeadlineExceeded, Internal, Unavailable
+from orlop.csi.error_codes import Code, CsiError, unanswered, unsent
 from orlop.csi.grpc.http2_client import CallEnded, ClientEvent, Http2Client, ResponseReceived
 from orlop.foundation.tcp_keepalive import KEEPALIVE, TcpKeepalive
 
@@ -89,7 +89,8 @@ class _Link(asyncio.Protocol):
         waiting = self._calls.get(number)
         if waiting is not None:
             self.cancel(number)
-            waiting.is_over, waiting.error = True, DeadlineExceeded(f"no response within {within:g} seconds")
+            waiting.error = unanswered(Code.DEADLINE_EXCEEDED, f"no response within {within:g} seconds")
+            waiting.is_over = True
             waiting.wake()
             self._probe()
 
@@ -117,7 +118,8 @@ class _Link(asyncio.Protocol):
             return
         self._http2.probe()
         self._write_soon()
-        gone = Unavailable(f"the connection is dead: nothing came on it in {self._probe_seconds:g} seconds")
+        problem = f"the connection is dead: nothing came on it in {self._probe_seconds:g} seconds"
+        gone = unanswered(Code.UNAVAILABLE, problem)
         self._probe_timer = self._loop.call_later(self._probe_seconds, self.break_off, gone)
 
     def _end_probe(self) -> None:
@@ -241,7 +243,7 @@ class GrpcConnection:
             raise waiting.error
         if len(waiting.answers) != 1:
             problem = "more than one response" if waiting.answers else "no response"
-            raise Internal(f"the driver returned OK for {path} and {problem}")
+            raise unanswered(Code.INTERNAL, f"the driver returned OK for {path} and {problem}")
         return waiting.answers[0]
 
     async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
@@ -272,7 +274,7 @@ class GrpcConnection:
         finally:
             links = tuple(self._links)
             for link in links:
-                link.break_off(Cancelled(CLOSED))
+                link.break_off(unanswered(Code.CANCELLED, CLOSED))
             self._notify_waiters()
             if links:
                 await asyncio.wait([link.lost for link in links])
@@ -304,7 +306,7 @@ class GrpcConnection:
     def _usable(self) -> _Link | None:
         """Return the connection if it accepts calls. Raises `Cancelled` once closed."""
         if self._closed:
-            raise Cancelled(CLOSED)
+            raise unsent(Code.CANCELLED, CLOSED)
         return self._link if self._link is not None and self._link.is_usable else None
 
     async def _connected_within(self, within: float) -> _Link:
@@ -313,11 +315,12 @@ class GrpcConnection:
             async with asyncio.timeout(min(within, LONGEST_TIMEOUT)):
                 while (link := self._usable()) is None:
                     if self._why_not is not None:
-                        raise Unavailable(f"{self._endpoint} cannot be reached: {self._why_not}")
+                        raise unsent(Code.UNAVAILABLE, f"{self._endpoint} cannot be reached: {self._why_not}")
                     await self._changed()
                 return link
         except TimeoutError:
-            raise DeadlineExceeded(f"{self._endpoint} could not be reached within {within:g} seconds") from None
+            problem = f"{self._endpoint} could not be reached within {within:g} seconds"
+            raise unsent(Code.DEADLINE_EXCEEDED, problem) from None
 
     # ---- connecting --------------------------------------------------------------------------------------------------
 
@@ -353,7 +356,7 @@ class GrpcConnection:
                 link.lost.add_done_callback(lambda _: self._links.discard(link))
                 await link.greeted
         except BaseException:
-            link.break_off(Unavailable("the driver sent no HTTP/2 settings"))
+            link.break_off(unsent(Code.UNAVAILABLE, "the driver sent no HTTP/2 settings"))
             raise
         return link
 

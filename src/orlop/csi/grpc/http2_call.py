@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from orlop.csi.error_codes import Internal, ResourceExhausted
+from orlop.csi.error_codes import Code, unanswered
 from orlop.csi.transport import LARGEST_MESSAGE
 
 STREAM_WINDOW: Final = LARGEST_MESSAGE + (64 << 10)
@@ -63,7 +63,8 @@ class ClientCall:
 
 def _checked_length(compressed: int, length: int) -> int:
     if compressed:
-        raise Internal("the driver's response is compressed, which we did not ask for")
+        raise unanswered(Code.INTERNAL, "the driver's response is compressed, which we did not ask for")
     if length > LARGEST_MESSAGE:
-        raise ResourceExhausted(f"the driver's response has {length} bytes: at most {LARGEST_MESSAGE} are allowed")
+        problem = f"the driver's response has {length} bytes: at most {LARGEST_MESSAGE} are allowed"
+        raise unanswered(Code.RESOURCE_EXHAUSTED, problem)
     return length

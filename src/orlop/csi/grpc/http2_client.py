@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from orlop.csi.error_codes import CsiError, Internal, Unavailable
+from orlop.csi.error_codes import Code, CsiError, Delivery, error_of, unanswered, unsent
 from orlop.csi.grpc import grpc_answer_rules, header_blocks, http2_frames
 from orlop.csi.grpc.http2_call import PREFIX_BYTES, STREAM_WINDOW, ClientCall
 from orlop.csi.grpc.http2_frames import (
@@ -154,11 +154,13 @@ class Http2Client:
         self._send_in_turns()
 
     def end(self, sentence: str) -> list[ClientEvent]:
-        """End all calls: the connection is gone. Each of them may have taken effect."""
-        numbers = tuple(self._calls)
+        """End all calls: the connection is gone. Those that had a stream may have taken effect."""
+        ended = [
+            (number, Delivery.UNANSWERED if call.stream else Delivery.UNSENT) for number, call in self._calls.items()
+        ]
         for held in (self._calls, self._open_calls, self._waiting, self._taking_turns):
             held.clear()
-        return [CallEnded(number, Unavailable(sentence)) for number in numbers]
+        return [CallEnded(number, error_of(Code.UNAVAILABLE, sentence, delivery)) for number, delivery in ended]
 
     def _open(self, call: ClientCall) -> None:
         call.stream = self._next_stream
@@ -219,7 +221,7 @@ class Http2Client:
         if headers.ends_stream:
             self._end(call, self._final_error(call, fields))
         elif call.is_answered:
-            self._break(call, Internal("the driver's response has headers in its middle"))
+            self._break(call, unanswered(Code.INTERNAL, "the driver's response has headers in its middle"))
         elif not grpc_answer_rules.announces_another(fields):
             call.is_answered = True
             if (error := grpc_answer_rules.refused_by(fields)) is not None:
@@ -230,7 +232,7 @@ class Http2Client:
             return grpc_answer_rules.refused_by(fields) or grpc_answer_rules.ended_by(fields)
         error = grpc_answer_rules.ended_by(fields)
         if error is None and call.is_in_message:
-            return Internal("the driver's response ended in the middle of a message")
+            return unanswered(Code.INTERNAL, "the driver's response ended in the middle of a message")
         return error
 
     def _on_data(self, data: http2_frames.Data) -> None:
@@ -249,7 +251,7 @@ class Http2Client:
         if call.receive_window < 0:
             raise Http2ProtocolError("more came than the call's window allows", ErrorCode.FLOW_CONTROL_ERROR)
         if not call.is_answered:
-            self._break(call, Internal("the driver's response begins without headers"))
+            self._break(call, unanswered(Code.INTERNAL, "the driver's response begins without headers"))
             return
         try:
             self._events += [ResponseReceived(call.number, message) for message in call.messages(data.data)]
@@ -257,7 +259,7 @@ class Http2Client:
             self._break(call, error)
             return
         if data.ends_stream:
-            self._end(call, Internal("the driver ended the call without a status"))
+            self._end(call, unanswered(Code.INTERNAL, "the driver ended the call without a status"))
         elif padding := data.size - len(data.data):
             self._allow(call, padding)
 
@@ -336,9 +338,8 @@ class Http2Client:
             self._waiting.pop(call.number, None)
         for call in unseen:
             self._forget(call)
-            self._events.append(
-                CallEnded(call.number, Unavailable("the driver is shutting down and accepts no new calls"))
-            )
+            error = unsent(Code.UNAVAILABLE, "the driver is shutting down and accepts no new calls")
+            self._events.append(CallEnded(call.number, error))
 
     # ---- the ends of calls -------------------------------------------------------------------------------------------
 

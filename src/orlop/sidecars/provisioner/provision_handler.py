@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from orlop.binding import claim_state_rules as state
-from orlop.csi.error_codes import CsiError, InvalidArgument, ResourceExhausted
+from orlop.csi.error_codes import CsiError, Delivery, InvalidArgument, ResourceExhausted
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
@@ -269,6 +269,9 @@ class ProvisionHandler:
         if may_still_run(error):
             self._open.change(uid, may_run_until=max(opened.may_run_until, deadline))
             return self._report(uid, self._sentence(opened.order, error))
+        if error.delivery is Delivery.UNSENT:
+            self._drop_unsent(before, uid)
+            return self._report(uid, self._sentence(opened.order, error))
         if began < opened.may_run_until:
             # This error is final for this call only: an earlier call may still run and create the volume.
             self._open.change(uid, uncertain=before.uncertain)
@@ -284,6 +287,13 @@ class ProvisionHandler:
             if claim is None or not is_wanted(claim, opened.order):
                 return self._not_undone(error, opened.order, uid)
         return Done() if claim is None else await self._refused(error, opened.order, claim)
+
+    def _drop_unsent(self, before: OpenOrder, uid: str) -> None:
+        """Undo what was recorded for a call that the driver did not get."""
+        if before.uncertain:
+            self._open.change(uid, uncertain=before.uncertain)
+        else:
+            self._close(uid)
 
     def _not_undone(self, error: CsiError, order: VolumeOrder, uid: str) -> Outcome:
         """Log that a volume may be left which no claim waits for; return the outcome that retries the call."""

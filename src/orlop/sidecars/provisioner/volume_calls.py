@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from orlop.csi.client import CsiClient
-from orlop.csi.error_codes import Code, CsiError, DeadlineExceeded, Unavailable
+from orlop.csi.error_codes import Code, CsiError, DeadlineExceeded, Delivery, error_of, unsent
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.csi.rpc_type import Request, Response, Rpc
 from orlop.foundation.runtime import Runtime
@@ -30,8 +30,13 @@ class SecretUnavailable(Exception):
 
 
 def may_still_run(error: CsiError) -> bool:
-    """Return whether the driver may still execute the call that failed with this error."""
-    return error.code in MAY_STILL_RUN
+    """Return whether the driver may still execute the call that failed with this error, or has executed it.
+
+    An error that our client made after it sent the request proves nothing, whatever its code.
+    """
+    if error.delivery is Delivery.RETURNED:
+        return error.code in MAY_STILL_RUN
+    return error.delivery is Delivery.UNANSWERED
 
 
 class VolumeCalls:
@@ -89,29 +94,33 @@ class VolumeCalls:
     async def _call(self, method: Rpc[Request, Response], request: Request, deadline: float) -> Response:
         # Check the driver's name before and after the call. Before: another driver may listen on the socket now, and
         # must not get our calls. After: it may have replaced ours in between, and then its success proves nothing.
-        await self._check_driver()
+        await self._check_driver(Delivery.UNSENT)
         self._may_act()
         # The deadline is in the journal, and the next process relies on it: a process that was suspended after it wrote
         # the journal must not call the driver later.
         within = deadline - self._clock.elapsed()
         if within <= 0:
-            raise DeadlineExceeded(f"{method.name} was not called: its deadline had already passed")
+            raise unsent(Code.DEADLINE_EXCEEDED, f"{method.name} was not called: its deadline had already passed")
         try:
             response = await self._csi.call(method, request, within=within)
-        except DeadlineExceeded:
+        except DeadlineExceeded as error:
             if self._clock.elapsed() < deadline - TIMER_SECONDS:
                 raise
             # Use the timeout and not the remaining time: that differs with each retry, and the API server counts only
             # equal events as repetitions.
-            raise DeadlineExceeded(f"no response within {self._timeout:g} seconds") from None
-        await self._check_driver()
+            sentence = f"no response within {self._timeout:g} seconds"
+            raise error_of(error.code, sentence, error.delivery) from None
+        await self._check_driver(Delivery.UNANSWERED)
         return response
 
-    async def _check_driver(self) -> None:
+    async def _check_driver(self, delivery: Delivery) -> None:
+        """Raise `Unavailable`, with this delivery of the call that is checked, unless the expected driver responds."""
         try:
             name = await self._csi.driver_name()
         except CsiError as error:
             # Do not raise it with its own code: that could be mistaken for a final status of Create- or DeleteVolume.
-            raise Unavailable(f"the driver {self._driver} does not return its name: {error.message}") from None
+            problem = f"the driver {self._driver} does not return its name: {error.message}"
+            raise error_of(Code.UNAVAILABLE, problem, delivery) from None
         if name != self._driver:
-            raise Unavailable(f"the driver {self._driver} is not available: {name!r} responds on its socket")
+            problem = f"the driver {self._driver} is not available: {name!r} responds on its socket"
+            raise error_of(Code.UNAVAILABLE, problem, delivery)

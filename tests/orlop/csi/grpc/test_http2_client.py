@@ -12,6 +12,7 @@ from orlop.csi.error_codes import (
     Cancelled,
     Code,
     CsiError,
+    Delivery,
     Internal,
     NotFound,
     ResourceExhausted,
@@ -316,6 +317,12 @@ BAD_ENDS: dict[str, tuple[bytes, type[CsiError], str]] = {
     "reset by a code nobody knows": (reset(1, 77), Internal, "77"),
     "unseen by one who goes": (frame(GOAWAY, bytes(8)), Unavailable, "accepts no new calls"),
 }
+RETURNED = (
+    *("an error", "an error and nothing else", "an error after an answer"),
+    *("a code that no number can be", "a code nobody knows"),
+)
+UNSENT = ("unseen by one who goes",)
+"""All others are made by the client, though the driver may have done what it was called for."""
 
 
 @pytest.mark.parametrize(("received", "kind", "words"), BAD_ENDS.values(), ids=BAD_ENDS.keys())
@@ -328,6 +335,25 @@ def test_a_call_that_ends_badly_has_the_error_for_it(received: bytes, kind: type
     assert words in error.message
     assert client.is_idle
     assert client.why_over is None
+
+
+@pytest.mark.parametrize("end", BAD_ENDS)
+def test_only_a_status_of_the_driver_counts_as_returned_by_it(end: str):
+    client = greeted()
+    client.start_call(PATH, b"", 5.0)
+    delivery = Delivery.RETURNED if end in RETURNED else Delivery.UNSENT if end in UNSENT else Delivery.UNANSWERED
+
+    assert error_of_call(client, BAD_ENDS[end][0]).delivery is delivery
+
+
+def test_a_broken_connection_leaves_open_what_became_of_calls_with_a_stream_alone():
+    client = greeted()
+    client.receive(settings((3, 1)))
+    client.start_call(PATH, b"", 5.0)
+    client.start_call(PATH, b"", 5.0)
+    errors = [event.error for event in client.end("broken") if isinstance(event, CallEnded)]
+
+    assert [error.delivery for error in errors if error is not None] == [Delivery.UNANSWERED, Delivery.UNSENT]
 
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])

@@ -185,6 +185,34 @@ async def test_an_answer_that_could_not_be_used_is_not_forgotten_after_a_final_e
         assert world.names() == []
 
 
+# ---- errors that are not the driver's --------------------------------------------------------------------------------
+
+
+async def test_a_volume_whose_response_was_too_large_is_kept_in_the_journal_until_a_response_can_be_read():
+    async with ProvisionerWorld() as world:
+        large = {"answer": {"volume": {"volumeId": "v", "volumeContext": {"key": "x" * (5 << 20)}}}, "times": 2}
+        await ordered(world, large)
+        async with world.provisioner(retry_start=30.0):
+            await world.until_event("ProvisioningFailed", "code = ResourceExhausted")
+            await world.delete_claim()
+            assert len(await world.journal()) == 1
+            await world.until_journal_is_empty()
+        assert (world.names(), await world.volumes()) == ([], [])
+
+
+async def test_nothing_is_left_of_an_order_that_the_driver_never_got():
+    async with ProvisionerWorld() as world:
+        world.play({}, driver={"name": "other.example.com"})
+        await world.make_class()
+        await world.make_claim()
+        async with world.provisioner():
+            await world.until_event("ProvisioningFailed", "is not available")
+            await world.delete_claim()
+            await world.until_journal_is_empty()
+            assert uncertain_orders(world) == "0.0"
+        assert world.calls() == []
+
+
 # ---- secrets ---------------------------------------------------------------------------------------------------------
 
 SECRET_KEYS = "csi.storage.k8s.io/provisioner-secret-"

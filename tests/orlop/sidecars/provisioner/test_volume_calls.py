@@ -9,7 +9,19 @@ from typing import Any, cast
 import pytest
 
 from orlop.csi.client import CsiClient
-from orlop.csi.error_codes import Code, CsiError, DeadlineExceeded, Internal, Unavailable, Unimplemented, error_of
+from orlop.csi.error_codes import (
+    Code,
+    CsiError,
+    DeadlineExceeded,
+    Delivery,
+    Internal,
+    Unavailable,
+    Unimplemented,
+    error_of,
+    is_final,
+    unanswered,
+    unsent,
+)
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
@@ -75,17 +87,26 @@ async def test_the_answer_of_a_driver_that_took_the_socket_during_the_call_does_
 
 
 @pytest.mark.parametrize("error", [Internal("no name"), Unimplemented("what?"), Unavailable("away")])
-@pytest.mark.parametrize("earlier", [[], [DRIVER]], ids=["before the call", "after it"])
-async def test_a_driver_that_does_not_say_its_name_has_given_no_final_answer(error: CsiError, earlier: list[str]):
-    with pytest.raises(CsiError) as raised:
+@pytest.mark.parametrize(
+    ("earlier", "delivery"),
+    [([], Delivery.UNSENT), ([DRIVER], Delivery.UNANSWERED)],
+    ids=["before the call", "after it"],
+)
+async def test_a_driver_that_does_not_say_its_name_has_given_no_final_answer(
+    error: CsiError, earlier: list[str], delivery: Delivery
+):
+    with pytest.raises(Unavailable) as raised:
         await created(Socket([*earlier, error]))
-    assert may_still_run(raised.value)
+    assert raised.value.delivery is delivery
+    assert not is_final(raised.value)
+    assert may_still_run(raised.value) is bool(earlier)
 
 
 async def test_nothing_is_sent_after_the_deadline():
     socket = Socket([DRIVER, DRIVER])
-    with pytest.raises(DeadlineExceeded, match="was not called"):
+    with pytest.raises(DeadlineExceeded, match="was not called") as raised:
         await created(socket, deadline=0.0)
+    assert raised.value.delivery is Delivery.UNSENT
     assert socket.requests == []
 
 
@@ -104,3 +125,5 @@ async def test_a_driver_that_itself_gave_up_early_keeps_its_words():
 def test_four_codes_leave_open_whether_the_driver_is_still_at_work(code: Code):
     unfinished = {Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED}
     assert may_still_run(error_of(code, "x")) is (code in unfinished)
+    assert may_still_run(unanswered(code, "x")), "our client made the error, after it sent the request"
+    assert not may_still_run(unsent(code, "x"))
