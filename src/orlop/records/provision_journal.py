@@ -31,9 +31,9 @@ _HASH_BYTES: Final = 9
 class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     order: VolumeOrder
     deadline: float
-    """The deadline of the last call for this order, in seconds since 1970."""
+    """The latest deadline of the calls for this order, in seconds since 1970."""
     call_seconds: float
-    """The timeout of that call. The next process waits this long, since its clock may differ from the writer's."""
+    """How long a call may run from now on. The next process waits this long: its clock may differ from the writer's."""
     is_being_deleted: bool = False
     """The last call was DeleteVolume."""
     earlier: tuple[VolumeOrder, ...] = ()

@@ -248,11 +248,13 @@ class ProvisionHandler:
 
     async def _record(self, opened: OpenOrder, uid: str, *, is_being_deleted: bool = False) -> float:
         """Make the order and the deadline of the next call durable; return the deadline, in elapsed time."""
-        timeout = self._settings.timeout
-        deadline = self._clock.elapsed() + timeout
-        wall = (self._clock.now() + timedelta(seconds=timeout)).timestamp()
+        now, timeout = self._clock.elapsed(), self._settings.timeout
+        deadline = now + timeout
+        # An earlier call may run longer than the next one: it was made by a process with a longer --timeout.
+        seconds = max(timeout, opened.may_run_until - now)
+        wall = (self._clock.now() + timedelta(seconds=seconds)).timestamp()
         earlier = uncertain_order_rules.earlier_requests(opened)
-        await self._journal.record(JournalEntry(opened.order, wall, timeout, is_being_deleted, earlier))
+        await self._journal.record(JournalEntry(opened.order, wall, seconds, is_being_deleted, earlier))
         self._open.put(uid, replace(opened, is_recorded=True, is_being_deleted=is_being_deleted))
         return deadline
 

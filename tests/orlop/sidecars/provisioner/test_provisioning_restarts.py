@@ -11,6 +11,7 @@ from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import PERSISTENT_VOLUME, STORAGE_CLASS
 from orlop.kube.objects import ObjectName
 from support.api.api_wires import failing, refusal
+from support.provisioning.provisioner_drama import NoLocks
 from support.provisioning.provisioner_worlds import CREATE, DELETE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
@@ -136,6 +137,30 @@ async def test_a_claim_created_again_under_its_name_gets_a_volume_of_its_own(kil
             await world.until_journal_is_empty()
         kept = 2 if kill is kill_after_saving else 1
         assert len(world.names()) == len(await world.volumes()) == kept
+
+
+async def test_a_successor_with_a_shorter_timeout_passes_on_how_long_its_predecessor_s_call_may_run():
+    async with ProvisionerWorld() as world:
+        await begin(world, {"delay": "50s"}, {"times": 0})
+        world.interceptor._keys = NoLocks()  # type: ignore[assignment]  # a model of a careless driver
+        async with world.provisioner(timeout=60.0):
+
+            async def is_called() -> bool:
+                return CREATE in world.calls()
+
+            await world.until(is_called)
+        # The next one repeats the call, and is killed before it saves the PersistentVolume.
+        world.wire.before = held(world, "POST", "/persistentvolumes")
+        async with world.provisioner(timeout=10.0):
+            await world.clock.sleep(1)
+        world.wire.before = held(world, "NONE", "")
+        await world.delete_claim()
+        async with world.provisioner(timeout=10.0):
+            await world.clock.sleep(45)
+            assert len(await world.journal()) == 1, "the first call may still create the volume"
+            await world.until_journal_is_empty()
+            await world.clock.sleep(60)
+        assert world.names() == []
 
 
 async def test_the_order_is_repeated_as_it_was_though_class_and_claim_changed():
