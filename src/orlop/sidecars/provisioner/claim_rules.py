@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from orlop.binding import claim_state_rules as state
 from orlop.csi.proto import csi_pb2
+from orlop.kube import objects
 from orlop.records.volume_order import VolumeOrder
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject
@@ -136,9 +137,9 @@ def next_claim_step(facts: ProvisioningFacts) -> ProvisioningStep:  # noqa: PLR0
         # volume a second time. The open order is what makes that deletion wait (`volume_deletion_rules`).
         reason = "its PersistentVolume exists"
         return ForgetOrder(opened.order, reason) if have_calls_ended else WaitUntil(opened.may_run_until)
+    if not opened.is_recorded and not _may_be_called_for(facts.claim, opened.order):
+        return ForgetOrder(opened.order, "the driver was never called for it")
     if not is_wanted(facts.claim, opened.order):
-        if not opened.is_recorded:
-            return ForgetOrder(opened.order, "the driver was never called for it")
         return _undo(opened, have_calls_ended=have_calls_ended)
     if opened.volume is None:
         # CreateVolume is idempotent, so it may overlap an earlier CreateVolume, but not a DeleteVolume of its volume.
@@ -173,6 +174,11 @@ def is_rebuildable(claim: ApiObject | None, driver: str) -> bool:
 def is_wanted(claim: ApiObject | None, order: VolumeOrder) -> bool:
     """Return whether the claim still waits for this volume: it exists, and no other volume was bound to it."""
     return claim is not None and state.volume_name(claim) in {"", order.volume_name}
+
+
+def _may_be_called_for(claim: ApiObject | None, order: VolumeOrder) -> bool:
+    """Return whether the driver may be called for the first time. A volume of a dying claim would only be deleted."""
+    return claim is not None and is_wanted(claim, order) and not objects.is_being_deleted(claim)
 
 
 def _undo(opened: OpenOrder, *, have_calls_ended: bool) -> ProvisioningStep:

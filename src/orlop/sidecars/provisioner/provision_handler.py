@@ -17,13 +17,12 @@ from orlop.csi.error_codes import CsiError, Delivery, InvalidArgument, ResourceE
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
-from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
-from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
 from orlop.records.provision_journal import JournalEntry, PageOverflow
 from orlop.records.volume_order import VolumeOrder
 from orlop.sidecars.provisioner import uncertain_order_rules
+from orlop.sidecars.provisioner.claim_cache import ClaimCache
 from orlop.sidecars.provisioner.claim_rules import (
     BeginOrder,
     CallDriver,
@@ -59,6 +58,7 @@ from orlop.sidecars.provisioner.provisioner_settings import (
     ProvisionerCaches,
     ProvisionerSettings,
 )
+from orlop.sidecars.provisioner.unconfirmed_claims import UnconfirmedClaims
 from orlop.sidecars.provisioner.volume_calls import SecretUnavailable, VolumeCalls, may_still_run
 from orlop.sidecars.provisioner.volume_order_rules import (
     LeaveClaim,
@@ -72,7 +72,6 @@ from orlop.sidecars.provisioner.volume_saving import VolumeSaving
 MOST_STEPS: Final = 12
 """Steps of one reconciliation. The longest path without interference is shorter: this ends an endless loop."""
 BY_HANDLE: Final = "volumes by handle"
-BY_UID: Final = "claims by uid"
 
 
 class NotProvisioned(Exception):
@@ -86,13 +85,14 @@ class ProvisionHandler:
         settings: ProvisionerSettings,
         *,
         runtime: Runtime,
-        kube: KubeClient,
         calls: VolumeCalls,
         events: EventRecorder,
         journal: OrderJournal,
         orders: OrderBuilder,
         open_orders: OpenOrders,
+        claims: ClaimCache,
         saving: VolumeSaving,
+        unconfirmed: UnconfirmedClaims,
         metrics: ProvisionerMetrics,
         capabilities: frozenset[str],
         may_act: Callable[[], None],
@@ -102,7 +102,6 @@ class ProvisionHandler:
         self._settings = settings
         self._clock = runtime.clock
         self._log = runtime.log
-        self._kube = kube
         self._calls = calls
         self._events = events
         self._journal = journal
@@ -111,15 +110,16 @@ class ProvisionHandler:
         self._capabilities = capabilities
         self._may_act = may_act
         self._open = open_orders
+        self._claims = claims
         self._saving = saving
+        self._unconfirmed = unconfirmed
         self._reports = ProvisioningReports(events, metrics)
-        self._written: dict[str, str] = {}
-        """resourceVersions of claims that we wrote, by uid, until the cache has them."""
 
     def forget_claim(self, uid: str) -> None:
         """Drop what is kept for a claim that is gone from the cache and has no open order."""
         self._saving.forget_claim(uid)
-        self._written.pop(uid, None)
+        self._unconfirmed.forget(uid)
+        self._claims.forget(uid)
         self._metrics.end(uid)
 
     async def reconcile(self, uid: str) -> Outcome:
@@ -140,22 +140,12 @@ class ProvisionHandler:
         return Failed(NotProvisioned(f"the claim {uid} changed in each of {MOST_STEPS} steps"))
 
     async def _facts(self, uid: str) -> ProvisioningFacts:
-        claim = await self._current_claim(uid)
+        claim = await self._claims.current(uid)
         opened = self._open.get(uid)
         prefix, length = self._settings.volume_name_prefix, self._settings.volume_name_uuid_length
         name = opened.order.volume_name if opened is not None else volume_name(uid, prefix, length)
         is_saved = self._saving.is_saved(uid, name, opened)
         return ProvisioningFacts(claim, opened, is_saved, self._settings.driver, self._clock.elapsed())
-
-    async def _current_claim(self, uid: str) -> ApiObject | None:
-        if (version := self._written.get(uid)) is not None:
-            # Wait for our own write: the older claim has the node that we removed, and would be provisioned for it.
-            await self._caches.claims.reached(version)
-            self._written.pop(uid, None)
-        return self._cached_claim(uid)
-
-    def _cached_claim(self, uid: str) -> ApiObject | None:
-        return next(iter(self._caches.claims.cache.by_index(BY_UID, uid)), None)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -174,8 +164,7 @@ class ProvisionHandler:
             case ForgetOrder(order, reason, is_leak):
                 if is_leak:
                     self._log.error("volume may be leaked", volume=order.volume_name, reason=reason)
-                self._close(uid)
-                return Done()
+                return self._forget(uid)
             case ReportUnusable(reason):
                 # Drop the result, so that the next attempt calls the driver again: it may have been fixed by then.
                 self._open.change(uid, volume=None, fault=None)
@@ -185,9 +174,18 @@ class ProvisionHandler:
             case NoClaimStep():
                 return Done()
 
+    def _forget(self, uid: str) -> Outcome:
+        self._close(uid)
+        if self._claims.cached(uid) is not None:
+            self._unconfirmed.add(uid)
+        return Done()
+
     async def _begin(self, claim: ApiObject, uid: str) -> Outcome | None:
-        self._metrics.begin(uid, self._clock.elapsed())
         opened = self._open.get(uid)
+        if opened is None and not await self._unconfirmed.is_wanted(claim):
+            # The cache will show why.
+            return Done()
+        self._metrics.begin(uid, self._clock.elapsed())
         name = opened.order.volume_name if opened is not None else ""
         match await self._orders.decide(claim, self._capabilities, name):
             case PlaceOrder(order):
@@ -206,7 +204,7 @@ class ProvisionHandler:
                 return self._report(uid, f"{of_class}: {reason}")
             case ReturnToScheduler(reason):
                 self._report(uid, reason)
-                return await self._return_to_scheduler(claim, uid)
+                return await self._return_to_scheduler(claim)
             case LeaveClaim(reason, announcement):
                 if announcement:
                     self._events.normal(claim_reference(claim), "Provisioning", announcement)
@@ -228,6 +226,10 @@ class ProvisionHandler:
             return self._report(uid, str(error))
         finally:
             self._drop_unrecorded(uid)
+        if not before.uncertain and not is_rebuildable(self._claims.cached(uid), self._settings.driver):
+            # The claim is gone or is being deleted since it was read, and the driver was never called for it.
+            self._close(uid)
+            return None
         began = self._clock.elapsed()
         try:
             # Only after the order is durable: if this process dies during the call, the next one finds the order.
@@ -240,7 +242,7 @@ class ProvisionHandler:
     async def _secrets(self, order: VolumeOrder, uid: str) -> Mapping[str, str]:
         """Return the secret for CreateVolume. Raises `SecretUnavailable` if the call is to provision a claim."""
         reference = order.secret_for(SecretUse.PROVISION.value)
-        if is_wanted(self._cached_claim(uid), order):
+        if is_wanted(self._claims.cached(uid), order):
             return await self._calls.secrets(reference)
         # The call is to learn the id of a volume that has to be deleted. When a namespace is deleted, the secret is
         # gone together with the claim, and without a call the volume would be leaked.
@@ -279,7 +281,7 @@ class ProvisionHandler:
             self._open.change(uid, uncertain=before.uncertain)
             self._report(uid, self._sentence(opened.order, error))
             return RetryAfter(max(0.0, opened.may_run_until - self._clock.elapsed()))
-        claim = await self._current_claim(uid)
+        claim = await self._claims.current(uid)
         can_rebuild = is_rebuildable(claim, self._settings.driver)
         kept = uncertain_order_rules.after_final_error(before, opened, error.code, is_rebuildable=can_rebuild)
         if kept is None:
@@ -311,7 +313,7 @@ class ProvisionHandler:
             # Keep a node that the scheduler selected during the call: it was not tried yet.
             if state.selected_node(claim) != order.selected_node:
                 return RetryAfter(0.0)
-            return await self._return_to_scheduler(claim, uid)
+            return await self._return_to_scheduler(claim)
         if isinstance(error, InvalidArgument):
             prefix = "Volume provisioning failed with infeasible error. Retries will be delayed. "
             return self._report(uid, prefix + sentence, slowly=True)
@@ -366,21 +368,17 @@ class ProvisionHandler:
         opened = self._open.remove(uid)
         self._journal.forget(opened.order.volume_name)
         self._metrics.end(uid)
+        if self._claims.cached(uid) is None:
+            self.forget_claim(uid)
 
-    async def _return_to_scheduler(self, claim: ApiObject, uid: str) -> Outcome:
-        """Remove the selected node from the claim, so that the scheduler selects one again. By PUT, as upstream."""
-        if state.SELECTED_NODE not in objects.annotations(claim):
-            return Done()
-        annotations = {key: value for key, value in objects.annotations(claim).items() if key != state.SELECTED_NODE}
-        metadata = {**objects.metadata(claim), "annotations": annotations}
-        self._may_act()
-        written = await self._kube.replace(PERSISTENT_VOLUME_CLAIM, {**claim, "metadata": metadata})
-        self._written[uid] = objects.resource_version(written)
+    async def _return_to_scheduler(self, claim: ApiObject) -> Outcome:
+        if state.SELECTED_NODE in objects.annotations(claim):
+            await self._claims.return_to_scheduler(claim)
         return Done()
 
     def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:
         """Record the failure as an event of the claim, if it exists; return the outcome that retries it."""
-        if (claim := self._cached_claim(uid)) is not None:
+        if (claim := self._claims.cached(uid)) is not None:
             self._reports.not_provisioned(claim, sentence)
         return self._failed(uid, sentence, slowly=slowly)
 

@@ -30,14 +30,16 @@ from orlop.kube.objects import ObjectName
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
+from orlop.sidecars.provisioner.claim_cache import BY_UID, ClaimCache
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, may_release_source, source_claim_name
 from orlop.sidecars.provisioner.journal_leases import JournalLost
 from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, BY_UID, ProvisionHandler
+from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, ProvisionHandler
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ProvisionerCaches, ProvisionerSettings
+from orlop.sidecars.provisioner.unconfirmed_claims import UnconfirmedClaims
 from orlop.sidecars.provisioner.volume_calls import VolumeCalls
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_handler import BY_VOLUME, VolumeHandler
@@ -74,6 +76,7 @@ class ProvisioningController:
         *,
         runtime: Runtime,
         provisioning: ProvisionHandler,
+        unconfirmed: UnconfirmedClaims,
         deletion: VolumeHandler,
         orders: OrderBuilder,
         open_orders: OpenOrders,
@@ -83,6 +86,7 @@ class ProvisioningController:
         self._caches = caches
         self._driver = settings.driver
         self._provisioning = provisioning
+        self._unconfirmed = unconfirmed
         self._deletion = deletion
         self._orders = orders
         self._open = open_orders
@@ -129,6 +133,9 @@ class ProvisioningController:
         ):
             if informer is not None:
                 await informer.wait_synced()
+        for claim in caches.claims.cache:
+            if why_not_wanted(claim, self._driver) is None:
+                self._unconfirmed.add(objects.uid(claim))
         # Resume orders before the listeners enqueue claims: a claim whose order is open must not get a second order.
         resumed = self._open.resume(await self._journal.open(), self._clock.elapsed())
         self._log.info("provisioning", resumed_orders=len(resumed))
@@ -172,6 +179,8 @@ class ProvisioningController:
             self._check_sources(name.namespace or "")
             return
         self._uids[name] = uid
+        if state.volume_name(claim):
+            self._unconfirmed.forget(uid)
         if why_not_wanted(claim, self._driver) is None or uid in self._open:
             self._add_claim(uid)
         if objects.has_finalizer(claim, CLONING_PROTECTION):
@@ -310,17 +319,19 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
         metrics=metrics,
         may_act=may_act,
     )
+    unconfirmed = UnconfirmedClaims(kube, settings.driver)
     provisioning = ProvisionHandler(
         caches,
         settings,
         runtime=runtime,
-        kube=kube,
         calls=calls,
         events=events,
         journal=journal,
         orders=orders,
         open_orders=open_orders,
+        claims=ClaimCache(caches.claims, kube=kube, may_act=may_act),
         saving=saving,
+        unconfirmed=unconfirmed,
         metrics=metrics,
         capabilities=capabilities,
         may_act=may_act,
@@ -341,6 +352,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
         settings,
         runtime=runtime,
         provisioning=provisioning,
+        unconfirmed=unconfirmed,
         deletion=deletion,
         orders=orders,
         open_orders=open_orders,

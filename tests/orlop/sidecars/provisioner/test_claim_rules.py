@@ -72,7 +72,6 @@ def test_an_order_is_begun_only_for_a_claim_that_waits_for_a_volume(of: Any, exp
     ("known", "expected"),
     [
         ({}, CallDriver(ORDER)),
-        ({"is_recorded": False}, CallDriver(ORDER)),
         ({"may_run_until": 9.0}, CallDriver(ORDER)),
         ({"volume": VOLUME}, SaveVolume(ORDER, VOLUME)),
         ({"volume": VOLUME, "may_run_until": 9.0}, SaveVolume(ORDER, VOLUME)),
@@ -87,6 +86,19 @@ def test_an_order_is_begun_only_for_a_claim_that_waits_for_a_volume(of: Any, exp
 )
 def test_an_open_order_is_finished_for_a_claim_that_exists(of: Any, known: dict[str, Any], expected: Any):
     assert step(of, opened(**known)) == expected
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (claim(), CallDriver(ORDER)),
+        (claim(volumeName=ORDER.volume_name), CallDriver(ORDER)),
+        (DYING, ForgetOrder(ORDER, "the driver was never called for it")),
+    ],
+    ids=["waits", "named", "dies"],
+)
+def test_the_driver_is_not_called_for_the_first_time_for_a_claim_that_is_being_deleted(of: Any, expected: Any):
+    assert step(of, opened(is_recorded=False)) == expected
 
 
 @pytest.mark.parametrize("of", [None, claim(volumeName="another")], ids=["gone", "bound to another volume"])

@@ -1,0 +1,148 @@
+"""Claims that the cache has and the API server has not: the driver is not called for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from orlop.kube.client import MergePatch
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from orlop.kube.objects import ObjectName
+from support.api.api_wires import Wire
+from support.provisioning.provisioner_worlds import CREATE, DELETE, NAMESPACE, ProvisionerWorld
+
+pytestmark = pytest.mark.virtual_time
+
+
+class LateClaims(Wire):
+    """Delivers events of claims five seconds late, once `is_late`."""
+
+    def __init__(self, world: ProvisionerWorld) -> None:
+        super().__init__()
+        self.is_late = False
+        self.world = world
+
+    def around(self, inner: Transport) -> Transport:
+        return _Late(self, super().around(inner))
+
+
+@dataclass
+class _Late:
+    is_remote: ClassVar[bool] = False
+    wire: LateClaims
+    inner: Transport
+
+    async def exchange(self, request: HttpRequest, within: float) -> HttpResponse:
+        return await self.inner.exchange(request, within)
+
+    def open(self, request: HttpRequest, within: float) -> AbstractAsyncContextManager[HttpStream]:
+        opened = self.inner.open(request, within)
+        return self._delayed(opened) if request.path.endswith("persistentvolumeclaims") else opened
+
+    @asynccontextmanager
+    async def _delayed(self, opened: AbstractAsyncContextManager[HttpStream]) -> AsyncIterator[HttpStream]:
+        async def pieces(stream: HttpStream) -> AsyncIterator[bytes]:
+            async for piece in stream.pieces:
+                if self.wire.is_late:
+                    await self.wire.world.clock.sleep(5.0)
+                yield piece
+
+        async with opened as stream:
+            yield replace(stream, pieces=pieces(stream))
+
+    async def renew_credentials(self) -> None:
+        await self.inner.renew_credentials()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+async def test_a_claim_that_went_with_its_volume_is_not_provisioned_again_by_a_late_event_of_it():
+    async with ProvisionerWorld() as world:
+        world.wire = wire = LateClaims(world)
+        await world.make_class()
+        async with world.provisioner():
+            await world.clock.sleep(2)
+            await world.make_claim()
+            (volume,) = await world.until_provisioned()
+            await world.until_journal_is_empty()
+            await world.clock.sleep(1)
+            wire.is_late = True
+            await world.annotate_claim(note="changed")
+            await world.delete_claim()
+            await world.release(volume["metadata"]["name"])
+            await world.until_provisioned(0)
+            await world.clock.sleep(60)
+        assert world.calls() == [CREATE, DELETE]
+
+
+async def test_a_claim_that_went_with_its_volume_between_the_lists_of_a_start_is_not_provisioned_again():
+    async with ProvisionerWorld() as world:
+        await world.make_class()
+        await world.make_claim()
+        async with world.provisioner():
+            (volume,) = await world.until_provisioned()
+            await world.until_journal_is_empty()
+        name = volume["metadata"]["name"]
+
+        async def between_the_lists(request: HttpRequest) -> None:
+            # The claims are listed first, and their events come late.
+            if request.method == "GET" and request.path.endswith("/persistentvolumes") and await world.volumes():
+                await world.clock.sleep(1)
+                await world.delete_claim()
+                await world.client.delete(PERSISTENT_VOLUME, ObjectName(None, name))
+                unprotected = MergePatch({"metadata": {"finalizers": None}})
+                await world.client.patch(PERSISTENT_VOLUME, ObjectName(None, name), unprotected)
+
+        world.wire = wire = LateClaims(world)
+        wire.is_late = True
+        wire.before = between_the_lists
+        async with world.provisioner():
+            await world.clock.sleep(60)
+        assert world.calls() == [CREATE]
+
+
+async def test_a_claim_whose_persistent_volume_was_deleted_before_it_was_bound_gets_another_one():
+    async with ProvisionerWorld() as world:
+        await world.make_class()
+        await world.make_claim()
+        async with world.provisioner():
+            (volume,) = await world.until_provisioned()
+            await world.until_journal_is_empty()
+            await world.release(volume["metadata"]["name"])
+
+            async def is_provisioned_again() -> bool:
+                return world.calls() == [CREATE, DELETE, CREATE]
+
+            await world.clock.sleep(1)
+            await world.annotate_claim(note="changed")
+            await world.until(is_provisioned_again)
+            await world.until_provisioned()
+
+
+async def test_a_claim_that_begins_to_be_deleted_while_its_order_is_recorded_is_not_provisioned():
+    async with ProvisionerWorld() as world:
+        await world.make_class()
+
+        async def deleted_meanwhile(request: HttpRequest) -> Any:
+            if request.method == "PUT" and "journal" in request.path and world.calls() == []:
+                await world.client.delete(PERSISTENT_VOLUME_CLAIM, ObjectName(NAMESPACE, "data"))
+                await world.clock.sleep(1)
+                world.wire.before = nothing
+
+        async def nothing(_request: HttpRequest) -> None:
+            return
+
+        async with world.provisioner():
+            await world.clock.sleep(1)
+            world.wire.before = deleted_meanwhile
+            await world.make_claim()
+            await world.clock.sleep(60)
+            assert (await world.claim())["metadata"]["deletionTimestamp"]
+            await world.until_journal_is_empty()
+        assert world.calls() == []
