@@ -23,6 +23,8 @@ DRIVER_LABEL: Final = "orlop.dev/provisioning-journal"
 """On each page, with the driver's name as its value."""
 LARGEST_PAGE: Final = 250 << 10
 """Bytes of the annotation; Kubernetes allows 256 KiB for all annotations of an object."""
+ROOMY_PAGE: Final = 192 << 10
+"""Up to this size a page takes new entries. The rest is for the entries it has: they may grow when written again."""
 LARGEST_DECODED: Final = 64 << 20
 """Other clients may write Leases too: a small compressed page must not fill our memory."""
 _HASH_BYTES: Final = 9

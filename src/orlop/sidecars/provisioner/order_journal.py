@@ -10,7 +10,9 @@ with `JournalLost`, and since it records an order before each call, it makes no 
 page is not guarded by a resourceVersion. So after a creation the first page is written too, to prove that we still own
 the journal, and only then does the order count as recorded.
 
-Entries never move between pages, so no crash between two writes can lose one. Many orders are recorded with one write.
+An entry stays in its page. Written again, it may be larger, and so may the whole page, whose compression depends on all
+entries: a page with little room takes no new entries. An entry that outgrows its page is first written into another one
+and then removed; of two entries for one volume the later counts. Many orders are recorded with one write.
 Forgetting is not urgent: for a leftover entry, the next process only finds that the PersistentVolume exists.
 
 Without permission to write Leases there is no journal, as with upstream: this is logged once, and a volume may be
@@ -32,6 +34,7 @@ from orlop.kube.objects import Object
 from orlop.records.provision_journal import (
     ANNOTATION,
     LARGEST_PAGE,
+    ROOMY_PAGE,
     JournalEntry,
     PageOverflow,
     UnreadablePage,
@@ -236,19 +239,24 @@ class OrderJournal:
                 _succeed(batch[name].written)
 
     def _changes(self, batch: dict[str, _Recording]) -> list[_Change]:
-        """Return the writes of a batch: an entry stays in its page; new ones go to the first page with room for all."""
+        """Return the writes of a batch: an entry stays in its page; others go to the first page with room for all."""
         added: dict[int, dict[str, JournalEntry]] = {page.number: {} for page in self._pages}
         fresh: dict[str, JournalEntry] = {}
         for name, recording in batch.items():
             page_of_entry = self._page_of.get(name)
             (added[page_of_entry.number] if page_of_entry is not None else fresh)[name] = recording.entry
+        for page in self._pages:
+            own = added[page.number]
+            if own and len(page.with_added(own)) > LARGEST_PAGE:
+                fresh.update(own)
+                own.clear()
         changes = []
         for page in self._pages:
             own = added[page.number]
             # New entries go together into one page, which is encoded to learn its compressed size.
             if page.is_readable and fresh:
                 own_and_fresh = {**own, **fresh}
-                if len(page.with_added(own_and_fresh)) <= LARGEST_PAGE:
+                if len(page.with_added(own_and_fresh)) <= ROOMY_PAGE:
                     changes.append(_Change(page, own_and_fresh))
                     fresh = {}
                     continue
@@ -257,19 +265,21 @@ class OrderJournal:
         return [*changes, *self._further_pages(fresh, batch)]
 
     def _further_pages(self, fresh: dict[str, JournalEntry], batch: dict[str, _Recording]) -> list[_Change]:
+        chunks: list[tuple[JournalEntry, ...]] = []
         while fresh:
             try:
-                chunks = split_into_pages(tuple(fresh.values()))
+                chunks += split_into_pages(tuple(fresh.values()), ROOMY_PAGE)
+                break
             except PageOverflow as error:
-                # Fail only the entry that is too large, and split the others again without it.
-                largest = max(fresh, key=lambda name: len(encode_page((fresh[name],))))
-                _fail(batch[largest].written, error)
-                del fresh[largest]
-                continue
-            number = max(page.number for page in self._pages)
-            entries = [{entry.order.volume_name: entry for entry in chunk} for chunk in chunks]
-            return [_Change(_Page(number + 1 + index), chunk) for index, chunk in enumerate(entries)]
-        return []
+                # Take out the largest, and split the others again without it. It gets a page of its own if it fits.
+                largest = fresh.pop(max(fresh, key=lambda name: len(encode_page((fresh[name],)))))
+                if len(encode_page((largest,))) <= LARGEST_PAGE:
+                    chunks.append((largest,))
+                else:
+                    _fail(batch[largest.order.volume_name].written, error)
+        number = max(page.number for page in self._pages)
+        entries = [{entry.order.volume_name: entry for entry in chunk} for chunk in chunks]
+        return [_Change(_Page(number + 1 + index), chunk) for index, chunk in enumerate(entries)]
 
     async def _write_page(self, change: _Change) -> None:
         page = change.page
@@ -301,8 +311,17 @@ class OrderJournal:
             raise
         # Only after the write: `entry` must return nothing that is not durable.
         for name, entry in change.added.items():
+            self._leave_former_page(name, page)
             page.entries[name] = entry
             self._page_of[name] = page
+
+    def _leave_former_page(self, name: str, page: _Page) -> None:
+        """Remove an entry from the page that it has outgrown, now that `page` has it: a crash must not lose it."""
+        former = self._page_of.get(name)
+        if former is not None and former is not page:
+            del former.entries[name]
+            former.is_changed = True
+            self._has_changes.set()
 
     async def _delete_page(self, page: _Page) -> None:
         """Delete a further page that has become empty."""

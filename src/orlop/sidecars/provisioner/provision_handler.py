@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from math import ceil
 from typing import Final
 
 from orlop.binding import claim_state_rules as state
@@ -254,9 +255,10 @@ class ProvisionHandler:
         deadline = now + timeout
         # An earlier call may run longer than the next one: it was made by a process with a longer --timeout.
         seconds = max(timeout, opened.may_run_until - now)
-        wall = (self._clock.now() + timedelta(seconds=seconds)).timestamp()
+        # Whole seconds, rounded up: a page of many orders is compressed much better without fractions.
+        wall = ceil((self._clock.now() + timedelta(seconds=seconds)).timestamp())
         earlier = uncertain_order_rules.earlier_requests(opened)
-        await self._journal.record(JournalEntry(opened.order, wall, seconds, is_being_deleted, earlier))
+        await self._journal.record(JournalEntry(opened.order, wall, ceil(seconds), is_being_deleted, earlier))
         self._open.put(uid, replace(opened, is_recorded=True, is_being_deleted=is_being_deleted))
         return deadline
 

@@ -97,6 +97,63 @@ async def test_entries_stay_in_their_page():
         assert await world.pages() == before
 
 
+async def test_an_entry_that_outgrows_its_page_moves_to_another_one():
+    async with JournalWorld() as world:
+        async with world.opened() as ours:
+            await ours.record(large_entry(1, 120), large_entry(2, 120))
+            await ours.record(large_entry(2, 260))
+            await world.clock.sleep(2)
+            assert sorted((await world.pages()).values()) == [["pvc-1"], ["pvc-2"]]
+            await ours.record(large_entry(2, 260, is_being_deleted=True))
+        async with world.opened() as next_one:
+            assert next_one.entries == [large_entry(1, 120), large_entry(2, 260, is_being_deleted=True)]
+
+
+async def test_an_entry_is_in_its_new_page_before_it_leaves_the_former_one():
+    async with JournalWorld() as world:
+        async with world.opened() as ours:
+            await ours.record(large_entry(1, 120), large_entry(2, 120))
+            first = await first_page(world)
+
+            async def dies_before_it_leaves(request: HttpRequest) -> None:
+                is_first = request.path.endswith(first.name)
+                if request.method == "PUT" and is_first and len(await world.leases()) > 1:
+                    proves.append(request)
+                    if len(proves) > 1:
+                        await world.clock.sleep(10_000_000)
+
+            proves: list[HttpRequest] = []
+            world.wire.before = dies_before_it_leaves
+            await ours.record(large_entry(2, 260, deadline=2e9))
+            assert sorted(await world.names()) == ["pvc-1", "pvc-2", "pvc-2"]
+            await world.clock.sleep(2)
+        assert len(proves) == 2
+        world.wire.before = nothing
+        async with world.opened() as next_one:
+            assert next_one.entries == [large_entry(1, 120), large_entry(2, 260, deadline=2e9)]
+            await next_one.record(entry(3))
+            assert await world.names() == ["pvc-1", "pvc-2", "pvc-3"]
+
+
+async def nothing(_request: HttpRequest) -> None:
+    """Carry every request."""
+
+
+async def test_a_page_that_is_nearly_full_takes_no_new_entries_and_keeps_room_for_its_own():
+    async with JournalWorld() as world, world.opened() as ours:
+        await ours.record(*(large_entry(number, 125) for number in (1, 2)))
+        await ours.record(large_entry(3, 20))
+        assert sorted((await world.pages()).values()) == [["pvc-1", "pvc-2"], ["pvc-3"]]
+        await ours.record(*(large_entry(number, 160) for number in (1, 2)))
+        assert sorted((await world.pages()).values()) == [["pvc-1", "pvc-2"], ["pvc-3"]]
+
+
+async def test_an_entry_that_nearly_fills_a_page_has_one_of_its_own():
+    async with JournalWorld() as world, world.opened() as ours:
+        await ours.record(large_entry(1, 300), entry(2))
+        assert sorted((await world.pages()).values()) == [[], ["pvc-1"], ["pvc-2"]]
+
+
 async def test_an_entry_that_is_forgotten_while_another_page_is_written_goes_with_its_own():
     async with JournalWorld() as world, world.opened() as ours:
         await ours.record(large_entry(1, 200))
