@@ -50,7 +50,8 @@ class JournalLeases:
 
     async def further_pages(self) -> dict[int, Object]:
         """Return all pages except the first, by number. The first, number 0, always exists once the journal is open."""
-        leases = await self._kube.list(LEASE, Selection(self._namespace, labels=f"{DRIVER_LABEL}={self._driver}"))
+        # By name and not by label: somebody may have removed the label, and the orders of that page would be lost.
+        leases = await self._kube.list(LEASE, Selection(self._namespace))
         return {number: lease for lease in leases.items if (number := self._number_of(lease))}
 
     async def take_over(self, number: int, lease: Object | None) -> Object:
@@ -133,12 +134,12 @@ class JournalLeases:
 
     def _new_lease(self, number: int, content: str | None) -> Object:
         name = self._name(number)
-        metadata: Object = {"namespace": name.namespace, "name": name.name, "labels": {DRIVER_LABEL: self._driver}}
-        return self._written({"metadata": metadata}, content)
+        return self._written({"metadata": {"namespace": name.namespace, "name": name.name}}, content)
 
     def _written(self, lease: Object, content: str | None) -> Object:
         """Return the Lease with us as its holder and with `content`; None keeps the entries."""
         metadata = dict(lease["metadata"])
+        metadata["labels"] = {**(metadata.get("labels") or {}), DRIVER_LABEL: self._driver}
         if content is not None:
             metadata["annotations"] = {**(metadata.get("annotations") or {}), ANNOTATION: content}
         spec = {

@@ -223,6 +223,20 @@ async def test_of_two_entries_for_one_volume_the_later_counts_and_both_are_forgo
         assert await world.names() == []
 
 
+async def test_a_page_whose_label_was_removed_is_found_and_labelled_again():
+    async with JournalWorld() as world:
+        async with world.opened() as ours:
+            await ours.record(large_entry(1, 200))
+            await ours.record(large_entry(2, 200))
+        for lease in await world.leases():
+            name = ObjectName(NAMESPACE, lease["metadata"]["name"])
+            await world.client.patch(LEASE, name, MergePatch({"metadata": {"labels": None}}))
+        async with world.opened() as next_one:
+            assert next_one.entries == [large_entry(1, 200), large_entry(2, 200)]
+        labels = [lease["metadata"]["labels"] for lease in await world.leases()]
+        assert labels == [{DRIVER_LABEL: DRIVER}] * 2
+
+
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 
