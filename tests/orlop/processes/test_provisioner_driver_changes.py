@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from support.processes.orlop_process import running
+from support.waiting import eventually
 
 AT_WORK = "resumed_orders=0"
 """Logged when the journal is taken over: everything of the start is behind it."""
@@ -16,7 +17,7 @@ TOPOLOGY: dict[str, Any] = {**NO_TOPOLOGY, "plugin": ["CONTROLLER_SERVICE", "VOL
 
 
 def driver_flags(folder: Path, capabilities: dict[str, Any]) -> list[str]:
-    script = folder / f"script-{len(capabilities['plugin'])}.yaml"
+    script = folder / f"script-{len(capabilities['plugin'])}-{len(capabilities['controller'])}.yaml"
     name = f"caps-{folder.name[-6:].replace('_', 'x')}.example.com"
     script.write_text(json.dumps({"driver": {"name": name}, "capabilities": capabilities}))
     return ["testing", "mock-driver", "--endpoint", f"unix://{folder}/csi.sock", "--script", str(script)]
@@ -36,6 +37,19 @@ async def test_a_driver_that_gains_topology_ends_a_provisioner_that_watches_no_n
             assert await provisioner.exit_code() == 1
 
         assert "need a watch of Node, CSINode: restart this process" in provisioner.logged()
+
+
+async def test_a_driver_that_gains_clones_is_served_on_by_the_same_process(short_folder: Path, api_kubeconfig: Path):
+    clones = {**NO_TOPOLOGY, "controller": [*NO_TOPOLOGY["controller"], "CLONE_VOLUME"]}
+    with running(short_folder, *provisioner_flags(short_folder, api_kubeconfig)) as provisioner:
+        with running(short_folder, *driver_flags(short_folder, NO_TOPOLOGY)):
+            await provisioner.says(AT_WORK)
+        with running(short_folder, *driver_flags(short_folder, clones)):
+            await eventually(lambda: provisioner.logged().count(AT_WORK) == 2 or provisioner.ended())
+        provisioner.signal(signal.SIGTERM)
+
+        assert await provisioner.exit_code() == 0
+        assert "Traceback" not in provisioner.logged()
 
 
 async def test_a_provisioner_that_is_asked_to_stop_ends_well(short_folder: Path, api_kubeconfig: Path):

@@ -75,6 +75,11 @@ MOST_STEPS: Final = 12
 BY_HANDLE: Final = "volumes by handle"
 
 
+def handle_key(driver: str, handle: str) -> str:
+    """Return the key of a volume in the index `BY_HANDLE`: a handle is unique only among the volumes of one driver."""
+    return f"{driver}/{handle}"
+
+
 class NotProvisioned(Exception):
     """Provisioning failed. Already reported on the claim; the work queue retries."""
 
@@ -333,7 +338,7 @@ class ProvisionHandler:
 
     def _owner_of(self, handle: str, own_name: str) -> str | None:
         """Return the name of another PersistentVolume with this handle, or of another order that was returned it."""
-        volumes = self._caches.volumes.cache.by_index(BY_HANDLE, handle)
+        volumes = self._caches.volumes.cache.by_index(BY_HANDLE, handle_key(self._settings.driver, handle))
         names = [*map(objects.name, volumes), *self._open.names_with_id(handle)]
         return next((name for name in names if name != own_name), None)
 

@@ -36,7 +36,7 @@ from orlop.sidecars.provisioner.journal_leases import JournalLost
 from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, ProvisionHandler
+from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, ProvisionHandler, handle_key
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.unconfirmed_claims import UnconfirmedClaims
@@ -116,7 +116,7 @@ class ProvisioningController:
         caches.claims.add_index(BY_CLASS, _class_keys)
         caches.claims.add_index(BY_SOURCE, _source_keys)
         caches.claims.add_index(BY_PROTECTION, _protection_keys)
-        caches.volumes.add_index(BY_HANDLE, self._handle_keys)
+        caches.volumes.add_index(BY_HANDLE, _handle_keys)
         if caches.attachments is not None:
             caches.attachments.add_index(BY_VOLUME, _attached_volume_keys)
 
@@ -223,11 +223,6 @@ class ProvisioningController:
         if (claim_uid := str(reference.get("uid") or "")) in self._open:
             self._add_claim(claim_uid)
 
-    def _handle_keys(self, volume: CachedObject) -> list[str]:
-        source = csi_source(volume)
-        # A volumeHandle is unique only among the volumes of one driver.
-        return [str(source["volumeHandle"])] if source.get("driver") == self._driver else []
-
     def _attachment_changed(self, name: ObjectName) -> None:
         attachments = self._caches.attachments
         attachment = attachments.get(name) if attachments is not None else None
@@ -267,6 +262,15 @@ class ProvisioningController:
         remaining = tuple(each for each in objects.finalizers(source) if each != CLONING_PROTECTION)
         await self._orders.write_finalizers(source, remaining)
         return Done()
+
+
+# Functions of the module, and no methods: when the driver's capabilities change, another controller is built on the
+# same caches, and it must add the same indexes.
+
+
+def _handle_keys(volume: CachedObject) -> list[str]:
+    source = csi_source(volume)
+    return [handle_key(str(source.get("driver")), str(source.get("volumeHandle")))] if source else []
 
 
 def _uid_keys(claim: CachedObject) -> list[str]:
