@@ -61,6 +61,8 @@ class ProvisioningFacts:
     driver: str
     now: float
     """The clock's elapsed time."""
+    name_taken_by: str = ""
+    """What has the PersistentVolume of the name that a new order would get, if that is not of this claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,13 @@ class ReportUnusable:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportNameTaken:
+    """A PersistentVolume of the order's name belongs to something else: report it on the claim, and retry."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitUntil:
     """Wait until calls without a final response have ended in the driver."""
 
@@ -122,7 +131,15 @@ class WaitUntil:
 
 
 ProvisioningStep = (
-    NoClaimStep | BeginOrder | CallDriver | SaveVolume | DeleteAgain | ForgetOrder | ReportUnusable | WaitUntil
+    NoClaimStep
+    | BeginOrder
+    | CallDriver
+    | SaveVolume
+    | DeleteAgain
+    | ForgetOrder
+    | ReportUnusable
+    | ReportNameTaken
+    | WaitUntil
 )
 
 
@@ -163,7 +180,10 @@ def _step_without_order(facts: ProvisioningFacts) -> ProvisioningStep:
     if facts.is_saved:
         return NoClaimStep("its PersistentVolume exists")
     reason = why_not_wanted(facts.claim, facts.driver)
-    return BeginOrder(facts.claim) if reason is None else NoClaimStep(reason)
+    if reason is not None:
+        return NoClaimStep(reason)
+    # With cut names (`--volume-name-uuid-length`) two claims may get the same one.
+    return ReportNameTaken(facts.name_taken_by) if facts.name_taken_by else BeginOrder(facts.claim)
 
 
 def is_rebuildable(claim: ApiObject | None, driver: str) -> bool:

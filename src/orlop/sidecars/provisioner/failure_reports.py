@@ -20,6 +20,10 @@ LONGEST_SENTENCE: Final = 2048
 LONGEST_SHOWN_ID: Final = 128
 
 
+class NotProvisioned(Exception):
+    """Provisioning failed. Already reported on the claim; the work queue retries."""
+
+
 class ProvisioningReports:
     def __init__(self, events: EventRecorder, metrics: ProvisionerMetrics) -> None:
         self._events = events

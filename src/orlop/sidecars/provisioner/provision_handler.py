@@ -33,6 +33,7 @@ from orlop.sidecars.provisioner.claim_rules import (
     OpenOrder,
     ProvisioningFacts,
     ProvisioningStep,
+    ReportNameTaken,
     ReportUnusable,
     SaveVolume,
     WaitUntil,
@@ -42,6 +43,7 @@ from orlop.sidecars.provisioner.claim_rules import (
 )
 from orlop.sidecars.provisioner.create_request_rules import UnusableVolume, create_request, fault_of_volume
 from orlop.sidecars.provisioner.failure_reports import (
+    NotProvisioned,
     ProvisioningReports,
     claim_reference,
     printable_sentence,
@@ -68,20 +70,10 @@ from orlop.sidecars.provisioner.volume_order_rules import (
     ReturnToScheduler,
     volume_name,
 )
-from orlop.sidecars.provisioner.volume_saving import VolumeSaving
+from orlop.sidecars.provisioner.volume_saving import BY_HANDLE, VolumeSaving, handle_key
 
 MOST_STEPS: Final = 12
 """Steps of one reconciliation. The longest path without interference is shorter: this ends an endless loop."""
-BY_HANDLE: Final = "volumes by handle"
-
-
-def handle_key(driver: str, handle: str) -> str:
-    """Return the key of a volume in the index `BY_HANDLE`: a handle is unique only among the volumes of one driver."""
-    return f"{driver}/{handle}"
-
-
-class NotProvisioned(Exception):
-    """Provisioning failed. Already reported on the claim; the work queue retries."""
 
 
 class ProvisionHandler:
@@ -148,10 +140,13 @@ class ProvisionHandler:
     async def _facts(self, uid: str) -> ProvisioningFacts:
         claim = await self._claims.current(uid)
         opened = self._open.get(uid)
-        prefix, length = self._settings.volume_name_prefix, self._settings.volume_name_uuid_length
-        name = opened.order.volume_name if opened is not None else volume_name(uid, prefix, length)
+        name = opened.order.volume_name if opened is not None else self._new_name(uid)
         is_saved = self._saving.is_saved(uid, name, opened)
-        return ProvisioningFacts(claim, opened, is_saved, self._settings.driver, self._clock.elapsed())
+        taken_by = "" if opened is not None else self._saving.owner_of_name(uid, name)
+        return ProvisioningFacts(claim, opened, is_saved, self._settings.driver, self._clock.elapsed(), taken_by)
+
+    def _new_name(self, uid: str) -> str:
+        return volume_name(uid, self._settings.volume_name_prefix, self._settings.volume_name_uuid_length)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -171,14 +166,20 @@ class ProvisionHandler:
                 if is_leak:
                     self._log.error("volume may be leaked", volume=order.volume_name, reason=reason)
                 return self._forget(uid)
-            case ReportUnusable(reason):
-                # Drop the result, so that the next attempt calls the driver again: it may have been fixed by then.
-                self._open.change(uid, volume=None, fault=None)
-                return self._report(uid, reason, slowly=True)
+            case ReportUnusable() | ReportNameTaken():
+                return self._report_step(step, uid)
             case WaitUntil(instant):
                 return RetryAfter(max(0.0, instant - self._clock.elapsed()))
             case NoClaimStep():
                 return Done()
+
+    def _report_step(self, step: ReportUnusable | ReportNameTaken, uid: str) -> Outcome:
+        if isinstance(step, ReportUnusable):
+            # Drop the result, so that the next attempt calls the driver again: it may have been fixed by then.
+            self._open.change(uid, volume=None, fault=None)
+            return self._report(uid, step.reason, slowly=True)
+        reason = f"the PersistentVolume {self._new_name(uid)} exists and belongs to {step.owner}"
+        return self._report(uid, f"{reason}: delete it, or use a longer --volume-name-uuid-length")
 
     def _forget(self, uid: str) -> Outcome:
         self._close(uid)
@@ -189,8 +190,7 @@ class ProvisionHandler:
     async def _begin(self, claim: ApiObject, uid: str) -> Outcome | None:
         opened = self._open.get(uid)
         if opened is None and not await self._unconfirmed.is_wanted(claim):
-            # The cache will show why.
-            return Done()
+            return Done()  # The cache will show why.
         self._metrics.begin(uid, self._clock.elapsed())
         name = opened.order.volume_name if opened is not None else ""
         match await self._orders.decide(claim, self._capabilities, name):
@@ -209,8 +209,7 @@ class ProvisionHandler:
                 of_class = f'failed to provision volume with StorageClass "{state.class_name(claim)}"'
                 return self._report(uid, f"{of_class}: {reason}")
             case ReturnToScheduler(reason):
-                self._report(uid, reason)
-                return await self._return_to_scheduler(claim)
+                return await self._return_to_scheduler(claim, self._report(uid, reason))
             case LeaveClaim(reason, announcement):
                 if announcement:
                     self._events.normal(claim_reference(claim), "Provisioning", announcement)
@@ -316,11 +315,11 @@ class ProvisionHandler:
         """Report a final error of the call for a claim that exists."""
         uid, sentence = objects.uid(claim), self._sentence(order, error)
         if isinstance(error, ResourceExhausted) and order.selected_node and HAS_TOPOLOGY in self._capabilities:
-            self._report(uid, sentence)
+            reported = self._report(uid, sentence)
             # Keep a node that the scheduler selected during the call: it was not tried yet.
             if state.selected_node(claim) != order.selected_node:
                 return RetryAfter(0.0)
-            return await self._return_to_scheduler(claim)
+            return await self._return_to_scheduler(claim, reported)
         if isinstance(error, InvalidArgument):
             prefix = "Volume provisioning failed with infeasible error. Retries will be delayed. "
             return self._report(uid, prefix + sentence, slowly=True)
@@ -378,9 +377,12 @@ class ProvisionHandler:
         if self._claims.cached(uid) is None:
             self.forget_claim(uid)
 
-    async def _return_to_scheduler(self, claim: ApiObject) -> Outcome:
-        if state.SELECTED_NODE in objects.annotations(claim):
-            await self._claims.return_to_scheduler(claim)
+    async def _return_to_scheduler(self, claim: ApiObject, reported: Outcome) -> Outcome:
+        """Return the claim to the scheduler; retry it as `reported` if no scheduler selects a node for it."""
+        # An Immediate claim may carry the alpha key: that names a node, but nobody selects another one.
+        if not state.is_marked_for_late_provisioning(claim):
+            return reported
+        await self._claims.return_to_scheduler(claim)
         return Done()
 
     def _report(self, uid: str, sentence: str, *, slowly: bool = False) -> Outcome:

@@ -36,7 +36,7 @@ from orlop.sidecars.provisioner.journal_leases import JournalLost
 from orlop.sidecars.provisioner.open_orders import OpenOrders
 from orlop.sidecars.provisioner.order_building import OrderBuilder
 from orlop.sidecars.provisioner.order_journal import OrderJournal
-from orlop.sidecars.provisioner.provision_handler import BY_HANDLE, ProvisionHandler, handle_key
+from orlop.sidecars.provisioner.provision_handler import ProvisionHandler
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.unconfirmed_claims import UnconfirmedClaims
@@ -44,7 +44,7 @@ from orlop.sidecars.provisioner.volume_calls import VolumeCalls
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_handler import BY_VOLUME, VolumeHandler
 from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
-from orlop.sidecars.provisioner.volume_saving import VolumeSaving
+from orlop.sidecars.provisioner.volume_saving import BY_HANDLE, VolumeSaving, handle_key
 
 CLAIMS: Final = "claims"
 VOLUMES: Final = "volumes"

@@ -7,7 +7,9 @@ lost, or by another client. Only one with our driver and the volume's id ends th
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
+from orlop.binding import claim_state_rules as state
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.clock import Clock
 from orlop.kube import objects
@@ -25,6 +27,13 @@ from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject, ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_object_rules import persistent_volume
+
+BY_HANDLE: Final = "volumes by handle"
+
+
+def handle_key(driver: str, handle: str) -> str:
+    """Return the key of a volume in the index `BY_HANDLE`: a handle is unique only among the volumes of one driver."""
+    return f"{driver}/{handle}"
 
 
 class VolumeSaving:
@@ -63,12 +72,22 @@ class VolumeSaving:
                 return True  # the cache does not have our write yet: the object would seem to be missing
             del self._saved[uid]
         volume = self._volumes.get(ObjectName(None, name))
-        if volume is None or opened is None:
-            return volume is not None
+        if volume is None or not _is_for(volume, uid):
+            return False
+        if opened is None:
+            return True
         # A PersistentVolume of this name that is not ours must not end the order: our volume may exist in the driver.
         if opened.volume is None:
             return csi_source(volume).get("driver") == self._settings.driver
         return self._is_of(volume, opened.volume.volume_id)
+
+    def owner_of_name(self, uid: str, name: str) -> str:
+        """Return what has the PersistentVolume of this name, if that is not of this claim; "" for none."""
+        volume = self._volumes.get(ObjectName(None, name))
+        if volume is None or _is_for(volume, uid):
+            return ""
+        reference = state.claim_reference(volume) or {}
+        return f"the claim {reference.get('namespace')}/{reference.get('name')}" if reference else "no claim"
 
     async def save(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> None:
         """Create the PersistentVolume, and change the open order as the API server responds."""
@@ -95,7 +114,12 @@ class VolumeSaving:
         if existing is None:
             return  # deleted meanwhile: decide again
         if self._is_of(existing, volume.volume_id):
-            self._succeed(order, existing, uid)
+            if _is_for(existing, uid):
+                self._succeed(order, existing, uid)
+                return
+            # No id, so that it is never deleted: the driver returned the volume of another claim's PersistentVolume.
+            reason = f"the volume of the PersistentVolume {order.volume_name} belongs to another claim"
+            self._open.change(uid, fault=UnusableVolume(reason, retry_slowly=True))
         else:
             reason = f"the PersistentVolume {order.volume_name} exists and belongs to another volume"
             self._open.change(uid, fault=UnusableVolume(reason, volume.volume_id, retry_slowly=True))
@@ -117,3 +141,8 @@ class VolumeSaving:
     def _is_of(self, volume: ApiObject, handle: str) -> bool:
         source = csi_source(volume)
         return source.get("driver") == self._settings.driver and source.get("volumeHandle") == handle
+
+
+def _is_for(volume: ApiObject, uid: str) -> bool:
+    """Return whether a PersistentVolume is reserved for the claim of this uid."""
+    return (state.claim_reference(volume) or {}).get("uid") == uid

@@ -19,6 +19,7 @@ from orlop.sidecars.provisioner.claim_rules import (
     OpenOrder,
     ProvisioningFacts,
     ProvisioningStep,
+    ReportNameTaken,
     ReportUnusable,
     SaveVolume,
     WaitUntil,
@@ -62,6 +63,11 @@ def step(
 )
 def test_an_order_is_begun_only_for_a_claim_that_waits_for_a_volume(of: Any, expected: Any, *, is_saved: bool):
     assert step(of, None, is_saved=is_saved) == expected
+
+
+def test_a_name_that_another_claim_s_volume_has_is_reported():
+    facts = ProvisioningFacts(claim(), None, False, DRIVER, 5.0, "the claim team/other")
+    assert next_claim_step(facts) == ReportNameTaken("the claim team/other")
 
 
 # ---- with an order ---------------------------------------------------------------------------------------------------

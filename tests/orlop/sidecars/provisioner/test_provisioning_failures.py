@@ -207,6 +207,32 @@ async def test_an_exhausted_driver_without_topology_is_retried():
         assert (await world.claim())["metadata"]["annotations"][state.SELECTED_NODE] == "n1"
 
 
+async def test_an_immediate_claim_with_the_alpha_key_is_retried_after_its_driver_was_exhausted():
+    async with ProvisionerWorld() as world:
+        world.play({CREATE: [error("RESOURCE_EXHAUSTED")]})
+        await world.make_class()
+        await world.make_claim(annotations={state.ALPHA_SELECTED_NODE: "n0"})
+        async with world.provisioner():
+            await world.until_provisioned()
+
+
+async def test_a_claim_whose_cut_name_another_claim_s_volume_has_is_told_so():
+    async with ProvisionerWorld() as world:
+        await world.make_class()
+        first = (await world.make_claim("first"))["metadata"]["uid"]
+        async with world.provisioner(volume_name_uuid_length=1):
+            (volume,) = await world.until_provisioned()
+            await world.until_journal_is_empty()
+            number = 0
+            while (await world.make_claim(f"data-{number}"))["metadata"]["uid"][0] != first[0]:
+                await world.delete_claim(f"data-{number}")
+                number += 1
+            name = volume["metadata"]["name"]
+            await world.until_event("ProvisioningFailed", f"{name} exists and belongs to the claim team/first: delete")
+            await world.clock.sleep(60)
+        assert world.names().count(name) == 1
+
+
 # ---- a volume that does not serve the claim --------------------------------------------------------------------------
 
 SMALL = {"answer": {"volume": {"volumeId": "vol-1", "capacityBytes": "1"}}}
