@@ -58,7 +58,7 @@ class _Link(asyncio.Protocol):
         self.over: asyncio.Future[str] = self._loop.create_future()
         """Resolves with the reason when no new call can be made on this connection."""
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        self._http2 = Http2Client()
+        self._http2 = Http2Client(self._loop.time)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, _Waiting] = {}
         self._write_due = False
@@ -230,7 +230,7 @@ class GrpcConnection:
             await self._changed()
 
     async def call(self, path: str, message: bytes, within: float) -> bytes:
-        link = self._usable() or await self._connected_within(within)
+        link, within = await self._connected_within(within)
         waiting = _Waiting(wants_each=False)
         number = link.start_call(path, message, within, waiting)
         timer = self._loop.call_later(min(within, LONGEST_TIMEOUT), link.expire, number, within)
@@ -247,7 +247,7 @@ class GrpcConnection:
         return waiting.answers[0]
 
     async def stream(self, path: str, message: bytes, within: float) -> AsyncGenerator[bytes, None]:
-        link = self._usable() or await self._connected_within(within)
+        link, within = await self._connected_within(within)
         waiting = _Waiting(wants_each=True)
         number = link.start_call(path, message, within, waiting)
         timer = self._loop.call_later(min(within, LONGEST_TIMEOUT), link.expire, number, within)
@@ -309,15 +309,18 @@ class GrpcConnection:
             raise unsent(Code.CANCELLED, CLOSED)
         return self._link if self._link is not None and self._link.is_usable else None
 
-    async def _connected_within(self, within: float) -> _Link:
-        """Wait for the attempt in progress. Raises `Unavailable` if the last one failed."""
+    async def _connected_within(self, within: float) -> tuple[_Link, float]:
+        """Return a connection, and the time that is left. Raises `Unavailable` if the last attempt failed."""
+        if (usable := self._usable()) is not None:
+            return usable, within
+        deadline = self._loop.time() + within
         try:
             async with asyncio.timeout(min(within, LONGEST_TIMEOUT)):
                 while (link := self._usable()) is None:
                     if self._why_not is not None:
                         raise unsent(Code.UNAVAILABLE, f"{self._endpoint} cannot be reached: {self._why_not}")
                     await self._changed()
-                return link
+                return link, deadline - self._loop.time()
         except TimeoutError:
             problem = f"{self._endpoint} could not be reached within {within:g} seconds"
             raise unsent(Code.DEADLINE_EXCEEDED, problem) from None

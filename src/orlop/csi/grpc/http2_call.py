@@ -21,13 +21,17 @@ class ClientCall:
     """A call, from the request to the last response."""
 
     __slots__ = (
-        *("_arrived", "block", "is_answered", "number", "receive_window", "refusals", "request", "send_window"),
-        *("stream", "to_send", "unreported"),
+        *("_arrived", "block", "deadline", "is_answered", "number", "path", "receive_window", "refusals", "request"),
+        *("send_window", "stream", "to_send", "unreported"),
     )
 
-    def __init__(self, number: int, block: bytes, request: bytes) -> None:
+    def __init__(self, number: int, path: str, request: bytes, deadline: float, block: bytes) -> None:
         self.number = number
+        self.path = path
+        self.deadline = deadline
+        """By the clock of the connection."""
         self.block = block
+        """The headers with the whole timeout; empty once the call had to wait for a stream."""
         self.request = request
         self.stream = 0
         """The HTTP/2 stream; 0 while the call waits for one."""

@@ -67,7 +67,9 @@ ClientEvent: TypeAlias = ResponseReceived | CallEnded
 class Http2Client:
     """The state of one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        """`now` returns the time by which calls that wait for a stream lose theirs."""
+        self._now = now
         self.why_over: str | None = None
         """Set once the server broke the protocol: nothing is read or sent after that."""
         self.is_leaving = False
@@ -117,9 +119,12 @@ class Http2Client:
     def start_call(self, path: str, message: bytes, within: float) -> int:
         """Queue a call; return its number."""
         self._made += 1
-        call = ClientCall(self._made, header_blocks.request_block(path, within), prefixed(message))
+        block = header_blocks.request_block(path, within)
+        call = ClientCall(self._made, path, prefixed(message), self._now() + within, block)
         self._calls[call.number] = self._waiting[call.number] = call
         self._open_more()
+        if not call.stream:
+            call.block = b""
         return call.number
 
     def cancel(self, number: int) -> None:
@@ -167,7 +172,8 @@ class Http2Client:
         self._next_stream += 2
         self._open_calls[call.stream] = call
         call.to_send, call.send_window = memoryview(call.request), self._first_window
-        block = call.block
+        # A call that waited has less time left: the driver must not work on it after the caller's deadline.
+        block = call.block or header_blocks.request_block(call.path, call.deadline - self._now())
         if self._must_give_up_table:
             block, self._must_give_up_table = header_blocks.TABLE_GIVEN_UP + block, False
         self._out.append(http2_frames.header(HEADERS, END_HEADERS, call.stream, len(block)) + block)
@@ -324,6 +330,7 @@ class Http2Client:
     def _requeue(self, call: ClientCall) -> None:
         """Wait for a stream again, after the server refused one; until another call ends, if there is one."""
         call.refusals += 1
+        call.block = b""
         self._close(call)
         call.is_answered = False
         self._waiting[call.number] = call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -18,6 +19,7 @@ from orlop.csi.error_codes import Cancelled, DeadlineExceeded, NotFound, Unavail
 from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.csi.transport import LARGEST_MESSAGE
 from support.csi.grpcio_servers import stop_grpcio_server
+from support.csi.http2_bytes import settings
 
 EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 ECHO, FAIL, WAIT, COUNT = "/t.T/Echo", "/t.T/Fail", "/t.T/Wait", "/t.T/Count"
@@ -176,6 +178,28 @@ async def test_a_driver_that_accepts_and_says_nothing_is_waited_for_until_the_de
             await connection.close()
             with pytest.raises(Cancelled):
                 await waiting
+
+
+async def test_a_call_that_waited_for_the_connection_tells_the_driver_the_time_that_is_left(path: str):
+    loop = asyncio.get_running_loop()
+    heard: asyncio.Future[bytes] = loop.create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = await reader.read(1000)
+        while loop.time() == began:  # uvloop counts milliseconds
+            await asyncio.sleep(0)
+        writer.write(settings())
+        while not (timeout := re.search(rb"([0-9]{7,8})u", received)):
+            received += await reader.read(1000)
+        heard.set_result(timeout[1])
+        writer.close()
+
+    server = await asyncio.start_unix_server(listen, path)
+    began = loop.time()
+    async with server, connected(path) as connection:
+        with pytest.raises(Unavailable):
+            await connection.call(ECHO, b"", 60.0)
+    assert int(await heard) < 60_000_000
 
 
 async def test_one_that_speaks_another_protocol_is_unavailable(path: str):

@@ -73,6 +73,13 @@ def sent(client: Http2Client) -> list[tuple[int, int, int, object]]:
     return list(Answers().read(client.to_send()))
 
 
+def timeouts(client: Http2Client) -> list[object]:
+    """The timeouts of the calls that are sent now."""
+    return [
+        fields["grpc-timeout"] for kind, _, _, fields in sent(client) if kind == HEADERS and isinstance(fields, dict)
+    ]
+
+
 def error_of_call(client: Http2Client, received: bytes) -> CsiError:
     """What the only call ends with."""
     ends = [event for event in client.receive(received) if isinstance(event, CallEnded)]
@@ -278,6 +285,31 @@ def test_pings_are_answered_and_settings_taken():
         (PING, ACK, b"12345678"),
         (SETTINGS, ACK, b""),
     ]
+
+
+def test_a_call_that_waited_for_a_stream_tells_the_server_the_time_that_is_left():
+    now = 100.0
+    client = Http2Client(lambda: now)
+    client.receive(settings((3, 1)))
+    client.to_send()
+    client.start_call(PATH, b"", 15.0)
+    client.start_call(PATH, b"", 15.0)
+    assert timeouts(client) == ["15000000u"]
+    now = 104.0
+    client.receive(answer(1, b"x"))
+    assert timeouts(client) == ["11000000u"]
+
+
+def test_a_call_that_was_refused_tells_the_server_the_time_that_is_left_when_it_comes_again():
+    now = 100.0
+    client = Http2Client(lambda: now)
+    client.receive(settings())
+    client.to_send()
+    client.start_call(PATH, b"", 15.0)
+    assert timeouts(client) == ["15000000u"]
+    now = 104.0
+    client.receive(reset(1, 7))
+    assert timeouts(client) == ["11000000u"]
 
 
 # ---- how calls end ---------------------------------------------------------------------------------------------------
