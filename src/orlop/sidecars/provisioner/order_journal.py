@@ -16,7 +16,8 @@ and then removed; of two entries for one volume the later counts. Many orders ar
 Forgetting is not urgent: for a leftover entry, the next process only finds that the PersistentVolume exists.
 
 Without permission to write Leases there is no journal, as with upstream: this is logged once, and a volume may be
-leaked if the process is killed.
+leaked if the process is killed. If the permission is removed later, callers of `record` go on likewise, and what they
+recorded is written when the permission is back.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ BATCH_SECONDS: Final = 0.02
 FORGET_SECONDS: Final = 0.5
 """How long a write that only removes entries may wait for others, and the delay after a write that failed."""
 OPEN_RETRY_SECONDS: Final = 1.0
+FORBIDDEN_RETRY_SECONDS: Final = 60.0
+"""How long to wait for the next order to record while the API server forbids writes."""
+ADVICE: Final = "allow get, list, create, update and delete of Leases"
+NOT_KEPT: Final = "journal cannot be kept; a volume may be leaked if this process is killed"
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +103,13 @@ class OrderJournal:
         self._pages: list[_Page] = []
         self._page_of: dict[str, _Page] = {}
         self._pending: dict[str, _Recording] = {}
+        self._being_written: dict[str, _Recording] = {}
+        self._forgotten: set[str] = set()
+        """Entries that were forgotten while they were being written."""
         self._is_volatile = False
+        """Writes were forbidden when the journal was opened."""
+        self._is_forbidden = False
+        """The last write was forbidden."""
         self._has_changes = asyncio.Event()
         """Set if an entry must be recorded or removed."""
         self._has_recordings = asyncio.Event()
@@ -115,9 +126,7 @@ class OrderJournal:
                 break
             except Forbidden as error:
                 self._is_volatile = True
-                advice = "allow get, list, create, update and delete of Leases"
-                message = "journal cannot be kept; a volume may be leaked if this process is killed"
-                self._log.warning(message, advice=advice, error=error)
+                self._log.warning(NOT_KEPT, advice=ADVICE, error=error)
             except ApiError as error:
                 self._log.warning("journal cannot be opened; retrying", error=error)
                 await self._clock.sleep(OPEN_RETRY_SECONDS)
@@ -180,6 +189,11 @@ class OrderJournal:
 
     def forget(self, volume_name: str) -> None:
         """Remove an entry with a later write. It may be lost: a leftover entry does no harm."""
+        if (pending := self._pending.get(volume_name)) is not None and pending.written.done():
+            # It could not be written for lack of permission.
+            del self._pending[volume_name]
+        if volume_name in self._being_written:
+            self._forgotten.add(volume_name)
         page = self._page_of.pop(volume_name, None)
         if page is not None:
             del page.entries[volume_name]
@@ -190,8 +204,8 @@ class OrderJournal:
         """Write recorded and forgotten entries in batches, until cancelled. Raises `JournalLost`."""
         while True:
             await self._has_changes.wait()
-            if not self._pending:
-                await self._wait_for_recording(FORGET_SECONDS)
+            if not self._has_recordings.is_set():
+                await self._wait_for_recording(FORBIDDEN_RETRY_SECONDS if self._is_forbidden else FORGET_SECONDS)
             await self._wait_for_batch()
             await self._write_batch()
 
@@ -217,8 +231,17 @@ class OrderJournal:
         self._has_changes.clear()
         self._has_recordings.clear()
         batch, self._pending = self._pending, {}
+        self._being_written = batch
         try:
             await self._write(batch)
+            self._set_forbidden(None)
+        except Forbidden as error:
+            self._set_forbidden(error)
+            # Callers go on without a journal; their entries are written with a later batch.
+            for recording in batch.values():
+                _succeed(recording.written)
+            self._pending = {**self._unwritten(batch), **self._pending}
+            self._has_changes.set()
         except Exception as error:
             for recording in batch.values():
                 _fail(recording.written, error)
@@ -230,6 +253,22 @@ class OrderJournal:
             await self._clock.sleep(FORGET_SECONDS)
         finally:
             self._last_write = self._clock.elapsed()
+            self._being_written = {}
+            forgotten, self._forgotten = self._forgotten, set()
+            for name in forgotten:
+                self.forget(name)
+
+    def _set_forbidden(self, error: Forbidden | None) -> None:
+        """Log once that permission to write was removed, and once that it is back."""
+        if error is not None and not self._is_forbidden:
+            self._log.warning(NOT_KEPT, advice=ADVICE, error=error)
+        elif error is None and self._is_forbidden:
+            self._log.info("journal can be written again")
+        self._is_forbidden = error is not None
+
+    def _unwritten(self, batch: dict[str, _Recording]) -> dict[str, _Recording]:
+        """Return the recordings of a batch that no page has: pages before the one that failed were written."""
+        return {name: each for name, each in batch.items() if self.entry(name) != each.entry}
 
     async def _write(self, batch: dict[str, _Recording]) -> None:
         for change in self._changes(batch):

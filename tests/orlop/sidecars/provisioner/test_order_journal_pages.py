@@ -14,6 +14,7 @@ from orlop.kube.kinds import LEASE, ROLE, ROLE_BINDING
 from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
 from orlop.kube.objects import ObjectName
 from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL, PageOverflow, encode_page
+from support.api.api_wires import failing, refusal
 from support.places import REPOSITORY
 from support.provisioning.journal_worlds import (
     DRIVER,
@@ -235,6 +236,23 @@ async def test_a_page_whose_label_was_removed_is_found_and_labelled_again():
             assert next_one.entries == [large_entry(1, 200), large_entry(2, 200)]
         labels = [lease["metadata"]["labels"] for lease in await world.leases()]
         assert labels == [{DRIVER_LABEL: DRIVER}] * 2
+
+
+async def test_an_entry_of_the_time_without_rights_that_is_forgotten_while_it_is_written_leaves_the_journal():
+    async with JournalWorld() as world, world.opened() as ours:
+        world.wire.before = failing("PUT", times=1, answer=refusal(403, "Forbidden"))
+        await ours.record(entry(1))
+        assert await world.names() == []
+
+        async def forget_then(request: HttpRequest) -> None:
+            if request.method == "PUT":
+                ours.journal.forget("pvc-1")
+
+        world.wire.before = forget_then
+        await ours.record(entry(2))
+        world.wire.before = nothing
+        await world.clock.sleep(2)
+        assert await world.names() == ["pvc-2"]
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

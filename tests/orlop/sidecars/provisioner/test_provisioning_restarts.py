@@ -261,6 +261,42 @@ async def test_without_rights_on_leases_claims_are_provisioned_all_the_same():
         assert len([line for line in world.log if "journal cannot be kept" in line.message]) == 1
 
 
+async def test_without_rights_on_leases_any_more_claims_are_provisioned_and_the_journal_is_kept_when_they_are_back():
+    async with ProvisionerWorld() as world:
+        await world.make_class()
+        writes = [f"{verb} namespaces/default/leases" for verb in ("PUT", "POST")]
+        async with world.provisioner():
+            await world.clock.sleep(1)
+            world.wire.before = failing(*writes, times=999, answer=refusal(403, "Forbidden"))
+            await world.make_claim("one")
+            await world.until_provisioned()
+            world.wire.before = held(world, "NONE", "")
+            await world.make_claim("two")
+            await world.until_provisioned(2)
+            await world.until_journal_is_empty()
+        assert len(world.names()) == 2
+        assert len([line for line in world.log if "journal cannot be kept" in line.message]) == 1
+        assert len([line for line in world.log if "can be written again" in line.message]) == 1
+
+
+async def test_an_order_of_the_time_without_rights_is_in_the_journal_when_they_are_back():
+    async with ProvisionerWorld() as world:
+        world.play({CREATE: [{"delay": "120s"}]})
+        await world.make_class()
+        writes = [f"{verb} namespaces/default/leases" for verb in ("PUT", "POST")]
+        async with world.provisioner(timeout=300.0):
+            await world.clock.sleep(1)
+            world.wire.before = failing(*writes, times=999, answer=refusal(403, "Forbidden"))
+            await world.make_claim()
+            await world.clock.sleep(5)
+            assert await world.journal() == []
+            world.wire.before = held(world, "NONE", "")
+            await world.clock.sleep(65)
+            assert len(await world.journal()) == 1
+            await world.until_provisioned()
+            await world.until_journal_is_empty()
+
+
 async def test_a_server_that_fails_while_the_journal_is_opened_is_waited_for():
     async with ProvisionerWorld() as world:
         await begin(world)
