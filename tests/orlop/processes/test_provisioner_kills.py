@@ -43,7 +43,7 @@ DELAY: Final = {"delay": "20ms"}
 LOST: Final = {**DELAY, "effect": True, "error": {"code": "UNAVAILABLE", "message": "the reply is lost"}}
 REFUSED: Final = {**DELAY, "error": {"code": "INTERNAL", "message": "the backend is busy"}}
 SCRIPT: Final = {
-    "CreateVolume": [*([{**DELAY, "times": 4}, LOST] * 30), {**DELAY, "times": 0}],
+    "CreateVolume": [*([{**DELAY, "times": 4}, LOST, {**DELAY, "times": 3}, REFUSED] * 20), {**DELAY, "times": 0}],
     "DeleteVolume": [*([{"times": 2}, LOST, {"times": 1}, REFUSED] * 3), {"times": 0}],
 }
 """What the driver does with the first calls; a process that is killed meanwhile does not learn of it."""

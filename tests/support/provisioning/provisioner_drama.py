@@ -3,7 +3,7 @@
 I4: a volume that was created ends as a PersistentVolume or is deleted again. At the end, the driver's volumes are the
 volumes of the PersistentVolumes, one each, and neither a finalizer nor a journal entry is left of what is finished.
 At each CreateVolume call the journal in the API server names the volume, and unless the call finishes what the journal
-named before, the claim never had a PersistentVolume.
+named before, the claim is there as far as the provisioner knows, and never had a PersistentVolume.
 I8: the secret reaches the driver alone, which quotes it in every error.
 
 The driver has no locks, and ends its calls at their deadline: what one does after that is out of reach.
@@ -16,6 +16,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -33,6 +34,7 @@ from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import LogEntry, collecting_log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube import objects
+from orlop.kube.cache.informer import Informer
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions, KubeClient, MergePatch
 from orlop.kube.events.event_bodies import Reporter
@@ -182,7 +184,7 @@ class Drama:
             used_caches(informers, capabilities) as caches,
             TaskGroup() as tasks,
         ):
-            driver = CheckedCalls(IndiscreetDriver(self.interceptor), self.check_call)
+            driver = CheckedCalls(IndiscreetDriver(self.interceptor), partial(self.check_call, claims=caches.claims))
             connection = LifeConnection(life, InProcessConnection(driver))
             csi = CsiClient(connection, log=log, metrics=metrics, clock=clock, random=Random(3))
             controller = provisioning_controller(
@@ -231,7 +233,7 @@ class Drama:
         self.called &= holders.keys()
         self.saved |= {objects.name(volume) for volume in self.all_of(PERSISTENT_VOLUME)}
 
-    def check_call(self, request: csi_pb2.CreateVolumeRequest) -> None:
+    def check_call(self, request: csi_pb2.CreateVolumeRequest, claims: Informer) -> None:
         """Check a CreateVolume call as its caller makes it, before anything can happen to it."""
         name = request.name
         self._hold(name in self.journalled(), "CreateVolume without an entry in the journal")
@@ -239,6 +241,9 @@ class Drama:
         holders = {holder_of(lease) for lease in self.all_of(LEASE) if name in journalled_in(lease)}
         # Another process recorded it, or it was called for before: the call finishes what is in the journal.
         if name not in self.called and holders == {self.recorded_by[name]}:
+            claim = next((each for each in claims.cache if f"pvc-{objects.uid(each)}" == name), None)
+            self._hold(claim is not None, "CreateVolume for a claim that is known to be gone")
+            self._hold(not objects.is_being_deleted(claim or {}), "CreateVolume for a claim known to be Terminating")
             self._hold(name not in self.saved, "CreateVolume for a claim that had its PersistentVolume")
         self.called.add(name)
 

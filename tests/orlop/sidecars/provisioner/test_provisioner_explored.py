@@ -48,6 +48,7 @@ HARDEST = frozenset({REPLY_LOST.name, DIES_AFTER.name, DIES_AND_LATE.name, FINAL
 DELETED_EARLY = "before it: the claim is deleted"
 FORCE_DELETED_EARLY = "before it: the claim is force-deleted"
 TWICE = Bounds(only=frozenset({DIES_AFTER.name, FINAL, DELETED_EARLY}))
+THRICE = Bounds(departures=3, only=frozenset({REPLY_LOST.name, DIES_AFTER.name, FINAL, FORCE_DELETED_EARLY}))
 LOST_AND_DELETED = Bounds(only=frozenset({LOST_AND_LATE.name, FORCE_DELETED_EARLY}))
 DIES_AND_DELETED = Bounds(only=frozenset({DIES_AND_LATE.name, FORCE_DELETED_EARLY}))
 
@@ -72,6 +73,11 @@ def test_the_same_holds_in_every_history_with_two_departures() -> None:
     explored = explore(created_and_deleted, Bounds(choices=CHOICES) if SOAK else TWICE)
     assert explored.histories > (6_000 if SOAK else 100)
     assert len(explored.choices) < CHOICES, "the end is not disturbed"
+
+
+@pytest.mark.skipif(not SOAK, reason="a minute: make soak")
+def test_the_same_holds_with_two_of_the_hardest_faults_and_an_early_deletion() -> None:
+    explore(force_deleted, THRICE)
 
 
 @pytest.mark.timeout(900)
