@@ -24,7 +24,10 @@ def driver_flags(folder: Path, capabilities: dict[str, Any]) -> list[str]:
 
 
 def provisioner_flags(folder: Path, kubeconfig: Path) -> list[str]:
-    return ["provisioner", f"--csi-address=unix://{folder}/csi.sock", f"--kubeconfig={kubeconfig}"]
+    # A driver that is away for longer than the renew deadline is lost, and then everything is built anew for the next
+    # one. On a busy machine a driver needs longer than the default to start.
+    patient = ["--leader-election-renew-deadline=100s", "--leader-election-lease-duration=150s"]
+    return ["provisioner", f"--csi-address=unix://{folder}/csi.sock", f"--kubeconfig={kubeconfig}", *patient]
 
 
 async def test_a_driver_that_gains_topology_ends_a_provisioner_that_watches_no_nodes(
