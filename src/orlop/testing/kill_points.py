@@ -318,8 +318,8 @@ async def _run_until_dead(program: Awaitable[object], life: KillPoints) -> None:
         running.exception()  # marks it as seen
 
 
-async def _value(given: Awaitable[T] | T) -> T:
-    return await given if inspect.isawaitable(given) else given
+async def _value(result: Awaitable[T] | T) -> T:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _described(error: Exception) -> str:

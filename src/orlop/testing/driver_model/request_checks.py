@@ -72,14 +72,15 @@ def check_node_capability(capability: csi_pb2.VolumeCapability, facts: DriverFac
         raise InvalidArgument("volume_mount_group needs the capability VOLUME_MOUNT_GROUP")
 
 
-def check_range(wanted: csi_pb2.CapacityRange) -> None:
-    if wanted.required_bytes < 0 or wanted.limit_bytes < 0:
+def check_range(capacity_range: csi_pb2.CapacityRange) -> None:
+    if capacity_range.required_bytes < 0 or capacity_range.limit_bytes < 0:
         raise InvalidArgument("capacity_range holds a negative size: sizes are 0 (open) or more")
-    if not wanted.required_bytes and not wanted.limit_bytes:
+    if not capacity_range.required_bytes and not capacity_range.limit_bytes:
         raise InvalidArgument("capacity_range is empty: required_bytes or limit_bytes has to be given")
-    if wanted.limit_bytes and wanted.limit_bytes < wanted.required_bytes:
+    if capacity_range.limit_bytes and capacity_range.limit_bytes < capacity_range.required_bytes:
         raise OutOfRange(
-            f"capacity_range asks for at least {wanted.required_bytes} and at most {wanted.limit_bytes} bytes"
+            f"capacity_range asks for at least {capacity_range.required_bytes} "
+            f"and at most {capacity_range.limit_bytes} bytes"
         )
 
 

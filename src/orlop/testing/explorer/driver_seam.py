@@ -122,7 +122,8 @@ class LifeConnection:
     async def call(self, path: str, message: bytes, within: float) -> bytes:
         name = path.rpartition("/")[2]
         if name.startswith(CHANGING):
-            self._life.must_lead(name)  # within the driver nobody knows any more which life has called
+            # Check the lease here: inside the driver it is no longer known which life made the call.
+            self._life.must_lead(name)
         self._life.refuse_the_dead()
         answer = await self._answer(path, message, within)
         self._life.refuse_the_dead()

@@ -92,10 +92,10 @@ Chooser: TypeAlias = Callable[[int, Sequence[Option]], Option]
 
 
 def following(history: History) -> Chooser:
-    wanted = {departure.number: departure.option for departure in history}
+    options_by_number = {departure.number: departure.option for departure in history}
 
     def choose(number: int, options: Sequence[Option]) -> Option:
-        name = wanted.get(number)
+        name = options_by_number.get(number)
         if name is None:
             return options[0]
         for option in options:

@@ -120,7 +120,7 @@ class Process:
 
     def _ended_by_itself(self, task: asyncio.Task[None]) -> None:
         """Check how a life ended. It may return if it has nothing left to do; anything else is a finding."""
-        error = asyncio.CancelledError("nobody cancelled it") if task.cancelled() else task.exception()
+        error = asyncio.CancelledError("cancelled by itself") if task.cancelled() else task.exception()
         if error is not None:
             ended = EndedByItself(f"{self.name} ended by itself: {type(error).__name__}: {error}")
             ended.__cause__ = error
