@@ -125,7 +125,7 @@ def _volumes(value: Value) -> dict[str, int]:
     for item in value.items():
         name, size = _volume(item)
         if name in volumes:
-            raise item.wrong(f"the volume {name!r} stands here twice")
+            raise item.wrong(f"the volume {name!r} is listed twice")
         volumes[name] = size
     return volumes
 
@@ -143,7 +143,7 @@ def _steps(value: Value) -> dict[str, tuple[ScriptedStep, ...]]:
 
 
 ValueReader = Callable[[Value], Any]
-# What a key of the script becomes, and how it is read.
+# For each key of the script: the field it sets, and the function that reads it.
 DRIVER_FIELDS: Final = {
     "name": ("name", Value.text),
     "version": ("version", Value.text),
@@ -206,7 +206,7 @@ def _error(value: Value) -> ScriptedError:
     fields = value.fields(("code", "message"))
     if "code" not in fields:
         raise value.wrong(f"has no code: allowed are {', '.join(ERROR_CODES)}")
-    message = fields["message"].text() if "message" in fields else "the script says so"
+    message = fields["message"].text() if "message" in fields else "error from the script"
     return ScriptedError(Code[fields["code"].one_of(ERROR_CODES)], message)
 
 
@@ -241,7 +241,7 @@ def _named_part(normal: Mapping[str, Any], when: Value, descriptor: Descriptor) 
         descriptor_field = next(field for field in descriptor.fields if key in {field.name, field.json_name})
         place = Value(value, f"{when.place}.{key}")
         if descriptor_field.json_name not in normal:
-            raise place.wrong("is nothing: say what the request has to hold here")
+            raise place.wrong("has no value: write the value that the request must have here")
         inner = descriptor_field.message_type
         if inner is None or inner.GetOptions().map_entry:
             part[descriptor_field.json_name] = normal[descriptor_field.json_name]

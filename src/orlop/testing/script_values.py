@@ -29,7 +29,7 @@ KIND_NAMES = {
 
 
 class ScriptError(ValueError):
-    """A script that cannot be played: where, what is wrong, and what is allowed."""
+    """The script is invalid. The text names the place, the problem, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Value:
         if not isinstance(self.content, str):
             raise self._not_a("text", " (write it in quotes)" if isinstance(self.content, int | float) else "")
         if not self.content:
-            raise self.wrong("is empty: it has to say something")
+            raise self.wrong("is empty: a text is needed")
         if any("\ud800" <= character <= "\udfff" for character in self.content):
-            raise self.wrong("holds half of a character (a lone surrogate): no message can carry it")
+            raise self.wrong("contains a lone surrogate: protobuf cannot encode it")
         return self.content
 
     def one_of(self, allowed: Collection[str]) -> str:
@@ -99,7 +99,7 @@ class Value:
         except InvalidDuration as error:
             raise self.wrong(str(error)) from None
         if duration.nanoseconds < 0:
-            raise self.wrong(f"is {text}: nobody can wait for less than no time")
+            raise self.wrong(f"is {text}: allowed are durations from 0 on")
         return duration.seconds
 
     def size(self) -> int:
@@ -135,9 +135,9 @@ def load_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_LoaderWithoutDuplicates)  # noqa: S506 - a safe loader, made stricter
     except yaml.YAMLError as error:
-        raise ScriptError(f"the script is no YAML: {error}") from None
+        raise ScriptError(f"the script is not YAML: {error}") from None
     except RecursionError:
-        raise ScriptError("the script is no YAML that can be read: it is nested too deep") from None
+        raise ScriptError("the script cannot be read: it is nested too deep") from None
 
 
 class _LoaderWithoutDuplicates(yaml.SafeLoader):
@@ -154,8 +154,8 @@ class _LoaderWithoutDuplicates(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = key_node.value
             if not isinstance(key, str):
-                raise ScriptError(f"line {key_node.start_mark.line + 1}: a key has to be a text")
+                raise ScriptError(f"line {key_node.start_mark.line + 1}: a key must be a text")
             if key in keys and key_node.tag != "tag:yaml.org,2002:merge":
-                raise ScriptError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice in one mapping")
+                raise ScriptError(f"line {key_node.start_mark.line + 1}: the key {key!r} occurs twice in one mapping")
             keys.add(key)
         return super().construct_mapping(node, deep)

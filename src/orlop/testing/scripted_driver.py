@@ -58,7 +58,7 @@ class ScriptedDriver:
         self._clock = clock
         self._steps = {name: [_StepUses(step, step.times) for step in steps] for name, steps in script.steps.items()}
         self._record = CallRecord(clock, when_ended)
-        self._let_go = asyncio.Event()
+        self._released = asyncio.Event()
 
     @property
     def calls(self) -> list[RecordedCall]:
@@ -83,7 +83,7 @@ class ScriptedDriver:
 
     def stop_hanging(self) -> None:
         """End calls that hang, now or later, with `Unavailable`."""
-        self._let_go.set()
+        self._released.set()
 
     def note_refused(self, path: str, message: bytes, error: CsiError) -> None:
         """Record a call that was refused before it reached a method."""
@@ -163,8 +163,8 @@ class ScriptedDriver:
 
     async def _scripted_answers(self, step: ScriptedStep) -> tuple[Message, ...]:
         if step.hang:
-            await self._let_go.wait()
-            raise Unavailable("the script made this call hang, and it was let go")
+            await self._released.wait()
+            raise Unavailable("the script made this call hang until it was released")
         if step.error is not None:
             raise error_of(step.error.code, step.error.message)
         return step.answers or ()

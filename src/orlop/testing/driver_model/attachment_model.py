@@ -52,7 +52,7 @@ class AttachmentsModel(ModelService, services.Controller):
 
     def _attach(self, volume: ModelVolume, node_id: str, use: VolumeUse) -> None:
         if not supports(volume, use.capability):
-            raise InvalidArgument(f"the volume {volume.id} was made for another access type")
+            raise InvalidArgument(f"the volume {volume.id} was created for another access type")
         before = volume.attached.get(node_id)
         if before is not None and before != use:
             raise AlreadyExists(

@@ -179,7 +179,7 @@ class NodeModel(ModelService, services.Node):
 
     def _check_usable(self, volume: ModelVolume, capability: csi_pb2.VolumeCapability) -> None:
         if not supports(volume, capability):
-            raise FailedPrecondition(f"the volume {volume.id} was made for another access type")
+            raise FailedPrecondition(f"the volume {volume.id} was created for another access type")
         attaches = self.facts.can("controller", "PUBLISH_UNPUBLISH_VOLUME")
         if attaches and self.facts.node_id not in volume.attached:
             raise FailedPrecondition(f"the volume {volume.id} is not attached to {self.facts.node_id}")

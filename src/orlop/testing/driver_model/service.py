@@ -50,7 +50,7 @@ class ModelService:
 def page_of(shelf: Shelf[Item], matching: Sequence[Item], request: ListRequest) -> tuple[Sequence[Item], str]:
     """Return one page of the matching items, and the token of the next page: the serial of this page's last item."""
     if request.max_entries < 0:
-        raise InvalidArgument(f"max_entries is {request.max_entries}: it has to be 0 (no limit) or more")
+        raise InvalidArgument(f"max_entries is {request.max_entries}: it must be 0 (no limit) or more")
     last_serial = _serial_of(request.starting_token, shelf)
     remaining = [item for item in matching if item.serial > last_serial]
     page = remaining[: request.max_entries] if request.max_entries else remaining
@@ -63,5 +63,5 @@ def _serial_of(token: str, shelf: Shelf[Item]) -> int:
     if not (
         token.isascii() and token.isdigit() and len(token) <= LONGEST_TOKEN and 0 < int(token) <= shelf.last_serial
     ):
-        raise Aborted("this starting_token was never given out: begin again without one")
+        raise Aborted("this starting_token was never returned: start again without one")
     return int(token)

@@ -46,7 +46,9 @@ class SnapshotsModel(ModelService, services.Controller):
         checks.demand_fields(request, "snapshot_id")
         snapshot = self.storage.snapshots.get(request.snapshot_id)
         if snapshot is not None and snapshot.group_id:
-            raise InvalidArgument(f"the snapshot {snapshot.id} goes only with its group snapshot {snapshot.group_id}")
+            raise InvalidArgument(
+                f"the snapshot {snapshot.id} can be deleted only with its group snapshot {snapshot.group_id}"
+            )
         self.storage.snapshots.remove(request.snapshot_id)
         return csi_pb2.DeleteSnapshotResponse()
 
@@ -115,7 +117,7 @@ class GroupControllerModel(ModelService, services.GroupController):
         return csi_pb2.GetVolumeGroupSnapshotResponse(group_snapshot=self._described(group))
 
     def _take_group(self, request: csi_pb2.CreateVolumeGroupSnapshotRequest) -> ModelGroupSnapshot:
-        # All volumes are looked up first: a group that cannot be whole leaves nothing behind.
+        # Look up all volumes first, so that a group with a missing volume creates no snapshot.
         volumes = [self._volume(volume_id) for volume_id in dict.fromkeys(request.source_volume_ids)]
         serial = self.storage.groups.next_serial()
         taken_at = self._clock.now()
@@ -133,7 +135,7 @@ class GroupControllerModel(ModelService, services.GroupController):
     def _check_members(self, group: ModelGroupSnapshot, snapshot_ids: Sequence[str]) -> None:
         members = {snapshot.id for snapshot in self.storage.members_of(group.id)}
         if members != set(snapshot_ids):
-            raise InvalidArgument(f"snapshot_ids has to name the snapshots in {group.id}: {', '.join(sorted(members))}")
+            raise InvalidArgument(f"snapshot_ids must list the snapshots in {group.id}: {', '.join(sorted(members))}")
 
     def _described(self, group: ModelGroupSnapshot) -> csi_pb2.VolumeGroupSnapshot:
         members = [described(snapshot) for snapshot in self.storage.members_of(group.id)]
@@ -219,7 +221,7 @@ def _pages(
     if not 0 <= request.starting_offset <= size:
         raise OutOfRange(f"starting_offset is {request.starting_offset}: the volume goes from 0 to {size}")
     if request.max_results < 0:
-        raise InvalidArgument(f"max_results is {request.max_results}: it has to be 0 (the driver's choice) or more")
+        raise InvalidArgument(f"max_results is {request.max_results}: it must be 0 (the driver's choice) or more")
     remaining = [block for block in blocks if (block + 1) * BLOCK_BYTES > request.starting_offset]
     length = min(request.max_results or BLOCKS_PER_MESSAGE, BLOCKS_PER_MESSAGE)
     for first in range(0, len(remaining), length):

@@ -51,7 +51,7 @@ class VolumesModel(ModelService, services.Controller):
             return csi_pb2.ValidateVolumeCapabilitiesResponse(message=error.message)
         if not all(supports(volume, capability) for capability in request.volume_capabilities):
             return csi_pb2.ValidateVolumeCapabilitiesResponse(
-                message=f"the volume {volume.id} was made for another access type"
+                message=f"the volume {volume.id} was created for another access type"
             )
         return csi_pb2.ValidateVolumeCapabilitiesResponse(confirmed=_confirmed(request))
 

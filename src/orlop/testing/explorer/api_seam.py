@@ -130,7 +130,7 @@ def _ways(request: HttpRequest) -> Ways[HttpResponse]:
 
 
 def _lost() -> HttpResponse:
-    raise ConnectionBroken("the connection broke before the answer came")
+    raise ConnectionBroken("the connection broke before the response arrived")
 
 
 def _gone(event: Any) -> bytes:

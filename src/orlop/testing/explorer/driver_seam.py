@@ -73,13 +73,13 @@ def _explored(process: Process, rpc: Rpc[Any, Any], serve: ServeRpc, ways: Ways[
                 when_chosen=_CALLER.get(_Caller()).heard_of,
             )
         except Killed:  # the driver lives on
-            raise Unavailable("the caller is gone") from None
+            raise Unavailable("the caller is dead") from None
 
     return answer
 
 
 def _lost() -> Message:
-    raise Unavailable("the connection broke while the call was under way")
+    raise Unavailable("the connection broke during the call")
 
 
 def _not_connected() -> Message:

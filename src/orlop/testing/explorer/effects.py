@@ -58,7 +58,7 @@ class Ways(Generic[T]):
     overtaken: float = 1.0
     """In seconds: when an old leader's last effect lands, while it and its successor are both alive."""
     elsewhere: bool = False
-    """Whether the effect runs in another process, which goes on when the caller is dead or stops waiting."""
+    """Whether the effect runs in another process, which continues when the caller is dead or stops waiting."""
     breaks_while_running: bool = False
     """Whether the connection to that process may break while the effect is under way, which then happens late."""
     shown: Callable[[T | Exception], str] = _name_of_error
@@ -66,7 +66,7 @@ class Ways(Generic[T]):
 
     def __post_init__(self) -> None:
         if reserved := sorted(NAMES_IN_USE & self.refusals.keys()):
-            raise ValueError(f"no refusal can be named {reserved[0]!r}: that is what happens in another way already")
+            raise ValueError(f"a refusal cannot be named {reserved[0]!r}: the name is reserved")
 
 
 async def carry_out(
@@ -125,7 +125,7 @@ class _Effect(Generic[T]):
         self._life.die()
         if option == DIES_AND_LATE and self._ways.elsewhere:
             return await self._done(self._ways.late)
-        raise Killed("nobody is there to hear of it")
+        raise Killed("the caller is dead")
 
     async def _done(self, seconds: float) -> T:
         if seconds:

@@ -71,7 +71,7 @@ class ExplorerReport:
     def __str__(self) -> str:
         departures = ", ".join(f"{name!r} ({count})" for name, count in sorted(self.by_option.items()))
         if not departures:
-            return f"the undisturbed history of {len(self.choices)} choices alone: these bounds allow no other"
+            return f"the undisturbed history of {len(self.choices)} choices only: these bounds allow no other"
         return f"{self.histories} histories of {len(self.choices)} choices: {departures}"
 
 
@@ -116,7 +116,7 @@ def explore_randomly(
 
 
 def replay(scenario: Scenario, history: str | History) -> Played:
-    """Play one history, and raise what it breaks."""
+    """Play one history. Raise `Broken` if it breaks something."""
     departures = read_history(history) if isinstance(history, str) else history
     played = play(scenario, following(departures))
     if played.error is None and played.history != departures:
@@ -162,7 +162,7 @@ class _Search:
             shortest = self._shortened(played)
             broken = Broken(shortest, self._histories)
             if play(self._scenario, following(shortest.history)).error is None:
-                raise DoesNotRepeatItself(f"played again, nothing breaks:\n{broken}") from shortest.error
+                raise DoesNotRepeatItself(f"replayed, the history breaks nothing:\n{broken}") from shortest.error
             raise broken from shortest.error
         return played
 
@@ -178,7 +178,7 @@ class _Search:
         """Return the report. Raises ValueError for a name in `only` that was never met: it may be misspelt."""
         if unknown := sorted(bounds.only - self._offered):
             can = quoted(sorted(self._offered)) or "nothing"
-            raise ValueError(f"`only` names what can never happen there: {quoted(unknown)}. What can: {can}")
+            raise ValueError(f"`only` has names that never occur: {quoted(unknown)}. Names that occur: {can}")
         return ExplorerReport(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
 
     def _shortened(self, played: Played) -> Played:
@@ -213,7 +213,7 @@ def _drawing(random: Random, bounds: Bounds, choices: int) -> Chooser:
 
 @contextmanager
 def _without_old_garbage() -> Iterator[None]:
-    """Exempt what is there before a search from garbage collection during it: its runs take a quarter less time.
+    """Exempt existing objects from garbage collection during a search: its runs take a quarter less time.
 
     A caller that froze its objects itself keeps them frozen: `gc.unfreeze` would release those as well.
     """
@@ -252,4 +252,4 @@ def _passage(choice: Choice | None) -> str:
 
 
 def _message(error: BaseException | None) -> str:
-    return str(error) or "(it says nothing more)" if not isinstance(error, asyncio.CancelledError) else "cancelled"
+    return str(error) or "(no message)" if not isinstance(error, asyncio.CancelledError) else "cancelled"

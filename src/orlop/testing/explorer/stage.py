@@ -73,7 +73,7 @@ class Stage:
         loop.set_exception_handler(self._unheard)
 
     async def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
-        """Play the scenario to its end. Raises what it breaks, at once."""
+        """Play the scenario to its end. Stop at the first error, and raise it."""
         playing = asyncio.ensure_future(scenario(self))
         try:
             await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +96,7 @@ class Stage:
         return process
 
     async def acts(self, *acts: Act) -> None:
-        """Carry out each act when the processes are idle after the previous one, or earlier if the chooser says so."""
+        """Carry out each act when the processes are idle after the previous one, or earlier if so chosen."""
         self._to_come.extend(acts)
         while self._to_come:
             await self.rest()
@@ -162,7 +162,7 @@ class Stage:
         for task in tasks:
             if isinstance(task, asyncio.Task) and not task.done():
                 self.broken(
-                    CannotBeEnded(f"cancelled {MOST_CANCELLATIONS} times, it goes on: {describe_waiting(task)}")
+                    CannotBeEnded(f"still runs after {MOST_CANCELLATIONS} cancellations: {describe_waiting(task)}")
                 )
                 await _throw_away(task)
 
@@ -209,7 +209,7 @@ class Stage:
 
     async def _land(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
         await self.clock.sleep(seconds)
-        with suppress(Exception):  # Nobody waits for the result.
+        with suppress(Exception):  # The process that started the effect is gone: no caller gets the result.
             await self.effect(do)
         self.moved()
 
@@ -240,4 +240,4 @@ def _hold(check: Callable[[], object]) -> None:
     if check() is False:
         code = getattr(check, "__code__", None)
         place = f" at {code.co_filename}:{code.co_firstlineno}" if code else ""
-        raise AssertionError(f"the check {getattr(check, '__name__', check)}{place} says False")
+        raise AssertionError(f"the check {getattr(check, '__name__', check)}{place} returned False")
