@@ -150,7 +150,7 @@ class KillPoints:
         with self._lock:
             self._in_threads -= in_thread
             self._lock.notify_all()
-            # The dead learn no results either, not even of what was under way when they died.
+            # A dead process gets no results either, not even of an effect that was active when it was killed.
             self._refuse_the_dead()
             self._die_at(KillAt(number, KillMoment.AFTER))
 

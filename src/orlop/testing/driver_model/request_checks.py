@@ -77,7 +77,7 @@ def check_range(capacity_range: csi_pb2.CapacityRange) -> None:
         raise InvalidArgument("capacity_range is empty: set required_bytes or limit_bytes")
     if capacity_range.limit_bytes and capacity_range.limit_bytes < capacity_range.required_bytes:
         raise OutOfRange(
-            f"capacity_range asks for at least {capacity_range.required_bytes} "
+            f"capacity_range requests at least {capacity_range.required_bytes} "
             f"and at most {capacity_range.limit_bytes} bytes"
         )
 
