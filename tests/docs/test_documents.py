@@ -195,7 +195,7 @@ def test_every_example_of_the_explorer_has_what_it_prints_beside_it():
 
 def test_the_explorer_s_controller_is_mended_by_what_is_written_there():
     _, example = blocks(EXPLORER, "python")
-    written = re.search(r"Named by `(.+?)`, .* none of (\d+) histories breaks it", EXPLORER.read_text())
+    written = re.search(r"With `(.+?)` as the name, .* none of (\d+) histories breaks it", EXPLORER.read_text())
     assert written is not None
     # What follows would play all histories a first time.
     controller, explores, _ = example.partition("\ntry:\n    explore(scenario)")

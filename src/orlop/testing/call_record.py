@@ -93,6 +93,6 @@ class CallRecord:
         return list(self._under_way.values())
 
     def _mark_overlapping(self, call: RecordedCall) -> None:
-        for other in self.under_way():
-            if other.volume == call.volume and other.method in interceptor.KEY_FIELDS:
-                other.overlapping = call.overlapping = True
+        for running in self.under_way():
+            if running.volume == call.volume and running.method in interceptor.KEY_FIELDS:
+                running.overlapping = call.overlapping = True

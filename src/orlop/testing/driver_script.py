@@ -98,26 +98,25 @@ def script_from_yaml(text: str) -> Script:
     return read_script(load_yaml(text))
 
 
-def read_script(given: Mapping[str, Any] | None) -> Script:
+def read_script(script: Mapping[str, Any] | None) -> Script:
     """Read a script. Raises ScriptError, which names the problem and its place."""
-    whole = Value(given, "")
-    found = whole.fields(KEYS)
+    fields = Value(script, "").fields(KEYS)
     facts = DriverFacts(
-        **_read(found.get("driver"), DRIVER_FIELDS),
-        **_read(found.get("node"), NODE_FIELDS),
-        **_read_some(found, FACT_FIELDS),
+        **_read(fields.get("driver"), DRIVER_FIELDS),
+        **_read(fields.get("node"), NODE_FIELDS),
+        **_read_some(fields, FACT_FIELDS),
     )
-    if "topology" not in found.get("node", Value({}, "")).mapping():
+    if "topology" not in fields.get("node", Value({}, "")).mapping():
         facts = replace(facts, topology={f"{facts.name}/node": facts.node_id})
-    if "volumes" not in found and not facts.can("controller", "CREATE_DELETE_VOLUME"):
+    if "volumes" not in fields and not facts.can("controller", "CREATE_DELETE_VOLUME"):
         facts = replace(facts, knows_any_volume=True)
-    return Script(facts, **_read_some(found, SCRIPT_FIELDS))
+    return Script(facts, **_read_some(fields, SCRIPT_FIELDS))
 
 
 def _capabilities(value: Value) -> DriverCapabilities:
-    found = {ABILITY_GROUPS[key]: names for key, names in value.fields(ABILITY_GROUPS).items()}
+    groups = {ABILITY_GROUPS[key]: names for key, names in value.fields(ABILITY_GROUPS).items()}
     return replace(
-        ALL_CAPABILITIES, **{name: names.names(getattr(ALL_CAPABILITIES, name)) for name, names in found.items()}
+        ALL_CAPABILITIES, **{group: names.names(getattr(ALL_CAPABILITIES, group)) for group, names in groups.items()}
     )
 
 
@@ -126,25 +125,25 @@ def _volumes(value: Value) -> dict[str, int]:
     for item in value.items():
         name, size = _volume(item)
         if name in volumes:
-            raise item.wrong(f"the volume {name!r} stands here twice")
+            raise item.wrong(f"the volume {name!r} is listed twice")
         volumes[name] = size
     return volumes
 
 
 def _volume(value: Value) -> tuple[str, int]:
-    found = value.fields(("id", "size"))
-    if "id" not in found:
+    fields = value.fields(("id", "size"))
+    if "id" not in fields:
         raise value.wrong("has no id: each volume needs one")
-    return found["id"].text(), found["size"].size() if "size" in found else GIBIBYTE
+    return fields["id"].text(), fields["size"].size() if "size" in fields else GIBIBYTE
 
 
 def _steps(value: Value) -> dict[str, tuple[ScriptedStep, ...]]:
-    found = value.fields(RPCS)
-    return {name: tuple(_step(step, RPCS[name]) for step in steps.items()) for name, steps in found.items()}
+    rpcs = value.fields(RPCS)
+    return {name: tuple(_step(step, RPCS[name]) for step in steps.items()) for name, steps in rpcs.items()}
 
 
 ValueReader = Callable[[Value], Any]
-# What a key of the script becomes, and how it is read.
+# For each key of the script: the field it sets, and the function that reads it.
 DRIVER_FIELDS: Final = {
     "name": ("name", Value.text),
     "version": ("version", Value.text),
@@ -172,8 +171,8 @@ def _read(value: Value | None, table: Mapping[str, tuple[str, ValueReader]]) -> 
     return {} if value is None else _read_some(value.fields(table), table)
 
 
-def _read_some(found: Mapping[str, Value], table: Mapping[str, tuple[str, ValueReader]]) -> dict[str, Any]:
-    return {name: read(found[key]) for key, (name, read) in table.items() if key in found}
+def _read_some(fields: Mapping[str, Value], table: Mapping[str, tuple[str, ValueReader]]) -> dict[str, Any]:
+    return {name: read(fields[key]) for key, (name, read) in table.items() if key in fields}
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
@@ -188,27 +187,27 @@ STEP_KEYS: Final = (*STEP_FIELDS, "when", "error", "answer")
 
 
 def _step(value: Value, rpc: Rpc[Any, Any]) -> ScriptedStep:
-    found = value.fields(STEP_KEYS)
+    fields = value.fields(STEP_KEYS)
     step = ScriptedStep(
-        **_read_some(found, STEP_FIELDS),
-        when=_when(found["when"], rpc) if "when" in found else {},
-        answers=_answers(found["answer"], rpc) if "answer" in found else None,
-        error=_error(found["error"]) if "error" in found else None,
+        **_read_some(fields, STEP_FIELDS),
+        when=_when(fields["when"], rpc) if "when" in fields else {},
+        answers=_answers(fields["answer"], rpc) if "answer" in fields else None,
+        error=_error(fields["error"]) if "error" in fields else None,
     )
-    outcomes = [key for key in ("answer", "error", "hang") if key in found and found[key].found is not False]
+    outcomes = [key for key in ("answer", "error", "hang") if key in fields and fields[key].content is not False]
     if len(outcomes) > 1 and not (rpc.streams and outcomes == ["answer", "error"]):
         raise value.wrong(f"has {' and '.join(outcomes)}: the caller can get only one of them")
-    if "effect" in found and step.is_as_the_model:
+    if "effect" in fields and step.is_as_the_model:
         raise value.wrong("has effect, but nothing that the caller gets instead: add error, answer or hang")
-    return step if "effect" in found else replace(step, effect=step.error is None and not step.hang)
+    return step if "effect" in fields else replace(step, effect=step.error is None and not step.hang)
 
 
 def _error(value: Value) -> ScriptedError:
-    found = value.fields(("code", "message"))
-    if "code" not in found:
+    fields = value.fields(("code", "message"))
+    if "code" not in fields:
         raise value.wrong(f"has no code: allowed are {', '.join(ERROR_CODES)}")
-    message = found["message"].text() if "message" in found else "the script says so"
-    return ScriptedError(Code[found["code"].one_of(ERROR_CODES)], message)
+    message = fields["message"].text() if "message" in fields else "error from the script"
+    return ScriptedError(Code[fields["code"].one_of(ERROR_CODES)], message)
 
 
 def _answers(value: Value, rpc: Rpc[Any, Any]) -> tuple[Message, ...]:
@@ -229,28 +228,28 @@ def _parsed(value: Value, message: Message) -> Message:
 def _when(value: Value, rpc: Rpc[Any, Any]) -> Mapping[str, Any]:
     """Return the `when` part in the form of protobuf's JSON, in which requests are compared."""
     normal = _json_of(_parsed(value, rpc.request()))
-    return _only_given(normal, value, rpc.request.DESCRIPTOR)
+    return _named_part(normal, value, rpc.request.DESCRIPTOR)
 
 
 def _json_of(message: Message) -> dict[str, Any]:
     return json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
 
 
-def _only_given(normal: Mapping[str, Any], given: Value, descriptor: Descriptor) -> dict[str, Any]:
+def _named_part(normal: Mapping[str, Any], when: Value, descriptor: Descriptor) -> dict[str, Any]:
     part: dict[str, Any] = {}
-    for key, value in given.mapping().items():
-        named = next(field for field in descriptor.fields if key in {field.name, field.json_name})
-        place = Value(value, f"{given.place}.{key}")
-        if named.json_name not in normal:
-            raise place.wrong("is nothing: say what the request has to hold here")
-        inner = named.message_type
+    for key, value in when.mapping().items():
+        descriptor_field = next(field for field in descriptor.fields if key in {field.name, field.json_name})
+        place = Value(value, f"{when.place}.{key}")
+        if descriptor_field.json_name not in normal:
+            raise place.wrong("has no value: write the value that the request must have here")
+        inner = descriptor_field.message_type
         if inner is None or inner.GetOptions().map_entry:
-            part[named.json_name] = normal[named.json_name]
-        elif named.is_repeated:
-            pairs = zip(normal[named.json_name], place.items(), strict=True)
-            part[named.json_name] = [_only_given(each, item, inner) for each, item in pairs]
+            part[descriptor_field.json_name] = normal[descriptor_field.json_name]
+        elif descriptor_field.is_repeated:
+            pairs = zip(normal[descriptor_field.json_name], place.items(), strict=True)
+            part[descriptor_field.json_name] = [_named_part(each, item, inner) for each, item in pairs]
         else:
-            part[named.json_name] = _only_given(normal[named.json_name], place, inner)
+            part[descriptor_field.json_name] = _named_part(normal[descriptor_field.json_name], place, inner)
     return part
 
 

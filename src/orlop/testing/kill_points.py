@@ -150,7 +150,7 @@ class KillPoints:
         with self._lock:
             self._in_threads -= in_thread
             self._lock.notify_all()
-            # The dead learn no results either, not even of what was under way when they died.
+            # A dead process gets no results either, not even of an effect that was active when it was killed.
             self._refuse_the_dead()
             self._die_at(KillAt(number, KillMoment.AFTER))
 
@@ -318,8 +318,8 @@ async def _run_until_dead(program: Awaitable[object], life: KillPoints) -> None:
         running.exception()  # marks it as seen
 
 
-async def _value(given: Awaitable[T] | T) -> T:
-    return await given if inspect.isawaitable(given) else given
+async def _value(result: Awaitable[T] | T) -> T:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _described(error: Exception) -> str:

@@ -29,43 +29,43 @@ KIND_NAMES = {
 
 
 class ScriptError(ValueError):
-    """A script that cannot be played: where, what is wrong, and what is allowed."""
+    """The script is invalid. The text names the place, the problem, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """A value and its place in the script, such as `script.CreateVolume[0].delay`."""
 
-    found: Any
+    content: Any
     place: str
 
     def wrong(self, why: str) -> ScriptError:
         return ScriptError(f"{self.place or 'the script'}: {why}")
 
     def fields(self, allowed: Collection[str]) -> dict[str, Value]:
-        """Return the values of a mapping by key; the error for an unknown key names the one that was meant."""
+        """Return the values of a mapping by key. The error for an unknown key suggests the most similar allowed one."""
         return {self._allowed_key(key, allowed): self._below(key) for key in self.mapping()}
 
     def mapping(self) -> Mapping[str, Any]:
-        if self.found is None:
+        if self.content is None:
             return {}
-        if not isinstance(self.found, Mapping):
+        if not isinstance(self.content, Mapping):
             raise self._not_a("mapping")
-        return self.found
+        return self.content
 
     def items(self) -> list[Value]:
-        if not isinstance(self.found, list | tuple):
+        if not isinstance(self.content, list | tuple):
             raise self._not_a("list")
-        return [Value(item, f"{self.place}[{number}]") for number, item in enumerate(self.found)]
+        return [Value(item, f"{self.place}[{number}]") for number, item in enumerate(self.content)]
 
     def text(self) -> str:
-        if not isinstance(self.found, str):
-            raise self._not_a("text", " (write it in quotes)" if isinstance(self.found, int | float) else "")
-        if not self.found:
-            raise self.wrong("is empty: it has to say something")
-        if any("\ud800" <= character <= "\udfff" for character in self.found):
-            raise self.wrong("holds half of a character (a lone surrogate): no message can carry it")
-        return self.found
+        if not isinstance(self.content, str):
+            raise self._not_a("text", " (write it in quotes)" if isinstance(self.content, int | float) else "")
+        if not self.content:
+            raise self.wrong("is empty: a text is needed")
+        if any("\ud800" <= character <= "\udfff" for character in self.content):
+            raise self.wrong("contains a lone surrogate: protobuf cannot encode it")
+        return self.content
 
     def one_of(self, allowed: Collection[str]) -> str:
         text = self.text()
@@ -83,32 +83,32 @@ class Value:
         return {str(key): self._below(key).text() for key in self.mapping()}
 
     def boolean(self) -> bool:
-        if not isinstance(self.found, bool):
-            raise self.wrong(f"is {self.found!r}: allowed are true and false")
-        return self.found
+        if not isinstance(self.content, bool):
+            raise self.wrong(f"is {self.content!r}: allowed are true and false")
+        return self.content
 
     def whole_number(self) -> int:
-        if not isinstance(self.found, int) or isinstance(self.found, bool) or self.found < 0:
-            raise self.wrong(f"is {self.found!r}: allowed are whole numbers from 0 on")
-        return self.found
+        if not isinstance(self.content, int) or isinstance(self.content, bool) or self.content < 0:
+            raise self.wrong(f"is {self.content!r}: allowed are whole numbers from 0 on")
+        return self.content
 
     def seconds(self) -> float:
-        text = str(self.found) if isinstance(self.found, int | float) else self.text()
+        text = str(self.content) if isinstance(self.content, int | float) else self.text()
         try:
             duration = Duration.parse(text)
         except InvalidDuration as error:
             raise self.wrong(str(error)) from None
         if duration.nanoseconds < 0:
-            raise self.wrong(f"is {text}: nobody can wait for less than no time")
+            raise self.wrong(f"is {text}: allowed are durations from 0 on")
         return duration.seconds
 
     def size(self) -> int:
         try:
-            size = self.found if type(self.found) is int else Quantity.parse(self.text()).value()
+            size = self.content if type(self.content) is int else Quantity.parse(self.text()).value()
         except InvalidQuantity as error:
             raise self.wrong(str(error)) from None
         if not 0 <= size < 1 << 63:
-            shown = "more" if size > 0 else str(self.found)[:40]
+            shown = "more" if size > 0 else str(self.content)[:40]
             raise self.wrong(f"is {shown}: allowed are sizes from 0 on that fit into 64 bits")
         return size
 
@@ -122,7 +122,7 @@ class Value:
         return Value(self.mapping()[key], f"{self.place}.{key}" if self.place else str(key))  # type: ignore[index]
 
     def _not_a(self, kind: str, hint: str = "") -> ScriptError:
-        return self.wrong(f"is {KIND_NAMES.get(type(self.found), 'nothing')}: a {kind} is needed{hint}")
+        return self.wrong(f"is {KIND_NAMES.get(type(self.content), 'nothing')}: a {kind} is needed{hint}")
 
 
 def _meant(written: str, allowed: Collection[str]) -> str:
@@ -135,9 +135,9 @@ def load_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_LoaderWithoutDuplicates)  # noqa: S506 - a safe loader, made stricter
     except yaml.YAMLError as error:
-        raise ScriptError(f"the script is no YAML: {error}") from None
+        raise ScriptError(f"the script is not YAML: {error}") from None
     except RecursionError:
-        raise ScriptError("the script is no YAML that can be read: it is nested too deep") from None
+        raise ScriptError("the script cannot be read: it is nested too deep") from None
 
 
 class _LoaderWithoutDuplicates(yaml.SafeLoader):
@@ -150,12 +150,12 @@ class _LoaderWithoutDuplicates(yaml.SafeLoader):
             raise ScriptError(f"line {node.start_mark.line + 1}: the value does not fit its tag {node.tag}") from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             key = key_node.value
             if not isinstance(key, str):
-                raise ScriptError(f"line {key_node.start_mark.line + 1}: a key has to be a text")
-            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                raise ScriptError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice in one mapping")
-            seen.add(key)
+                raise ScriptError(f"line {key_node.start_mark.line + 1}: a key must be a text")
+            if key in keys and key_node.tag != "tag:yaml.org,2002:merge":
+                raise ScriptError(f"line {key_node.start_mark.line + 1}: the key {key!r} occurs twice in one mapping")
+            keys.add(key)
         return super().construct_mapping(node, deep)

@@ -56,9 +56,9 @@ class ScriptedDriver:
         for volume_id, size in script.volumes.items():
             self.model.storage.add_volume(volume_id, size)
         self._clock = clock
-        self._steps = {name: [_Turns(step, step.times) for step in steps] for name, steps in script.steps.items()}
+        self._steps = {name: [_StepUses(step, step.times) for step in steps] for name, steps in script.steps.items()}
         self._record = CallRecord(clock, when_ended)
-        self._let_go = asyncio.Event()
+        self._released = asyncio.Event()
 
     @property
     def calls(self) -> list[RecordedCall]:
@@ -83,7 +83,7 @@ class ScriptedDriver:
 
     def stop_hanging(self) -> None:
         """End calls that hang, now or later, with `Unavailable`."""
-        self._let_go.set()
+        self._released.set()
 
     def note_refused(self, path: str, message: bytes, error: CsiError) -> None:
         """Record a call that was refused before it reached a method."""
@@ -132,9 +132,9 @@ class ScriptedDriver:
             self._record.end(call, failure.code, failure.message)
 
     def _next_step(self, rpc: Rpc[Any, Any], request: Message) -> ScriptedStep:
-        for turns in self._steps.get(rpc.name, ()):
-            if turns.take(request):
-                return turns.step
+        for uses in self._steps.get(rpc.name, ()):
+            if uses.take(request):
+                return uses.step
         return ScriptedStep()
 
     async def _answer(self, step: ScriptedStep, request: Message, serve: ServeRpc) -> Message:
@@ -144,7 +144,7 @@ class ScriptedDriver:
         if step.effect:
             with suppress(CsiError):
                 await serve(request)
-        answers = await self._told_instead(step)
+        answers = await self._scripted_answers(step)
         return answers[0]
 
     async def _answers(self, step: ScriptedStep, request: Message, serve: ServeRpc) -> AsyncIterator[Message]:
@@ -155,33 +155,33 @@ class ScriptedDriver:
             return
         for response in step.answers or ():
             yield response
-        await self._told_instead(step)
+        await self._scripted_answers(step)
 
     async def _wait(self, step: ScriptedStep) -> None:
         if step.delay:
             await self._clock.sleep(step.delay)
 
-    async def _told_instead(self, step: ScriptedStep) -> tuple[Message, ...]:
+    async def _scripted_answers(self, step: ScriptedStep) -> tuple[Message, ...]:
         if step.hang:
-            await self._let_go.wait()
-            raise Unavailable("the script made this call hang, and it was let go")
+            await self._released.wait()
+            raise Unavailable("the script made this call hang until it was released")
         if step.error is not None:
             raise error_of(step.error.code, step.error.message)
         return step.answers or ()
 
 
 @dataclass(slots=True)
-class _Turns:
+class _StepUses:
     """A step, and how often it can still be used."""
 
     step: ScriptedStep
-    left: int
+    remaining: int
 
     def take(self, request: Message) -> bool:
-        used_up = self.step.times != FOR_EVER and not self.left
+        used_up = self.step.times != FOR_EVER and not self.remaining
         if used_up or not self.step.matches(request):
             return False
-        self.left -= 1
+        self.remaining -= 1
         return True
 
 
@@ -248,8 +248,8 @@ def in_process_driver(
 
     `around` wraps the driver's methods, as the explorer's `explored_methods` does.
     """
-    played = script if isinstance(script, Script) else read_script(script)
-    driver = ScriptedDriver(played, clock, storage=storage)
+    checked_script = script if isinstance(script, Script) else read_script(script)
+    driver = ScriptedDriver(checked_script, clock, storage=storage)
     metrics = Metrics("testing", of_process=False)
     interceptor = ScriptedInterceptor(driver, log=log or silent_log(), metrics=metrics, clock=clock, around=around)
     return driver, InProcessConnection(interceptor)

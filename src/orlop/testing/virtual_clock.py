@@ -135,7 +135,7 @@ class _IdleSelector(selectors.PollSelector):
 
 
 class VirtualClock:
-    """The clock of the running `VirtualTimeLoop`; `jump_wall` moves the wall clock alone."""
+    """The clock of the running `VirtualTimeLoop`; `jump_wall` moves only the wall clock."""
 
     def __init__(self, start: datetime = START) -> None:
         self._wall_at_zero = start

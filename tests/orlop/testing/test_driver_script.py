@@ -120,7 +120,7 @@ WRONG: list[tuple[Any, str]] = [
         "script.CreateVolume[0].delay: '5' is not a duration: there is no unit after 5; allowed is 0",
     ),
     (one_step(delay=5), "script.CreateVolume[0].delay: '5' is not a duration"),
-    (one_step(delay="-1s"), "script.CreateVolume[0].delay: is -1s: nobody can wait for less than no time"),
+    (one_step(delay="-1s"), "script.CreateVolume[0].delay: is -1s: allowed are durations from 0 on"),
     (one_step(times="two"), "script.CreateVolume[0].times: is 'two': allowed are whole numbers from 0 on"),
     (one_step(error={}), "script.CreateVolume[0].error: has no code: allowed are CANCELLED, UNKNOWN"),
     (
@@ -134,7 +134,7 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (one_step(answer=[]), "script.CreateVolume[0].answer: is a list: a mapping is needed"),
     (one_step(when={"volumeId": "v1"}), "script.CreateVolume[0].when: is no CreateVolumeRequest"),
-    (one_step(when={"capacityRange": None}), "script.CreateVolume[0].when.capacityRange: is nothing"),
+    (one_step(when={"capacityRange": None}), "script.CreateVolume[0].when.capacityRange: has no value"),
     (
         one_step(answer={}, error={"code": "ABORTED"}),
         "script.CreateVolume[0]: has answer and error: the caller can get only one of them",
@@ -155,12 +155,12 @@ def test_what_is_wrong_is_told_with_its_place_and_what_is_allowed(given: Any, se
 
 
 def test_a_key_that_stands_twice_is_an_error_with_its_line():
-    with pytest.raises(ScriptError, match="line 3: the key 'driver' stands twice in one mapping"):
+    with pytest.raises(ScriptError, match="line 3: the key 'driver' occurs twice in one mapping"):
         script_from_yaml("driver: {}\nnode: {}\ndriver: {}\n")
 
 
 def test_text_that_is_no_yaml_is_told_so():
-    with pytest.raises(ScriptError, match="the script is no YAML: "):
+    with pytest.raises(ScriptError, match="the script is not YAML: "):
         script_from_yaml("driver: {name: ")
 
 
@@ -174,9 +174,9 @@ def test_text_that_is_no_yaml_is_told_so():
         ("capacity: " + "9" * 5000, "does not fit its tag"),
         ("capacity: 0x" + "f" * 5000, "capacity: is more"),
         ("capacity: true", "capacity: is true or false"),
-        ("? [a]\n: b", "line 1: a key has to be a text"),
-        ("volumes: [{id: a}, {id: a, size: 2}]", "the volume 'a' stands here twice"),
-        (r'script: {Probe: [{error: {code: NOT_FOUND, message: "\ud800"}}]}', "half of a character"),
+        ("? [a]\n: b", "line 1: a key must be a text"),
+        ("volumes: [{id: a}, {id: a, size: 2}]", "the volume 'a' is listed twice"),
+        (r'script: {Probe: [{error: {code: NOT_FOUND, message: "\ud800"}}]}', "lone surrogate"),
     ],
     ids=lambda value: value[:30],
 )

@@ -1,6 +1,6 @@
 """A small CSI driver in memory that behaves as the interface's specification asks: a model, not a mock.
 
-It checks arguments, is idempotent, refuses what is incompatible, and keeps nothing after its end. It mounts nothing.
+It checks arguments, is idempotent, refuses incompatible requests, and stores nothing on disk. It mounts nothing.
 Each capability can be switched off: the RPCs that need it are then not served, and the responses about capabilities
 list exactly those that are on.
 

@@ -1,4 +1,4 @@
-"""The half of the model's Controller service that attaches volumes to nodes."""
+"""Attach volumes to nodes: one part of the model's Controller service."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AttachmentsModel(ModelService, services.Controller):
 
     def _attach(self, volume: ModelVolume, node_id: str, use: VolumeUse) -> None:
         if not supports(volume, use.capability):
-            raise InvalidArgument(f"the volume {volume.id} was made for another access type")
+            raise InvalidArgument(f"the volume {volume.id} was created for another access type")
         before = volume.attached.get(node_id)
         if before is not None and before != use:
             raise AlreadyExists(
@@ -60,7 +60,7 @@ class AttachmentsModel(ModelService, services.Controller):
             )
         if before is not None:
             return
-        elsewhere = [other for other, held in volume.attached.items() if not _may_share(held, use)]
+        elsewhere = [node for node, attached_use in volume.attached.items() if not _may_share(attached_use, use)]
         if elsewhere:
             raise FailedPrecondition(f"the volume {volume.id} is attached to {', '.join(sorted(elsewhere))}")
         if 0 < self.facts.max_volumes <= self.storage.attached_to(node_id):
@@ -70,8 +70,9 @@ class AttachmentsModel(ModelService, services.Controller):
         volume.attached[node_id] = use
 
 
-def _may_share(one: VolumeUse, other: VolumeUse) -> bool:
-    return {one.capability.access_mode.mode, other.capability.access_mode.mode} <= MANY_NODES
+def _may_share(use: VolumeUse, new_use: VolumeUse) -> bool:
+    """Return whether two nodes may use a volume in these ways at the same time."""
+    return {use.capability.access_mode.mode, new_use.capability.access_mode.mode} <= MANY_NODES
 
 
 def _detach(volume: ModelVolume, node_id: str) -> None:

@@ -49,7 +49,7 @@ class DriverFacts:
     mutable_parameters: frozenset[str] | None = None
     capabilities: DriverCapabilities = ALL_CAPABILITIES
     capacity: int = 1024 * GIBIBYTE
-    # Of a driver that cannot create volumes, others did: every id that is named to it may be one.
+    # A driver that cannot create volumes does not know which exist: any id in a request may be a volume.
     knows_any_volume: bool = False
 
     def can(self, group: AbilityGroup, ability: str) -> bool:

@@ -16,10 +16,12 @@ class IdentityModel(ModelService, services.Identity):
     async def GetPluginCapabilities(
         self, request: csi_pb2.GetPluginCapabilitiesRequest
     ) -> csi_pb2.GetPluginCapabilitiesResponse:
-        on = self.facts.capabilities.plugin
-        served = [_service(name) for name in sorted(SERVICE_NAMES & on)]
-        grown = [_expansion(name) for name in sorted(EXPANSION_NAMES) if f"{EXPANSION_PREFIX}{name}" in on]
-        return csi_pb2.GetPluginCapabilitiesResponse(capabilities=[*served, *grown])
+        capabilities = self.facts.capabilities.plugin
+        services_ = [_service(name) for name in sorted(SERVICE_NAMES & capabilities)]
+        expansions = [
+            _expansion(name) for name in sorted(EXPANSION_NAMES) if f"{EXPANSION_PREFIX}{name}" in capabilities
+        ]
+        return csi_pb2.GetPluginCapabilitiesResponse(capabilities=[*services_, *expansions])
 
     async def Probe(self, request: csi_pb2.ProbeRequest) -> csi_pb2.ProbeResponse:
         return csi_pb2.ProbeResponse(ready=BoolValue(value=self.facts.ready))

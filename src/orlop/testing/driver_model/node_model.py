@@ -67,7 +67,7 @@ class NodeModel(ModelService, services.Node):
         checks.check_paths(request, "staging_target_path")
         volume = self._volume(request.volume_id)
         place = self._place(request.staging_target_path)
-        published = [other.path for other in volume.published if other.node_id == self.facts.node_id]
+        published = [target.path for target in volume.published if target.node_id == self.facts.node_id]
         if place in volume.staged and published:
             raise FailedPrecondition(f"the volume {volume.id} is still published at {', '.join(published)}")
         volume.staged.pop(place, None)
@@ -126,19 +126,21 @@ class NodeModel(ModelService, services.Node):
     async def NodeExpandVolume(self, request: csi_pb2.NodeExpandVolumeRequest) -> csi_pb2.NodeExpandVolumeResponse:
         self._demand("node", "EXPAND_VOLUME")
         checks.demand_fields(request, "volume_id", "volume_path")
-        wanted = request.capacity_range
+        capacity_range = request.capacity_range
         if request.HasField("capacity_range"):
-            checks.check_range(wanted)
+            checks.check_range(capacity_range)
         volume = self._volume_at(request.volume_id, request.volume_path)
-        if 0 < wanted.limit_bytes < volume.size:
+        if 0 < capacity_range.limit_bytes < volume.size:
             raise OutOfRange(
-                f"the volume {volume.id} has {volume.size} bytes already: it cannot shrink to {wanted.limit_bytes}"
+                f"the volume {volume.id} has {volume.size} bytes already: "
+                f"it cannot shrink to {capacity_range.limit_bytes}"
             )
-        if wanted.required_bytes > self.facts.capacity:
+        if capacity_range.required_bytes > self.facts.capacity:
             raise OutOfRange(
-                f"a volume of {wanted.required_bytes} bytes can never fit: there are {self.facts.capacity} in all"
+                f"a volume of {capacity_range.required_bytes} bytes can never fit: "
+                f"there are {self.facts.capacity} in all"
             )
-        volume.size = max(volume.size, wanted.required_bytes)
+        volume.size = max(volume.size, capacity_range.required_bytes)
         return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=volume.size)
 
     async def NodeGetCapabilities(
@@ -168,16 +170,16 @@ class NodeModel(ModelService, services.Node):
         return volume
 
     def _ephemeral(self, volume_id: str) -> ModelVolume:
-        found = self.storage.volumes.get(volume_id)
-        if found is None:
-            found = self.storage.add_volume(volume_id, GIBIBYTE)
-            found.ephemeral = True
+        volume = self.storage.volumes.get(volume_id)
+        if volume is None:
+            volume = self.storage.add_volume(volume_id, GIBIBYTE)
+            volume.ephemeral = True
             self.storage.ended_ephemeral.discard(volume_id)
-        return found
+        return volume
 
     def _check_usable(self, volume: ModelVolume, capability: csi_pb2.VolumeCapability) -> None:
         if not supports(volume, capability):
-            raise FailedPrecondition(f"the volume {volume.id} was made for another access type")
+            raise FailedPrecondition(f"the volume {volume.id} was created for another access type")
         attaches = self.facts.can("controller", "PUBLISH_UNPUBLISH_VOLUME")
         if attaches and self.facts.node_id not in volume.attached:
             raise FailedPrecondition(f"the volume {volume.id} is not attached to {self.facts.node_id}")
@@ -198,14 +200,17 @@ class NodeModel(ModelService, services.Node):
             raise AlreadyExists(
                 f"the volume {volume.id} is published at {place.path} with another capability or readonly flag"
             )
-        others = [other.path for other in volume.published if other != place and other.node_id == place.node_id]
-        if others and use.capability.access_mode.mode not in MANY_TARGETS:
+        other_paths = [
+            target.path for target in volume.published if target != place and target.node_id == place.node_id
+        ]
+        if other_paths and use.capability.access_mode.mode not in MANY_TARGETS:
             raise FailedPrecondition(
-                f"the volume {volume.id} is published at {others[0]}, and its access mode allows one place"
+                f"the volume {volume.id} is published at {other_paths[0]}, and its access mode allows one place"
             )
         self._targets.make(place.path, block=use.capability.HasField("block"))
         if before is None and not use.readonly:
-            volume.write(len(volume.blocks))  # a workload that may write is taken to do so, for snapshots to differ
+            # Assume that a workload that may write does write, so that snapshots differ.
+            volume.write(len(volume.blocks))
         volume.published[place] = use
 
     def _unpublish(self, volume: ModelVolume, place: NodePath) -> None:

@@ -1,4 +1,4 @@
-"""Check what CSI requires of every request, whatever the driver. Raises `InvalidArgument` that names the field.
+"""Check what CSI requires of every request to any driver. Raise `InvalidArgument`, which names the field.
 
 Pure: reads the request and the driver's facts, never its storage.
 """
@@ -38,16 +38,14 @@ def check_name(name: str) -> None:
     if length > LONGEST_NAME:
         raise InvalidArgument(f"the name has {length} bytes: at most {LONGEST_NAME} are allowed")
     if _BANNED_IN_NAMES.search(name):
-        raise InvalidArgument(
-            f"the name {name!r} holds control characters: of those only tab and line breaks are allowed"
-        )
+        raise InvalidArgument(f"the name {name!r} contains control characters: only tab and line breaks are allowed")
 
 
 def check_paths(request: Any, *names: str) -> None:
     for name in names:
         path = getattr(request, name)
         if path and not path.startswith("/"):
-            raise InvalidArgument(f"{name} is {path!r}: it has to be an absolute path")
+            raise InvalidArgument(f"{name} is {path!r}: it must be an absolute path")
 
 
 def check_capability(capability: csi_pb2.VolumeCapability, allowed: frozenset[str]) -> None:
@@ -72,14 +70,15 @@ def check_node_capability(capability: csi_pb2.VolumeCapability, facts: DriverFac
         raise InvalidArgument("volume_mount_group needs the capability VOLUME_MOUNT_GROUP")
 
 
-def check_range(wanted: csi_pb2.CapacityRange) -> None:
-    if wanted.required_bytes < 0 or wanted.limit_bytes < 0:
+def check_range(capacity_range: csi_pb2.CapacityRange) -> None:
+    if capacity_range.required_bytes < 0 or capacity_range.limit_bytes < 0:
         raise InvalidArgument("capacity_range holds a negative size: sizes are 0 (open) or more")
-    if not wanted.required_bytes and not wanted.limit_bytes:
-        raise InvalidArgument("capacity_range is empty: required_bytes or limit_bytes has to be given")
-    if wanted.limit_bytes and wanted.limit_bytes < wanted.required_bytes:
+    if not capacity_range.required_bytes and not capacity_range.limit_bytes:
+        raise InvalidArgument("capacity_range is empty: set required_bytes or limit_bytes")
+    if capacity_range.limit_bytes and capacity_range.limit_bytes < capacity_range.required_bytes:
         raise OutOfRange(
-            f"capacity_range asks for at least {wanted.required_bytes} and at most {wanted.limit_bytes} bytes"
+            f"capacity_range requests at least {capacity_range.required_bytes} "
+            f"and at most {capacity_range.limit_bytes} bytes"
         )
 
 

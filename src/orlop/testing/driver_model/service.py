@@ -33,28 +33,28 @@ class ModelService:
             raise Unimplemented(f"this driver lacks the {group.replace('_', ' ')} capability {ability}")
 
     def _volume(self, volume_id: str) -> ModelVolume:
-        found = self.storage.volumes.get(volume_id)
-        if found is None and self.facts.knows_any_volume:
+        volume = self.storage.volumes.get(volume_id)
+        if volume is None and self.facts.knows_any_volume:
             return self.storage.add_volume(volume_id, GIBIBYTE)
-        if found is None:
+        if volume is None:
             raise NotFound(f"there is no volume {volume_id}")
-        return found
+        return volume
 
     def _snapshot(self, snapshot_id: str) -> ModelSnapshot:
-        found = self.storage.snapshots.get(snapshot_id)
-        if found is None:
+        snapshot = self.storage.snapshots.get(snapshot_id)
+        if snapshot is None:
             raise NotFound(f"there is no snapshot {snapshot_id}")
-        return found
+        return snapshot
 
 
-def page_of(shelf: Shelf[Item], found: Sequence[Item], request: ListRequest) -> tuple[Sequence[Item], str]:
-    """Return one page and the token of the next one, which is the serial of the last item on this page."""
+def page_of(shelf: Shelf[Item], matching: Sequence[Item], request: ListRequest) -> tuple[Sequence[Item], str]:
+    """Return one page of the matching items, and the token of the next page: the serial of this page's last item."""
     if request.max_entries < 0:
-        raise InvalidArgument(f"max_entries is {request.max_entries}: it has to be 0 (no limit) or more")
-    seen = _serial_of(request.starting_token, shelf)
-    left = [item for item in found if item.serial > seen]
-    page = left[: request.max_entries] if request.max_entries else left
-    return page, str(page[-1].serial) if len(page) < len(left) else ""
+        raise InvalidArgument(f"max_entries is {request.max_entries}: it must be 0 (no limit) or more")
+    last_serial = _serial_of(request.starting_token, shelf)
+    remaining = [item for item in matching if item.serial > last_serial]
+    page = remaining[: request.max_entries] if request.max_entries else remaining
+    return page, str(page[-1].serial) if len(page) < len(remaining) else ""
 
 
 def _serial_of(token: str, shelf: Shelf[Item]) -> int:
@@ -63,5 +63,5 @@ def _serial_of(token: str, shelf: Shelf[Item]) -> int:
     if not (
         token.isascii() and token.isdigit() and len(token) <= LONGEST_TOKEN and 0 < int(token) <= shelf.last_serial
     ):
-        raise Aborted("this starting_token was never given out: begin again without one")
+        raise Aborted("this starting_token was never returned: start again without one")
     return int(token)

@@ -1,4 +1,4 @@
-"""Snapshots in the model: that half of the Controller service, the GroupController and the SnapshotMetadata service."""
+"""Snapshots in the model: one part of the Controller service, the GroupController and SnapshotMetadata services."""
 
 from __future__ import annotations
 
@@ -46,14 +46,16 @@ class SnapshotsModel(ModelService, services.Controller):
         checks.demand_fields(request, "snapshot_id")
         snapshot = self.storage.snapshots.get(request.snapshot_id)
         if snapshot is not None and snapshot.group_id:
-            raise InvalidArgument(f"the snapshot {snapshot.id} goes only with its group snapshot {snapshot.group_id}")
+            raise InvalidArgument(
+                f"the snapshot {snapshot.id} can be deleted only with its group snapshot {snapshot.group_id}"
+            )
         self.storage.snapshots.remove(request.snapshot_id)
         return csi_pb2.DeleteSnapshotResponse()
 
     async def ListSnapshots(self, request: csi_pb2.ListSnapshotsRequest) -> csi_pb2.ListSnapshotsResponse:
         self._demand("controller", "LIST_SNAPSHOTS")
-        found = [snapshot for snapshot in self.storage.snapshots if _is_asked_for(snapshot, request)]
-        page, token = page_of(self.storage.snapshots, found, request)
+        matching = [snapshot for snapshot in self.storage.snapshots if _is_requested(snapshot, request)]
+        page, token = page_of(self.storage.snapshots, matching, request)
         entries = [csi_pb2.ListSnapshotsResponse.Entry(snapshot=described(snapshot)) for snapshot in page]
         return csi_pb2.ListSnapshotsResponse(entries=entries, next_token=token)
 
@@ -115,25 +117,25 @@ class GroupControllerModel(ModelService, services.GroupController):
         return csi_pb2.GetVolumeGroupSnapshotResponse(group_snapshot=self._described(group))
 
     def _take_group(self, request: csi_pb2.CreateVolumeGroupSnapshotRequest) -> ModelGroupSnapshot:
-        # All volumes are looked up first: a group that cannot be whole leaves nothing behind.
+        # Look up all volumes first, so that a group with a missing volume creates no snapshot.
         volumes = [self._volume(volume_id) for volume_id in dict.fromkeys(request.source_volume_ids)]
         serial = self.storage.groups.next_serial()
-        taken = self._clock.now()
+        taken_at = self._clock.now()
         group = ModelGroupSnapshot(
-            self.storage.groups.id_of(serial), serial, request.name, dict(request.parameters), taken
+            self.storage.groups.id_of(serial), serial, request.name, dict(request.parameters), taken_at
         )
         for volume in volumes:
-            take(self.storage, volume, f"{request.name} of {volume.id}", taken, group.id)
+            take(self.storage, volume, f"{request.name} of {volume.id}", taken_at, group.id)
         return self.storage.groups.put(group)
 
     def _is_the_same(self, group: ModelGroupSnapshot, request: csi_pb2.CreateVolumeGroupSnapshotRequest) -> bool:
         sources = {snapshot.source_volume_id for snapshot in self.storage.members_of(group.id)}
         return sources == set(request.source_volume_ids) and group.parameters == dict(request.parameters)
 
-    def _check_members(self, group: ModelGroupSnapshot, named: Sequence[str]) -> None:
+    def _check_members(self, group: ModelGroupSnapshot, snapshot_ids: Sequence[str]) -> None:
         members = {snapshot.id for snapshot in self.storage.members_of(group.id)}
-        if members != set(named):
-            raise InvalidArgument(f"snapshot_ids has to name the snapshots in {group.id}: {', '.join(sorted(members))}")
+        if members != set(snapshot_ids):
+            raise InvalidArgument(f"snapshot_ids must list the snapshots in {group.id}: {', '.join(sorted(members))}")
 
     def _described(self, group: ModelGroupSnapshot) -> csi_pb2.VolumeGroupSnapshot:
         members = [described(snapshot) for snapshot in self.storage.members_of(group.id)]
@@ -168,7 +170,8 @@ class SnapshotMetadataModel(ModelService, services.SnapshotMetadata):
             )
 
 
-def take(storage: Storage, volume: ModelVolume, name: str, taken: datetime, group_id: str = "") -> ModelSnapshot:
+def take(storage: Storage, volume: ModelVolume, name: str, taken_at: datetime, group_id: str = "") -> ModelSnapshot:
+    """Take a snapshot of a volume, and store it."""
     serial = storage.snapshots.next_serial()
     return storage.snapshots.put(
         ModelSnapshot(
@@ -177,7 +180,7 @@ def take(storage: Storage, volume: ModelVolume, name: str, taken: datetime, grou
             name=name,
             source_volume_id=volume.id,
             size=volume.size,
-            taken=taken,
+            taken=taken_at,
             blocks=dict(volume.blocks),
             group_id=group_id,
         )
@@ -201,7 +204,7 @@ def _timestamp(moment: datetime) -> Timestamp:
     return stamp
 
 
-def _is_asked_for(snapshot: ModelSnapshot, request: csi_pb2.ListSnapshotsRequest) -> bool:
+def _is_requested(snapshot: ModelSnapshot, request: csi_pb2.ListSnapshotsRequest) -> bool:
     return request.snapshot_id in {"", snapshot.id} and request.source_volume_id in {"", snapshot.source_volume_id}
 
 
@@ -218,11 +221,11 @@ def _pages(
     if not 0 <= request.starting_offset <= size:
         raise OutOfRange(f"starting_offset is {request.starting_offset}: the volume goes from 0 to {size}")
     if request.max_results < 0:
-        raise InvalidArgument(f"max_results is {request.max_results}: it has to be 0 (the driver's choice) or more")
-    left = [block for block in blocks if (block + 1) * BLOCK_BYTES > request.starting_offset]
+        raise InvalidArgument(f"max_results is {request.max_results}: it must be 0 (the driver's choice) or more")
+    remaining = [block for block in blocks if (block + 1) * BLOCK_BYTES > request.starting_offset]
     length = min(request.max_results or BLOCKS_PER_MESSAGE, BLOCKS_PER_MESSAGE)
-    for first in range(0, len(left), length):
+    for first in range(0, len(remaining), length):
         yield [
             csi_pb2.BlockMetadata(byte_offset=block * BLOCK_BYTES, size_bytes=BLOCK_BYTES)
-            for block in left[first : first + length]
+            for block in remaining[first : first + length]
         ]

@@ -1,4 +1,4 @@
-"""The half of the model's Controller service that makes, grows, lists and deletes volumes."""
+"""Create, expand, list and delete volumes: one part of the model's Controller service."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class VolumesModel(ModelService, services.Controller):
             return csi_pb2.ValidateVolumeCapabilitiesResponse(message=error.message)
         if not all(supports(volume, capability) for capability in request.volume_capabilities):
             return csi_pb2.ValidateVolumeCapabilitiesResponse(
-                message=f"the volume {volume.id} was made for another access type"
+                message=f"the volume {volume.id} was created for another access type"
             )
         return csi_pb2.ValidateVolumeCapabilitiesResponse(confirmed=_confirmed(request))
 
@@ -143,8 +143,8 @@ class VolumesModel(ModelService, services.Controller):
             raise InvalidArgument(f"a volume from a {kind} needs the capability {needed}")
 
     def _make(self, request: csi_pb2.CreateVolumeRequest) -> ModelVolume:
-        least, blocks = self._content(request)
-        size = self._size(request.capacity_range, least)
+        source_size, blocks = self._content(request)
+        size = self._size(request.capacity_range, source_size)
         serial = self.storage.volumes.next_serial()
         return self.storage.volumes.put(
             ModelVolume(
@@ -173,28 +173,29 @@ class VolumesModel(ModelService, services.Controller):
             case _:
                 return 0, {}
 
-    def _size(self, wanted: csi_pb2.CapacityRange, least: int) -> int:
-        size = wanted.required_bytes or least or GIBIBYTE
-        if wanted.limit_bytes:
-            size = min(size, wanted.limit_bytes)
-        if size < least:
-            raise OutOfRange(f"the source has {least} bytes: a volume of {size} cannot hold it")
+    def _size(self, capacity_range: csi_pb2.CapacityRange, source_size: int) -> int:
+        size = capacity_range.required_bytes or source_size or GIBIBYTE
+        if capacity_range.limit_bytes:
+            size = min(size, capacity_range.limit_bytes)
+        if size < source_size:
+            raise OutOfRange(f"the source has {source_size} bytes: a volume of {size} cannot hold it")
         self._check_room(size, size)
         return size
 
-    def _grow(self, volume: ModelVolume, wanted: csi_pb2.CapacityRange) -> None:
-        if wanted.limit_bytes and wanted.limit_bytes < volume.size:
+    def _grow(self, volume: ModelVolume, capacity_range: csi_pb2.CapacityRange) -> None:
+        if capacity_range.limit_bytes and capacity_range.limit_bytes < volume.size:
             raise OutOfRange(
-                f"the volume {volume.id} has {volume.size} bytes already: it cannot shrink to {wanted.limit_bytes}"
+                f"the volume {volume.id} has {volume.size} bytes already: "
+                f"it cannot shrink to {capacity_range.limit_bytes}"
             )
-        if wanted.required_bytes <= volume.size:
+        if capacity_range.required_bytes <= volume.size:
             return
         if "VOLUME_EXPANSION_ONLINE" not in self.facts.capabilities.plugin and volume.nodes_using():
             raise FailedPrecondition(
                 f"the volume {volume.id} is in use on {', '.join(volume.nodes_using())}: it grows offline only"
             )
-        self._check_room(wanted.required_bytes, wanted.required_bytes - volume.size)
-        volume.size = wanted.required_bytes
+        self._check_room(capacity_range.required_bytes, capacity_range.required_bytes - volume.size)
+        volume.size = capacity_range.required_bytes
 
     def _check_room(self, size: int, more: int) -> None:
         if size > self.facts.capacity:
@@ -233,15 +234,15 @@ def supports(volume: ModelVolume, capability: csi_pb2.VolumeCapability) -> bool:
 
 
 def _difference(volume: ModelVolume, request: csi_pb2.CreateVolumeRequest) -> str | None:
-    """Return how the existing volume differs from the requested one."""
-    before = volume.made_from
-    if before is None:
+    """Return in what the existing volume differs from the requested one; None if it is the same."""
+    creation_request = volume.made_from
+    if creation_request is None:
         return "origin: it was there from the start"
-    wanted = request.capacity_range
-    if volume.size < wanted.required_bytes or 0 < wanted.limit_bytes < volume.size:
+    capacity_range = request.capacity_range
+    if volume.size < capacity_range.required_bytes or 0 < capacity_range.limit_bytes < volume.size:
         return "size"
     for field in ("parameters", "mutable_parameters", "volume_content_source"):
-        if getattr(before, field) != getattr(request, field):
+        if getattr(creation_request, field) != getattr(request, field):
             return field
     if not all(supports(volume, capability) for capability in request.volume_capabilities):
         return "access type"
@@ -259,10 +260,10 @@ def _chosen_place(requirement: csi_pb2.TopologyRequirement) -> tuple[Mapping[str
 
 
 def _without_secrets(request: csi_pb2.CreateVolumeRequest) -> csi_pb2.CreateVolumeRequest:
-    kept = csi_pb2.CreateVolumeRequest()
-    kept.CopyFrom(request)
-    kept.ClearField("secrets")
-    return kept
+    copy = csi_pb2.CreateVolumeRequest()
+    copy.CopyFrom(request)
+    copy.ClearField("secrets")
+    return copy
 
 
 def _confirmed(

@@ -86,21 +86,22 @@ class ExploredTransport:
         await self._inner.close()
 
     async def _read(self, request: HttpRequest, within: float) -> HttpResponse:
-        async def ask(asked: HttpRequest) -> HttpResponse:
-            return await self._inner.exchange(asked, within)
+        async def send(sent_request: HttpRequest) -> HttpResponse:
+            return await self._inner.exchange(sent_request, within)
 
         resource = _resource(request)
         if not may_be_of_the_past(request, resource):
-            return await ask(request)
-        past = await past_answers(request, resource, ask)
+            return await send(request)
+        past = await past_answers(request, resource, send)
         if not past:
-            return await ask(request)
-        taken = await self._life.stage.choose(_described(request), BEHIND[: len(past)])
+            return await send(request)
+        option = await self._life.stage.choose(_described(request), BEHIND[: len(past)])
         number = len(self._life.stage.trail)
-        if taken == AS_IT_SHOULD:
-            answer = await ask(request)
-        else:  # anew: what others did before it is a change as well
-            answer = (await past_answers(request, resource, ask))[BEHIND.index(taken)]
+        if option == AS_IT_SHOULD:
+            answer = await send(request)
+        else:
+            # Read again: an early act may have changed the objects before this choice.
+            answer = (await past_answers(request, resource, send))[BEHIND.index(option)]
         self._life.stage.note_ending(number, shown(answer))
         return answer
 
@@ -111,15 +112,15 @@ class ExploredTransport:
             if event["type"] not in OF_AN_OBJECT:
                 yield line
                 continue
-            taken = await stage.choose(_event_text(event, resource), EVENT_FAULTS)
-            if taken == NEVER:
+            option = await stage.choose(_event_text(event, resource), EVENT_FAULTS)
+            if option == NEVER:
                 await stage.clock.sleep(SILENT_SECONDS)
                 yield _gone(event)
                 return
-            if taken == LATE:
+            if option == LATE:
                 await stage.clock.sleep(LATE_SECONDS)
             self._life.refuse_the_dead()
-            yield line * (2 if taken == TWICE else 1)
+            yield line * (2 if option == TWICE else 1)
             stage.moved()
 
 
@@ -129,7 +130,7 @@ def _ways(request: HttpRequest) -> Ways[HttpResponse]:
 
 
 def _lost() -> HttpResponse:
-    raise ConnectionBroken("the connection broke before the answer came")
+    raise ConnectionBroken("the connection broke before the response arrived")
 
 
 def _gone(event: Any) -> bytes:

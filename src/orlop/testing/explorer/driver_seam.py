@@ -73,13 +73,13 @@ def _explored(process: Process, rpc: Rpc[Any, Any], serve: ServeRpc, ways: Ways[
                 when_chosen=_CALLER.get(_Caller()).heard_of,
             )
         except Killed:  # the driver lives on
-            raise Unavailable("the caller is gone") from None
+            raise Unavailable("the caller is dead") from None
 
     return answer
 
 
 def _lost() -> Message:
-    raise Unavailable("the connection broke while the call was under way")
+    raise Unavailable("the connection broke during the call")
 
 
 def _not_connected() -> Message:
@@ -122,7 +122,8 @@ class LifeConnection:
     async def call(self, path: str, message: bytes, within: float) -> bytes:
         name = path.rpartition("/")[2]
         if name.startswith(CHANGING):
-            self._life.must_lead(name)  # within the driver nobody knows any more which life has called
+            # Check the lease here: inside the driver it is no longer known which life made the call.
+            self._life.must_lead(name)
         self._life.refuse_the_dead()
         answer = await self._answer(path, message, within)
         self._life.refuse_the_dead()

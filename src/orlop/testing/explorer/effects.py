@@ -58,15 +58,15 @@ class Ways(Generic[T]):
     overtaken: float = 1.0
     """In seconds: when an old leader's last effect lands, while it and its successor are both alive."""
     elsewhere: bool = False
-    """Whether the effect runs in another process, which goes on when the caller is dead or stops waiting."""
+    """Whether the effect runs in another process, which continues when the caller is dead or stops waiting."""
     breaks_while_running: bool = False
     """Whether the connection to that process may break while the effect is under way, which then happens late."""
     shown: Callable[[T | Exception], str] = _name_of_error
     """How a history shows what the caller got: empty for a plain success."""
 
     def __post_init__(self) -> None:
-        if taken := sorted(NAMES_IN_USE & self.refusals.keys()):
-            raise ValueError(f"no refusal can be named {taken[0]!r}: that is what happens in another way already")
+        if reserved := sorted(NAMES_IN_USE & self.refusals.keys()):
+            raise ValueError(f"a refusal cannot be named {reserved[0]!r}: the name is reserved")
 
 
 async def carry_out(
@@ -79,13 +79,13 @@ async def carry_out(
 ) -> T:
     """Carry out an effect as chosen. `when_chosen` is called with the choice's number before anything happens."""
     life.begin(what)
-    taken = await life.stage.choose(what, _faults(life, ways))
+    option = await life.stage.choose(what, _faults(life, ways))
     number = len(life.stage.trail)
     when_chosen(number)
     life.refuse_the_dead()
     try:
-        answer = await _Effect(life, do, ways).happen(taken)
-    except Exception as error:  # whatever it is: noted, and raised on
+        answer = await _Effect(life, do, ways).happen(option)
+    except Exception as error:  # any error: noted, and raised again
         if not life.dead:  # A dead process gets no response.
             life.stage.note_ending(number, ways.shown(error))
         raise
@@ -107,25 +107,25 @@ class _Effect(Generic[T]):
         self._do = do
         self._ways = ways
 
-    async def happen(self, taken: Option) -> T:
-        if taken.name in self._ways.refusals:
+    async def happen(self, option: Option) -> T:
+        if option.name in self._ways.refusals:
             self._stage.moved()
-            return self._ways.refusals[taken.name]()
-        if taken in (AS_IT_SHOULD, LATE):
-            return await self._done(self._ways.late if taken == LATE else 0.0)
-        if taken == LEASE_LOST:
+            return self._ways.refusals[option.name]()
+        if option in (AS_IT_SHOULD, LATE):
+            return await self._done(self._ways.late if option == LATE else 0.0)
+        if option == LEASE_LOST:
             self._life.lose_lease()
             return await self._done(self._ways.overtaken)
-        if taken in (REPLY_LOST, DIES_AFTER):
+        if option in (REPLY_LOST, DIES_AFTER):
             await self._done(0.0)
-        elif taken == LOST_AND_LATE or (taken == DIES_AND_LATE and not self._ways.elsewhere):
+        elif option == LOST_AND_LATE or (option == DIES_AND_LATE and not self._ways.elsewhere):
             self._stage.later(self._ways.late, self._do)
-        if taken in (REPLY_LOST, LOST_AND_LATE):
+        if option in (REPLY_LOST, LOST_AND_LATE):
             return self._ways.lost()
         self._life.die()
-        if taken == DIES_AND_LATE and self._ways.elsewhere:
+        if option == DIES_AND_LATE and self._ways.elsewhere:
             return await self._done(self._ways.late)
-        raise Killed("nobody is there to hear of it")
+        raise Killed("the caller is dead")
 
     async def _done(self, seconds: float) -> T:
         if seconds:

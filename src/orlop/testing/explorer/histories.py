@@ -1,4 +1,4 @@
-"""A history: the choices of a run at which something else happened than the normal case. Pure.
+"""A history: the choices of a run at which something other than the normal case happened. Pure.
 
 A run makes one choice after the other, each with a list of options; the first option is the normal case. A history
 lists the departures from it, and everywhere else the first option is taken. So a history is short, and the same history
@@ -60,7 +60,9 @@ def read_history(text: str) -> History:
     for part in filter(None, (part.strip() for part in _BETWEEN_DEPARTURES.split(text))):
         number, colon, option = part.partition(":")
         if not colon or not number.strip().isdigit() or not option.strip():
-            raise ValueError(f"{part!r} is no departure: write a choice's number, a colon, and what happens there")
+            raise ValueError(
+                f"{part!r} is not a departure: write a choice's number, a colon, and the name of an option"
+            )
         departures.append(Departure(int(number), option.strip()))
     return tuple(departures)
 
@@ -92,17 +94,17 @@ Chooser: TypeAlias = Callable[[int, Sequence[Option]], Option]
 
 
 def following(history: History) -> Chooser:
-    wanted = {departure.number: departure.option for departure in history}
+    options_by_number = {departure.number: departure.option for departure in history}
 
     def choose(number: int, options: Sequence[Option]) -> Option:
-        name = wanted.get(number)
+        name = options_by_number.get(number)
         if name is None:
             return options[0]
         for option in options:
             if option.name == name:
                 return option
         raise DoesNotRepeatItself(
-            f"at choice {number} this cannot happen: {name!r}. What can: {quoted(option.name for option in options)}"
+            f"choice {number} has no option {name!r}. Its options: {quoted(option.name for option in options)}"
         )
 
     return choose

@@ -48,7 +48,7 @@ class Life:
     def guard(self) -> None:
         """Raise `LeaseLost` once the lease is lost. A process that must be the only one calls it before each effect."""
         if not self._has_lease:
-            raise LeaseLost(f"{self.name} has lost its lease: nothing more may be done")
+            raise LeaseLost(f"{self.name} has lost its lease: it may start no further effect")
 
     def begin(self, what: str) -> None:
         """Note that an effect begins."""
@@ -58,7 +58,7 @@ class Life:
 
     def must_lead(self, what: str) -> None:
         if not self._has_lease:
-            error = EffectWithoutLease(f"{self.name} has lost its lease, and begins this: {what}")
+            error = EffectWithoutLease(f"{self.name} has lost its lease and started an effect: {what}")
             self.stage.broken(error)
             raise error
 
@@ -120,7 +120,7 @@ class Process:
 
     def _ended_by_itself(self, task: asyncio.Task[None]) -> None:
         """Check how a life ended. It may return if it has nothing left to do; anything else is a finding."""
-        error = asyncio.CancelledError("nobody cancelled it") if task.cancelled() else task.exception()
+        error = asyncio.CancelledError("cancelled by itself") if task.cancelled() else task.exception()
         if error is not None:
             ended = EndedByItself(f"{self.name} ended by itself: {type(error).__name__}: {error}")
             ended.__cause__ = error

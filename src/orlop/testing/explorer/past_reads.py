@@ -22,10 +22,10 @@ BEHIND: Final = tuple(
     map(Option, ("it is one change behind", "it is two changes behind", "it is three changes behind"))
 )
 FURTHEST_VERSIONS: Final = 100
-"""How many versions are read, whatever they changed: most are of other kinds."""
+"""How many versions to read at most. Most of them changed objects of other kinds."""
 ANY_VERSION: Final = ("resourceVersion", "0")
-OF_NO_PAST: Final = frozenset({"resourceVersion", "resourceVersionMatch", "limit"})
-"""The first two are chosen here; with the version 0 a server gives all, whatever the limit."""
+NOT_FOR_PAST_READS: Final = frozenset({"resourceVersion", "resourceVersionMatch", "limit"})
+"""Parameters to leave out. This module sets the first two; with version 0 a server ignores `limit` and returns all."""
 
 SendRequest: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
@@ -35,25 +35,25 @@ def may_be_of_the_past(request: HttpRequest, resource: str) -> bool:
     return request.method == "GET" and ANY_VERSION in request.query and resource.count("/") <= 1
 
 
-async def past_answers(request: HttpRequest, resource: str, ask: SendRequest) -> list[HttpResponse]:
+async def past_answers(request: HttpRequest, resource: str, send: SendRequest) -> list[HttpResponse]:
     """Return earlier responses, newest first: before the last change, before the one before, and so on."""
-    about_one = "/" in resource
-    listing = _listing_of_one(request) if about_one else request
-    now = await ask(listing)
+    is_one_object = "/" in resource
+    listing = _listing_of_one(request) if is_one_object else request
+    now = await send(listing)
     if now.is_error:
         return []
-    found = [json.loads(now.body)]
-    newest = int(found[0]["metadata"]["resourceVersion"])
+    states = [json.loads(now.body)]
+    newest = int(states[0]["metadata"]["resourceVersion"])
     for version in range(newest - 1, max(0, newest - FURTHEST_VERSIONS), -1):
-        answer = await ask(_as_of(listing, version))
-        if answer.is_error:  # forgotten
+        answer = await send(_as_of(listing, version))
+        if answer.is_error:  # the server has dropped that version
             break
         then = json.loads(answer.body)
-        if then["items"] != found[-1]["items"]:
-            found.append(then)
-        if len(found) > len(BEHIND):
+        if then["items"] != states[-1]["items"]:
+            states.append(then)
+        if len(states) > len(BEHIND):
             break
-    return [_one_of(then) if about_one else _answer(then) for then in found[1:]]
+    return [_item_of(state) if is_one_object else _answer(state) for state in states[1:]]
 
 
 def _listing_of_one(request: HttpRequest) -> HttpRequest:
@@ -62,12 +62,12 @@ def _listing_of_one(request: HttpRequest) -> HttpRequest:
 
 
 def _as_of(listing: HttpRequest, version: int) -> HttpRequest:
-    kept = [pair for pair in listing.query if pair[0] not in OF_NO_PAST]
+    kept = [pair for pair in listing.query if pair[0] not in NOT_FOR_PAST_READS]
     exact = (("resourceVersion", str(version)), ("resourceVersionMatch", "Exact"))
     return replace(listing, query=(*kept, *exact))
 
 
-def _one_of(then: dict[str, Any]) -> HttpResponse:
+def _item_of(then: dict[str, Any]) -> HttpResponse:
     """Return an item with its kind, which only its list names."""
     if not then["items"]:
         return refusal(404, "NotFound")

@@ -69,10 +69,10 @@ class ExplorerReport:
     """How often each departure was taken."""
 
     def __str__(self) -> str:
-        taken = ", ".join(f"{name!r} ({count})" for name, count in sorted(self.by_option.items()))
-        if not taken:
-            return f"the undisturbed history of {len(self.choices)} choices alone: these bounds allow no other"
-        return f"{self.histories} histories of {len(self.choices)} choices: {taken}"
+        departures = ", ".join(f"{name!r} ({count})" for name, count in sorted(self.by_option.items()))
+        if not departures:
+            return f"the undisturbed history of {len(self.choices)} choices only: these bounds allow no other"
+        return f"{self.histories} histories of {len(self.choices)} choices: {departures}"
 
 
 class Broken(AssertionError):
@@ -81,7 +81,7 @@ class Broken(AssertionError):
     def __init__(self, played: Played, histories: int) -> None:
         self.history = played.history
         self.error = played.error
-        super().__init__(_told(played, histories))
+        super().__init__(_report(played, histories))
 
 
 def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> ExplorerReport:  # noqa: B008 - a value, and frozen
@@ -93,7 +93,7 @@ def explore(scenario: Scenario, bounds: Bounds = Bounds()) -> ExplorerReport:  #
             extended = (
                 search.extend(played, history) for played in level for history in extensions(played.trail, bounds)
             )
-            # Those that are not extended are as many as all others together many times over: none of them is kept.
+            # Runs that are not extended outnumber all others by far, so do not keep them in memory.
             level = [played for played in extended if departures < bounds.departures]
         return search.explored(undisturbed, bounds)
 
@@ -116,11 +116,11 @@ def explore_randomly(
 
 
 def replay(scenario: Scenario, history: str | History) -> Played:
-    """Play one history, and raise what it breaks."""
-    wanted = read_history(history) if isinstance(history, str) else history
-    played = play(scenario, following(wanted))
-    if played.error is None and played.history != wanted:
-        raise DoesNotRepeatItself(f"the run ended before {history_text(wanted[len(played.history) :])}")
+    """Play one history. Raise `Broken` if it breaks something."""
+    departures = read_history(history) if isinstance(history, str) else history
+    played = play(scenario, following(departures))
+    if played.error is None and played.history != departures:
+        raise DoesNotRepeatItself(f"the run ended before {history_text(departures[len(played.history) :])}")
     if played.error is not None:
         raise Broken(played, 1) from played.error
     return played
@@ -162,7 +162,7 @@ class _Search:
             shortest = self._shortened(played)
             broken = Broken(shortest, self._histories)
             if play(self._scenario, following(shortest.history)).error is None:
-                raise DoesNotRepeatItself(f"played again, nothing breaks:\n{broken}") from shortest.error
+                raise DoesNotRepeatItself(f"replayed, the history breaks nothing:\n{broken}") from shortest.error
             raise broken from shortest.error
         return played
 
@@ -178,16 +178,16 @@ class _Search:
         """Return the report. Raises ValueError for a name in `only` that was never met: it may be misspelt."""
         if unknown := sorted(bounds.only - self._offered):
             can = quoted(sorted(self._offered)) or "nothing"
-            raise ValueError(f"`only` names what can never happen there: {quoted(unknown)}. What can: {can}")
+            raise ValueError(f"`only` has names that never occur: {quoted(unknown)}. Names that occur: {can}")
         return ExplorerReport(self._histories, tuple(choice.what for choice in undisturbed.trail), self._by_option)
 
     def _shortened(self, played: Played) -> Played:
         """Return the history without the departures that it does not need to break."""
         for departure in played.history:
-            fewer = tuple(other for other in played.history if other != departure)
+            fewer = tuple(kept for kept in played.history if kept != departure)
             try:
                 again = play(self._scenario, following(fewer))
-            except DoesNotRepeatItself:  # those behind depend on it
+            except DoesNotRepeatItself:  # later departures depend on this one
                 continue
             if again.error is not None:
                 return self._shortened(again)
@@ -196,16 +196,16 @@ class _Search:
 
 def _drawing(random: Random, bounds: Bounds, choices: int) -> Chooser:
     """Return a chooser that departs at choices drawn beforehand, at most as many as the bounds allow."""
-    wanted = random.randint(1, bounds.departures)
-    numbers = set(random.sample(range(1, choices + 1), min(wanted, choices)))
-    taken: list[Choice] = []
+    count = random.randint(1, bounds.departures)
+    numbers = set(random.sample(range(1, choices + 1), min(count, choices)))
+    trail: list[Choice] = []
 
     def choose(number: int, options: Sequence[Option]) -> Option:
-        allowed = [option for option in options if bounds.allow(taken, number, option)]
+        allowed = [option for option in options if bounds.allow(trail, number, option)]
         if number not in numbers or not allowed:
             return options[0]
         option = random.choice(allowed)
-        taken.append(Choice(number, 0.0, "", tuple(options), option))
+        trail.append(Choice(number, 0.0, "", tuple(options), option))
         return option
 
     return choose
@@ -213,7 +213,7 @@ def _drawing(random: Random, bounds: Bounds, choices: int) -> Chooser:
 
 @contextmanager
 def _without_old_garbage() -> Iterator[None]:
-    """Exempt what is there before a search from garbage collection during it: its runs take a quarter less time.
+    """Exempt existing objects from garbage collection during a search: its runs take a quarter less time.
 
     A caller that froze its objects itself keeps them frozen: `gc.unfreeze` would release those as well.
     """
@@ -228,7 +228,7 @@ def _without_old_garbage() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _told(played: Played, histories: int) -> str:
+def _report(played: Played, histories: int) -> str:
     were = "was" if histories == 1 else "were"
     lines = [f"a history with {_counted(played.history)} breaks it; {histories} {were} played:"]
     for choice in played.trail:
@@ -252,4 +252,4 @@ def _passage(choice: Choice | None) -> str:
 
 
 def _message(error: BaseException | None) -> str:
-    return str(error) or "(it says nothing more)" if not isinstance(error, asyncio.CancelledError) else "cancelled"
+    return str(error) or "(no message)" if not isinstance(error, asyncio.CancelledError) else "cancelled"

@@ -2,12 +2,12 @@
 
     async def scenario(stage: Stage) -> None:
         world = World(stage.clock)
-        stage.always(world.check)                              # looked at after every effect and every event
+        stage.always(world.check)                              # checked after every effect and every event
         stage.run("controller", lambda life: controller(life, world))
-        await stage.acts(Act("ask for one", world.ask), Act("want it no more", world.give_back, world.check_given))
+        await stage.acts(Act("order", world.order), Act("cancel", world.cancel, world.check_delivered))
         world.check_end()
 
-An act is a change by somebody else: when the processes are idle, or, as a departure, at any moment before.
+An act is a change by a user or another controller. It happens when the processes are idle or, as a departure, earlier.
 
 The chooser decides what happens, never this module. `api_seam` and `driver_seam` know Kubernetes and CSI; this module
 does not.
@@ -73,7 +73,7 @@ class Stage:
         loop.set_exception_handler(self._unheard)
 
     async def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
-        """Play the scenario to its end. Raises what it breaks, at once."""
+        """Play the scenario to its end. Stop at the first error, and raise it."""
         playing = asyncio.ensure_future(scenario(self))
         try:
             await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +96,7 @@ class Stage:
         return process
 
     async def acts(self, *acts: Act) -> None:
-        """Carry out each act when the processes are idle after the previous one, or earlier if the chooser says so."""
+        """Carry out each act when the processes are idle after the previous one, or earlier if so chosen."""
         self._to_come.extend(acts)
         while self._to_come:
             await self.rest()
@@ -108,20 +108,20 @@ class Stage:
     async def rest(self, seconds: float = REST_SECONDS, within: float = LONGEST_SECONDS) -> None:
         """Wait until the processes are idle. Raises `NoRest` if they never are."""
         began, moves = self.clock.elapsed(), self._moves
-        while (left := self._last_move + seconds - self.clock.elapsed()) > 0:
+        while (remaining := self._last_move + seconds - self.clock.elapsed()) > 0:
             if self.clock.elapsed() - began > within:
                 raise NoRest(f"no rest within {within:g} seconds: {self._moves - moves} effects and events meanwhile")
-            await self.clock.sleep(left)
+            await self.clock.sleep(remaining)
 
     # ---- for seams -----------------------------------------------------------------------------------------------
 
     async def choose(self, what: str, faults: Sequence[Option]) -> Option:
-        """Return the option taken here; acts that were chosen to come first are over by then."""
+        """Return the option to take. Early acts that the chooser puts before it are carried out first."""
         while True:
             early = [Option(f"before it: {self._to_come[0].name}", Sort.EARLY_ACT)] if self._to_come else []
-            taken = self._take(what, (AS_IT_SHOULD, *early, *faults))
-            if taken.sort is not Sort.EARLY_ACT:
-                return taken
+            option = self._take(what, (AS_IT_SHOULD, *early, *faults))
+            if option.sort is not Sort.EARLY_ACT:
+                return option
             # In its own task: the process that is about to act may die meanwhile.
             await asyncio.shield(self._start_loose(self._act(self._to_come.popleft()), "early act"))
 
@@ -139,11 +139,11 @@ class Stage:
         try:
             for check in self._checks:
                 _hold(check)
-        except Exception as error:  # noqa: BLE001 - a check that cannot look is broken as well
+        except Exception as error:  # noqa: BLE001 - a check that fails to run is a finding too
             self.broken(error)
 
     async def effect(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Make an AssertionError inside a finding, even if the caller swallows it."""
+        """Run an effect. An AssertionError inside is a finding, even if the caller catches it."""
         try:
             return await do()
         except AssertionError as error:
@@ -162,7 +162,7 @@ class Stage:
         for task in tasks:
             if isinstance(task, asyncio.Task) and not task.done():
                 self.broken(
-                    CannotBeEnded(f"cancelled {MOST_CANCELLATIONS} times, it goes on: {describe_waiting(task)}")
+                    CannotBeEnded(f"still runs after {MOST_CANCELLATIONS} cancellations: {describe_waiting(task)}")
                 )
                 await _throw_away(task)
 
@@ -179,15 +179,15 @@ class Stage:
     def _take(self, what: str, options: tuple[Option, ...]) -> Option:
         number = len(self.trail) + 1
         try:
-            taken = self._chooser(number, options)
+            option = self._chooser(number, options)
         except DoesNotRepeatItself as error:
             self.broken(error)  # The caller may take the error for one of its own.
             raise
-        self.trail.append(Choice(number, self.clock.elapsed(), what, options, taken))
-        return taken
+        self.trail.append(Choice(number, self.clock.elapsed(), what, options, option))
+        return option
 
     def _unheard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Return the error of a task that nothing awaits; tasks of a dead process may end with any."""
+        """Report the error of a task that nothing awaits. Ignore `Killed`: tasks of a dead process end with it."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.broken(EndedUnheard(f"{context['message']}: {type(error).__name__}: {error}"))
@@ -201,23 +201,23 @@ class Stage:
             self.broken(error)
         self.moved()
 
-    def _start_loose(self, what: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(what, name=name)
+    def _start_loose(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._loose.add(task)
         task.add_done_callback(self._loose.discard)
         return task
 
     async def _land(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
         await self.clock.sleep(seconds)
-        with suppress(Exception):  # Nobody waits for the result.
+        with suppress(Exception):  # The process that started the effect is gone: no caller gets the result.
             await self.effect(do)
         self.moved()
 
     async def _end(self, playing: asyncio.Future[None]) -> None:
-        known = {playing, *self._loose, *(task for process in self._processes for task in process.tasks)}
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        await self.until_ended(known | others)
-        for task in known | others:
+        own_tasks = {playing, *self._loose, *(task for process in self._processes for task in process.tasks)}
+        other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        await self.until_ended(own_tasks | other_tasks)
+        for task in own_tasks | other_tasks:
             if task.done() and not task.cancelled():
                 task.exception()  # marks it as seen
         if self._broken.done():
@@ -227,17 +227,17 @@ class Stage:
 async def _throw_away(task: asyncio.Task[Any]) -> None:
     """Discard a task that cannot be cancelled: closing the loop would wait for it for ever, in real time."""
     coroutine: Any = task.get_coro()
-    with suppress(RuntimeError):  # it catches even that
+    with suppress(RuntimeError):  # the coroutine may catch GeneratorExit too
         coroutine.close()
     task.cancel()
     await asyncio.wait([task], timeout=REST_SECONDS)
     if not task.done():
-        asyncio.tasks._unregister_task(task)  # noqa: SLF001 - made for loops of other people, as this one is
+        asyncio.tasks._unregister_task(task)  # noqa: SLF001 - made for third-party event loops, such as ours
 
 
 def _hold(check: Callable[[], object]) -> None:
-    """Run a check. One that returns False raises too: it is easily written, and would never fail."""
+    """Run a check. Raise if it returns False: such a check is easily written by mistake, and would never fail."""
     if check() is False:
         code = getattr(check, "__code__", None)
         place = f" at {code.co_filename}:{code.co_firstlineno}" if code else ""
-        raise AssertionError(f"the check {getattr(check, '__name__', check)}{place} says False")
+        raise AssertionError(f"the check {getattr(check, '__name__', check)}{place} returned False")

@@ -29,9 +29,9 @@ class FakeKubeletDir:
                 refuse(errno.ENOTDIR, f"{shown(target)} is no folder")
             if target[:-1] not in self._machine.kubelet_folders:
                 refuse(errno.ENOENT, f"{shown(target[:-1])} cannot be opened")
-            made = target not in self._machine.kubelet_folders
+            is_new = target not in self._machine.kubelet_folders
             self._machine.kubelet_folders.add(target)
-            return made
+            return is_new
 
     def remove_target(self, target: Names) -> bool:
         machine = self._machine

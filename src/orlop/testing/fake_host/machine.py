@@ -42,10 +42,10 @@ class FakeFolder:
     mode: int
     record: bytes | None
     files: dict[str, bytes] = field(default_factory=dict)
-    """By their path in the folder."""
+    """The content of each file, by its path in the folder."""
     project: int = 0
     left: dict[str, int] = field(default_factory=dict)
-    """Files that have another number, by their path."""
+    """The project numbers of files that have another one than the folder, by path."""
 
     @property
     def identity(self) -> FileIdentity:
@@ -82,28 +82,28 @@ class FakeMachine:
         self.folders: dict[FolderPlace, FakeFolder] = {}
         self.half_made: dict[FolderPlace, FakeFolder] = {}
         self.strangers: dict[FolderState | None, dict[str, str]] = {}
-        """By shelf (None: beside the shelves): names, and why they are strange."""
+        """Entries that are not ours, by shelf (None: beside the shelves): each name, with the reason."""
         self.kubelet_folders: set[Names] = {()}
         self.kubelet_files: set[Names] = set()
         self.kubelet_contents: dict[Names, bytes] = {}
-        """Of those files that kubelet itself wrote."""
+        """The content of the files that kubelet itself wrote."""
         self.links: dict[Names, str] = {}
-        """Those of kubelet's files that are symbolic links, and where they lead."""
+        """The symbolic links among kubelet's files, and their targets."""
         self.devices: dict[Names, int] = {}
-        """The number of the block device that is seen at a file."""
+        """The number of the block device that is mounted on each file."""
         self.loops: dict[str, str] = {}
         """Loop devices, and the paths behind them."""
         self.busy_loops: set[str] = set()
-        """Those that somebody has open."""
+        """Loop devices that a process has open."""
         self.group_of: dict[Names, int] = {}
-        """Targets that were given to a group, with all they hold."""
+        """Targets whose group was changed, with everything below them, and that group."""
         self.kubelet_is_shared = True
         self.mounts: dict[Names, list[FakeMount]] = {}
-        """Below kubelet's directory; the last one is the topmost."""
+        """Mounts below kubelet's directory; the last one of a list is the topmost."""
         self.elsewhere: list[FakeMount] = []
-        """In namespaces and at places that only the table of all mounts shows."""
+        """Mounts in other namespaces and places, which only the table of all mounts shows."""
         self.busy: set[Names] = set()
-        """Targets that cannot be unmounted, since somebody uses them."""
+        """Targets that cannot be unmounted, because a process uses them."""
         self.total_bytes = total_bytes
         self.total_inodes = total_inodes
         self.used_by_others = 0
@@ -111,7 +111,7 @@ class FakeMachine:
         self.why_no_quota: str | None = "The fake disk has no project quota. Give it one."
         self.why_not_writable: str | None = None
         self.limits: dict[int, ProjectLimits] = {}
-        """By number; on a disk that has quota, tenants are held to them."""
+        """By project number. On a disk with quota, writes of tenants beyond them fail."""
         self.inodes_used_by_others = 0
         self._inodes = itertools.count(100)
 

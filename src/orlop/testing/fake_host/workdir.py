@@ -171,8 +171,8 @@ class FakeWorkdir:
             folder = self._folder(place)
             if should_stop():
                 refuse(errno.ECANCELED, f"The folder {place} was not searched to the end: the search was stopped")
-            found = [share for share in folder.shares() if share.project != project]
-            return StrayCount(len(found), sum(share.bytes for share in found), found[0].path) if found else None
+            strays = [share for share in folder.shares() if share.project != project]
+            return StrayCount(len(strays), sum(share.bytes for share in strays), strays[0].path) if strays else None
 
     def _refuse_without_quota(self) -> None:
         if self._machine.why_no_quota is not None:

@@ -209,11 +209,11 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("GetMetadataAllocated", {}, {}, "snapshot_id is missing"),
     ("GetMetadataDelta", {"baseSnapshotId": "s"}, {}, "target_snapshot_id is missing"),
     ("NodeStageVolume", {"volumeId": "v", "volumeCapability": MOUNT}, {}, "staging_target_path is missing"),
-    ("NodeStageVolume", {**STAGE, "volumeId": "v", "stagingTargetPath": "x"}, {}, "has to be an absolute path"),
+    ("NodeStageVolume", {**STAGE, "volumeId": "v", "stagingTargetPath": "x"}, {}, "must be an absolute path"),
     ("NodeUnstageVolume", {"volumeId": "v"}, {}, "staging_target_path is missing"),
     ("NodePublishVolume", {"volumeId": "v", "volumeCapability": MOUNT}, {}, "target_path is missing"),
     ("NodePublishVolume", {"volumeId": "v", "targetPath": "/t"}, {}, "volume_capability is missing"),
-    ("NodePublishVolume", {**PUBLISH, "volumeId": "v", "targetPath": "t"}, {}, "has to be an absolute path"),
+    ("NodePublishVolume", {**PUBLISH, "volumeId": "v", "targetPath": "t"}, {}, "must be an absolute path"),
     (
         "NodePublishVolume",
         {**PUBLISH, "volumeId": "v", "volumeCapability": {**MOUNT, "mount": {"volumeMountGroup": "5"}}},

@@ -74,9 +74,9 @@ async def test_a_group_of_snapshots_comes_and_goes_together(way: Way):
         assert [each["groupSnapshotId"] for each in made["snapshots"]] == [made["groupSnapshotId"]] * 2
         named = {"groupSnapshotId": made["groupSnapshotId"], "snapshotIds": members}
         assert (await bench.call("GetVolumeGroupSnapshot", **named))["groupSnapshot"] == made
-        with pytest.raises(InvalidArgument, match="goes only with its group snapshot"):
+        with pytest.raises(InvalidArgument, match="can be deleted only with its group snapshot"):
             await bench.call("DeleteSnapshot", snapshotId=members[0])
-        with pytest.raises(InvalidArgument, match="has to name the snapshots in"):
+        with pytest.raises(InvalidArgument, match="must list the snapshots in"):
             await bench.call("DeleteVolumeGroupSnapshot", **named | {"snapshotIds": members[:1]})
         for _ in range(2):
             await bench.call("DeleteVolumeGroupSnapshot", **named)

@@ -115,7 +115,7 @@ async def test_capabilities_are_confirmed_only_for_the_access_type_the_volume_wa
         yes = await bench.call("ValidateVolumeCapabilities", volumeId=volume, volumeCapabilities=[EVERYWHERE])
         assert yes["confirmed"]["volumeCapabilities"] == [EVERYWHERE]
         no = await bench.call("ValidateVolumeCapabilities", volumeId=volume, volumeCapabilities=[BLOCK])
-        assert no == {"message": f"the volume {volume} was made for another access type"}
+        assert no == {"message": f"the volume {volume} was created for another access type"}
 
 
 async def test_volumes_are_listed_in_pages(way: Way):
@@ -136,7 +136,7 @@ async def test_volumes_are_listed_in_pages(way: Way):
 async def test_a_token_that_was_never_given_out_is_refused(method: str, token: str):
     async with in_process_bench() as bench:
         await create(bench)
-        with pytest.raises(Aborted, match="was never given out"):
+        with pytest.raises(Aborted, match="was never returned"):
             await bench.call(method, startingToken=token)
 
 
@@ -246,7 +246,7 @@ async def test_a_volume_of_one_node_is_refused_to_a_second(way: Way):
             await bench.call("ControllerPublishVolume", volumeId=volume, **ON_NODE_1 | {"nodeId": "node-2"})
         with pytest.raises(AlreadyExists, match="with another capability or readonly flag"):
             await bench.call("ControllerPublishVolume", volumeId=volume, **ON_NODE_1, readonly=True)
-        with pytest.raises(InvalidArgument, match="made for another access type"):
+        with pytest.raises(InvalidArgument, match="created for another access type"):
             await bench.call("ControllerPublishVolume", volumeId=volume, nodeId="node-1", volumeCapability=BLOCK)
 
 

@@ -35,7 +35,7 @@ def test_a_history_is_read_as_it_was_told(history: tuple[Departure, ...]) -> Non
 
 @pytest.mark.parametrize("text", ["5", "x: it dies", "5:", ": it dies", "5: it dies; 6"])
 def test_what_is_no_history_is_refused_in_words(text: str) -> None:
-    with pytest.raises(ValueError, match="is no departure"):
+    with pytest.raises(ValueError, match="is not a departure"):
         read_history(text)
 
 
@@ -125,7 +125,7 @@ def test_names_with_commas_are_told_apart() -> None:
 
     explored = explore(scenario)
     assert str(explored) == "3 histories of 1 choices: 'conflict' (1), 'it dies, and it lands late' (1)"
-    with pytest.raises(DoesNotRepeatItself, match=r"What can: .*, 'it dies, and it lands late', 'conflict'$"):
+    with pytest.raises(DoesNotRepeatItself, match=r"Its options: .*, 'it dies, and it lands late', 'conflict'$"):
         replay(scenario, "1: it dies")
 
 
@@ -142,7 +142,7 @@ def test_a_random_history_is_shortened_to_what_breaks_it() -> None:
 
 def test_a_history_whose_choices_are_not_there_is_not_taken_for_played() -> None:
     scenario = of_choices(3, 1, [])
-    with pytest.raises(DoesNotRepeatItself, match="What can: 'as it should', 'fault 0'"):
+    with pytest.raises(DoesNotRepeatItself, match="Its options: 'as it should', 'fault 0'"):
         replay(scenario, "2: it dies")
     with pytest.raises(DoesNotRepeatItself, match="9: fault 0"):
         replay(scenario, "1: fault 0; 9: fault 0")

@@ -283,12 +283,12 @@ def test_what_breaks_only_now_and_then_is_told_to_repeat_nothing() -> None:
     async def scenario(_stage: Stage) -> None:
         assert next(numbers), "the first time"
 
-    with pytest.raises(DoesNotRepeatItself, match="played again, nothing breaks"):
+    with pytest.raises(DoesNotRepeatItself, match="replayed, the history breaks nothing"):
         explore(scenario)
 
 
 def test_a_refusal_cannot_have_the_name_of_another_way() -> None:
-    with pytest.raises(ValueError, match="no refusal can be named 'the reply is lost'"):
+    with pytest.raises(ValueError, match="a refusal cannot be named 'the reply is lost'"):
         Ways(broke, {"the reply is lost": broke})
 
 
