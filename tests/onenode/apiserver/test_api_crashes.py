@@ -25,6 +25,8 @@ class RecordingJournal:
     states: list[JournalState] = field(default_factory=list)
     objects: dict[Key, Stored] = field(default_factory=dict)
 
+    is_short_of_room = False
+
     def commit(self, batch: Batch) -> asyncio.Future[None]:
         done = asyncio.get_running_loop().create_future()
         self._later(self.turns, batch, done)

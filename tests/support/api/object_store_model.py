@@ -128,6 +128,8 @@ class FailingJournal:
     journal: Journal
     fails: bool = False
 
+    is_short_of_room = False
+
     def commit(self, batch: Batch) -> asyncio.Future[None]:
         if not self.fails:
             return self.journal.commit(batch)

@@ -121,6 +121,7 @@ class HeldJournal:
 
     batches: list[Batch] = field(default_factory=list)
     running: asyncio.Future[None] | None = None
+    is_short_of_room: bool = False
 
     def commit(self, batch: Batch) -> asyncio.Future[None]:
         assert self.running is None or self.running.done(), "two commits at once"

@@ -26,22 +26,25 @@ MOUNTS = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 
 
 @contextmanager
-def mounted(kind: str, folder: Path) -> Iterator[Path]:
-    """A new file system of this kind below the folder; the test is skipped, with its reason, where there is none."""
+def mounted(kind: str, folder: Path, options: str = "mode=755") -> Iterator[Path]:
+    """A new file system of this kind below the folder; the test is skipped, with its reason, where there is none.
+
+    `options` are a tmpfs's.
+    """
     if WHY_NOT is not None:
         pytest.skip(WHY_NOT)
     place = folder / kind
     place.mkdir(exist_ok=True)
-    _mount(kind, folder, place)
+    _mount(kind, folder, place, options)
     try:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def _mount(kind: str, folder: Path, place: Path) -> None:
+def _mount(kind: str, folder: Path, place: Path, options: str) -> None:
     if kind == "tmpfs":
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
         return
     image = folder / f"{kind}.img"
     make_image(kind, image)

@@ -5,7 +5,9 @@ published → its writers are told, before those who watch. One batch at a time,
 they were queued in.
 
 When a commit fails, nothing of its batch is published, and with each of its writes fail those queued behind it that
-were built upon it; the others go on. A writer that stops waiting only stops waiting: its write may be in the batch.
+were built upon it; the others go on. On a full disk what takes room fails first, and the rest of the batch is committed
+without it: nobody's deletion fails for somebody else's object. A writer that stops waiting only stops waiting: its
+write may be in the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from onenode.apiserver.store.journal import Batch, Journal
-from onenode.apiserver.store.store_errors import WriteFailed
+from onenode.apiserver.store.store_errors import DiskFull, WriteFailed
 from onenode.apiserver.store.versions import Change, Key
 
 
@@ -64,6 +66,7 @@ class CommitQueue:
         self._writes_per_commit = writes_per_commit
         self._newest: dict[Key, PendingWrite] = {}
         self._queued: deque[PendingWrite] = deque()
+        self._retried: list[PendingWrite] = []
         self._busy = False
         self._flush_asked_for = False
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -100,8 +103,10 @@ class CommitQueue:
             asyncio.get_running_loop().call_soon(self._start)
 
     def _start(self) -> None:
-        count = min(len(self._queued), self._writes_per_commit)
-        writes = [self._queued.popleft() for _ in range(count)]
+        writes, self._retried = self._retried, []
+        if not writes:
+            count = min(len(self._queued), self._writes_per_commit)
+            writes = [self._queued.popleft() for _ in range(count)]
         if not writes and not self._flush_asked_for:
             self._rest()
             return
@@ -120,7 +125,9 @@ class CommitQueue:
         if error is None:
             self._succeed(writes, batch)
         else:
-            self._fail(writes, error)
+            self._retried = _without_those_that_take_room(writes) if isinstance(error, DiskFull) else []
+            again = set(map(id, self._retried))
+            self._fail([write for write in writes if id(write) not in again], error)
         # Behind those who were just told: what they write next is in the same batch.
         asyncio.get_running_loop().call_soon(self._start)
 
@@ -150,3 +157,9 @@ class CommitQueue:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _without_those_that_take_room(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
+    """Return none where all are left: they have failed by themselves."""
+    refused = {write.change.key for write in writes if write.change.takes_room}
+    return [write for write in writes if write.change.key not in refused] if refused else []

@@ -88,6 +88,17 @@ class Database:
         if batch.changes:  # others may leave the log as it was, and have none at all
             self._mark.committed(revision)
 
+    def free_bytes(self) -> int:
+        """Return the room inside the database that deleted rows have left."""
+        ((pages,),) = self._connection.execute("PRAGMA freelist_count").fetchall()
+        ((size,),) = self._connection.execute("PRAGMA page_size").fetchall()
+        return int(pages) * int(size)
+
+    def reuse_log(self) -> None:
+        """Bring the log into the database, so that the next commit begins it anew and needs no room for it."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+
     def close(self) -> None:
         try:
             self._mark_as_closed()
@@ -113,8 +124,9 @@ class Database:
         self._connection.execute("BEGIN IMMEDIATE")
         # A commit that failed may have come through all the same; its writers were told it had not.
         self._connection.execute("DELETE FROM versions WHERE revision > ?", (self._durable,))
-        self._connection.executemany(INSERT, map(_row_of, batch.changes))
+        # Garbage goes first: on a full disk its pages are the ones that new rows find.
         self._connection.executemany("DELETE FROM versions WHERE revision = ?", ((old,) for old in batch.garbage))
+        self._connection.executemany(INSERT, map(_row_of, batch.changes))
         self._connection.execute("UPDATE store SET revision = ?, oldest = ?", (revision, batch.oldest))
         self._connection.execute("COMMIT")
 

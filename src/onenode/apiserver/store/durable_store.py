@@ -1,7 +1,9 @@
 """The journal that is a database: everything SQLite does happens in one thread of its own, never on the event loop.
 
-A little room is kept for a disk that is full (`host/folders/room_reserve`): it is given back to the first change that
-finds none, so that what fills the disk can still be deleted.
+A little room is kept for a disk that is full (`host/folders/room_reserve`), for changes that make room or need next to
+none: deletions, and the small updates that lead to them. Others are refused with `DiskFull`, unless deletions have left
+room inside the database. Order on a full disk: the reserve is given back → the commit is tried again → the log is
+brought into the database, so that the next commit reuses its file → the reserve takes again what is left.
 
 Order of closing: what was begun is finished, then the database is closed, then the thread ends.
 """
@@ -18,14 +20,18 @@ from typing import Final
 from onenode.apiserver.store.database import ConnectDatabase, Database, connect, is_full, open_database
 from onenode.apiserver.store.journal import Batch, JournalState
 from onenode.apiserver.store.store import ObjectStore
+from onenode.apiserver.store.store_errors import DiskFull
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, FIRST_REVISION, Limits
 from orlop.host.folders.room_reserve import RoomReserve
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import opened_root
 from orlop.host.kernel.disk_usage import room_on
 
-ROOM_BYTES: Final = 4 << 20
-"""For some hundreds of changes."""
+ROOM_BYTES: Final = 8 << 20
+"""For a log that is brought into the database late (4 MiB), and the same in the database."""
+# What deletions must have left inside the database before objects are created on a full disk: room for more deletions.
+FREE_ENOUGH: Final = 256 << 10
+FREE_FOR_EACH_BYTE: Final = 2
 
 
 class DatabaseJournal:
@@ -38,6 +44,7 @@ class DatabaseJournal:
         self._held = contextlib.ExitStack()
         self._reserve: RoomReserve | None = None
         self._root = -1
+        self.is_short_of_room = False
 
     async def open(self) -> JournalState:
         """Close it also when this failed."""
@@ -63,19 +70,37 @@ class DatabaseJournal:
         with contextlib.suppress(HostError):
             if not reserve.is_full:
                 reserve.fill(room_on(self._root).free_bytes)
+                self.is_short_of_room &= not reserve.is_full
 
     def _commit(self, batch: Batch) -> None:
-        if self._database is None:
+        if self._database is None or self._reserve is None:
             raise RuntimeError("the journal is not open")
         try:
             self._database.commit(batch)
         except Exception as error:
-            if self._reserve is None or not is_full(error) or not self._reserve.give_back():
+            if not is_full(error):
                 raise
-            self._database.commit(batch)
+            self.is_short_of_room = True
+            if not self._may_borrow(batch, self._database) or not self._reserve.give_back():
+                raise DiskFull from error
+            self._commit_with_reserve(batch, self._database, self._reserve)
         else:
-            if self._reserve is not None:
-                self._keep_room(self._reserve)
+            self._keep_room(self._reserve)
+
+    def _may_borrow(self, batch: Batch, database: Database) -> bool:
+        taken = sum(len(change.after.json) for change in batch.changes if change.takes_room)
+        return not taken or database.free_bytes() >= FREE_ENOUGH + FREE_FOR_EACH_BYTE * taken
+
+    def _commit_with_reserve(self, batch: Batch, database: Database, reserve: RoomReserve) -> None:
+        try:
+            database.commit(batch)
+        except Exception as error:
+            if is_full(error):
+                raise DiskFull from error
+            raise
+        finally:
+            database.reuse_log()
+            reserve.refill()
 
     def _close(self) -> None:
         database, self._database = self._database, None

@@ -37,6 +37,10 @@ class JournalState:
 
 
 class Journal(Protocol):
+    @property
+    def is_short_of_room(self) -> bool:
+        """Whether room is worth more now than old versions that are only kept for watches."""
+
     def commit(self, batch: Batch) -> asyncio.Future[None]:
         """Called only when the one before has ended."""
 
@@ -46,6 +50,8 @@ class Journal(Protocol):
 
 class NoJournal:
     """For stores that end with their process: every batch is as durable as it will ever be."""
+
+    is_short_of_room = False
 
     def commit(self, _batch: Batch) -> asyncio.Future[None]:
         done = asyncio.get_running_loop().create_future()

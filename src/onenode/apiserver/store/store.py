@@ -183,6 +183,8 @@ class ObjectStore:
             raise StoreClosed
 
     def _prepare(self, changes: Sequence[Change]) -> Batch:
+        if self._journal.is_short_of_room:
+            self._history.drop_until(self.revision)  # watches that would begin there list anew
         return Batch(changes, tuple(self._history.garbage), self._history.oldest)
 
     def _publish(self, batch: Batch) -> None:

@@ -7,6 +7,7 @@ StoreError
   Expired               the revision asked for is no longer kept
   NotReached            the revision asked for does not exist yet
   TooSlow               a watch was cut because nobody read from it
+  DiskFull              the disk has no room for a commit; what only deletes or shrinks may still have
   WriteFailed           the commit failed: this write, and each one built upon it
   StoreClosed           the store has been closed
   StoreUnusable         the state folder or the database in it cannot be used; it was left as it is
@@ -60,6 +61,11 @@ class TooSlow(StoreError):
     def __init__(self, unread: int) -> None:
         super().__init__(f"the watch was cut with {unread} changes unread: begin a new one behind the last one read")
         self.unread = unread
+
+
+class DiskFull(StoreError):
+    def __init__(self) -> None:
+        super().__init__("the disk is full: delete objects, or make room on it")
 
 
 class WriteFailed(StoreError):

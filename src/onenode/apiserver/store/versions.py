@@ -43,6 +43,11 @@ class Stored:
     json: bytes
 
 
+# A deletion mark, a condition, a finalizer less: updates that a deletion needs.
+SMALL_GROWTH: Final = 1024
+EVENTS: Final = "events"
+
+
 class ChangeKind(enum.Enum):
     CREATED = 0
     UPDATED = 1
@@ -57,6 +62,14 @@ class Change:
     after: Stored
     """Of a deletion: the object as it was last, with the revision of the deletion."""
     before: Stored | None
+
+    @property
+    def takes_room(self) -> bool:
+        """Return whether the change is refused on a full disk: all but deletions and small updates, and all events."""
+        if self.kind is ChangeKind.DELETED:
+            return False
+        grows = self.before is None or len(self.after.json) > len(self.before.json) + SMALL_GROWTH
+        return grows or self.key.resource == EVENTS
 
     @property
     def key(self) -> Key:

@@ -15,6 +15,7 @@ NAME: Final = ".reserve"
 BYTES: Final = 1 << 20
 ENOUGH: Final = 16
 """How many times its size must be free before the reserve is filled."""
+_SMALLEST: Final = 64 << 10
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -34,12 +35,28 @@ class RoomReserve:
         if self._is_full or free_bytes < ENOUGH * self._size:
             return
         with contextlib.suppress(OSError):
-            file = os.open(NAME, _FLAGS, 0o600, dir_fd=self._root)
+            self._allocate(self._size)
+            self._is_full = True
+
+    def _allocate(self, size: int) -> None:
+        file = os.open(NAME, _FLAGS, 0o600, dir_fd=self._root)
+        try:
+            os.posix_fallocate(file, 0, size)
+        finally:
+            os.close(file)
+
+    def refill(self) -> None:
+        """Take what is left of a reserve that was given back for one change: less than all is better than none."""
+        size = self._size
+        while not self._is_full and size >= _SMALLEST:
             try:
-                os.posix_fallocate(file, 0, self._size)
-                self._is_full = True
-            finally:
-                os.close(file)
+                self._allocate(size)
+            except OSError:
+                self.give_back()
+                size //= 2
+            else:
+                self._is_full = size == self._size
+                return
 
     def give_back(self) -> bool:
         """Release the reserve; return whether there was one."""

@@ -18,6 +18,7 @@ import pytest
 
 from onenode.apiserver.store.durable_store import durable_store
 from onenode.apiserver.store.store_errors import StoreUnusable, WriteFailed
+from onenode.apiserver.store.versions import Key
 from support.api.object_stores import PODS, changed, encoded, made, pod, told, values
 from support.api.tapped_connection import tapped
 from support.host.file_systems import mounted
@@ -133,7 +134,7 @@ async def test_a_full_database_refuses_what_does_not_fit_and_takes_what_does(tmp
         await store.create(pod("a"), made("x"))
         pages = connections[-1].execute("PRAGMA page_count").fetchone()[0]
         connections[-1].execute(f"PRAGMA max_page_count = {pages + 2}")
-        with pytest.raises(WriteFailed, match="database or disk is full"):
+        with pytest.raises(WriteFailed, match="the disk is full"):
             await store.create(pod("b"), made("x" * 100_000))
         await store.update(pod("a"), None, changed("y"))
         connections[-1].execute(f"PRAGMA max_page_count = {pages + 1000}")
@@ -209,6 +210,48 @@ async def test_what_fills_the_disk_can_still_be_deleted(tmp_path: Path):
         async with durable_store(disk / "store") as store:
             assert "later" in values(store.list(PODS).items)
             assert "greedy" not in values(store.list(PODS).items)
+
+
+async def test_on_a_full_disk_deletions_make_the_room_for_new_objects_and_are_never_refused(tmp_path: Path):
+    """More is deleted than the reserve could hold, beside creations that find no room."""
+    with mounted("tmpfs", tmp_path, "size=160m") as disk:
+        (disk / "store").mkdir()
+        async with durable_store(disk / "store") as store:
+            for n in range(60):
+                await asyncio.gather(*(store.create(pod(f"p{n}-{m}"), made("x" * 20_000)) for m in range(10)))
+            fill(disk / "everything")
+            refused = [store.create(pod(f"full{n}"), made("x" * 100_000)) for n in range(100)]
+            assert any(isinstance(each, WriteFailed) for each in await asyncio.gather(*refused, return_exceptions=True))
+            for n in range(59):
+                names = [pod(f"p{n}-{m}") for m in range(10)]
+                marks = [store.update(name, None, changed("y" * 20_100)) for name in names]
+                event = store.create(Key("events", "default", f"e{n}"), made("x" * 100_000))
+                marked = await asyncio.gather(*marks, event, return_exceptions=True)
+                assert [each for each in marked[:-1] if isinstance(each, Exception)] == []
+                gone = [store.delete(name, None, lambda _last, revision: encoded(revision, "gone")) for name in names]
+                await asyncio.gather(*gone)
+            for n in range(100):
+                await store.create(pod(f"new{n}"), made("x" * 20_000))
+            here = values(store.list(PODS).items)
+        async with durable_store(disk / "store") as store:
+            assert values(store.list(PODS).items) == here
+        assert {f"p59-{m}" for m in range(10)} | {f"new{n}" for n in range(100)} <= here.keys()
+        assert not any(name.startswith("p") and not name.startswith("p59-") for name in here)
+
+
+async def test_on_a_full_disk_events_are_refused_before_small_updates(tmp_path: Path):
+    event = Key("events", "default", "e")
+    with mounted("tmpfs", tmp_path, "size=160m") as disk:
+        (disk / "store").mkdir()
+        async with durable_store(disk / "store") as store:
+            await store.create(event, made(1))
+            await store.create(pod("a"), made(1))
+            fill(disk / "everything")
+            with pytest.raises(WriteFailed, match="the disk is full: delete objects, or make room on it"):
+                for turn in range(5000):
+                    await store.update(event, None, changed(turn))
+            for turn in range(100):
+                await store.update(pod("a"), None, changed(turn))
 
 
 def fill(path: Path) -> None:
