@@ -70,7 +70,9 @@ class Edge:
 
 
 @asynccontextmanager
-async def edge(folder: Path, door: Any, *, silence: float = 30.0, **settings: Any) -> AsyncIterator[Edge]:
+async def edge(
+    folder: Path, door: Any, *, silence: float = 30.0, idle: float = 120.0, **settings: Any
+) -> AsyncIterator[Edge]:
     files = ensure_certificates(folder, SystemClock().now())
     tcp = socket.create_server(("127.0.0.1", 0))
     logged: list[LogEntry] = []
@@ -79,7 +81,7 @@ async def edge(folder: Path, door: Any, *, silence: float = 30.0, **settings: An
         unix = bind_root_only(claim)
         tls = server_tls(str(files.server_certificate), str(files.server_key))
         openings = [Opening(tcp, tls), Opening(unix, None)]
-        chosen = ListenerSettings(manners=Manners(silence_seconds=silence), **settings)
+        chosen = ListenerSettings(manners=Manners(silence_seconds=silence, idle_seconds=idle), **settings)
         client_tls = ssl.create_default_context(cafile=str(files.ca_certificate))
         running = Edge(claim.path, tcp.getsockname()[1], client_tls, logged, metrics, openings)
         log = collecting_log(logged, Level.INFO)

@@ -1,8 +1,13 @@
 """Where clients of the API server connect: TLS on loopback, and a unix socket that only root can connect to.
 
-Order: a connection is accepted → beyond the most there may be it is closed at once, before anything is spent on it →
-TLS is spoken, within the time that silence is allowed → `server_connection` handles its requests. Stopping: nobody
-new is let in → streams end → requests under way have a while → what is left is cut.
+Order: a connection is accepted → beyond the most there may be, the longest idle one is closed for it; where none is
+idle, the new one is closed at once, before anything is spent on it → TLS is spoken, within the time that silence is
+allowed → `server_connection` handles its requests. Stopping: nobody new is let in → streams end → requests under way
+have a while → what is left is cut.
+
+A client may send a POST while the server closes its connection, and would lose it. So from nine tenths of the most on
+each answer says that it is the last one on its connection, and only one that has been idle for some seconds, and of
+which the kernel holds no byte, is closed without a word.
 
 Each opening counts its own connections, so that clients of the network cannot keep root from the socket.
 """
@@ -13,6 +18,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import resource
 import socket
@@ -20,12 +26,14 @@ import ssl
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 from aiohttp import web
 
+from onenode.apiserver.edge.accepted_connection import Connection
 from onenode.apiserver.edge.request_metrics import RequestMetrics
-from onenode.apiserver.edge.server_connection import Connection, Door, Manners, RequestLoop
+from onenode.apiserver.edge.server_connection import Door, Manners, RequestLoop
 from orlop.foundation.http_edge import ListenAddress
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Log
@@ -37,6 +45,12 @@ SILENT_LOGGER: Final = logging.Logger("silent", logging.CRITICAL + 1)  # noqa: L
 
 BACKLOG: Final = 1024
 MOST_CONNECTIONS: Final = 2000
+# From here on answers are the last ones on their connections.
+NEARLY_MOST: Final = 0.9
+# A client that paused for less is likely to send its next request right now.
+QUIET_SECONDS: Final = 5.0
+# Idle connections that are being closed for new ones: their clients may take LINGER_SECONDS to close their end.
+MOST_CLOSING: Final = 50
 # Besides connections: the database, sockets, standard streams, and what libraries keep open.
 OTHER_FILES: Final = 100
 STOP_SECONDS: Final = 5.0
@@ -52,6 +66,7 @@ LOOK_SECONDS: Final = 1.0
 class ListenerSettings:
     most_connections: int = MOST_CONNECTIONS
     stop_seconds: float = STOP_SECONDS
+    quiet_seconds: float = QUIET_SECONDS
     manners: Manners = field(default_factory=Manners)
 
 
@@ -131,6 +146,9 @@ class HttpListener:
         self._refused = runtime.metrics.counter(
             "apiserver_connections_refused_total", "Connections closed because there were too many.", ("listener",)
         )
+        self._closed_idle = runtime.metrics.counter(
+            "apiserver_idle_connections_closed_total", "Idle connections closed for new ones.", ("listener",)
+        )
         runtime.metrics.gauge_from("apiserver_connections", "Connections that are open.", self._counted, ("listener",))
         self._tasks = tasks
         self._running: set[asyncio.Task[None]] = set()
@@ -143,7 +161,7 @@ class HttpListener:
             server = web.Server(partial(self._requests.handle, local=opening.local))
             self._servers.append(server)
             self._start(self._accept(opening, server), f"accept {opening.name}")
-        self._start(self._cut_who_does_not_read(), "cut who does not read")
+        self._start(self._cut_the_slow(), "cut slow clients")
 
     async def stop(self) -> None:
         for task in tuple(self._running):
@@ -178,23 +196,43 @@ class HttpListener:
                 self._log.warning("cannot accept connections", listener=opening.name, error=error)
                 await self._clock.sleep(BREATHER_SECONDS)
                 continue
-            if len(opening.connections) >= self._settings.most_connections:
-                self._refused.inc(opening.name)
-                accepted.close()
-            else:
+            if self._has_room(opening):
                 connection = self._connection(opening, server)
                 self._start(self._begin(opening, connection, accepted), "begin a connection")
+            else:
+                self._refused.inc(opening.name)
+                accepted.close()
+
+    def _has_room(self, opening: Opening) -> bool:
+        """Return whether one more connection may begin; close the longest idle one where there would be too many."""
+        most = self._settings.most_connections
+        if len(opening.connections) < most:
+            return True
+        if len(opening.connections) >= most + MOST_CLOSING or not (idle := self._longest_idle(opening)):
+            return False
+        self._closed_idle.inc(opening.name)
+        idle.force_close()
+        return True
+
+    def _longest_idle(self, opening: Opening) -> Connection | None:
+        settings = self._settings
+        newest = asyncio.get_running_loop().time() + settings.manners.idle_seconds - settings.quiet_seconds
+        idle = [(until, each) for each in opening.connections if (until := each.idle_until()) and until <= newest]
+        # A client writes while this task runs: what its kernel took is in ours at once, since both are on one machine.
+        return next((each for _, each in sorted(idle, key=itemgetter(0)) if not each.has_unread_bytes()), None)
 
     def _connection(self, opening: Opening, server: web.Server) -> Connection:
         manners = self._settings.manners
+        nearly_most = math.ceil(self._settings.most_connections * NEARLY_MOST)
         connection = Connection(
             server,
             self._clock,
             opening.connections.discard,
+            lambda: len(opening.connections) > nearly_most,
             logger=SILENT_LOGGER,
             access_log=None,
-            # From the first moment on, and again after each answer, until all headers of a request are here.
-            keepalive_timeout=manners.silence_seconds,
+            # From the first moment on, and again after each answer.
+            keepalive_timeout=manners.idle_seconds,
             lingering_time=LINGER_SECONDS,
             max_line_size=manners.longest_line,
             max_field_size=manners.longest_line,
@@ -209,7 +247,11 @@ class HttpListener:
         silence = self._settings.manners.silence_seconds if opening.tls else None
         try:
             await loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=opening.tls, ssl_handshake_timeout=silence
+                lambda: connection,
+                accepted,
+                ssl=opening.tls,
+                ssl_handshake_timeout=silence,
+                ssl_shutdown_timeout=LINGER_SECONDS if opening.tls else None,
             )
         except OSError as error:  # TLS that fails or never ends is among them
             opening.connections.discard(connection)
@@ -218,9 +260,9 @@ class HttpListener:
             opening.connections.discard(connection)
             raise
 
-    # ---- who does not read -------------------------------------------------------------------------------------------
+    # ---- who sends or reads too slowly -------------------------------------------------------------------------------
 
-    async def _cut_who_does_not_read(self) -> None:
+    async def _cut_the_slow(self) -> None:
         silence = self._settings.manners.silence_seconds
         while True:
             await self._clock.sleep(min(silence / LOOKS_PER_SILENCE, LOOK_SECONDS))
@@ -229,3 +271,5 @@ class HttpListener:
                     if connection.does_not_read(silence):
                         self._log.debug("a client does not read: cut", listener=opening.name)
                         connection.abort()
+                    elif connection.headers_are_late(silence):
+                        connection.force_close()

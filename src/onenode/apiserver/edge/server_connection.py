@@ -1,8 +1,9 @@
 """One client's connection: requests in, answers and streams out, with bounds on what it may hold and for how long.
 
 A request without all of its headers, or without all of its body, has so many seconds; so has an answer that nobody
-reads. The order for each request: headers → who asks (`admit`; whoever is nobody is refused before a byte of the body
-is read) → body → answer. What a request began is finished when its client vanishes; a stream is closed.
+reads. A connection between two requests has longer. The order for each request: headers → who asks (`admit`; whoever is
+nobody is refused before a byte of the body is read) → body → answer. What a request began is finished when its client
+vanishes; a stream is closed.
 
 Must not know what is asked; must not tell a client the text of an exception.
 """
@@ -14,7 +15,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
@@ -22,6 +23,7 @@ from aiohttp import web
 from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.status_answers import LARGEST_BODY
 from onenode.apiserver.edge import edge_answers
+from onenode.apiserver.edge.accepted_connection import ANSWER_HEADERS, SLICE, Connection, response_of
 from onenode.apiserver.edge.http_upgrade import HttpUpgrade, ServerAnswer, joined
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Level, Log
@@ -31,12 +33,13 @@ if TYPE_CHECKING:
     from onenode.apiserver.edge.request_metrics import RequestMetrics
 
 DEBUG: Final = Level.DEBUG
-SLICE: Final = 64 << 10
-# In lower case, as those of answers are: what an answer says itself takes their place.
-ANSWER_HEADERS: Final = {"server": "orlop", "cache-control": "no-cache, private"}
 # A header that may come several times, with values that hold commas: they are joined by what no value can hold.
 SEVERAL: Final = "impersonate-"
 BETWEEN: Final = "\n"
+
+# Go's clients close a connection that was idle for 90 seconds. A server that closes it first may do so while a POST is
+# on its way, and Go does not repeat a POST: the write is lost with EOF.
+IDLE_SECONDS: Final = 120.0
 
 
 class Door(Protocol):
@@ -53,112 +56,10 @@ class Manners:
     """What is granted to one connection."""
 
     silence_seconds: float = 30.0
+    idle_seconds: float = IDLE_SECONDS
     largest_body: int = LARGEST_BODY
     longest_line: int = 64 << 10
     most_headers: int = 256
-
-
-class Connection(web.RequestHandler):
-    """aiohttp's, and what it does not do: noticing who does not read, and ending streams when their reader is gone."""
-
-    __slots__ = ("_clock", "_lost", "_made_on", "blocked_since", "given_up", "patient", "stopped", "stream")
-
-    def __init__(self, server: web.Server, clock: Clock, lost: Callable[[Connection], None], **settings: Any) -> None:
-        super().__init__(server, loop=asyncio.get_running_loop(), **settings)
-        self._clock = clock
-        self._lost = lost
-        self.blocked_since: float | None = None
-        self.stream: asyncio.Task[Any] | None = None
-        self.given_up: Callable[[], bool] | None = None
-        self.patient = False
-        self.stopped = False
-        self._made_on: asyncio.Transport | None = None
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.blocked_since = self._clock.elapsed()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.blocked_since = None
-
-    def does_not_read(self, longest: float) -> bool:
-        """For so many seconds; or already for so long that the stream it was sent has given it up."""
-        if self.blocked_since is None or self.patient:
-            return False
-        return self.blocked_since <= self._clock.elapsed() - longest or bool(self.given_up and self.given_up())
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
-        self._lost(self)
-        if self.stream is not None:
-            self.stream.cancel()
-
-    def end_stream(self) -> None:
-        """The client reads a proper end, as after any watch."""
-        self.stopped = True
-        if self.stream is not None:
-            self.stream.cancel()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._made_on = cast("asyncio.Transport", transport)
-
-    def take_over(self) -> UpgradedConnection:
-        """From now on its bytes are another protocol's."""
-        if self.transport is None:
-            raise ConnectionResetError("the client is gone")
-        upgraded = UpgradedConnection(self, self.transport)
-        self.set_parser(cast("Any", upgraded))
-        return upgraded
-
-    async def drained(self) -> None:
-        await self._drain_helper()
-
-    def abort(self) -> None:
-        """Also when it is closing already and waits for a client that does not read."""
-        if self._made_on is not None:
-            self._made_on.abort()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,  # noqa: ARG002 - aiohttp's signature
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Only for what is no HTTP: whatever a request itself does wrong is answered by `RequestLoop`."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("a part of the answer is sent already")
-        why = (message or "").partition("\n")[0].rstrip(": ")
-        answer = edge_answers.malformed(why) if status < edge_answers.WENT_WRONG.status else edge_answers.WENT_WRONG
-        response = _response(answer)
-        response.force_close()
-        return response
-
-
-class UpgradedConnection:
-    """The client's bytes behind an answer 101, and the way back. To aiohttp it is a parser of payloads."""
-
-    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        self._connection = connection
-        self._transport = transport
-        self._bytes = asyncio.StreamReader(limit=SLICE)
-        self._bytes.set_transport(transport)  # so that it is paused while nobody reads
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        self._bytes.feed_data(data)
-        return False, b""
-
-    def feed_eof(self) -> None:
-        self._bytes.feed_eof()
-
-    async def read(self) -> bytes:
-        return await self._bytes.read(SLICE)
-
-    async def write(self, data: bytes) -> None:
-        self._transport.write(data)
-        await self._connection.drained()
 
 
 class BodyRefused(Exception):
@@ -240,7 +141,9 @@ class RequestLoop:
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     async def _send(self, incoming: web.BaseRequest, answer: HttpResponse) -> web.StreamResponse:
-        response = _response(answer)
+        response = response_of(answer)
+        if cast("Connection", incoming.protocol).last():
+            response.force_close()  # the client knows, and sends no more here
         if incoming.body_exists and not incoming.content.is_eof():
             response.force_close()  # what follows is the rest of a body and no request
         if len(answer.body) <= SLICE or incoming.method == "HEAD":
@@ -319,10 +222,6 @@ async def _close(stream: HttpStream) -> None:
     close = getattr(stream.pieces, "aclose", None)
     if close is not None:
         await close()
-
-
-def _response(answer: HttpResponse) -> web.Response:
-    return web.Response(status=answer.status, headers={**ANSWER_HEADERS, **answer.headers}, body=answer.body)
 
 
 def _head(incoming: web.BaseRequest) -> HttpRequest:

@@ -17,8 +17,9 @@ import pytest
 
 from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.status_answers import LARGEST_BODY
+from onenode.apiserver.edge.server_connection import IDLE_SECONDS
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
-from support.api.api_edge import Edge, RawClient, ScriptedDoor, edge, local_client, request, tls_client
+from support.api.api_edge import Edge, RawClient, ScriptedDoor, echo, edge, local_client, request, tls_client
 from support.waiting import eventually
 
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
@@ -315,7 +316,8 @@ SLOW = [
 
 @pytest.mark.parametrize("sent", SLOW, ids=[repr(sent) for sent in SLOW])
 async def test_a_connection_that_falls_silent_is_closed(sent: bytes, short_folder: Path):
-    async with edge(short_folder, ScriptedDoor(), silence=SHORT) as running, local_client(running) as client:
+    idle = SHORT if sent in {b"", SLOW[-1]} else 120.0  # what follows a whole request is looked at with the next bytes
+    async with edge(short_folder, ScriptedDoor(), silence=SHORT, idle=idle) as running, local_client(running) as client:
         if sent:
             await client.send(sent)
 
@@ -504,11 +506,109 @@ async def test_of_three_thousand_connections_two_thousand_stay_and_the_rest_is_c
     assert after[0] == 200
 
 
+async def test_a_connection_between_two_requests_is_kept_for_longer_than_gos_clients_keep_it(short_folder: Path):
+    async with edge(short_folder, ScriptedDoor(), silence=0.1) as running, local_client(running) as client:
+        await client.get("/x")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 0.5
+        await eventually(lambda: loop.time() > until)
+        again = await client.get("/x")
+
+    assert again[0] == 200
+    assert IDLE_SECONDS > 90
+
+
+async def test_the_longest_idle_connection_is_closed_for_a_new_one_and_no_other(short_folder: Path):
+    held = asyncio.Event()
+
+    async def hold(asked: HttpRequest, user: User) -> HttpResponse | HttpStream:
+        if asked.path == "/held":
+            await held.wait()
+        return await echo(asked, user)
+
+    door, loop = ScriptedDoor(hold), asyncio.get_running_loop()
+    async with (
+        edge(short_folder, door, most_connections=4, quiet_seconds=0.0) as running,
+        AsyncExitStack() as stack,
+    ):
+        busy, partial, first, second = [await stack.enter_async_context(local_client(running)) for _ in range(4)]
+        for client in (busy, partial, first, second):
+            await client.get("/x")
+            answered = loop.time()  # it counts milliseconds, and none shall be idle for as long as another
+            await eventually(lambda answered=answered: loop.time() > answered)
+        await busy.send(request("GET", "/held"))
+        await partial.send(b"POST /x HT")
+        await eventually(lambda: len(door.seen) == 5 and _with_partial_headers(running) == 1)
+        new = await stack.enter_async_context(local_client(running))
+        answered = await new.get("/x")
+        assert await asyncio.wait_for(first.closed(), 60)
+        await partial.send(b"TP/1.1\r\nHost: x\r\n\r\n")
+        held.set()
+        others = [(await client.answer())[0] for client in (partial, busy)]
+        others.append((await second.get("/x"))[0])
+
+    assert (answered[0], others) == (200, [200, 200, 200])
+
+
+async def test_a_post_that_comes_while_the_longest_idle_connection_is_chosen_is_answered(short_folder: Path):
+    """The bytes are in the kernel, and the event loop has not read them when a new client comes."""
+    async with (
+        edge(short_folder, ScriptedDoor(), most_connections=1, quiet_seconds=0.0) as running,
+        local_client(running) as client,
+    ):
+        await client.get("/x")
+        (connection,) = running.openings[1].connections
+        connection.transport.pause_reading()
+        await client.send(request("POST", "/x", body=b"{}"))
+        await eventually(connection.has_unread_bytes)
+        new = await _connected(str(running.socket_path))
+        await eventually(lambda: _refused(running) == 1)
+        new.close()
+        connection.transport.resume_reading()
+        answer = await client.answer()
+
+    assert (answer[0], json.loads(answer[2])["method"]) == (200, "POST")
+
+
+async def test_a_client_that_paused_for_a_moment_alone_keeps_its_connection(short_folder: Path):
+    async with (
+        edge(short_folder, ScriptedDoor(), most_connections=1) as running,
+        local_client(running) as client,
+    ):
+        await client.get("/x")
+        new = await _connected(str(running.socket_path))
+        await eventually(lambda: _refused(running) == 1)
+        new.close()
+        again = await client.get("/x")
+
+    assert again[0] == 200
+
+
+async def test_near_the_most_connections_each_answer_says_that_it_is_the_last(short_folder: Path):
+    async with edge(short_folder, ScriptedDoor(), most_connections=10) as running, local_client(running) as client:
+        before = await client.get("/x")
+        async with AsyncExitStack() as stack:
+            for _ in range(9):
+                await stack.enter_async_context(local_client(running))
+            await eventually(lambda: running.connections() == 10)
+            last = await client.get("/x")
+            closed = await asyncio.wait_for(client.closed(), 60)
+
+    assert "connection" not in before[1]
+    assert last[0] == 200
+    assert last[1]["connection"] == "close"
+    assert closed
+
+
 async def _connected(address: str | tuple[str, int]) -> socket.socket:
     client = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET, socket.SOCK_STREAM)
     client.setblocking(False)
     await asyncio.get_running_loop().sock_connect(client, address)
     return client
+
+
+def _with_partial_headers(running: Edge) -> int:
+    return sum(each.headers_since is not None for opening in running.openings for each in opening.connections)
 
 
 def _refused(running: Edge) -> float:
