@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 
 VERSION: Final = "v1.37.0+orlop"
+# Go's names of processors, as clients know them from Kubernetes.
+GO_NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file
 # Who our controllers are; the rights are a master's, as Kubernetes' own roles for them are not here.
 CONTROLLERS: Final = User("system:kube-controller-manager", (MASTERS, AUTHENTICATED))
@@ -199,7 +201,9 @@ def _door(
         clock=runtime.clock,
         random=runtime.random,
     )
-    version = version_document(VERSION, f"{platform.system().lower()}/{platform.machine()}")
+    version = version_document(
+        VERSION, f"{platform.system().lower()}/{GO_NAMES.get(platform.machine(), platform.machine())}"
+    )
     openapi = OpenApi(schemas, BUILT_IN, VERSION)
     checks = EndpointChecks({"ping": lambda: None}, {"storage": store.why_not_writable})
     paths = ServerPaths(openapi, version, checks, runtime.metrics.render, runtime.clock.now)

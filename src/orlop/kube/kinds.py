@@ -192,6 +192,7 @@ SERVICE_ACCOUNT: Final = Kind(
     short_names=("sa",),
     subresources=(Subresource("token", CREATE, kind="TokenRequest", group="authentication.k8s.io", version="v1"),),
 )
+BINDING: Final = Kind("", "v1", "Binding", "bindings", namespaced=True, verbs=CREATE)
 CORE_EVENT: Final = Kind("", "v1", "Event", "events", namespaced=True, short_names=("ev",))
 
 # ---- what Kubernetes has: the other groups ---------------------------------------------------------------------------
@@ -294,6 +295,7 @@ BUILT_IN: Final[tuple[Kind, ...]] = (
     SECRET,
     CONFIG_MAP,
     SERVICE_ACCOUNT,
+    BINDING,
     CORE_EVENT,
     EVENT,
     STORAGE_CLASS,

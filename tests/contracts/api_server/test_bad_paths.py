@@ -127,6 +127,11 @@ async def test_options_that_are_no_numbers_are_refused(api: Api, query: dict):
     answer.is_refused(400, "BadRequest", 'strconv.ParseInt: parsing "x": invalid syntax')
 
 
+async def test_objects_and_discovery_have_no_head(api: Api):
+    for path in ("/api", "/apis", "/api/v1", f"/api/v1/namespaces/{api.namespace}/pods", "/api/v1/namespaces/default"):
+        assert (await api.ask("HEAD", path)).status == 405, path
+
+
 async def test_a_head_request_has_no_body(api: Api):
     answer = await api.ask("HEAD", "/livez")
 

@@ -177,6 +177,7 @@ async def test_the_version_is_told(api: Api):
     assert told["gitVersion"].startswith("v1.37.")
     if api.can.is_orlops:
         assert told["gitVersion"] == "v1.37.0+orlop"
+    assert told["platform"] in {"linux/amd64", "linux/arm64"}
     assert told.keys() >= {"gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"}
 
 

@@ -53,6 +53,19 @@ async def test_a_watch_from_nowhere_begins_with_what_is_there(api: Api):
         assert await watching.events(1) == [("ADDED", "c")]
 
 
+async def test_a_watch_from_a_version_to_come_shows_what_comes_after_it(api: Api):
+    """Others write meanwhile, so the version is far enough away for these writes, and near enough to be reached."""
+    made = await api.make(LEASE, lease("a"))
+    future = int(made["metadata"]["resourceVersion"]) + 60
+    async with api.watch(LEASE, resourceVersion=str(future)) as watching:
+        for number in range(80):
+            await api.patch(LEASE, "a", {"spec": {"holderIdentity": f"h{number}"}})
+        first = await watching.next()
+    assert watching.status == 200
+    assert first["type"] == "MODIFIED"
+    assert version(first) > future
+
+
 async def test_a_deletion_has_a_version_of_its_own_to_go_on_from(api: Api):
     after = await api.version()
     await api.make(LEASE, lease("a"))

@@ -39,6 +39,7 @@ def test_an_object_lives_where_kubernetes_has_it(path: str, expected: str):
 
 # In the order `kubectl api-resources -o wide` prints them: name, short names, apiVersion, namespaced, kind, categories.
 API_RESOURCES = """
+bindings               -      v1                           true  Binding
 configmaps             cm     v1                           true  ConfigMap
 events                 ev     v1                           true  Event
 namespaces             ns     v1                           false Namespace
@@ -93,7 +94,11 @@ def test_reviews_are_only_created_and_namespaces_are_not_deleted_all_at_once():
     all_verbs = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
     expected = dict.fromkeys(BUILT_IN, all_verbs)
     expected[kinds.NAMESPACE] = tuple(verb for verb in all_verbs if verb != "deletecollection")
-    expected |= {kind: ("create",) for kind in BUILT_IN if kind.kind.endswith("Review")}
+    expected |= {
+        kind: ("create",)
+        for kind in BUILT_IN
+        if kind.kind.endswith(("Review", "Binding")) and kind.group != "rbac.authorization.k8s.io"
+    }
     assert {kind: kind.verbs for kind in BUILT_IN} == expected
 
 

@@ -131,7 +131,7 @@ class InProcess:
         metrics = Metrics("test", of_process=False)
         openapi = OpenApi(self.schemas, BUILT_IN, VERSION)
         checks = EndpointChecks({"ping": lambda: None}, {"storage": store.why_not_writable})
-        paths = ServerPaths(openapi, version_document(VERSION, "linux/test"), checks, metrics.render, clock.now)
+        paths = ServerPaths(openapi, version_document(VERSION, "linux/amd64"), checks, metrics.render, clock.now)
         runtime = Runtime(clock=clock, random=random, log=silent_log(), metrics=metrics)
         server = ApiServer(store, self.schemas, runtime, ServerServes(extra_paths=paths.handlers(), reviews=reviews))
         return server

@@ -153,7 +153,7 @@ class ApiServer:
         found = discovery_answer(self.kinds, path, request.headers.get("accept", ""), self._address)
         if found is None:
             return PAGE_NOT_FOUND
-        if request.method not in {"GET", "HEAD"}:
+        if request.method != "GET":
             raise method_not_allowed()
         return found
 

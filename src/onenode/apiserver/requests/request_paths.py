@@ -148,7 +148,8 @@ def resource_request(served: ServedKinds, http: HttpRequest, path: ResourcePath,
     part = kind.kind.subresource(path.subresource) if path.subresource else None
     if path.subresource and part is None:
         raise no_such_resource()
-    if verb is None or not _is_known(verb, kind, path, part):
+    # Kubernetes authorizes HEAD as a GET, and has no HEAD for objects and lists.
+    if verb is None or http.method == "HEAD" or not _is_known(verb, kind, path, part):
         raise method_not_allowed()
     if path.name and (wrong := path_segment(path.name)):
         raise bad_name(path.name, wrong[0])

@@ -37,7 +37,7 @@ from onenode.apiserver.verbs.updating import Updater, WriteResult, WriteTarget
 from onenode.apiserver.verbs.watch_stream import WatchRequest, WatchStreams
 from orlop.foundation.runtime import Runtime
 from orlop.kube.http.http_messages import HttpResponse, HttpStream
-from orlop.kube.kinds import CREATE
+from orlop.kube.kinds import BINDING, CREATE
 
 Object = dict[str, Any]
 
@@ -113,6 +113,8 @@ class ResourceVerbs:
         kind = request.kind.kind
         if request.subresource is not None:
             return _json(CREATED, await self._parts.create(request, request.subresource, user))
+        if kind is BINDING:
+            return _json(CREATED, await self._parts.bind(request))
         if kind.verbs == CREATE:
             return _json(CREATED, await self._parts.review(request, kind, user))
         given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)

@@ -32,9 +32,10 @@ from onenode.apiserver.verbs.deleting import Deleter
 from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
 from onenode.apiserver.verbs.object_patches import patched, read_patch
 from onenode.apiserver.verbs.reading import ObjectReader
+from onenode.apiserver.verbs.stored_objects import KindInStore
 from onenode.apiserver.verbs.updating import Updater, WriteTarget
 from orlop.foundation.runtime import Runtime
-from orlop.kube.kinds import Kind, Subresource
+from orlop.kube.kinds import BINDING, POD, Kind, Subresource
 
 Object = dict[str, Any]
 
@@ -81,7 +82,7 @@ class Subresources:
     async def create(self, request: ResourceRequest, part: Subresource, user: User) -> Object:
         match part.name:
             case "binding":
-                return await self._bind(request)
+                return await self.bind(request)
             case "eviction":
                 return await self._evict(request)
             case "token":
@@ -94,18 +95,22 @@ class Subresources:
         given = self._given(request, kind, options)
         return await self._reviews.review(kind, given.object, user, request.namespace, request.name)
 
-    async def _bind(self, request: ResourceRequest) -> Object:
+    async def bind(self, request: ResourceRequest) -> Object:
+        """Bind the pod of the path, or the one that the Binding's own name names."""
         options = read_write_options(request.http.query, "CreateOptions")
         binding = self._given(request, BINDING, options).object
-        _check_name(binding.get("metadata", {}).get("name", ""), request.name)
+        metadata = binding.get("metadata") or {}
+        name = request.name or metadata.get("name", "")
+        _check_name(metadata.get("name", ""), name)
+        key = PODS.key(request.namespace, name)
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
             if newest is None:
-                raise not_found(request.kind.kind, request.name)
-            pod = bound(request.kind.object(newest), binding, self._runtime.clock.now())
-            return GuardedDecision(Put(request.kind.encoded(pod, revision)))
+                raise not_found(POD, name)
+            pod = bound(PODS.object(newest), binding, self._runtime.clock.now())
+            return GuardedDecision(Put(PODS.encoded(pod, revision)))
 
-        await carry_out(self._store, request.key, decide, dry_run=options.dry_run)
+        await carry_out(self._store, key, decide, dry_run=options.dry_run)
         return success(code=CREATED)
 
     async def _evict(self, request: ResourceRequest) -> Object:
@@ -159,7 +164,7 @@ def kind_of_part(part: Subresource) -> Kind:
     return Kind(group, part.version or "v1", part.kind, f"{part.kind.lower()}s", namespaced=True)
 
 
-BINDING: Final = Kind("", "v1", "Binding", "bindings", namespaced=True)
+PODS: Final = KindInStore(POD, POD)
 EVICTION: Final = Kind("policy", "v1", "Eviction", "evictions", namespaced=True)
 
 

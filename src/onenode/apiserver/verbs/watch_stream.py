@@ -111,7 +111,7 @@ class WatchStreams:
             if beginning is not None:
                 yield beginning
             return
-        teller = _Teller(request, self._lines, self._decoded)
+        teller = _Teller(request, self._lines, self._decoded, beginning.revision)
         alarm = Alarm(self._runtime.clock, beginning.watch, _times(self._runtime.clock.elapsed(), end, request.options))
         begun.append(beginning.watch)
         with beginning.watch as watch, alarm:
@@ -131,7 +131,9 @@ class WatchStreams:
         try:
             state, revision = await self._state(request, end)
             selection = request.selection
-            watch = self._store.watch(selection.kind.resource, selection.namespace, after=revision)
+            # A version that does not exist yet is no error: its watch begins now and shows what comes after it.
+            kept = min(revision, self._store.revision)
+            watch = self._store.watch(selection.kind.resource, selection.namespace, after=kept)
             return _Beginning(watch, state, revision)
         except RevisionExpired as expired:
             return error_line(watch_expired(expired.asked, expired.oldest))
@@ -143,9 +145,9 @@ class WatchStreams:
     async def _state(self, request: WatchRequest, end: Deadline) -> tuple[Sequence[Stored] | None, int]:
         """What is there, if that is asked for, and the revision behind which changes follow."""
         version = read_version(request.options.version)
-        async with self._runtime.clock.timeout(end.remaining()):
-            await self._reader.wait_for(version)
         if request.wants_state:
+            async with self._runtime.clock.timeout(end.remaining()):
+                await self._reader.wait_for(version)
             items, metadata = await self._reader.list(request.selection, ListOptions())
             return items, metadata.revision
         return None, version or self._store.revision
@@ -187,7 +189,8 @@ def _times(now: float, end: Deadline, options: ListOptions) -> Iterator[float]:
 class _Teller:
     """The lines of one watch, in order."""
 
-    def __init__(self, request: WatchRequest, lines: WatchLines, decoded: DecodedObjects) -> None:
+    def __init__(self, request: WatchRequest, lines: WatchLines, decoded: DecodedObjects, after: int) -> None:
+        self._after = after
         self._request = request
         self._kind = request.selection.kind
         self._lines = lines
@@ -204,6 +207,8 @@ class _Teller:
             yield bookmark_line(self._kind, self._request.form, revision, initial_end=True)
 
     def changes(self, changes: Sequence[Change]) -> Iterator[bytes]:
+        if changes and changes[0].revision <= self._after:
+            changes = [change for change in changes if change.revision > self._after]
         for start in range(0, len(changes), EVENTS_PER_PIECE):
             some = changes[start : start + EVENTS_PER_PIECE]
             events = (event_of(change, self._request.selection, self._decoded) for change in some)
@@ -211,7 +216,7 @@ class _Teller:
                 yield lines[0] if len(lines) == 1 else b"".join(lines)
 
     def bookmark(self, revision: int) -> bytes:
-        return bookmark_line(self._kind, self._request.form, revision)
+        return bookmark_line(self._kind, self._request.form, max(revision, self._after))
 
     def _line(self, event: WatchEvent) -> bytes:
         first, self._first = self._first, False

@@ -38,6 +38,18 @@ async def test_a_pod_is_bound_once():
         assert again.body["details"]["kind"] == "pods/binding"
 
 
+async def test_a_binding_is_also_created_as_an_object_of_its_own():
+    bindings = PODS.removesuffix("pods") + "bindings"
+    async with api_server() as server:
+        await make_pod(server)
+        answer = await server.ask("POST", bindings, binding())
+        assert (answer.status, answer.body["status"]) == (201, "Success")
+        assert (await server.ask("GET", f"{PODS}/p")).body["spec"]["nodeName"] == "n1"
+        ghost = await server.ask("POST", bindings, binding(metadata={"name": "q"}))
+        assert (ghost.status, ghost.body["message"]) == (404, 'pods "q" not found')
+        assert (await server.ask("GET", bindings)).status == 405
+
+
 async def test_a_binding_that_cannot_be():
     async with api_server() as server:
         assert (await server.ask("POST", f"{PODS}/p/binding", binding())).status == 404
