@@ -98,8 +98,9 @@ async def running_cluster(order: UpOrder, runtime: Runtime) -> AsyncIterator[Run
     async def controllers(client: KubeClient, informers: Informers, metrics: WorkqueueMetrics) -> AsyncIterator[None]:
         async with (
             _events(client, Reporter("default-scheduler", order.node_name), runtime) as of_scheduler,
-            _events(client, Reporter("attachdetach-controller", order.node_name), runtime) as of_attaching,
-            _events(client, Reporter("persistentvolume-controller", order.node_name), runtime) as of_binding,
+            # In Kubernetes too the scheduler alone writes events.k8s.io/v1.
+            _events(client, Reporter("attachdetach-controller", "", in_core=True), runtime) as of_attaching,
+            _events(client, Reporter("persistentvolume-controller", "", in_core=True), runtime) as of_binding,
             scheduler(client, informers, runtime, of_scheduler, metrics),
             attach_detach(client, informers, runtime, of_attaching, metrics),
             binder(client, informers, runtime, of_binding, metrics),
@@ -125,7 +126,7 @@ async def _kubelet(order: UpOrder, api: RunningApi, runtime: Runtime) -> AsyncIt
     settings = KubeletSettings(node, hidden, order.driver, api.address)
     try:
         async with (
-            _events(client, Reporter("kubelet", order.node_name), runtime) as events,
+            _events(client, Reporter("kubelet", order.node_name, in_core=True), runtime) as events,
             Informers(client, clock=clock, random=random, log=log) as informers,
             linux_machine(order.state.kubelet, GrpcConnection, clock) as machine,
         ):

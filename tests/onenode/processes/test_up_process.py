@@ -73,12 +73,15 @@ def test_a_pods_folder_is_found_in_the_afterlife(up: Up):
     up.runs("writer")
     eventually_there((up.volume_of("writer") / "hello").exists)
     described = up.kubectl.ok("describe", "pod", "writer")
+    template = '{range .items[?(@.involvedObject.name=="writer")]}{.reason} {.source.component} {.count}{"\\n"}{end}'
+    by_time = up.kubectl.ok("get", "events", "--sort-by=.lastTimestamp", "-o", f"jsonpath={template}")
     up.delete("writer")
     listed = run("afterlife", "list", "--pod", "writer", f"--state={up.state}").stdout
     (volume,) = (word for word in listed.split() if word.startswith("csi-"))
 
     assert "Successfully assigned default/writer to" in described
     assert "Started container main" in described
+    assert "Started kubelet 1" in by_time.splitlines()
     assert run("afterlife", "cat", f"--state={up.state}", volume, "hello").stdout == "hello\n"
     assert [path for path in up.mounts() if path != str(up.state)] == []
     assert list((up.state / "kubelet" / "pods").iterdir()) == []

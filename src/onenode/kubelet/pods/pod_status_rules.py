@@ -47,6 +47,8 @@ def pod_status(pod: Mapping[str, Any], life: PodLife, facts: StatusFacts) -> Obj
         "startTime": (pod.get("status") or {}).get("startTime") or time_text(facts.now),
         "containerStatuses": _container_statuses(pod, pod["spec"]["containers"], life.main, is_init=False),
     }
+    if (generation := pod["metadata"].get("generation")) is not None:
+        status["observedGeneration"] = generation
     if facts.can_start:
         status |= {"podIP": facts.node_address, "podIPs": [{"ip": facts.node_address}]}
     if life.init:
@@ -166,9 +168,29 @@ def _container_status(pod_uid: str, spec: Mapping[str, Any], one: ContainerLife,
     }
     if one.attempt >= 0:
         status["containerID"] = container_id(pod_uid, one.name, one.attempt)
+        status |= _granted(spec)
     if one.ended is not None and one.state is not one.ended:
         status["lastState"] = state_fields(one.ended)
     return status
+
+
+def _granted(spec: Mapping[str, Any]) -> Object:
+    """Return what a container was started with: its volumes, and what it asked for of the node."""
+    resources = spec.get("resources") or {}
+    fields: Object = {"resources": resources}
+    if requests := resources.get("requests"):
+        fields["allocatedResources"] = requests
+    if mounts := spec.get("volumeMounts"):
+        fields["volumeMounts"] = [_mounted(each) for each in mounts]
+    return fields
+
+
+def _mounted(mount: Mapping[str, Any]) -> Object:
+    place = {"name": mount["name"], "mountPath": mount["mountPath"]}
+    if not mount.get("readOnly"):
+        return place
+    # A mount below one that may only be read can be written here, as in kubelet by default.
+    return {**place, "readOnly": True, "recursiveReadOnly": "Disabled"}
 
 
 def state_fields(state: Waiting | Running | Terminated) -> Object:

@@ -38,6 +38,7 @@ from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.api_errors import ApiError, Conflict, Invalid, NotFound
 from orlop.kube.client import DeleteOptions, MergePatch
+from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.kinds import POD
 from orlop.kube.objects import is_being_deleted, name_of, resource_version, uid, version_order
 
@@ -188,11 +189,11 @@ class PodWorker:
             return
         self._running[start.name] = started
         self._life = rules.with_started(self._life, start, self._runtime.clock.now())
-        self._seams.events.normal(self._pod, "Started", f"Started container {start.name}")
+        self._seams.events.normal(self._container(start.name), "Started", f"Started container {start.name}")
         self._tasks.start(self._watch(start, started), name=f"container {start.name} of {self._name}")
 
     def _note_not_started(self, start: Start, why: NotStarted) -> None:
-        self._seams.events.warning(self._pod, "Failed", f"Error: {why.sentence}")
+        self._seams.events.warning(self._container(start.name), "Failed", f"Error: {why.sentence}")
         now, clock = self._runtime.clock.now(), self._runtime.clock
         if why.again_after is not None:
             waiting, again = Waiting(why.reason, why.sentence), self._in_seconds(why.again_after)
@@ -225,8 +226,14 @@ class PodWorker:
             message = backoff_message(self._pod, name, seconds)
             if isinstance(self._life.container(name).state, Terminated):
                 note = f"Back-off restarting failed container {name} in pod {self._name.name}"
-                self._seams.events.warning(self._pod, "BackOff", note)
+                self._seams.events.warning(self._container(name), "BackOff", note)
             self._life = rules.with_backoff_shown(self._life, name, message)
+
+    def _container(self, name: str) -> ObjectReference:
+        """Return what an event about a container is about: its pod, and its place in the pod's spec."""
+        inits = (each["name"] for each in self._pod["spec"].get("initContainers") or ())
+        field = "initContainers" if name in inits else "containers"
+        return ObjectReference.to(self._pod, f"spec.{field}{{{name}}}")
 
     # ---- ending --------------------------------------------------------------------------------------------------
 
@@ -234,7 +241,7 @@ class PodWorker:
         """A shorter grace period may be asked for meanwhile."""
         began = self._runtime.clock.elapsed()
         for name, container in self._running.items():
-            self._seams.events.normal(self._pod, "Killing", f"Stopping container {name}")
+            self._seams.events.normal(self._container(name), "Killing", f"Stopping container {name}")
             container.ask_to_end()
         while self._running and self._runtime.clock.elapsed() < (until := began + grace_seconds(self._pod)):
             await self._something_new(until)

@@ -28,17 +28,25 @@ class ObjectReference:
     name: str
     namespace: str = ""
     uid: str = ""
+    field_path: str = ""
+    """The part of the object that is meant, such as `spec.containers{main}`."""
 
     @classmethod
-    def to(cls, obj: Mapping[str, Any]) -> Self:
+    def to(cls, obj: Mapping[str, Any], field_path: str = "") -> Self:
         namespace = objects.namespace(obj) or ""
         return cls(
-            str(obj.get("apiVersion", "")), str(obj.get("kind", "")), objects.name(obj), namespace, objects.uid(obj)
+            str(obj.get("apiVersion", "")),
+            str(obj.get("kind", "")),
+            objects.name(obj),
+            namespace,
+            objects.uid(obj),
+            field_path,
         )
 
     def body(self) -> Object:
         named = {"apiVersion": self.api_version, "kind": self.kind, "name": self.name, "namespace": self.namespace}
-        return {field: value for field, value in {**named, "uid": self.uid}.items() if value}
+        exactly = {"uid": self.uid, "fieldPath": self.field_path}
+        return {field: value for field, value in {**named, **exactly}.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ class Reporter:
 
     controller: str
     instance: str
+    in_core: bool = False
+    """Whether events take the older form, which has the `source` and `lastTimestamp` that people sort and filter by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +125,14 @@ def new_form_repeated(seen: Repetitions) -> Object:
 
 def core_form(name: str, occurrence: Occurrence, reporter: Reporter, seen: Repetitions) -> Object:
     """Build a core/v1 Event in its older form, without an eventTime: it has fewer rules and every client reads it."""
+    source = {"component": reporter.controller, "host": reporter.instance}
     return {
         "metadata": {"name": name, "namespace": occurrence.namespace},
         "type": occurrence.type,
         "reason": occurrence.reason,
         "message": occurrence.note,
         "involvedObject": occurrence.regarding.body(),
-        "source": {"component": reporter.controller, "host": reporter.instance},
+        "source": {field: value for field, value in source.items() if value},
         "reportingComponent": reporter.controller,
         "reportingInstance": shortened(reporter.instance, LONGEST_WORD),
         "firstTimestamp": time_text(seen.first),

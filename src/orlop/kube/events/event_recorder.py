@@ -1,7 +1,8 @@
 """Record Kubernetes Events about objects. No caller waits for it, and nothing fails because of it.
 
 `normal` and `warning` only take a note; `run` writes the Events, one after another. A repetition updates the series of
-the existing Event. Events are written as events.k8s.io/v1, or as core/v1 where only that is permitted. What cannot be
+the existing Event. Events are written as events.k8s.io/v1, or as core/v1 where only that is permitted, or where the
+reporter asks for it. What cannot be
 written (no permission, no room, a server that stays away) is dropped and counted; a missing permission is logged once.
 
 We choose the name of an Event before the first attempt, so a retry after a broken connection finds the Event there
@@ -63,7 +64,7 @@ class EventRecorder:
         self._book = EventBook(random)
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
-        self._use_core = False
+        self._use_core = reporter.in_core
         self._may_patch = True
         self._refused_until: dict[str, float] = {}
         self._last_name = 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orlop.kube.client import Selection
-from orlop.kube.kinds import CONFIG_MAP, POD, SECRET
+from orlop.kube.kinds import CONFIG_MAP, CORE_EVENT, POD, SECRET
 from orlop.kube.objects import condition, is_being_deleted
 from orlop.testing.kill_points import KillPoints, explore_kills
 from support.api.api_objects import config_map, container, secret
@@ -41,6 +41,28 @@ async def test_a_pod_runs():
     assert truths == dict.fromkeys(
         ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"), "True"
     )
+
+
+async def test_a_status_names_its_generation_and_what_its_containers_were_started_with():
+    asked = {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}
+    mounts = [{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b", "readOnly": True}]
+    async with PodWorld() as w, w.node():
+        main = sh("sleep 100000", resources=asked, volumeMounts=mounts)
+        await w.make(containers=[main], volumes=[{"name": "v", "emptyDir": {}}])
+        await w.settle()
+        found = await w.pod()
+        events = (await w.client.list(CORE_EVENT)).items
+
+    assert found is not None
+    status, (main,) = found["status"], found["status"]["containerStatuses"]
+    assert status["observedGeneration"] == found["metadata"]["generation"] == 1
+    assert (main["resources"], main["allocatedResources"]) == (asked, {"cpu": "100m"})
+    assert [mount for mount in main["volumeMounts"] if mount["name"] == "v"] == [
+        {"name": "v", "mountPath": "/a"},
+        {"name": "v", "mountPath": "/b", "readOnly": True, "recursiveReadOnly": "Disabled"},
+    ]
+    paths = {event["reason"]: event["involvedObject"].get("fieldPath") for event in events}
+    assert (paths["ImageNotPulled"], paths["Started"]) == (None, "spec.containers{main}")
 
 
 async def test_a_pod_of_another_node_is_none_of_ours():

@@ -31,13 +31,13 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace":
 
 
 class Setting:
-    def __init__(self) -> None:
+    def __init__(self, *, in_core: bool) -> None:
         self.server = ModelServer()
         self.metrics = Metrics("test", of_process=False)
         self.entries: list[LogEntry] = []
         self.recorder = EventRecorder(
             self.server.client(),
-            Reporter("orlop.dev/test", "me"),
+            Reporter("orlop.dev/test", "me", in_core=in_core),
             clock=VirtualClock(),
             random=Random(1),
             log=collecting_log(self.entries),
@@ -57,8 +57,8 @@ class Setting:
 
 
 @asynccontextmanager
-async def recording() -> AsyncIterator[Setting]:
-    setting = Setting()
+async def recording(*, in_core: bool = False) -> AsyncIterator[Setting]:
+    setting = Setting(in_core=in_core)
     task = asyncio.create_task(setting.recorder.run())
     try:
         yield setting
@@ -86,6 +86,20 @@ async def test_what_happened_is_on_the_server_soon():
         )
         assert (second["type"], second["related"]) == ("Normal", {"apiVersion": "v1", "kind": "Node", "name": "n"})
         assert first["metadata"]["name"] != second["metadata"]["name"]
+
+
+async def test_a_recorder_of_the_older_form_counts_and_has_a_source_and_the_last_time():
+    about = ObjectReference.to(POD, "spec.containers{main}")
+    async with recording(in_core=True) as setting:
+        for _ in range(3):
+            setting.recorder.warning(about, "BackOff", "once more")
+        await pass_time(0.1)
+        (event,) = setting.events(CORE_EVENT)
+
+    assert (event["count"], event["source"]) == (3, {"component": "orlop.dev/test", "host": "me"})
+    assert event["firstTimestamp"] <= event["lastTimestamp"]
+    assert event["involvedObject"]["fieldPath"] == "spec.containers{main}"
+    assert "eventTime" not in event
 
 
 async def test_the_same_again_is_a_series_and_no_second_event():
