@@ -29,6 +29,18 @@ async def test_json_is_given_to_whoever_takes_it(api: Api, accept: str):
     assert answer.json["kind"] == "ConfigMap"
 
 
+@pytest.mark.parametrize("accept", ["application/vnd.kubernetes.protobuf", "application/yaml"])
+async def test_who_takes_one_of_kubernetes_other_forms_alone_is_answered(api: Api, accept: str):
+    await api.make(kinds.CONFIG_MAP, config_map())
+    answer = await api.ask("GET", api.path(kinds.CONFIG_MAP, "c"), accept=accept)
+
+    assert answer.status == 200
+    if api.can.is_orlops:
+        assert (answer.headers["content-type"], answer.json["kind"]) == ("application/json", "ConfigMap")
+    else:
+        assert answer.headers["content-type"] == accept
+
+
 @pytest.mark.parametrize("accept", ["text/plain", "image/png, text/html", "application/xml", "application/*"])
 async def test_who_takes_nothing_we_have_is_told_so(api: Api, accept: str):
     await api.make(kinds.CONFIG_MAP, config_map())

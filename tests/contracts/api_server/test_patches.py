@@ -346,3 +346,14 @@ async def test_a_pod_gains_a_toleration_and_loses_none(api: Api):
     assert (await api.patch(kinds.POD, "p", {"spec": {"tolerations": more}})).made["spec"]["tolerations"] == more
     answer = await api.patch(kinds.POD, "p", {"spec": {"tolerations": before}})
     assert (answer.status, answer.json["reason"]) == (422, "Invalid")
+
+
+async def test_server_side_apply_is_done_by_kubernetes_and_refused_by_us_with_what_to_do(api: Api):
+    body = b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}'
+    path = api.path(kinds.CONFIG_MAP, "c")
+    answer = await api.ask("PATCH", path, body, content_type="application/apply-patch+yaml", fieldManager="test")
+
+    if api.can.is_orlops:
+        answer.says(415, "UnsupportedMediaType", "use client-side apply (kubectl apply --server-side=false, helm")
+    else:
+        assert answer.made["data"] == {"a": "1"}

@@ -183,6 +183,14 @@ def no_patch_type() -> Refusal:
     return Refusal(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
 
 
+def no_server_side_apply() -> Refusal:
+    """Kubectl and Helm show the message of a 415 behind `Server-side apply not available on the server`."""
+    how = "kubectl apply --server-side=false, helm upgrade --server-side=false"
+    return Refusal(
+        415, "UnsupportedMediaType", f"this API server has no server-side apply: use client-side apply ({how})", {}
+    )
+
+
 def not_acceptable(offered: Sequence[str]) -> Refusal:
     what = "406: Not Acceptable\n\nAvailable representations: "
     return Refusal(406, "NotAcceptable", what + ", ".join(offered), {})

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from onenode.apiserver.answers.status_answers import JSON, no_patch_type, not_acceptable, unsupported_media_type
+from onenode.apiserver.answers.status_answers import (
+    JSON,
+    no_patch_type,
+    no_server_side_apply,
+    not_acceptable,
+    unsupported_media_type,
+)
 from onenode.apiserver.requests.protobuf_bodies import MEDIA_TYPE
 
 PROTOBUF: Final = MEDIA_TYPE
@@ -19,8 +25,12 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 PATCHES: Final = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
+APPLY_PATCHES: Final = frozenset({"application/apply-patch+yaml", "application/apply-patch+cbor"})
 BODIES: Final = (JSON, PROTOBUF)
 ANYTHING: Final = "*/*"
+OURS: Final = frozenset({JSON, ANYTHING})
+# Whoever takes these alone gets JSON: Go's clients read what the answer says it is, and JSON is YAML.
+THEIRS: Final = frozenset({PROTOBUF, "application/yaml"})
 
 META_GROUP: Final = "meta.k8s.io"
 
@@ -73,22 +83,19 @@ def accepted(header: str) -> Iterator[MediaType]:
 
 
 def answer_form(header: str) -> AnswerForm:
-    for media_type in accepted(header):
-        if form := _form(media_type):
-            return form
+    for names in (OURS, THEIRS):
+        for media_type in accepted(header):
+            if media_type.name in names and (form := _form(media_type)):
+                return form
     raise not_acceptable([JSON])
 
 
 def accepts_plain_json(header: str) -> bool:
-    return any(_is_json(media_type) for media_type in accepted(header))
-
-
-def _is_json(media_type: MediaType) -> bool:
-    return media_type.name in {JSON, ANYTHING}
+    return any(media_type.name in OURS for media_type in accepted(header))
 
 
 def _form(media_type: MediaType) -> AnswerForm | None:
-    if not _is_json(media_type) or media_type.weight == 0:
+    if media_type.weight == 0:
         return None
     wanted, version = media_type.parameters.get("as"), media_type.parameters.get("v", "v1")
     if wanted is None:
@@ -107,6 +114,8 @@ def body_type(header: str) -> str:
 
 def patch_type(header: str) -> str:
     name = read_media_type(header).name
+    if name in APPLY_PATCHES:
+        raise no_server_side_apply()
     if name not in PATCHES:
         raise no_patch_type()
     return name

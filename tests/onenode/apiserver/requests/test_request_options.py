@@ -163,6 +163,8 @@ def test_any_other_text_is_no_continue_token(text: str):
         ("application/json, */*", PLAIN),
         ("application/vnd.kubernetes.protobuf,application/json", PLAIN),
         ("application/vnd.kubernetes.protobuf, */*", PLAIN),
+        ("application/vnd.kubernetes.protobuf", PLAIN),
+        ("application/yaml", PLAIN),
         ("application/json;stream=watch", PLAIN),
         (KUBECTL, AnswerForm(ObjectForm.TABLE, "v1")),
         ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", PLAIN),
@@ -179,7 +181,7 @@ def test_the_form_that_is_accepted(accept: str, form: AnswerForm):
 
 @pytest.mark.parametrize(
     "accept",
-    ["application/vnd.kubernetes.protobuf", "text/html", "application/json;as=Cake;v=v1;g=meta.k8s.io", "text/*;q=x"],
+    ["text/html", "application/json;as=Cake;v=v1;g=meta.k8s.io", "text/*;q=x"],
 )
 def test_a_form_we_do_not_have_is_not_acceptable(accept: str):
     with pytest.raises(Refusal) as refused:

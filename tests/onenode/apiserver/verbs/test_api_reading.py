@@ -228,7 +228,7 @@ async def test_what_is_not_there_and_what_cannot_be():
 
 async def test_what_is_accepted_decides_whether_there_is_an_answer():
     async with api_server() as server:
-        answer = await server.ask("GET", MAPS, accept="application/vnd.kubernetes.protobuf")
+        answer = await server.ask("GET", MAPS, accept="text/html")
         assert (answer.status, answer.body["reason"]) == (406, "NotAcceptable")
 
 
