@@ -256,3 +256,18 @@ def test_what_is_refused_is_told_in_kubernetes_words(shell: Shell):
     wrong = shell.fails("label", "configmap", "c", "a=b c", "--overwrite")
     assert "a valid label must be" in wrong or "invalid" in wrong
     assert "the server doesn't have a resource type" in shell.fails("get", "ghosts")
+
+
+def test_server_side_apply_is_refused_with_what_to_do_instead(shell: Shell):
+    whole = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}})
+    refused = shell.fails("apply", "--server-side", "-f", "-", stdin=whole)
+
+    assert refused.startswith("error: Server-side apply not available on the server: ")
+    assert "use client-side apply (kubectl apply --server-side=false, " in refused
+    assert shell.ok("apply", "--server-side=false", "-f", "-", stdin=whole) == "configmap/c created\n"
+
+
+def test_workloads_are_created_by_their_own_commands(shell: Shell):
+    shell.ok("create", "deployment", "web", "--image=i", "--replicas=2")
+
+    assert shell.value("deployment/web", "{.spec.replicas} {.spec.template.spec.containers[0].image}") == "2 i"

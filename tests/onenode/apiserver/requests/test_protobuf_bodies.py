@@ -38,7 +38,8 @@ PROMISED = {
     "policy/v1": "Eviction",
     "coordination.k8s.io/v1": "Lease",
     "events.k8s.io/v1": "Event",
-    "storage.k8s.io/v1": "StorageClass CSINode VolumeAttachment CSIStorageCapacity VolumeAttributesClass",
+    "storage.k8s.io/v1": "StorageClass CSINode VolumeAttachment CSIStorageCapacity VolumeAttributesClass CSIDriver",
+    "apps/v1": "Deployment ReplicaSet StatefulSet DaemonSet",
 }
 
 

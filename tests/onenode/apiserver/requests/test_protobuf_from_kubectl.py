@@ -114,6 +114,6 @@ def test_what_kubectl_asks_is_read(command: str, expected: dict[str, Any], recor
 
 
 def test_a_kind_of_kubectl_s_that_is_not_read_in_protobuf_form_is_named(recorder: Recorder):
-    body = recorder.body_of("create", "deployment", "web", "--image=i")
-    with pytest.raises(UnsupportedKind, match="apps/v1 Deployment is not read in protobuf form"):
+    body = recorder.body_of("create", "job", "web", "--image=i")
+    with pytest.raises(UnsupportedKind, match="batch/v1 Job is not read in protobuf form"):
         decode_body(body)
