@@ -24,18 +24,26 @@ PACKAGE: Final = "kubernetes_validate"
 KINDS: Final = {
     "v1": (
         "core.v1",
-        "Binding ConfigMap Event Namespace Node PersistentVolume PersistentVolumeClaim Pod Secret ServiceAccount",
+        (
+            "Binding ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim Pod "
+            "ReplicationController ResourceQuota Secret Service ServiceAccount"
+        ),
     ),
-    "apps/v1": ("apps.v1", "DaemonSet Deployment ReplicaSet StatefulSet"),
+    "apps/v1": ("apps.v1", "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet"),
     "authentication.k8s.io/v1": ("authentication.v1", "SelfSubjectReview TokenRequest TokenReview"),
     "authorization.k8s.io/v1": (
         "authorization.v1",
         "LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview",
     ),
+    "batch/v1": ("batch.v1", "CronJob Job"),
     "coordination.k8s.io/v1": ("coordination.v1", "Lease"),
+    "discovery.k8s.io/v1": ("discovery.v1", "EndpointSlice"),
     "events.k8s.io/v1": ("events.v1", "Event"),
-    "policy/v1": ("policy.v1", "Eviction"),
+    "node.k8s.io/v1": ("node.v1", "RuntimeClass"),
+    "policy/v1": ("policy.v1", "Eviction PodDisruptionBudget"),
     "rbac.authorization.k8s.io/v1": ("rbac.v1", "ClusterRole ClusterRoleBinding Role RoleBinding"),
+    "resource.k8s.io/v1": ("resource.v1", "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice"),
+    "scheduling.k8s.io/v1": ("scheduling.v1", "PriorityClass"),
     "storage.k8s.io/v1": (
         "storage.v1",
         "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",

@@ -286,6 +286,44 @@ SELF_SUBJECT_RULES_REVIEW: Final = Kind(
     "authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", namespaced=False, verbs=CREATE
 )
 
+_PARTS: Final = (STATUS,)
+STORED_ONLY: Final = (
+    Kind("", "v1", "Endpoints", "endpoints", namespaced=True, short_names=("ep",)),
+    Kind("", "v1", "LimitRange", "limitranges", namespaced=True, short_names=("limits",)),
+    Kind(
+        *("", "v1", "ReplicationController", "replicationcontrollers"),
+        namespaced=True,
+        short_names=("rc",),
+        categories=ALL,
+        subresources=_PARTS,
+    ),
+    Kind("", "v1", "ResourceQuota", "resourcequotas", namespaced=True, short_names=("quota",), subresources=_PARTS),
+    Kind("", "v1", "Service", "services", namespaced=True, short_names=("svc",), categories=ALL, subresources=_PARTS),
+    Kind("apps", "v1", "ControllerRevision", "controllerrevisions", namespaced=True),
+    Kind(
+        *("batch", "v1", "CronJob", "cronjobs"),
+        namespaced=True,
+        short_names=("cj",),
+        categories=ALL,
+        subresources=_PARTS,
+    ),
+    Kind("batch", "v1", "Job", "jobs", namespaced=True, categories=ALL, subresources=_PARTS),
+    Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", namespaced=True),
+    Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False),
+    Kind(
+        *("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+        namespaced=True,
+        short_names=("pdb",),
+        subresources=_PARTS,
+    ),
+    Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", namespaced=False),
+    Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", namespaced=True, subresources=_PARTS),
+    Kind("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", namespaced=True),
+    Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False),
+    Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, short_names=("pc",)),
+)
+"""Kinds that the embedded API server stores for the programs that watch them, and that nothing of ours acts on."""
+
 BUILT_IN: Final[tuple[Kind, ...]] = (
     NAMESPACE,
     NODE,
@@ -319,6 +357,7 @@ BUILT_IN: Final[tuple[Kind, ...]] = (
     SELF_SUBJECT_ACCESS_REVIEW,
     LOCAL_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_RULES_REVIEW,
+    *STORED_ONLY,
 )
 
 _BY_RESOURCE: Final[Mapping[tuple[str, str], Kind]] = {(kind.group, kind.plural): kind for kind in BUILT_IN}

@@ -39,6 +39,22 @@ def test_an_object_lives_where_kubernetes_has_it(path: str, expected: str):
 
 # In the order `kubectl api-resources -o wide` prints them: name, short names, apiVersion, namespaced, kind, categories.
 API_RESOURCES = """
+endpoints              ep     v1                           true  Endpoints
+limitranges            limits v1                           true  LimitRange
+replicationcontrollers rc     v1                           true  ReplicationController all
+resourcequotas         quota  v1                           true  ResourceQuota
+services               svc    v1                           true  Service all
+controllerrevisions    -      apps/v1                      true  ControllerRevision
+cronjobs               cj     batch/v1                     true  CronJob all
+jobs                   -      batch/v1                     true  Job all
+endpointslices         -      discovery.k8s.io/v1          true  EndpointSlice
+runtimeclasses         -      node.k8s.io/v1               false RuntimeClass
+poddisruptionbudgets   pdb    policy/v1                    true  PodDisruptionBudget
+deviceclasses          -      resource.k8s.io/v1           false DeviceClass
+resourceclaims         -      resource.k8s.io/v1           true  ResourceClaim
+resourceclaimtemplates -      resource.k8s.io/v1           true  ResourceClaimTemplate
+resourceslices         -      resource.k8s.io/v1           false ResourceSlice
+priorityclasses        pc     scheduling.k8s.io/v1         false PriorityClass
 bindings               -      v1                           true  Binding
 configmaps             cm     v1                           true  ConfigMap
 events                 ev     v1                           true  Event
@@ -104,6 +120,7 @@ def test_reviews_are_only_created_and_namespaces_are_not_deleted_all_at_once():
 
 def test_subresources_are_those_kubernetes_serves():
     found = {kind.kind: " ".join(sub.name for sub in kind.subresources) for kind in BUILT_IN if kind.subresources}
+    assert {found.pop(kind.kind) for kind in kinds.STORED_ONLY if kind.subresources} == {"status"}
     assert found == {
         "Namespace": "finalize status",
         "Node": "proxy status",

@@ -32,6 +32,7 @@ from onenode.apiserver.schema.field_rules import is_empty, label_selector, node_
 from onenode.apiserver.schema.metadata_rules import KEPT_BY_STATUS
 from onenode.apiserver.schema.name_rules import NameCheck
 from onenode.apiserver.schema.schemas import Definition, ListType, MapType, ReferenceType, Scalar, Schemas, Type
+from orlop.kube.kinds import STORED_ONLY
 
 Object = Mapping[str, Any]
 
@@ -219,6 +220,11 @@ KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
     ("authorization.k8s.io/v1", "SubjectAccessReview"): KindRules(causes=access_kind_rules.access_review),
     ("authorization.k8s.io/v1", "LocalSubjectAccessReview"): KindRules(causes=access_kind_rules.local_access_review),
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): KindRules(causes=access_kind_rules.self_access_review),
+    **{
+        (kind.api_version, kind.kind): KindRules(has_status=True, generation_of="spec", first_generation=1)
+        for kind in STORED_ONLY
+        if kind.has_status
+    },
 }
 
 

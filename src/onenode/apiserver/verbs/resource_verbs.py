@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,11 +37,12 @@ from onenode.apiserver.verbs.updating import Updater, WriteResult, WriteTarget
 from onenode.apiserver.verbs.watch_stream import WatchRequest, WatchStreams
 from orlop.foundation.runtime import Runtime
 from orlop.kube.http.http_messages import HttpResponse, HttpStream
-from orlop.kube.kinds import BINDING, CREATE
+from orlop.kube.kinds import BINDING, CREATE, DAEMON_SET, STORED_ONLY, Kind
 
 Object = dict[str, Any]
 
 OK: Final = 200
+NOT_RUN: Final = frozenset({*STORED_ONLY, DAEMON_SET})
 CREATED: Final = 201
 SERVED_PARTS: Final = frozenset({MAIN, STATUS, FINALIZE, SCALE})
 STREAM_HEADERS: Final = {**JSON_HEADERS, "cache-control": "no-cache, private"}
@@ -119,7 +120,8 @@ class ResourceVerbs:
             return _json(CREATED, await self._parts.review(request, kind, user))
         given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
         stored = await self.creator.create(request.kind, request.namespace, given.object, dry_run=options.dry_run)
-        return _shown(form, request, WriteResult(stored, created=True, warnings=given.warnings))
+        warnings = (*given.warnings, *_unused(kind))
+        return _shown(form, request, WriteResult(stored, created=True, warnings=warnings))
 
     async def _update(self, request: ResourceRequest, user: User) -> HttpResponse:
         form, options = self._form(request), read_write_options(request.http.query, "UpdateOptions")
@@ -162,6 +164,10 @@ class ResourceVerbs:
         decision = self._policy.decide(user, question)
         if isinstance(decision, Denied):
             raise denied(decision.message, about(kind, request.name))
+
+
+def _unused(kind: Kind) -> Sequence[str]:
+    return (f"{kind.plural} are stored and watched here, and nothing acts on them",) if kind in NOT_RUN else ()
 
 
 def _selection(request: ResourceRequest, options: ListOptions) -> Selection:
