@@ -29,6 +29,7 @@ KINDS: Final = {
             "ReplicationController ResourceQuota Secret Service ServiceAccount"
         ),
     ),
+    "apiextensions.k8s.io/v1": ("apiextensions.v1", "CustomResourceDefinition"),
     "apps/v1": ("apps.v1", "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet"),
     "authentication.k8s.io/v1": ("authentication.v1", "SelfSubjectReview TokenRequest TokenReview"),
     "authorization.k8s.io/v1": (
@@ -52,10 +53,13 @@ KINDS: Final = {
 META_KINDS: Final = "DeleteOptions Status"
 
 # Full names lose these prefixes; nothing else in the file is shortened.
-PREFIXES: Final = ("io.k8s.api.", "io.k8s.apimachinery.pkg.apis.")
+APIEXTENSIONS: Final = "io.k8s.apiextensions-apiserver.pkg.apis."
+PREFIXES: Final = ("io.k8s.api.", "io.k8s.apimachinery.pkg.apis.", APIEXTENSIONS)
 
 # Definitions that are one JSON value each, not an object with fields.
 SCALARS: Final = {
+    f"{APIEXTENSIONS}apiextensions.v1.JSON": "any",
+    f"{APIEXTENSIONS}apiextensions.v1.JSONSchemaPropsOrStringArray": "any",
     "io.k8s.apimachinery.pkg.api.resource.Quantity": "quantity",
     "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1": "any",
     "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime": "microtime",
@@ -63,6 +67,11 @@ SCALARS: Final = {
     "io.k8s.apimachinery.pkg.runtime.RawExtension": "any",
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": "int-or-string",
 }
+# Schemas that OpenAPI cannot describe: `items` is one schema in all that Kubernetes accepts, and a schema that may also
+# be true or false has the fields of a schema, and a name that ends with OrBool.
+JSON_SCHEMA: Final = f"{APIEXTENSIONS}apiextensions.v1.JSONSchemaProps"
+SAME_AS: Final = {f"{JSON_SCHEMA}OrArray": JSON_SCHEMA}
+FIELDS_OF: Final = {f"{JSON_SCHEMA}OrBool": JSON_SCHEMA}
 PRIMITIVES: Final = {
     ("boolean", None): "bool",
     ("integer", "int32"): "int32",
@@ -99,7 +108,8 @@ def read_definitions() -> Mapping[str, Schema]:
 def kinds() -> Iterator[tuple[str, str]]:
     """`apiVersion/kind` and the full name of the definition."""
     for api_version, (package, names) in KINDS.items():
-        yield from ((f"{api_version}/{name}", f"io.k8s.api.{package}.{name}") for name in names.split())
+        prefix = APIEXTENSIONS if package == "apiextensions.v1" else "io.k8s.api."
+        yield from ((f"{api_version}/{name}", f"{prefix}{package}.{name}") for name in names.split())
     yield from ((f"v1/{name}", f"io.k8s.apimachinery.pkg.apis.meta.v1.{name}") for name in META_KINDS.split())
 
 
@@ -112,7 +122,10 @@ def short(name: str) -> str:
 
 def referred(schema: Schema) -> str | None:
     reference: str | None = schema.get("$ref")
-    return None if reference is None else reference.removeprefix("#/$defs/")
+    if reference is None:
+        return None
+    name = reference.removeprefix("#/$defs/")
+    return SAME_AS.get(name, name)
 
 
 def json_type(schema: Schema) -> str | None:
@@ -173,8 +186,8 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, Schema]:
         name = waiting.pop()
         if name in SCALARS or short(name) in found:
             continue
-        found[short(name)] = definitions[name]
-        waiting += references(definitions[name])
+        found[short(name)] = definitions[FIELDS_OF.get(name, name)]
+        waiting += references(found[short(name)])
     return found
 
 

@@ -269,6 +269,17 @@ CLUSTER_ROLE_BINDING: Final = Kind(
     "rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False
 )
 
+CUSTOM_RESOURCE_DEFINITION: Final = Kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    namespaced=False,
+    short_names=("crd", "crds"),
+    categories=("api-extensions",),
+    subresources=(STATUS,),
+)
+
 TOKEN_REVIEW: Final = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False, verbs=CREATE)
 SELF_SUBJECT_REVIEW: Final = Kind(
     "authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False, verbs=CREATE
@@ -351,6 +362,7 @@ BUILT_IN: Final[tuple[Kind, ...]] = (
     ROLE_BINDING,
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
+    CUSTOM_RESOURCE_DEFINITION,
     TOKEN_REVIEW,
     SELF_SUBJECT_REVIEW,
     SUBJECT_ACCESS_REVIEW,

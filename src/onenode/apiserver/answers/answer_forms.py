@@ -154,7 +154,7 @@ class Tables:
         return self._table(kind, metadata, (), columns=False)
 
     def _table(self, kind: KindInStore, metadata: bytes, items: Iterable[Stored], *, columns: bool) -> bytes:
-        shape, now = table_shape(kind.kind), self.now()
+        shape, now = kind.table or table_shape(kind.kind), self.now()
         heads = msgspec.json.encode(column_definitions(shape) if columns else None)
         rows = [self._row(kind, stored, shape.cells(kind.kept_object(stored), now)) for stored in items]
         members = (

@@ -22,6 +22,7 @@ Document = dict[str, Any]
 
 META_PREFIX: Final = "io.k8s.apimachinery.pkg.apis."
 API_PREFIX: Final = "io.k8s.api."
+EXTENSIONS_PREFIX: Final = "io.k8s.apiextensions-apiserver.pkg.apis."
 COMPONENTS: Final = "#/components/schemas/"
 QUANTITY: Final = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 INT_OR_STRING: Final = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
@@ -132,7 +133,8 @@ def _group_name(kind: Kind) -> str:
 
 
 def _full_name(name: str) -> str:
-    return f"{META_PREFIX if name.startswith('meta.') else API_PREFIX}{name}"
+    prefixes = {"meta": META_PREFIX, "apiextensions": EXTENSIONS_PREFIX}
+    return f"{prefixes.get(name.partition('.')[0], API_PREFIX)}{name}"
 
 
 def _gvk(kind: Kind) -> dict[str, str]:

@@ -57,13 +57,14 @@ class Column:
     type: str = "string"
     format: str = ""
     priority: int = 0
+    description: str = ""
 
     def definition(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "type": self.type,
             "format": self.format,
-            "description": "",
+            "description": self.description,
             "priority": self.priority,
         }
 

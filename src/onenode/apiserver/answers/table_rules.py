@@ -75,6 +75,10 @@ def _plain(obj: Object, now: datetime) -> Sequence[Any]:
     return [_name(obj), _age(obj, now)]
 
 
+def _definition(obj: Object, _now: datetime) -> Sequence[Any]:
+    return [_name(obj), metadata(obj).get("creationTimestamp")]
+
+
 def _modes(modes: Sequence[str] | None) -> str:
     return ",".join(ACCESS_MODES.get(mode, mode) for mode in modes or [])
 
@@ -309,6 +313,7 @@ _EVENTS: Final = TableShape(
     _event,
 )
 SHAPES: Final[Mapping[str, TableShape]] = {
+    "customresourcedefinitions.apiextensions.k8s.io": TableShape((NAME, date_column("Created At")), _definition),
     "namespaces": TableShape((NAME, column("Status"), AGE), _namespace),
     "nodes": TableShape(
         (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from onenode.apiserver.custom_resources import definition_rules, definition_status_rules
 from onenode.apiserver.kinds import (
     access_kind_rules,
     core_kind_rules,
@@ -216,6 +217,15 @@ KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
         update_causes=access_kind_rules.role_reference_update,
         created_by_replacing=True,
     ),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): KindRules(
+        make=definition_status_rules.new_definition,
+        causes=definition_rules.definition,
+        update_causes=definition_rules.definition_update,
+        has_status=True,
+        generation_of="spec",
+        first_generation=1,
+        replaced_without_version=False,
+    ),
     ("authentication.k8s.io/v1", "TokenRequest"): KindRules(causes=access_kind_rules.token_request),
     ("authorization.k8s.io/v1", "SubjectAccessReview"): KindRules(causes=access_kind_rules.access_review),
     ("authorization.k8s.io/v1", "LocalSubjectAccessReview"): KindRules(causes=access_kind_rules.local_access_review),
@@ -277,7 +287,7 @@ def _is_number(type_: Type) -> bool:
 
 def _inside(schemas: Schemas, type_: Type, value: Any, path: str) -> list[Cause]:
     match type_:
-        case ReferenceType(name):
+        case ReferenceType(name) if isinstance(value, dict):
             return part_causes(schemas, schemas.definition(name), value, path)
         case ListType(ReferenceType(name)):
             inner = schemas.definition(name)

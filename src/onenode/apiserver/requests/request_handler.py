@@ -30,6 +30,7 @@ from onenode.apiserver.answers.status_answers import (
     no_such_resource,
     unavailable,
 )
+from onenode.apiserver.custom_resources.custom_kinds import KindRegistry
 from onenode.apiserver.edge.http_upgrade import ServerAnswer
 from onenode.apiserver.requests.request_options import asks_to_watch
 from onenode.apiserver.requests.request_paths import PlainPath, ResourcePath, read_path, resource_request, verb_of
@@ -41,7 +42,6 @@ from onenode.apiserver.upkeep.first_objects import make_first_objects
 from onenode.apiserver.upkeep.namespace_deletion import NamespaceDeletion
 from onenode.apiserver.verbs.kubelet_streams import NO_KUBELETS, KubeletSockets
 from onenode.apiserver.verbs.resource_verbs import ResourceVerbs
-from onenode.apiserver.verbs.stored_objects import kinds_in_store
 from onenode.apiserver.verbs.subresources import NO_REVIEWS, Reviews
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -76,18 +76,16 @@ class ApiServer:
         self, store: ObjectStore, schemas: Schemas, runtime: Runtime, served: ServerOptions | None = None
     ) -> None:
         served = served or ServerOptions()
-        self.kinds = tuple(served.kinds)
+        self.registry = KindRegistry(store, schemas, served.kinds)
         self.policy = AccessPolicy(store)
         self._store = store
-        self._schemas = schemas
+        self._schemas = schemas = self.registry.schemas
         self._log = runtime.log
-        self._served = kinds_in_store(self.kinds)
-        self._groups = {(kind.group, kind.version) for kind in self.kinds}
         self._extra_paths = dict(served.extra_paths)
         self._address = served.address
         self._verbs = ResourceVerbs(store, schemas, runtime, self.policy, served.reviews, served.kubelets)
         self._namespace_deletion = NamespaceDeletion(
-            store, runtime, self._served.values(), self._verbs.deleter, self._verbs.updater
+            store, runtime, lambda: self.registry.current().stored, self._verbs.deleter, self._verbs.updater
         )
         self._event_expiry = EventExpiry(store, runtime, self._verbs.deleter)
 
@@ -121,6 +119,7 @@ class ApiServer:
                     loop.cancel()
         finally:
             self.policy.close()
+            self.registry.close()
 
     async def _answer(self, request: HttpRequest, user: User) -> ServerAnswer:
         if len(request.body) > LARGEST_BODY:
@@ -130,11 +129,13 @@ class ApiServer:
             return await self._plain(request, path.path, user)
         verb = verb_of(request.method, path, watch=asks_to_watch(request.query))
         self._authorize(path, verb or request.method.lower(), request, user)
-        if path.group not in {group for group, _ in self._groups}:
+        served = self.registry.current()
+        is_known = (path.group, path.version, path.resource) in served.by_path
+        if not served.has_group(path.group) or (path.group in served.custom_groups and not is_known):
             return PAGE_NOT_FOUND
-        if (path.group, path.version) not in self._groups:
+        if (path.group, path.version) not in served.group_versions:
             raise no_such_resource()
-        return await self._verbs.carry_out(resource_request(self._served, request, path, verb), user)
+        return await self._verbs.carry_out(resource_request(served.by_path, request, path, verb), user)
 
     def _authorize(self, path: ResourcePath, verb: str, request: HttpRequest, user: User) -> None:
         name = path.name or (_selected_name(request) if verb in ON_COLLECTIONS else "")
@@ -150,7 +151,7 @@ class ApiServer:
             raise denied(decision.message, {})
         if handler := self._extra_handler(path):
             return await handler(request, user)
-        found = discovery_answer(self.kinds, path, request.headers.get("accept", ""), self._address)
+        found = discovery_answer(self.registry.current().kinds, path, request.headers.get("accept", ""), self._address)
         if found is None:
             return PAGE_NOT_FOUND
         if request.method != "GET":

@@ -35,7 +35,8 @@ class CreationContext:
     """What the making of an object depends on: `now` as RFC 3339 in seconds, five random letters, and other objects.
 
     `namespace` is the one of the request, None for kinds that have none. `service_account` is the one the pod names (or
-    `default`), and None where there is none: then no token is mounted.
+    `default`), and None where there is none: then no token is mounted. `definitions` are the CustomResourceDefinitions
+    there are.
     """
 
     now: str
@@ -44,6 +45,7 @@ class CreationContext:
     namespace: str | None = None
     default_class: str | None = None
     service_account: Mapping[str, Any] | None = None
+    definitions: Sequence[Mapping[str, Any]] = ()
 
 
 Maker = Callable[[Object, CreationContext], Object]

@@ -27,6 +27,8 @@ from onenode.apiserver.schema.schemas import Definition, ListType, MapType, Refe
 from onenode.go_text import quoted
 
 MOST_STRICT_ERRORS: Final = 100
+# How the names of definitions end whose values may also be true or false: a JSON schema's additionalProperties.
+OR_BOOL: Final = "OrBool"
 _QUANTITY: Final = Scalar("quantity")
 
 Object = dict[str, Any]
@@ -133,6 +135,8 @@ class _Decoder:
             case Scalar(name):
                 return READERS[name](value)
             case ReferenceType(name):
+                if isinstance(value, bool) and name.endswith(OR_BOOL):
+                    return value
                 return self._object(value, self._schemas.definition(name))
             case ListType(item):
                 return self._list(value, item)

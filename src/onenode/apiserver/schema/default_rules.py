@@ -261,7 +261,16 @@ def event(given: Object) -> Object:
     return {**moments, "deprecatedSource": {}, **given}
 
 
+def definition_spec(given: Object) -> Object:
+    """Of a CustomResourceDefinition."""
+    names = given.get("names", {})
+    kind = names.get("kind", "")
+    derived = {"singular": kind.lower(), "listKind": f"{kind}List"} if kind else {}
+    return {"conversion": {"strategy": "None"}, **given, "names": _filled(names, **derived)}
+
+
 DEFAULTS: Final[Completions] = {
+    "apiextensions.v1.CustomResourceDefinitionSpec": definition_spec,
     "apps.v1.DaemonSet": daemon_set,
     "apps.v1.Deployment": deployment,
     "apps.v1.ReplicaSet": replica_set,

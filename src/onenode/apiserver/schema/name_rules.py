@@ -51,6 +51,15 @@ def dns_label(name: str) -> list[str]:
     return [*_at_most(name, LABEL_LENGTH), *wrong]
 
 
+def dns_1035_label(name: str) -> list[str]:
+    said = (
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+        "character, and end with an alphanumeric character"
+    )
+    wrong = _must_match(name, "[a-z]([-a-z0-9]*[a-z0-9])?", said, "my-name", "abc-123")
+    return [*_at_most(name, LABEL_LENGTH), *wrong]
+
+
 def path_segment(name: str) -> list[str]:
     if name in {".", ".."}:
         return [f"may not be '{name}'"]

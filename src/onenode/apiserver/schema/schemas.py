@@ -10,6 +10,7 @@ OpenAPI names, such as "core.v1.PodSpec". Nothing here judges a value: decoding_
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -109,17 +110,27 @@ class _FileDefinition(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Schemas:
-    """Every definition of the file; each is built once, at its first use."""
+    """Every definition of the file; each is built once, at its first use.
 
-    __slots__ = ("_built", "_file")
+    `custom` has what is known of the custom resources of one server, by apiVersion and kind.
+    """
+
+    __slots__ = ("_built", "_file", "custom")
 
     def __init__(self, text: bytes) -> None:
         self._file = msgspec.json.decode(text, type=_File)
         self._built: dict[str, Definition] = {}
+        self.custom: Mapping[tuple[str, str], Any] = {}
 
     @classmethod
     def load(cls) -> Schemas:
         return cls(files(__package__).joinpath(FILE).read_bytes())
+
+    def with_custom(self, custom: Mapping[tuple[str, str], Any]) -> Schemas:
+        """Return the same schemas beside custom resources; `custom` may change later."""
+        made = copy(self)
+        made.custom = custom
+        return made
 
     @property
     def kubernetes_version(self) -> str:

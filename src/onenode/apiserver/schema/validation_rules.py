@@ -9,7 +9,7 @@ what, and admission that refuses (volume_claim_rules.resize_refusal).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from onenode.apiserver.kinds.kind_rules import KindRules, part_causes, rules_of
 from onenode.apiserver.schema.creation_rules import (
@@ -54,8 +54,25 @@ class Prepared(NamedTuple):
     causes: tuple[Cause, ...]
 
 
+class CustomObjects(Protocol):
+    """The same three functions for the objects of a custom resource, whose schema a CustomResourceDefinition has."""
+
+    def decode(self, value: Any) -> Decoded: ...
+
+    def create(self, given: Object, around: CreationContext) -> Prepared: ...
+
+    def update(self, old: Object, given: Object, subresource: str) -> Prepared: ...
+
+
+def _custom(schemas: Schemas, api_version: str, kind: str) -> CustomObjects | None:
+    custom: CustomObjects | None = schemas.custom.get((api_version, kind))
+    return custom
+
+
 def decode_object(schemas: Schemas, api_version: str, kind: str, value: Any) -> Decoded:
     """The object with its defaults, and the fields nobody knows; raises Undecodable."""
+    if (custom := _custom(schemas, api_version, kind)) is not None:
+        return custom.decode(value)
     decoded = decode(schemas, schemas.kind(api_version, kind), value, DEFAULTS)
     return Decoded({"apiVersion": api_version, "kind": kind, **without(decoded.object, _TYPE)}, decoded.unknown)
 
@@ -65,6 +82,8 @@ _TYPE: Final = ("apiVersion", "kind")
 
 def prepare_create(schemas: Schemas, api_version: str, kind: str, given: Object, around: CreationContext) -> Prepared:
     """`given` was decoded by decode_object."""
+    if (custom := _custom(schemas, api_version, kind)) is not None:
+        return custom.create(given, around)
     rules = rules_of(api_version, kind)
     if kind in NEVER_STORED_KINDS:
         return Prepared(given, (*_part_causes(schemas, given), *rules.causes(given)))
@@ -115,6 +134,8 @@ def _body(made: Object) -> Object:
 
 def prepare_update(schemas: Schemas, old: Object, given: Object, *, now: str, subresource: str = MAIN) -> Prepared:
     """`given` was decoded by decode_object, after a patch was applied to the old object or as a client sent it."""
+    if (custom := _custom(schemas, old["apiVersion"], old["kind"])) is not None:
+        return custom.update(old, given, subresource)
     rules = rules_of(old["apiVersion"], old["kind"])
     if not given.get("metadata", {}).get("resourceVersion"):
         if not rules.replaced_without_version:

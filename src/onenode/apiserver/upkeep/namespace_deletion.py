@@ -12,7 +12,7 @@ one is touched. Each deletion asks for it in the store's turn; what is in the ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ from orlop.foundation.task_group import TaskGroup
 from orlop.kube.kinds import CREATE, NAMESPACE
 
 Object = dict[str, Any]
+StoredKinds = Callable[[], Iterable[KindInStore]]
+"""Returns the kinds that are stored: custom resources come and go."""
 
 BACKOFF: Final = Backoff(initial=0.5, factor=2.0, cap=30.0, jitter=0.5)
 BACKGROUND: Final = DeletionOptions(propagation="Background")
@@ -64,14 +66,14 @@ class _Ending:
 
 class NamespaceDeletion:
     def __init__(
-        self, store: ObjectStore, runtime: Runtime, kinds: Iterable[KindInStore], deleter: Deleter, updater: Updater
+        self, store: ObjectStore, runtime: Runtime, kinds: StoredKinds, deleter: Deleter, updater: Updater
     ) -> None:
         self._store = store
         self._runtime = runtime
         self._deleter = deleter
         self._updater = updater
         self._namespaces = KindInStore(NAMESPACE, NAMESPACE)
-        self._kinds = [kind for kind in kinds if _has_content(kind)]
+        self._stored_kinds = kinds
         self._at_work: dict[str, asyncio.Task[None]] = {}
         """By uid."""
 
@@ -147,6 +149,10 @@ class NamespaceDeletion:
             await self._deleter.delete_all(kind, items, BACKGROUND, ending.check)
         ending.check()
         return next(((kind, page) for kind in self._kinds if (page := self._content(kind, ending.name)).items), None)
+
+    @property
+    def _kinds(self) -> list[KindInStore]:
+        return [kind for kind in self._stored_kinds() if _has_content(kind)]
 
     def _content(self, kind: KindInStore, name: str) -> Page:
         return self._store.list(kind.resource, name)

@@ -29,7 +29,13 @@ from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
 from onenode.apiserver.verbs.namespace_gate import NamespaceGate
 from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.foundation.runtime import Runtime
-from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD, SERVICE_ACCOUNT, STORAGE_CLASS
+from orlop.kube.kinds import (
+    CUSTOM_RESOURCE_DEFINITION,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SERVICE_ACCOUNT,
+    STORAGE_CLASS,
+)
 from orlop.kube.objects import time_text
 
 Object = dict[str, Any]
@@ -104,6 +110,7 @@ class Creator:
             namespace=namespace if kind.kind.namespaced else None,
             default_class=self._default_class() if kind.kind is PERSISTENT_VOLUME_CLAIM else None,
             service_account=self._service_account(namespace, given) if kind.kind is POD else None,
+            definitions=stored_definitions(self._store) if kind.kind is CUSTOM_RESOURCE_DEFINITION else (),
         )
 
     def _default_class(self) -> str | None:
@@ -119,6 +126,11 @@ class Creator:
         if stored is None:
             raise _without_account(namespace, metadata.get("name", ""), name)
         return JSON.decode(stored.json)
+
+
+def stored_definitions(store: ObjectStore) -> tuple[Object, ...]:
+    """Every CustomResourceDefinition: which names are free depends on all of them."""
+    return tuple(JSON.decode(stored.json) for stored in store.list(CUSTOM_RESOURCE_DEFINITION.resource).items)
 
 
 def _without_account(namespace: str, pod: str, account: str) -> Refusal:

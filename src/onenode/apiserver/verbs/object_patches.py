@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from onenode.apiserver.answers.status_answers import Refusal, bad_request, patch_does_not_apply, patch_too_large
+from onenode.apiserver.answers.status_answers import (
+    Refusal,
+    bad_request,
+    patch_does_not_apply,
+    patch_too_large,
+    unsupported_media_type,
+)
 from onenode.apiserver.requests.json_bodies import NotJson, read_body
 from onenode.apiserver.requests.media_types import JSON_PATCH, MERGE_PATCH, patch_type
 from onenode.apiserver.schema.schemas import Schemas, UnknownKind
@@ -62,6 +68,8 @@ def patched(schemas: Schemas, old: Object, patch: PatchBody) -> Any:
 
 
 def _merged_by_keys(schemas: Schemas, old: Object, patch: Object) -> Any:
+    if (old["apiVersion"], old["kind"]) in schemas.custom:  # merge keys are known of built-in kinds alone
+        raise unsupported_media_type((JSON_PATCH, MERGE_PATCH))
     try:
         definition = schemas.kind(old["apiVersion"], old["kind"])
     except UnknownKind:  # a Scale, which has no lists

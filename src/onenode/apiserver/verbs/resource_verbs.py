@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -83,7 +84,8 @@ class ResourceVerbs:
     async def carry_out(self, request: ResourceRequest, user: User) -> ServerAnswer:
         if self._kubelets.answers(request):
             return await self._kubelets.answer(request, user)
-        return await self._verbs[request.verb](request, user)
+        answer = await self._verbs[request.verb](request, user)
+        return _with_warning(answer, request.kind.warning) if request.kind.warning else answer
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -188,6 +190,12 @@ def _place(request: ResourceRequest) -> WriteTarget:
 
 def _json(code: int, document: Object) -> HttpResponse:
     return HttpResponse(code, JSON_HEADERS, msgspec.json.encode(document) + b"\n")
+
+
+def _with_warning(answer: HttpResponse | HttpStream, text: str) -> HttpResponse | HttpStream:
+    others = answer.headers.get("warning", "")
+    warning = ", ".join(filter(None, (others, warning_header([text]))))
+    return replace(answer, headers={**answer.headers, "warning": warning})
 
 
 def _shown(form: Form, request: ResourceRequest, written: WriteResult) -> HttpResponse:

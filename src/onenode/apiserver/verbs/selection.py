@@ -13,7 +13,6 @@ from onenode.apiserver.answers.status_answers import bad_request
 from onenode.apiserver.store.versions import DecodedObjects, Key, Stored
 from onenode.apiserver.verbs.stored_objects import KindInStore, labels_of
 from onenode.go_text import quoted
-from orlop.kube.kinds import Kind
 from orlop.kube.selectors import FieldSelector, LabelSelector, field_text
 
 # ---- fields ----------------------------------------------------------------------------------------------------------
@@ -66,21 +65,25 @@ FIELDS: Final[Mapping[str, Mapping[str, FieldReader]]] = {
 }
 
 
-def unsupported_fields(kind: Kind, selector: FieldSelector) -> list[str]:
-    known = FIELDS.get(kind.resource, {})
+def _readers(kind: KindInStore) -> Mapping[str, FieldReader]:
+    return FIELDS.get(kind.kind.resource, {}) if kind.selectable is None else kind.selectable
+
+
+def unsupported_fields(kind: KindInStore, selector: FieldSelector) -> list[str]:
+    known = _readers(kind)
     return sorted(field for field in selector.fields if field not in BY_KEY and field not in known)
 
 
-def why_unsupported(kind: Kind, field: str) -> str:
+def why_unsupported(kind: KindInStore, field: str) -> str:
     """Kinds with fields of their own say it in other words than those without."""
-    if kind.resource in FIELDS:
+    if kind.kind.resource in FIELDS or kind.selectable is not None:
         return f"field label not supported: {field}"
     return f'{quoted(field)} is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
-def matches_fields(kind: Kind, selector: FieldSelector, obj: Object) -> bool:
+def matches_fields(kind: KindInStore, selector: FieldSelector, obj: Object) -> bool:
     """Of the fields that the key does not hold already."""
-    known = FIELDS.get(kind.resource, {})
+    known = _readers(kind)
     return all(term.matches(known[term.field](obj)) for term in selector.terms if term.field not in BY_KEY)
 
 
@@ -94,8 +97,8 @@ class Selection:
     fields: FieldSelector
 
     def __post_init__(self) -> None:
-        for field in unsupported_fields(self.kind.kind, self.fields):
-            raise bad_request(why_unsupported(self.kind.kind, field))
+        for field in unsupported_fields(self.kind, self.fields):
+            raise bad_request(why_unsupported(self.kind, field))
 
     @property
     def takes_everything(self) -> bool:
@@ -124,6 +127,6 @@ class Selection:
     def _takes_fields(self, stored: Stored, decoded: DecodedObjects | None) -> bool:
         if self.fields.fields <= BY_KEY:
             return True
-        if decoded is not None and self.kind.kept_as is self.kind.kind:
-            return matches_fields(self.kind.kind, self.fields, decoded.of(stored))
-        return matches_fields(self.kind.kind, self.fields, self.kind.object(stored))
+        if decoded is not None and self.kind.is_kept_as_shown(stored):
+            return matches_fields(self.kind, self.fields, decoded.of(stored))
+        return matches_fields(self.kind, self.fields, self.kind.object(stored))

@@ -9,12 +9,13 @@ A kind that is another's second form (events.k8s.io's Event) lies in the store a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from onenode.apiserver.answers.table_rules import TableShape
 from onenode.apiserver.store.versions import JSON, Key, Stored
 from orlop.kube.kinds import BUILT_IN, CORE_EVENT, EVENT, Kind
 
@@ -84,11 +85,18 @@ def labels_of(stored: Stored) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KindInStore:
-    """A kind that is served, and where and how its objects are kept."""
+    """A kind that is served, and where and how its objects are kept.
+
+    `table` and `selectable` are those of a custom resource: its columns, and its fields that a selector may name.
+    """
 
     kind: Kind
     kept_as: Kind
     type_json: bytes = field(init=False)
+    table: TableShape | None = field(default=None, kw_only=True)
+    selectable: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = field(default=None, kw_only=True)
+    warning: str = field(default="", kw_only=True)
+    """What every client of the kind is warned of."""
 
     def __post_init__(self) -> None:
         text = f'{{"kind":"{self.kept_as.kind}","apiVersion":"{self.kept_as.api_version}",'
@@ -98,8 +106,7 @@ class KindInStore:
     def resource(self) -> str:
         return self.kept_as.resource
 
-    @property
-    def _in_its_own_form(self) -> bool:
+    def is_kept_as_shown(self, stored: Stored) -> bool:  # noqa: ARG002 - of a custom resource it depends on the object
         return self.kept_as is self.kind
 
     def key(self, namespace: str, name: str) -> Key:
@@ -108,18 +115,18 @@ class KindInStore:
     def object(self, stored: Stored) -> Object:
         """A value of one's own."""
         value = JSON.decode(stored.json)
-        return value if self._in_its_own_form else from_core(value)
+        return value if self.is_kept_as_shown(stored) else from_core(value)
 
     def kept_object(self, stored: Stored) -> Object:
         """The same in the form in which it is kept."""
         return JSON.decode(stored.json)
 
     def json(self, stored: Stored) -> bytes:
-        return stored.json if self._in_its_own_form else msgspec.json.encode(self.object(stored))
+        return stored.json if self.is_kept_as_shown(stored) else msgspec.json.encode(self.object(stored))
 
     def item(self, stored: Stored) -> bytes:
         """As an item of a list."""
-        if self._in_its_own_form:
+        if self.is_kept_as_shown(stored):
             return b"{" + stored.json[len(self.type_json) :]
         value = self.object(stored)
         del value["kind"], value["apiVersion"]
@@ -127,7 +134,7 @@ class KindInStore:
 
     def encoded(self, obj: Mapping[str, Any], revision: int) -> bytes:
         """The bytes to store, with the revision that the write was given; as people are used to read them."""
-        value = dict(obj) if self._in_its_own_form else to_core(obj)
+        value = to_core(obj) if self.kind is EVENT else dict(obj)
         metadata = dict(value.pop("metadata", {}))
         del value["kind"], value["apiVersion"]
         status = {"status": value.pop("status")} if "status" in value else {}

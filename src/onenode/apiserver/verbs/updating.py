@@ -20,6 +20,7 @@ from onenode.apiserver.answers.status_answers import (
     not_found,
     version_missing,
 )
+from onenode.apiserver.custom_resources.definition_status_rules import with_status
 from onenode.apiserver.kinds.kind_rules import rules_of
 from onenode.apiserver.kinds.volume_claim_rules import resize_refusal
 from onenode.apiserver.requests.request_bodies import DecodedBody, read_patched
@@ -29,13 +30,13 @@ from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.schema.validation_rules import MAIN, prepare_update
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import JSON, Key, Put, Remove, Stored, Unchanged
-from onenode.apiserver.verbs.creating import Creator, check_namespace
+from onenode.apiserver.verbs.creating import Creator, check_namespace, stored_definitions
 from onenode.apiserver.verbs.deletion_rules import is_over
 from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
 from onenode.apiserver.verbs.object_patches import PatchBody, patched
 from onenode.apiserver.verbs.stored_objects import NO_REVISION, KindInStore
 from orlop.foundation.runtime import Runtime
-from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
+from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
 from orlop.kube.objects import time_text
 
 Object = dict[str, Any]
@@ -123,6 +124,9 @@ class Updater:
             raise invalid(place.kind.kept_as, name, prepared.causes)
         if kind is PERSISTENT_VOLUME_CLAIM and place.subresource == MAIN:
             self._refuse_resize(old, prepared.object, name)
+        if kind is CUSTOM_RESOURCE_DEFINITION and place.subresource == MAIN and prepared.object != old:
+            now = time_text(self._runtime.clock.now())
+            return with_status(prepared.object, stored_definitions(self._store), now)
         return prepared.object
 
     def _refuse_resize(self, old: Object, new: Object, name: str) -> None:

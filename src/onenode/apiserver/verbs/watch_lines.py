@@ -74,7 +74,7 @@ class WatchLines:
     def of(self, kind: KindInStore, form: Form, event: WatchEvent, *, first: bool) -> bytes:
         if not form.name or event.stored.revision == NO_REVISION:
             return line(event.type, form.in_event(kind, event.stored, first=first))
-        known = (event.stored.revision, event.type, kind.kind.group, form.name)
+        known = (event.stored.revision, event.type, kind.kind.api_version, form.name)
         if (made := self._lines.get(known)) is None:
             made = line(event.type, form.in_event(kind, event.stored, first=first))
             self._remember(known, made)

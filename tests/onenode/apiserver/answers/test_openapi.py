@@ -75,6 +75,6 @@ def test_lists_say_how_they_are_merged():
 
 def references(value: Any) -> list[str]:
     if isinstance(value, dict):
-        here = [value["$ref"]] if "$ref" in value else []
+        here = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
         return here + [found for inner in value.values() for found in references(inner)]
     return [found for inner in value for found in references(inner)] if isinstance(value, list) else []

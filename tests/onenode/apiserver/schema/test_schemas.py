@@ -31,6 +31,7 @@ SERVED = [
     *(("authorization.k8s.io/v1", kind) for kind in ("LocalSubjectAccessReview", "SelfSubjectRulesReview")),
     ("policy/v1", "Eviction"),
     *((kind.api_version, kind.kind) for kind in STORED_ONLY),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
 ]
 
 MERGED = [
@@ -162,4 +163,4 @@ def test_the_file_is_compact_and_holds_no_descriptions():
     text = files("onenode.apiserver.schema").joinpath(FILE).read_bytes()
 
     assert len(text) < 100_000
-    assert text.count(b"escription") == text.count(b'"description":"string"') == 1, "a PriorityClass has such a field"
+    assert b"escription" not in text.replace(b'"description":"string"', b"")  # fields of that name

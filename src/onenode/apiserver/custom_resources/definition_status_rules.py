@@ -1,0 +1,140 @@
+"""The status of a CustomResourceDefinition: which of its names are accepted, whether it is established, what is stored.
+
+Kubernetes has controllers that write these conditions one after the other. One server decides at once: the status is
+part of the write that creates or changes the definition, so the next request finds the kind served. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from onenode.apiserver.custom_resources.definition_rules import APPROVAL, is_established, is_protected
+from onenode.apiserver.schema.creation_rules import CreationContext
+from onenode.go_text import quoted
+
+Object = dict[str, Any]
+Definitions = Sequence[Mapping[str, Any]]
+
+CLEANUP: Final = "customresourcecleanup.apiextensions.k8s.io"
+ACCEPTED: Final = "the initial names have been accepted"
+TERMINATING: Final = (
+    "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+    "CustomResource deletion is in progress",
+)
+# Names of one kind of definition: plurals, singulars and short names share a space, kinds and list kinds another.
+RESOURCES: Final = ("plural", "singular", "shortNames")
+KINDS: Final = ("kind", "listKind")
+NAMES: Final = (*RESOURCES, *KINDS)
+
+
+def new_definition(given: Object, around: CreationContext) -> Object:
+    return with_status({**given, "status": {}}, around.definitions, around.now)
+
+
+def with_status(made: Object, definitions: Definitions, now: str) -> Object:
+    """Return the definition with its status brought up to date; `definitions` are all others."""
+    spec, status = made["spec"], made.get("status", {})
+    group, name = spec.get("group"), made["metadata"].get("name")
+    others = [each for each in definitions if each["spec"].get("group") == group and each["metadata"]["name"] != name]
+    accepted, conflict = _accepted_names(spec.get("names", {}), status.get("acceptedNames", {}), others)
+    conditions = _conditions(made, conflict, now)
+    storage = [each["name"] for each in spec.get("versions", []) if each.get("storage") and "name" in each]
+    stored = list(dict.fromkeys([*status.get("storedVersions", []), *storage]))
+    written = {"conditions": conditions, "acceptedNames": accepted, "storedVersions": stored}
+    generation = made["metadata"].get("generation")
+    return {**made, "status": {**status, **written, "observedGeneration": generation}}
+
+
+def with_condition(conditions: Iterable[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Object]:
+    """Return the conditions with one added or replaced; its time moves only with its status."""
+    made, added = [], False
+    for each in conditions:
+        if each.get("type") != new["type"]:
+            made.append(dict(each))
+            continue
+        same = each.get("status") == new["status"] and "lastTransitionTime" in each
+        made.append({**each, **new, **({"lastTransitionTime": each["lastTransitionTime"]} if same else {})})
+        added = True
+    return made if added else [*made, dict(new)]
+
+
+def condition(type_: str, now: str, reason: str, message: str, *, status: bool = True) -> Object:
+    texts = {"status": "True" if status else "False", "lastTransitionTime": now, "reason": reason, "message": message}
+    return {"type": type_, **texts}
+
+
+def terminating(old: Mapping[str, Any], now: str) -> Object:
+    """Return the definition as a deletion marks it; its finalizer is taken off when no object is left."""
+    metadata, status = old["metadata"], old.get("status", {})
+    if metadata.get("deletionTimestamp"):
+        return dict(old)
+    finalizers = [*(each for each in metadata.get("finalizers", []) if each != CLEANUP), CLEANUP]
+    marked = {**metadata, "finalizers": finalizers}
+    ending = condition("Terminating", now, "InstanceDeletionPending", TERMINATING[0])
+    conditions = with_condition(status.get("conditions", []), ending)
+    return {**old, "metadata": marked, "status": {**status, "conditions": conditions}}
+
+
+def is_served(definition: Mapping[str, Any]) -> bool:
+    conditions = definition.get("status", {}).get("conditions", [])
+    true = {each.get("type") for each in conditions if each.get("status") == "True"}
+    return bool(true & {"Established", "NamesAccepted"})
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def _accepted_names(
+    wanted: Mapping[str, Any], before: Mapping[str, Any], others: Definitions
+) -> tuple[Object, tuple[str, str] | None]:
+    """Return the names that are served, and the last conflict as a reason and a name."""
+    taken = [each.get("status", {}).get("acceptedNames", {}) for each in others]
+    resources = {name for each in taken for name in _names(each, RESOURCES)}
+    kinds = {name for each in taken for name in _names(each, KINDS)}
+    accepted: Object = {"plural": "", "kind": "", **before}
+    conflict: tuple[str, str] | None = None
+    for field in NAMES:
+        clash = next(
+            (name for name in _names(wanted, (field,)) if name in (kinds if field in KINDS else resources)), ""
+        )
+        if clash:
+            conflict = (f"{field[0].upper()}{field[1:]}Conflict", clash)
+        elif field in wanted:
+            accepted[field] = wanted[field]
+        else:
+            accepted.pop(field, None)
+    if "categories" in wanted:
+        accepted["categories"] = wanted["categories"]
+    return accepted, conflict
+
+
+def _names(names: Mapping[str, Any], fields: Iterable[str]) -> list[str]:
+    values = [names.get(field, []) for field in fields]
+    return [name for value in values for name in ([value] if isinstance(value, str) else value) if name]
+
+
+def _conditions(made: Mapping[str, Any], conflict: tuple[str, str] | None, now: str) -> list[Object]:
+    conditions = made.get("status", {}).get("conditions", [])
+    if conflict is None:
+        named = condition("NamesAccepted", now, "NoConflicts", "no conflicts found")
+        established = condition("Established", now, "InitialNamesAccepted", ACCEPTED)
+    else:
+        message = f"{quoted(conflict[1])} is already in use"
+        named = condition("NamesAccepted", now, conflict[0], message, status=False)
+        established = condition("Established", now, "NotAccepted", "not all names are accepted", status=False)
+    conditions = with_condition(conditions, named)
+    # Once established it stays so, whatever names are added later.
+    if not is_established(made):
+        conditions = with_condition(conditions, established)
+    return with_condition(conditions, approval) if (approval := _approval(made, now)) else conditions
+
+
+def _approval(made: Mapping[str, Any], now: str) -> Object | None:
+    annotation = made["metadata"].get("annotations", {}).get(APPROVAL, "")
+    if not annotation or not is_protected(made["spec"].get("group", "")):
+        return None
+    type_ = "KubernetesAPIApprovalPolicyConformant"
+    if annotation.startswith("unapproved"):
+        return condition(type_, now, "UnapprovedAnnotation", f"not approved: {quoted(annotation)}", status=False)
+    return condition(type_, now, "ApprovedAnnotation", f"approved in {annotation}")

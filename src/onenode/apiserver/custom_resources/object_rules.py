@@ -1,0 +1,163 @@
+"""What the API server makes of a custom resource: decoded, completed and validated, new or changed. Pure.
+
+`CustomKind` has the functions that validation_rules has for built-in kinds. The order of validation is Kubernetes': the
+type, then metadata, the schema, scale, embedded objects, list types, and the rules of `x-kubernetes-validations`, which
+are not evaluated while a cause of another kind says that values are missing or of the wrong type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from onenode.apiserver.custom_resources.schema_nodes import METADATA, SchemaNode, nodes_in
+from onenode.apiserver.custom_resources.shaping_rules import shaped
+from onenode.apiserver.custom_resources.value_rules import (
+    NO_FIELD,
+    NO_OLD,
+    TYPE_INVALID,
+    embedded_causes,
+    list_causes,
+    value_causes,
+)
+from onenode.apiserver.schema import name_rules
+from onenode.apiserver.schema.creation_rules import CreationContext
+from onenode.apiserver.schema.decoding_rules import Decoded, Undecodable, decode
+from onenode.apiserver.schema.field_errors import Cause, invalid
+from onenode.apiserver.schema.field_rules import without
+from onenode.apiserver.schema.metadata_rules import (
+    after_update,
+    at_creation,
+    creation_causes,
+    missing_version,
+    update_causes,
+)
+from onenode.apiserver.schema.scalar_rules import json_name
+from onenode.apiserver.schema.schemas import Schemas
+from onenode.apiserver.schema.validation_rules import STATUS, Prepared
+from orlop.kube.kinds import Kind
+
+Object = dict[str, Any]
+
+OBJECT_META: Final = "meta.v1.ObjectMeta"
+NOT_CHECKED: Final = Cause(
+    "FieldValueInvalid",
+    "Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing "
+    "errors to complete validation",
+    NO_FIELD,
+)
+# Causes with which no rule can be evaluated: a value is missing, of another type, or too large.
+BLOCKING: Final = frozenset(
+    {"FieldValueRequired", "FieldValueNotSupported", "FieldValueTooLong", "FieldValueTooMany", TYPE_INVALID}
+)
+
+
+@dataclass(frozen=True)
+class CustomKind:
+    """One served version of a definition."""
+
+    kind: Kind
+    node: SchemaNode
+    schemas: Schemas = field(repr=False)
+
+    # ---- decoding ----------------------------------------------------------------------------------------------------
+
+    def decode(self, value: Any) -> Decoded:
+        """Return the object in its shape, with the paths of unknown fields; raise Undecodable."""
+        if not isinstance(value, dict):
+            raise Undecodable(
+                f"json: cannot unmarshal {json_name(value)} into Go value of type map[string]interface {{}}"
+            )
+        unknown: list[str] = []
+        kind, version = value.get("kind") or self.kind.kind, value.get("apiVersion") or self.kind.api_version
+        metadata = self._metadata(value.get("metadata"), "metadata", unknown)
+        body = shaped(without(value, METADATA), self.node, unknown, lambda given, path: self._metadata(given, path, []))
+        return Decoded({"apiVersion": version, "kind": kind, "metadata": metadata, **body}, tuple(unknown))
+
+    def _metadata(self, value: Any, path: str, unknown: list[str]) -> Object:
+        decoded = decode(self.schemas, self.schemas.definition(OBJECT_META), {} if value is None else value)
+        unknown.extend(f"{path}.{each}" for each in decoded.unknown)
+        return decoded.object
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def create(self, given: Object, around: CreationContext) -> Prepared:
+        metadata = at_creation(
+            given.get("metadata", {}),
+            uid=around.uid,
+            now=around.now,
+            namespace=around.namespace,
+            name_suffix=around.name_suffix,
+        )
+        made = {**given, "metadata": {**metadata, "generation": 1}}
+        if self.kind.has_status:
+            made.pop(STATUS, None)
+        if causes := tuple(self._type_causes(made)):
+            return Prepared(made, causes)
+        of_metadata = creation_causes(
+            made["metadata"],
+            namespaced=around.namespace is not None,
+            check=name_rules.dns_subdomain,
+            qualified_finalizers=False,
+        )
+        causes = (*of_metadata, *value_causes(made, self.node, ""), *self._structure_causes(made))
+        return Prepared(made, (*causes, *self._rule_causes(causes, made, NO_OLD)))
+
+    def update(self, old: Object, given: Object, subresource: str) -> Prepared:
+        if not given.get("metadata", {}).get("resourceVersion"):
+            return Prepared(given, (missing_version(),))
+        made = self._new_status(old, given) if subresource == STATUS else self._new_object(old, given)
+        if causes := tuple(self._type_causes(made)):
+            return Prepared(made, causes)
+        of_metadata = update_causes(old["metadata"], made["metadata"], qualified_finalizers=False)
+        causes = (*of_metadata, *self._changed_causes(old, made, subresource))
+        # A list that was invalid before keeps nobody from changing something else.
+        if not any(list_causes(old, self.node)):
+            causes = (*causes, *list_causes(made, self.node))
+        return Prepared(made, (*causes, *self._rule_causes(causes, made, old)))
+
+    def _new_object(self, old: Object, given: Object) -> Object:
+        made = {**given, "metadata": after_update(old["metadata"], given.get("metadata", {}))}
+        if self.kind.has_status:
+            made = {**without(made, [STATUS]), **({STATUS: old[STATUS]} if STATUS in old else {})}
+        if without(made, ["metadata"]) != without(old, ["metadata"]):
+            made["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        return made
+
+    def _new_status(self, old: Object, given: Object) -> Object:
+        """Of a status write, all but the status is as it was."""
+        version = given["metadata"]["resourceVersion"]
+        made = {**without(old, [STATUS]), "metadata": {**old["metadata"], "resourceVersion": version}}
+        return {**made, **({STATUS: given[STATUS]} if STATUS in given else {})}
+
+    # ---- causes ------------------------------------------------------------------------------------------------------
+
+    def _type_causes(self, made: Object) -> Iterator[Cause]:
+        for name, expected in (("kind", self.kind.kind), ("apiVersion", self.kind.api_version)):
+            if made[name] != expected:
+                yield invalid(name, made[name], f"must be {expected}")
+
+    def _changed_causes(self, old: Object, made: Object, subresource: str) -> Iterator[Cause]:
+        if subresource == STATUS:
+            node = self.node.child(STATUS)
+            if node is not None and STATUS in made:
+                yield from value_causes(made[STATUS], node, STATUS, old.get(STATUS, NO_OLD))
+            return
+        yield from value_causes(made, self.node, "", old)
+        if self._has_embedded:
+            yield from embedded_causes(made, self.node)
+
+    def _structure_causes(self, made: Object) -> Iterator[Cause]:
+        if self._has_embedded:
+            yield from embedded_causes(made, self.node)
+        yield from list_causes(made, self.node)
+
+    @cached_property
+    def _has_embedded(self) -> bool:
+        return any(node.embedded for node in nodes_in(self.node))
+
+    def _rule_causes(self, causes: tuple[Cause, ...], made: Mapping[str, Any], old: Any) -> Iterator[Cause]:
+        del causes, made, old
+        return iter(())
