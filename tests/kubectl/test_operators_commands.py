@@ -21,10 +21,12 @@ from orlop.kube import kinds
 from orlop.kube.kinds import Kind
 from support.api.api_objects import SMALLEST, STORED, attachment, core_event, csi_node, lease, pod, volume, workload
 from support.api.api_variants import embedded_process
+from support.api.custom_resources import definition, disk
 from support.processes.kubectl_commands import KUBECTL, Kubectl
 from support.waiting import eventually
 
 NUMBERS = itertools.count()
+DEFINITION = definition("example.com")
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,27 @@ def test_one_of_each_kind_is_created_listed_described_and_deleted(shell: Shell):
 @pytest.mark.parametrize("kind", [kinds.LEASE, kinds.CSI_DRIVER, kinds.STATEFUL_SET, kinds.CLUSTER_ROLE], ids=str)
 def test_a_kind_of_each_group_is_explained(shell: Shell, kind: Kind):
     assert f"KIND:       {kind.kind}" in shell.ok("explain", kind.resource)
+
+
+def test_a_custom_resource_is_known_to_every_command_at_once(shell: Shell):
+    """Each command is the next one: discovery and OpenAPI have the kind as soon as its definition is created."""
+    crd = json.dumps({**DEFINITION, "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"})
+    shell.ok("apply", "-f", "-", stdin=crd)
+    explained = shell.ok("explain", "disks.spec.allocations")
+    shell.ok("wait", "--for=condition=Established", "crd/disks.example.com", "--timeout=100s")
+    manifest = json.dumps({"apiVersion": "example.com/v1", "kind": "Disk", **disk("d", weight=5)})
+    created = shell.ok("apply", "-f", "-", stdin=manifest)
+    changed = shell.ok("apply", "-f", "-", stdin=manifest.replace("5", "6"))
+    typo = shell.fails("apply", "-f", "-", stdin=manifest.replace("weight", "wait"))
+
+    assert "ALLOCATIONS" in explained.upper()
+    assert "<integer>" in explained
+    assert (created, changed) == ("disk.example.com/d created\n", "disk.example.com/d configured\n")
+    assert 'unknown field "spec.wait"' in typo
+    assert shell.ok("get", "dk", "--no-headers").split() == ["d", "n1"]
+    assert "6" in shell.ok("get", "disks", "-o", "wide")
+    assert shell.ok("get", "crd", "disks.example.com").splitlines()[0].split() == ["NAME", "CREATED", "AT"]
+    assert "deleted" in shell.ok("delete", "dk/d", "--timeout=100s")
 
 
 def test_a_node_is_cordoned_tainted_and_drained(shell: Shell):

@@ -25,7 +25,7 @@ from onenode.apiserver.access.certificates import ServerCertificates, UnusableCe
 from onenode.apiserver.access.rbac_rules import AUTHENTICATED, MASTERS, Policy, User
 from onenode.apiserver.access.reviews import Reviews
 from onenode.apiserver.access.signed_tokens import TokenSigner, ensure_signer
-from onenode.apiserver.answers.openapi import OpenApi
+from onenode.apiserver.answers.openapi import CustomSchema, OpenApi
 from onenode.apiserver.edge.front_door import FrontDoor
 from onenode.apiserver.edge.http_listener import (
     ListenerSettings,
@@ -191,6 +191,9 @@ def _door(
     def current_policy() -> Policy:
         return server.policy.current()
 
+    def custom_resources() -> list[CustomSchema]:
+        return server.registry.openapi()
+
     schemas = Schemas.load()
     authenticator = Authenticator(keys.admin_token, keys.signer, store.get, runtime.clock.now)
     reviews = Reviews(
@@ -204,7 +207,7 @@ def _door(
     version = version_document(
         VERSION, f"{platform.system().lower()}/{GO_NAMES.get(platform.machine(), platform.machine())}"
     )
-    openapi = OpenApi(schemas, BUILT_IN, VERSION)
+    openapi = OpenApi(schemas, BUILT_IN, VERSION, custom=custom_resources)
     checks = EndpointChecks({"ping": lambda: None}, {"storage": store.why_not_writable})
     paths = ServerPaths(openapi, version, checks, runtime.metrics.render, runtime.clock.now)
     served = ServerOptions(extra_paths=paths.handlers(), reviews=reviews, address=str(address), kubelets=kubelets)

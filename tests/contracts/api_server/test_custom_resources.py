@@ -275,6 +275,23 @@ async def test_objects_are_selected_by_the_fields_of_the_definition(api: Api):
     )
 
 
+async def test_openapi_describes_the_kind_and_how_it_is_patched(api: Api):
+    kind = await defined(api)
+    name = f"apis/{kind.group}/v1"
+
+    url = (await api.ask("GET", "/openapi/v3")).json["paths"][name]["serverRelativeURL"]
+    path, _, digest = url.partition("?hash=")
+    document = (await api.ask("GET", path, hash=digest)).json
+
+    schema = document["components"]["schemas"][f"{'.'.join(reversed(kind.group.split('.')))}.v1.Disk"]
+    gvk = {"group": kind.group, "version": "v1", "kind": "Disk"}
+    assert schema["x-kubernetes-group-version-kind"] == [gvk]
+    assert schema["properties"]["spec"]["properties"]["allocations"]["x-kubernetes-list-type"] == "map"
+    patch = document["paths"][f"/{name}/namespaces/{{namespace}}/disks/{{name}}"]["patch"]
+    assert patch["x-kubernetes-group-version-kind"] == gvk
+    assert "application/strategic-merge-patch+json" not in patch["requestBody"]["content"]
+
+
 async def test_a_watch_sees_custom_resources(api: Api):
     kind = await defined(api)
     await api.make(kind, disk("a"))

@@ -16,7 +16,7 @@ from onenode.apiserver.access.authentication import Authenticator
 from onenode.apiserver.access.rbac_rules import AUTHENTICATED, Policy, User
 from onenode.apiserver.access.reviews import Reviews
 from onenode.apiserver.access.signed_tokens import TokenSigner, ensure_signer
-from onenode.apiserver.answers.openapi import OpenApi
+from onenode.apiserver.answers.openapi import CustomSchema, OpenApi
 from onenode.apiserver.edge.in_process_client import InProcessTransport
 from onenode.apiserver.edge.server_paths import EndpointChecks, ServerPaths, version_document
 from onenode.apiserver.requests.request_handler import ApiServer
@@ -125,11 +125,14 @@ class InProcess:
         def policy() -> Policy:
             return server.policy.current()
 
+        def custom_resources() -> list[CustomSchema]:
+            return server.registry.openapi()
+
         reviews = Reviews(
             authenticator, policy=policy, stored=store.get, signer=self.signer, clock=clock, random=random
         )
         metrics = Metrics("test", of_process=False)
-        openapi = OpenApi(self.schemas, BUILT_IN, VERSION)
+        openapi = OpenApi(self.schemas, BUILT_IN, VERSION, custom=custom_resources)
         checks = EndpointChecks({"ping": lambda: None}, {"storage": store.why_not_writable})
         paths = ServerPaths(openapi, version_document(VERSION, "linux/amd64"), checks, metrics.render, clock.now)
         runtime = Runtime(clock=clock, random=random, log=silent_log(), metrics=metrics)

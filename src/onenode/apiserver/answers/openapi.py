@@ -1,7 +1,8 @@
 """OpenAPI v3 of what is served, for kubectl's explain, validation and apply: an index, and one document per group.
 
 Made from the schemas and the kinds when first asked for, and kept: a server that nobody asks has no use for them. The
-address in the index holds a hash of the document, so that clients keep it for as long as it is the same.
+address in the index holds a hash of the document, so that clients keep it for as long as it is the same. The documents
+of custom resources are made again when a definition in their group changed.
 
 Pure, but for what it remembers of its own results.
 """
@@ -9,7 +10,7 @@ Pure, but for what it remembers of its own results.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from orlop.kube.kinds import Kind
 
 Document = dict[str, Any]
 
+OBJECT_META: Final = "meta.v1.ObjectMeta"
+LIST_META: Final = "meta.v1.ListMeta"
 META_PREFIX: Final = "io.k8s.apimachinery.pkg.apis."
 API_PREFIX: Final = "io.k8s.api."
 EXTENSIONS_PREFIX: Final = "io.k8s.apiextensions-apiserver.pkg.apis."
@@ -31,6 +34,8 @@ PATCHES: Final = (
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
 )
+# kubectl sends a strategic merge patch where a kind takes one, and else a merge patch.
+CUSTOM_PATCHES: Final = PATCHES[:2]
 OPERATIONS: Final = {
     "get": "get",
     "list": "get",
@@ -75,38 +80,78 @@ class EncodedDocument:
     hash: str
 
 
+@dataclass(frozen=True, slots=True)
+class CustomSchema:
+    """A custom resource: its kind and its `openAPIV3Schema`."""
+
+    kind: Kind
+    schema: Mapping[str, Any]
+
+
 class OpenApi:
-    def __init__(self, schemas: Schemas, kinds: Sequence[Kind], version: str) -> None:
+    """`custom` returns the custom resources that are served at the moment."""
+
+    def __init__(
+        self,
+        schemas: Schemas,
+        kinds: Sequence[Kind],
+        version: str,
+        custom: Callable[[], Sequence[CustomSchema]] = tuple,
+    ) -> None:
         self._schemas = schemas
         self._kinds = kinds
         self._version = version
+        self._custom = custom
         self._written: dict[str, EncodedDocument] = {}
+        self._custom_written: dict[str, tuple[list[CustomSchema], EncodedDocument]] = {}
 
     def index(self) -> Document:
         """Of `/openapi/v3`."""
-        names = dict.fromkeys(_group_name(kind) for kind in self._kinds)
+        kinds = (*self._kinds, *(each.kind for each in self._custom()))
+        names = dict.fromkeys(_group_name(kind) for kind in kinds)
         urls = {name: f"/openapi/v3/{name}?hash={self._document(name).hash}" for name in names}
         return {"paths": {name: {"serverRelativeURL": url} for name, url in urls.items()}}
 
     def document(self, name: str) -> EncodedDocument | None:
         """Of `/openapi/v3/NAME`, such as `api/v1` or `apis/storage.k8s.io/v1`."""
-        return self._document(name) if any(_group_name(kind) == name for kind in self._kinds) else None
+        kinds = (*self._kinds, *(each.kind for each in self._custom()))
+        return self._document(name) if any(_group_name(kind) == name for kind in kinds) else None
 
     def _document(self, name: str) -> EncodedDocument:
-        if name not in self._written:
-            body = msgspec.json.encode(self._made([kind for kind in self._kinds if _group_name(kind) == name]))
-            self._written[name] = EncodedDocument(body, hashlib.sha256(body).hexdigest().upper())
-        return self._written[name]
+        if any(_group_name(kind) == name for kind in self._kinds):
+            if name not in self._written:
+                self._written[name] = _encoded(self._made([each for each in self._kinds if _group_name(each) == name]))
+            return self._written[name]
+        return self._custom_document(name)
+
+    def _custom_document(self, name: str) -> EncodedDocument:
+        mine = [each for each in self._custom() if _group_name(each.kind) == name]
+        known = self._custom_written.get(name)
+        if known is None or known[0] != mine:
+            known = self._custom_written[name] = (mine, _encoded(self._made_custom(mine)))
+        return known[1]
+
+    def _made_custom(self, resources: Sequence[CustomSchema]) -> Document:
+        components: Document = {}
+        for name in (OBJECT_META, LIST_META):
+            self._add(self._schemas.definition(name), components)
+        for each in resources:
+            components |= _custom_components(each)
+        paths = {path: item for each in resources for path, item in _paths(each.kind, CUSTOM_PATCHES)}
+        return self._whole(paths, components)
 
     def _made(self, kinds: Sequence[Kind]) -> Document:
         known = set(self._schemas.kinds())
         mine = [kind for kind in kinds if (kind.api_version, kind.kind) in known]
         paths = {path: item for kind in mine for path, item in _paths(kind)}
+        return self._whole(paths, self._components(mine))
+
+    def _whole(self, paths: Document, components: Document) -> Document:
         return {
             "openapi": "3.0.0",
             "info": {"title": "Kubernetes", "version": self._version},
             "paths": paths,
-            "components": {"schemas": self._components(mine)},
+            "components": {"schemas": components},
         }
 
     def _components(self, kinds: Sequence[Kind]) -> Document:
@@ -126,6 +171,11 @@ class OpenApi:
             inside = self._schemas.inside(field.type)
             if inside is not None:
                 self._add(inside, made)
+
+
+def _encoded(document: Document) -> EncodedDocument:
+    body = msgspec.json.encode(document)
+    return EncodedDocument(body, hashlib.sha256(body).hexdigest().upper())
 
 
 def _group_name(kind: Kind) -> str:
@@ -180,27 +230,54 @@ def _type(type_: Type) -> Document:
             return {"allOf": [{"$ref": COMPONENTS + _full_name(name)}]}
 
 
+def _custom_components(resource: CustomSchema) -> Document:
+    """The schema of a custom resource and of its list: what every object has is added to what is declared."""
+    kind, reversed_group = resource.kind, ".".join(reversed(resource.kind.group.split(".")))
+    name = f"{reversed_group}.{kind.version}.{kind.kind}"
+    declared = resource.schema.get("properties", {})
+    whole = {**resource.schema, "properties": {**declared, **_TYPE_PROPERTIES, "metadata": _reference(OBJECT_META)}}
+    items = {"type": "array", "items": {"$ref": COMPONENTS + name}}
+    listed = {"items": items, **_TYPE_PROPERTIES, "metadata": _reference(LIST_META)}
+    of_list = {**_gvk(kind), "kind": kind.list_kind}
+    return {
+        name: {**whole, "x-kubernetes-group-version-kind": [_gvk(kind)]},
+        f"{name}List": {
+            "type": "object",
+            "required": ["items"],
+            "properties": listed,
+            "x-kubernetes-group-version-kind": [of_list],
+        },
+    }
+
+
+def _reference(name: str) -> Document:
+    return {"allOf": [{"$ref": COMPONENTS + _full_name(name)}]}
+
+
+_TYPE_PROPERTIES: Final[Document] = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+
+
 # ---- paths -----------------------------------------------------------------------------------------------------------
 
 
-def _paths(kind: Kind) -> Iterator[tuple[str, Document]]:
+def _paths(kind: Kind, patches: Sequence[str] = PATCHES) -> Iterator[tuple[str, Document]]:
     inside = f"{kind.group_path}/namespaces/{{namespace}}" if kind.namespaced else kind.group_path
     collection = f"{inside}/{kind.plural}"
-    yield collection, _operations(kind, [verb for verb in kind.verbs if verb in ON_COLLECTIONS])
+    yield collection, _operations(kind, [verb for verb in kind.verbs if verb in ON_COLLECTIONS], patches)
     named = [verb for verb in kind.verbs if verb in OPERATIONS and verb not in ON_COLLECTIONS]
     if named:
-        yield f"{collection}/{{name}}", _operations(kind, named)
+        yield f"{collection}/{{name}}", _operations(kind, named, patches)
 
 
-def _operations(kind: Kind, verbs: Sequence[str]) -> Document:
-    return {OPERATIONS[verb]: _operation(kind, verb) for verb in verbs}
+def _operations(kind: Kind, verbs: Sequence[str], patches: Sequence[str]) -> Document:
+    return {OPERATIONS[verb]: _operation(kind, verb, patches) for verb in verbs}
 
 
-def _operation(kind: Kind, verb: str) -> Document:
+def _operation(kind: Kind, verb: str, patches: Sequence[str]) -> Document:
     operation: Document = {"x-kubernetes-action": verb, "x-kubernetes-group-version-kind": _gvk(kind), "responses": {}}
     if verb in {"create", "update", "patch"}:
         queries = ("dryRun", "fieldManager", "fieldValidation")
         operation["parameters"] = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in queries]
     if verb == "patch":
-        operation["requestBody"] = {"content": {media: {} for media in PATCHES}}
+        operation["requestBody"] = {"content": {media: {} for media in patches}}
     return operation

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from onenode.apiserver.answers.openapi import CustomSchema
 from onenode.apiserver.custom_resources.definition_status_rules import is_served
 from onenode.apiserver.custom_resources.object_rules import CustomKind
 from onenode.apiserver.custom_resources.stored_custom_objects import CustomKindInStore, kinds_of, version_priority
@@ -71,6 +72,11 @@ class KindRegistry:
             self._definitions = {each.key.name: self._definition(each) for each in stored}
             self._current = self._made()
         return self._current
+
+    def openapi(self) -> list[CustomSchema]:
+        """Return what OpenAPI describes of the custom resources that are served."""
+        self.current()
+        return [CustomSchema(custom.kind, custom.node.schema) for custom in self._custom.values()]
 
     def close(self) -> None:
         if self._watch is not None:
