@@ -11,7 +11,10 @@ import pytest
 from onenode.apiserver.store.journal import Batch, JournalState, NoJournal
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import DEFAULT_LIMITS, ChangeKind, Key, Stored
+from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION as CRD
+from support.api.api_objects import finalized
 from support.api.api_servers import TestServer, api_server_on
+from support.api.custom_resources import definition, disk
 
 NAMESPACES = "/api/v1/namespaces"
 MERGE = "application/merge-patch+json"
@@ -180,4 +183,78 @@ async def test_a_namespace_whose_end_could_not_be_written_is_open_again():
         journal.failing = False
         body = {"metadata": {"name": "a"}}
         assert (await server.ask("POST", f"{NAMESPACES}/n/configmaps", body)).status == 201
+    await store.close()
+
+
+# ---- custom resources ------------------------------------------------------------------------------------------------
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DISKS = "/apis/example.com/v1/namespaces/default/disks"
+
+
+async def life_of_a_definition(server: TestServer) -> None:
+    assert (await server.ask("POST", CRDS, definition("example.com"))).status == 201
+    assert (await server.ask("POST", DISKS, finalized(disk("held"), "x/y"))).status == 201
+    for name in ("a", "b"):
+        assert (await server.ask("POST", DISKS, disk(name))).status == 201
+    assert (await server.ask("DELETE", f"{CRDS}/disks.example.com")).status == 200
+    await finish_definition(server)
+
+
+async def finish_definition(server: TestServer) -> None:
+    if (await server.ask("GET", f"{DISKS}/held")).status == 200:
+        async with server.watch(f"{DISKS}?watch=true&fieldSelector=metadata.name=held") as watch:
+            while "deletionTimestamp" not in (await watch.next())["object"]["metadata"]:
+                pass
+        await server.ask("PATCH", f"{DISKS}/held", {"metadata": {"finalizers": None}}, content_type=MERGE)
+    await is_deleted(server)
+
+
+async def is_deleted(server: TestServer) -> None:
+    if (await server.ask("GET", f"{CRDS}/disks.example.com")).status == 404:
+        return
+    async with server.watch(f"{CRDS}?watch=true&fieldSelector=metadata.name=disks.example.com") as watch:
+        while (await watch.next())["type"] != "DELETED":
+            pass
+
+
+async def test_whenever_the_server_is_killed_definitions_and_their_objects_are_there_or_end():
+    journal = RecordingJournal()
+    store = ObjectStore(journal, JournalState(), DEFAULT_LIMITS)
+    async with api_server_on(store) as server:
+        await life_of_a_definition(server)
+    await store.close()
+    defined = [kept for kept in journal.states if Key(CRD.resource, "", "disks.example.com") in kept.objects]
+    assert len(defined) >= 6
+    for kept in defined:
+        store = ObjectStore(NoJournal(), kept, DEFAULT_LIMITS)
+        async with api_server_on(store) as server:
+            disks = {key.name for key in kept.objects if key.resource == "disks.example.com"}
+            ending = b"deletionTimestamp" in kept.objects[Key(CRD.resource, "", "disks.example.com")].json
+            if ending:
+                await finish_definition(server)
+                assert store.list("disks.example.com").items == []
+            else:
+                assert {each["metadata"]["name"] for each in (await server.ask("GET", DISKS)).body["items"]} == disks
+                assert (await server.ask("POST", DISKS, disk("new"))).body["spec"]["tier"] == "cold"
+        await store.close()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 10])
+@pytest.mark.parametrize("before", [0, 5, 20])
+async def test_no_object_outlives_its_definition_however_long_a_commit_takes(turns: int, before: int):
+    store = ObjectStore(RecordingJournal(turns), JournalState(), DEFAULT_LIMITS)
+    async with api_server_on(store) as server:
+        await server.ask("POST", CRDS, definition("example.com"))
+        asked = []
+        for number in range(30):
+            if number == before:
+                asked.append(asyncio.ensure_future(server.ask("DELETE", f"{CRDS}/disks.example.com")))
+            asked.append(asyncio.ensure_future(server.ask("POST", DISKS, disk(f"d{number}"))))
+            for _ in range(number % 3):
+                await asyncio.sleep(0)
+        statuses = [answer.status for answer in await asyncio.gather(*asked)]
+        assert set(statuses) <= {200, 201, 403, 404}
+        await is_deleted(server)
+        assert store.list("disks.example.com").items == []
     await store.close()

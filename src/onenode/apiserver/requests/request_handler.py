@@ -37,6 +37,7 @@ from onenode.apiserver.requests.request_paths import PlainPath, ResourcePath, re
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.store_errors import StoreClosed, WriteFailed
+from onenode.apiserver.upkeep.definition_deletion import DefinitionDeletion
 from onenode.apiserver.upkeep.event_expiry import EventExpiry
 from onenode.apiserver.upkeep.first_objects import make_first_objects
 from onenode.apiserver.upkeep.namespace_deletion import NamespaceDeletion
@@ -87,6 +88,9 @@ class ApiServer:
         self._namespace_deletion = NamespaceDeletion(
             store, runtime, lambda: self.registry.current().stored, self._verbs.deleter, self._verbs.updater
         )
+        self._definition_deletion = DefinitionDeletion(
+            store, runtime, lambda: self.registry.current().stored, self._verbs.deleter, self._verbs.updater
+        )
         self._event_expiry = EventExpiry(store, runtime, self._verbs.deleter)
 
     async def answer(self, request: HttpRequest, user: User) -> ServerAnswer:
@@ -112,6 +116,7 @@ class ApiServer:
             async with TaskGroup() as group:
                 loops = [
                     group.start(self._namespace_deletion.run(), name="namespace deletion"),
+                    group.start(self._definition_deletion.run(), name="definition deletion"),
                     group.start(self._event_expiry.run(), name="event expiry"),
                 ]
                 yield self

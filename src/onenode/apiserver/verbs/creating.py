@@ -69,8 +69,7 @@ class Creator:
     async def create(self, kind: KindInStore, namespace: str, given: Object, *, dry_run: bool) -> Stored:
         given = check_namespace(given, namespace)
         metadata = given.get("metadata", {})
-        if kind.kind.namespaced:
-            self._gate.refuse_new_content(kind.kind, namespace, metadata.get("name", ""))
+        self._gate.refuse_new_content(kind.kind, namespace, metadata.get("name", ""))
         tries = 1 if metadata.get("name") else MOST_NAMES_TRIED
         for _ in range(tries):
             try:
@@ -84,8 +83,7 @@ class Creator:
         key = kind.key(namespace, made["metadata"]["name"])
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
-            if kind.kind.namespaced:
-                self._gate.refuse_new_content(kind.kind, namespace, key.name)
+            self._gate.refuse_new_content(kind.kind, namespace, key.name)
             if newest is not None:
                 raise _NameTaken(key.name)
             return GuardedDecision(Put(kind.encoded(made, revision)))

@@ -70,8 +70,8 @@ class Deleter:
             return self._verdict(kind, old, options, revision, gone)
 
         write = carry_out(self._store, key, decide, dry_run=options.dry_run)
-        closes = kind.kind is NAMESPACE and not options.dry_run
-        stored = await (self._gate.closing(key.name, write) if closes else write)
+        gate = None if options.dry_run else self._gate.of(kind.kind)
+        stored = await (write if gate is None else gate.closing(key.name, write))
         silent = gone and kind.kind.resource not in ANSWERED_WITH_OBJECT
         return Deleted(stored, _status(kind, gone[0]) if silent else None)
 
@@ -80,8 +80,8 @@ class Deleter:
     ) -> GuardedDecision:
         decided = deletion(old, options, self._runtime.clock.now())
         encoded = kind.encoded(decided.object, revision)
-        if kind.kind is NAMESPACE and not options.dry_run:
-            self._gate.close(old["metadata"]["name"])
+        if not options.dry_run and (gate := self._gate.of(kind.kind)) is not None:
+            gate.close(old["metadata"]["name"])
         if isinstance(decided, RemoveObject):
             gone.append(decided.object)
             return GuardedDecision(Remove(encoded))

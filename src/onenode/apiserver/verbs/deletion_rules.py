@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from onenode.apiserver.custom_resources.definition_status_rules import terminating
 from onenode.apiserver.requests.request_options import DeletionOptions
 from orlop.kube.objects import read_time, time_text
 
@@ -48,6 +49,8 @@ def deletion(old: Object, options: DeletionOptions, now: datetime) -> KeepObject
         return _of_namespace(old, options, now)
     if old["kind"] == "Pod":
         return _of_pod(old, options, now)
+    if old["kind"] == "CustomResourceDefinition":
+        return _ungraceful(terminating(old, time_text(now)), options, now)
     return _ungraceful(old, options, now)
 
 

@@ -124,7 +124,7 @@ class Updater:
             raise invalid(place.kind.kept_as, name, prepared.causes)
         if kind is PERSISTENT_VOLUME_CLAIM and place.subresource == MAIN:
             self._refuse_resize(old, prepared.object, name)
-        if kind is CUSTOM_RESOURCE_DEFINITION and place.subresource == MAIN and prepared.object != old:
+        if kind is CUSTOM_RESOURCE_DEFINITION and place.subresource == MAIN:
             now = time_text(self._runtime.clock.now())
             return with_status(prepared.object, stored_definitions(self._store), now)
         return prepared.object

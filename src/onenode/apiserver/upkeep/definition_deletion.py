@@ -1,0 +1,79 @@
+"""Deletes the objects of CustomResourceDefinitions that are ending, and then lets the definitions go.
+
+Order for each definition: its objects are deleted → those with finalizers are waited for → the finalizer that the
+deletion added is taken off, with which the definition goes → names that it had are accepted for others. No object is
+created from the moment its end was decided (`namespace_gate.DefinitionGate`), so nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from onenode.apiserver.answers.status_answers import Refusal
+from onenode.apiserver.custom_resources.definition_status_rules import CLEANUP
+from onenode.apiserver.store.store import ObjectStore
+from onenode.apiserver.store.versions import fresh
+from onenode.apiserver.upkeep.endings import BACKGROUND, EndingObject, Endings
+from onenode.apiserver.verbs.deleting import Deleter
+from onenode.apiserver.verbs.stored_objects import KindInStore
+from onenode.apiserver.verbs.updating import Updater, WriteTarget
+from orlop.foundation.runtime import Runtime
+from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION
+
+Object = dict[str, Any]
+
+
+class DefinitionDeletion(Endings):
+    """`kinds` returns the kinds that are stored, those of definitions that are ending among them."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        runtime: Runtime,
+        kinds: Callable[[], Iterable[KindInStore]],
+        deleter: Deleter,
+        updater: Updater,
+    ) -> None:
+        super().__init__(store, runtime, CUSTOM_RESOURCE_DEFINITION.resource)
+        self._kinds = kinds
+        self._deleter = deleter
+        self._updater = updater
+        self._definitions = KindInStore(CUSTOM_RESOURCE_DEFINITION, CUSTOM_RESOURCE_DEFINITION)
+
+    def is_ours_to_end(self, obj: Object) -> bool:
+        metadata = obj["metadata"]
+        return bool(metadata.get("deletionTimestamp")) and CLEANUP in metadata.get("finalizers", [])
+
+    async def empty_and_release(self, ending: EndingObject) -> None:
+        group = fresh(ending.stored())["spec"]["group"]
+        # A definition's name is the name of its resource.
+        for kind in [kind for kind in self._kinds() if kind.resource == ending.name]:
+            await self._delete_objects(ending, kind)
+        place = WriteTarget(self._definitions, ending.key)
+        await self._updater.change(place, lambda newest: _released(ending, newest), dry_run=False)
+        await self._accept_names(group)
+
+    async def _delete_objects(self, ending: EndingObject, kind: KindInStore) -> None:
+        while items := self._store.list(kind.resource).items:
+            ending.check()
+            await self._deleter.delete_all(kind, items, BACKGROUND, ending.check)
+            page = self._store.list(kind.resource)
+            if page.items:
+                await self.any_change(kind.resource, page)
+
+    async def _accept_names(self, group: str) -> None:
+        """Names are compared with those of others in every write, also in one that changes nothing else."""
+        for stored in self._store.list(CUSTOM_RESOURCE_DEFINITION.resource).items:
+            if fresh(stored)["spec"]["group"] != group:
+                continue
+            place = WriteTarget(self._definitions, stored.key)
+            with suppress(Refusal):  # another request deleted it
+                await self._updater.change(place, lambda newest: newest, dry_run=False)
+
+
+def _released(ending: EndingObject, newest: Object) -> Object:
+    metadata = newest["metadata"]
+    finalizers = ending.without_finalizer(newest, metadata.get("finalizers", []), CLEANUP)
+    return {**newest, "metadata": {**metadata, "finalizers": finalizers}}
