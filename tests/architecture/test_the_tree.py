@@ -23,7 +23,7 @@ DEPENDENCIES = {
     "uvloop",
 }
 
-ONLY_FOR_ONENODE = {"aiohttp", "cryptography"}
+ONLY_FOR_ONENODE = {"aiohttp", "cel-expr-python", "cryptography"}
 
 
 def files() -> list[str]:

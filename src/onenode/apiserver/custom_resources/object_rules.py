@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from onenode.apiserver.custom_resources.expression_rules import RuleTree, expression_causes, rule_tree
 from onenode.apiserver.custom_resources.schema_nodes import METADATA, SchemaNode, nodes_in
 from onenode.apiserver.custom_resources.shaping_rules import shaped
 from onenode.apiserver.custom_resources.value_rules import (
@@ -158,6 +159,13 @@ class CustomKind:
     def _has_embedded(self) -> bool:
         return any(node.embedded for node in nodes_in(self.node))
 
-    def _rule_causes(self, causes: tuple[Cause, ...], made: Mapping[str, Any], old: Any) -> Iterator[Cause]:
-        del causes, made, old
-        return iter(())
+    @cached_property
+    def _rules(self) -> RuleTree | None:
+        return rule_tree(self.node)
+
+    def _rule_causes(self, causes: tuple[Cause, ...], made: Mapping[str, Any], old: Any) -> list[Cause]:
+        if self._rules is None:
+            return []
+        if any(cause.reason in BLOCKING for cause in causes):
+            return [NOT_CHECKED]
+        return expression_causes(self._rules, made, old)

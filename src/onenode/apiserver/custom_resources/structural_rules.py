@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from onenode.apiserver.custom_resources.expression_rules import rules_causes
 from onenode.apiserver.custom_resources.leaf_rules import go_pattern
 from onenode.apiserver.custom_resources.schema_nodes import (
     EMBEDDED,
@@ -70,6 +71,7 @@ def schema_causes(schema: JsonSchema, path: str, *, has_status: bool) -> list[Ca
     # Only a schema that is sound can be made into nodes, against which its defaults are validated.
     if not structural and not general:
         structural += _default_causes(schema, path, embedded=True)
+        general += rules_causes(schema, path)
     return [*causes, *structural, *general]
 
 
