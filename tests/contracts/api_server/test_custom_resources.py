@@ -6,7 +6,7 @@ import pytest
 
 from orlop.kube import kinds
 from support.api.api_under_test import Api
-from support.api.custom_resources import defined, definition, disk, disk_kind, version
+from support.api.custom_resources import defined, definition, disk, disk_kind, served, version
 
 CRD = kinds.CUSTOM_RESOURCE_DEFINITION
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -153,7 +153,9 @@ async def test_without_a_status_subresource_the_status_is_a_field(api: Api):
 
     assert made["status"] == {"state": "x"}
     assert (changed["status"], changed["metadata"]["generation"]) == ({"state": "y"}, 2)
-    (await api.patch(kind, "d", {"status": {"state": "z"}}, subresource="status")).says(404, "NotFound", "could not")
+    (await api.patch(kind, "d", {"status": {"state": "z"}}, subresource="status")).says(
+        404, "NotFound", '"d" not found'
+    )
 
 
 async def test_a_replacement_needs_the_version_it_was_made_from(api: Api):
@@ -216,6 +218,7 @@ async def test_an_old_object_is_read_in_the_shape_of_the_new_schema(api: Api):
     properties["color"] = {"type": "string", "default": "blue"}
     versions[0]["selectableFields"] = [{"jsonPath": ".spec.color"}]
     assert (await api.patch(CRD, kind.resource, {"spec": {"versions": versions}})).status == 200
+    await served(api, kind)
 
     read = await api.read(kind, "d")
     listed = (await api.list(kind)).made["items"][0]

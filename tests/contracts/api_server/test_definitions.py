@@ -9,7 +9,7 @@ import pytest
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
 from support.api.api_under_test import Api
-from support.api.custom_resources import SCHEMA, defined, definition, disk, version
+from support.api.custom_resources import SCHEMA, defined, definition, disk, served, version
 
 CRD = kinds.CUSTOM_RESOURCE_DEFINITION
 LABEL = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with"
@@ -180,6 +180,7 @@ async def test_the_objects_of_a_definition_go_before_it(api: Api):
     assert (await api.ask("GET", api.path(kind))).status == 404
     # Objects of a definition of the same name do not come back.
     await api.make(CRD, definition(kind.group))
+    await served(api, kind)
     assert await api.names(kind) == []
 
 

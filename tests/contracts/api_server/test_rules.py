@@ -89,4 +89,4 @@ async def test_a_rule_that_cannot_be_compiled_refuses_the_definition(api: Api, w
 
     assert answer.status == 422
     assert part in answer.text.replace("\\u003c", "<").replace("\\u003e", ">"), answer.text
-    assert all(VALIDATIONS in field for _, field in answer.causes)
+    assert any(VALIDATIONS in field for _, field in answer.causes)

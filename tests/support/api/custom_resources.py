@@ -84,15 +84,16 @@ async def defined(api: Api, *versions: Object, **rest: Any) -> Kind:
     group = f"{api.namespace}.example.com"
     made = await api.make(kinds.CUSTOM_RESOURCE_DEFINITION, definition(group, *versions, **rest))
     kind = disk_kind(group, made["spec"]["versions"][0]["name"], namespaced=made["spec"]["scope"] == "Namespaced")
-    await _served(api, kind)
+    await served(api, kind)
     return kind
 
 
-async def _served(api: Api, kind: Kind) -> None:
-    """A real server serves a kind some time after the definition; this one at once."""
+async def served(api: Api, kind: Kind) -> None:
+    """A real server serves a kind some time after its definition, in OpenAPI a second later; this one at once."""
     if api.can.is_orlops:
         return
-    for _ in range(200):
-        if (await api.ask("GET", kind.collection_path())).status == 200:
+    name = kind.group_path.removeprefix("/")
+    for _ in range(1000):
+        is_listed = (await api.ask("GET", kind.collection_path())).status == 200
+        if is_listed and name in (await api.ask("GET", "/openapi/v3")).json["paths"]:
             return
-        await api.ask("GET", "/healthz")

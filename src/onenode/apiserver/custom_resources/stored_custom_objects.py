@@ -21,7 +21,7 @@ from onenode.apiserver.custom_resources.schema_nodes import node_of
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.store.versions import JSON, Stored
 from onenode.apiserver.verbs.stored_objects import NO_REVISION, KindInStore
-from orlop.kube.kinds import SCALE, STATUS, Kind, Subresource
+from orlop.kube.kinds import STATUS, Kind, Subresource
 from orlop.kube.selectors import field_text
 
 Object = dict[str, Any]
@@ -115,11 +115,9 @@ def _kind(definition: Mapping[str, Any], version: Mapping[str, Any]) -> Kind:
 
 
 def _subresources(version: Mapping[str, Any]) -> Iterator[Subresource]:
-    parts = version.get("subresources", {})
-    if parts.get("status") is not None:
-        yield Subresource(STATUS.name, ("get", "patch", "update"))
-    if parts.get("scale") is not None:
-        yield Subresource(SCALE.name, ("get", "patch", "update"), kind="Scale", group="autoscaling", version="v1")
+    """Scale is validated in a definition and not served."""
+    if version.get("subresources", {}).get("status") is not None:
+        yield STATUS
 
 
 def _selectable(version: Mapping[str, Any]) -> dict[str, Any]:

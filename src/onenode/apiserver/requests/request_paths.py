@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from onenode.apiserver.answers.status_answers import bad_name, method_not_allowed, no_such_resource
+from onenode.apiserver.answers.status_answers import bad_name, method_not_allowed, no_such_resource, not_found
 from onenode.apiserver.schema.name_rules import path_segment
 from onenode.apiserver.store.versions import Key
 from onenode.apiserver.verbs.stored_objects import KindInStore
@@ -147,7 +147,7 @@ def resource_request(served: ServedKinds, http: HttpRequest, path: ResourcePath,
         raise no_such_resource()
     part = kind.kind.subresource(path.subresource) if path.subresource else None
     if path.subresource and part is None:
-        raise no_such_resource()
+        raise no_such_resource() if kind.selectable is None else not_found(kind.kind, path.name)
     # Kubernetes authorizes HEAD as a GET, and has no HEAD for objects and lists.
     if verb is None or http.method == "HEAD" or not _is_known(verb, kind, path, part):
         raise method_not_allowed()
