@@ -114,7 +114,8 @@ def test_a_custom_resource_is_known_to_every_command_at_once(shell: Shell):
     assert 'unknown field "spec.wait"' in typo
     assert shell.ok("get", "dk", "--no-headers").split() == ["d", "n1"]
     assert "6" in shell.ok("get", "disks", "-o", "wide")
-    assert shell.ok("get", "crd", "disks.example.com").splitlines()[0].split() == ["NAME", "CREATED", "AT"]
+    heads = shell.ok("get", "crd", "disks.example.com").splitlines()[0].split()
+    assert heads == ["NAME", "SCOPE", "VERSIONS", "CREATED", "AT"]
     assert "deleted" in shell.ok("delete", "dk/d", "--timeout=100s")
 
 

@@ -76,7 +76,15 @@ def _plain(obj: Object, now: datetime) -> Sequence[Any]:
 
 
 def _definition(obj: Object, _now: datetime) -> Sequence[Any]:
-    return [_name(obj), metadata(obj).get("creationTimestamp")]
+    spec, names = _get(obj, "spec") or {}, _get(obj, "spec", "names") or {}
+    served = [each for each in spec["versions"] if each["served"]]
+    versions = sorted(f"{each['name']}(storage)" if each["storage"] else each["name"] for each in served)
+    conditions = _get(obj, "status", "conditions") or []
+    established = any((each.get("type"), each.get("status")) == ("Established", "True") for each in conditions)
+    return [
+        *(_name(obj), spec["scope"], ",".join(versions), metadata(obj).get("creationTimestamp")),
+        *(spec["group"], names["kind"], ",".join(names.get("shortNames", [])), established),
+    ]
 
 
 def _modes(modes: Sequence[str] | None) -> str:
@@ -313,7 +321,14 @@ _EVENTS: Final = TableShape(
     _event,
 )
 SHAPES: Final[Mapping[str, TableShape]] = {
-    "customresourcedefinitions.apiextensions.k8s.io": TableShape((NAME, date_column("Created At")), _definition),
+    "customresourcedefinitions.apiextensions.k8s.io": TableShape(
+        (
+            *(NAME, column("Scope"), column("Versions"), date_column("Created At")),
+            *map(wide, ("Group", "Kind", "ShortNames")),
+            Column("Established", "boolean", priority=1),
+        ),
+        _definition,
+    ),
     "namespaces": TableShape((NAME, column("Status"), AGE), _namespace),
     "nodes": TableShape(
         (

@@ -42,8 +42,7 @@ def with_status(made: Object, definitions: Definitions, now: str) -> Object:
     storage = [each["name"] for each in spec.get("versions", []) if each.get("storage") and "name" in each]
     stored = list(dict.fromkeys([*status.get("storedVersions", []), *storage]))
     written = {"conditions": conditions, "acceptedNames": accepted, "storedVersions": stored}
-    generation = made["metadata"].get("generation")
-    return {**made, "status": {**status, **written, "observedGeneration": generation}}
+    return {**made, "status": {**status, **written}}
 
 
 def with_condition(conditions: Iterable[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Object]:

@@ -24,6 +24,7 @@ from onenode.apiserver.custom_resources.expressions import (
     compile_expression,
     uses_old_self,
 )
+from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD
 from onenode.apiserver.custom_resources.schema_nodes import (
     LIST_TYPE,
     MAP_TYPE,
@@ -31,7 +32,7 @@ from onenode.apiserver.custom_resources.schema_nodes import (
     JsonSchema,
     SchemaNode,
 )
-from onenode.apiserver.custom_resources.value_rules import NO_FIELD, NO_OLD, item_key
+from onenode.apiserver.custom_resources.value_rules import NO_OLD, item_key
 from onenode.apiserver.schema.field_errors import Cause, invalid, not_supported, required, shown
 from orlop.foundation.duration import Duration
 

@@ -15,10 +15,14 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from onenode.apiserver.schema.field_errors import Cause, invalid
+from onenode.apiserver.schema.field_errors import Cause, invalid, shown
 from onenode.apiserver.schema.name_rules import dns_label, dns_subdomain
+from onenode.go_text import quoted
 from orlop.foundation.duration import Duration
 
+NO_FIELD: Final = "<nil>"
+"""The field of causes that Kubernetes reports without one."""
+TYPE_INVALID: Final = "FieldValueTypeInvalid"
 LeafCheck = Callable[[Any, str], Iterator[Cause]]
 
 # Beyond these exponents Go writes a number as 1e+06.
@@ -50,6 +54,8 @@ def leaf_checks(schema: Mapping[str, Any]) -> tuple[LeafCheck, ...]:
         checks.append(partial(_pattern, schema["pattern"], go_pattern(schema["pattern"])))
     if (holds := FORMATS.get(_format(schema))) is not None:
         checks.append(partial(_of_format, schema["format"], holds))
+    if schema.get("type") == "integer" and schema.get("format") in _SMALLEST:
+        checks.append(partial(_sized, schema["format"]))
     if "multipleOf" in schema:
         checks.append(partial(_multiple, schema["multipleOf"]))
     if "maximum" in schema:
@@ -99,11 +105,17 @@ def go_number(value: float) -> str:
     return f"{digits:f}"
 
 
+def type_invalid(path: str, value: str, type_: str, found: str) -> Cause:
+    text = f"Invalid value: {shown(value)}: {path} in body must be of type {type_}: {quoted(found)}"
+    return Cause(TYPE_INVALID, text, path)
+
+
 # ---- lengths ---------------------------------------------------------------------------------------------------------
 
 
 def _too_many(path: str, found: int, most: int) -> Cause:
-    return Cause("FieldValueTooMany", f"Too many: {found}: must have at most {most} items", path)
+    items = "item" if most == 1 else "items"
+    return Cause("FieldValueTooMany", f"Too many: {found}: must have at most {most} {items}", path)
 
 
 def _min_length(least: int, value: Any, path: str) -> Iterator[Cause]:
@@ -153,21 +165,34 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _bound(bound: float, value: float) -> str:
+    """Of a whole number a whole bound is printed as one."""
+    return str(int(bound)) if isinstance(value, int) and float(bound).is_integer() else go_number(bound)
+
+
+def _sized(name: str, value: Any, path: str) -> Iterator[Cause]:
+    if isinstance(value, int) and not isinstance(value, bool) and not _SMALLEST[name] <= value < -_SMALLEST[name]:
+        yield invalid(NO_FIELD, "", f"Checked value must be of type integer with format {name} in {path}")
+
+
+_SMALLEST: Final = {"int32": -(2**31), "int64": -(2**63)}
+
+
 def _multiple(factor: float, value: Any, path: str) -> Iterator[Cause]:
     if _is_number(value) and Decimal(repr(value)) % Decimal(repr(factor)):
-        yield invalid(path, value, f"{path} in body should be a multiple of {go_number(factor)}")
+        yield invalid(path, value, f"{path} in body should be a multiple of {_bound(factor, value)}")
 
 
 def _maximum(most: float, exclusive: bool, value: Any, path: str) -> Iterator[Cause]:  # noqa: FBT001 - a schema's flag
     if _is_number(value) and (value > most or (exclusive and value == most)):
         relation = "less than" if exclusive else "less than or equal to"
-        yield invalid(path, value, f"{path} in body should be {relation} {go_number(most)}")
+        yield invalid(path, value, f"{path} in body should be {relation} {_bound(most, value)}")
 
 
 def _minimum(least: float, exclusive: bool, value: Any, path: str) -> Iterator[Cause]:  # noqa: FBT001 - as above
     if _is_number(value) and (value < least or (exclusive and value == least)):
         relation = "greater than" if exclusive else "greater than or equal to"
-        yield invalid(path, value, f"{path} in body should be {relation} {go_number(least)}")
+        yield invalid(path, value, f"{path} in body should be {relation} {_bound(least, value)}")
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------
@@ -180,7 +205,7 @@ def _pattern(text: str, pattern: re.Pattern[str], value: Any, path: str) -> Iter
 
 def _of_format(name: str, holds: Callable[[str], bool], value: Any, path: str) -> Iterator[Cause]:
     if isinstance(value, str) and not holds(value):
-        yield invalid(path, value, f'{path} in body must be of type {name}: "{value}"')
+        yield type_invalid(path, value, name, value)
 
 
 def _parses(parse: Callable[[str], object]) -> Callable[[str], bool]:

@@ -8,17 +8,16 @@ are not evaluated while a cause of another kind says that values are missing or 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 from onenode.apiserver.custom_resources.expression_rules import RuleTree, expression_causes, rule_tree
+from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD, TYPE_INVALID
 from onenode.apiserver.custom_resources.schema_nodes import METADATA, SchemaNode, nodes_in
 from onenode.apiserver.custom_resources.shaping_rules import shaped
 from onenode.apiserver.custom_resources.value_rules import (
-    NO_FIELD,
     NO_OLD,
-    TYPE_INVALID,
     embedded_causes,
     list_causes,
     value_causes,
@@ -144,7 +143,10 @@ class CustomKind:
         if subresource == STATUS:
             node = self.node.child(STATUS)
             if node is not None and STATUS in made:
-                yield from value_causes(made[STATUS], node, STATUS, old.get(STATUS, NO_OLD))
+                for cause in value_causes(made[STATUS], node, "", old.get(STATUS, NO_OLD)):
+                    # As in Kubernetes, the field has the whole path and the text the one inside the status.
+                    of_field = cause.field != NO_FIELD
+                    yield replace(cause, field=f"{STATUS}.{cause.field}".rstrip(".")) if of_field else cause
             return
         yield from value_causes(made, self.node, "", old)
         if self._has_embedded:

@@ -37,6 +37,7 @@ AT_ROOT_WITH_STATUS: Final = frozenset(
         *("items", "properties", "externalDocs", "example", PRESERVES, VALIDATIONS),
     }
 )
+NOT_SUPPORTED: Final = "is not supported"
 UNSUPPORTED: Final = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
 EMPTY_TYPES: Final = {
     "root": "must not be empty at the root",
@@ -66,8 +67,11 @@ OF_LIST_KEYS: Final = "this property is in x-kubernetes-list-map-keys, so it"
 def schema_causes(schema: JsonSchema, path: str, *, has_status: bool) -> list[Cause]:
     """Return the causes of the whole schema of one version."""
     causes = [*_root_causes(schema, path, has_status=has_status)]
-    structural = sorted((*_invariants(schema, "root", path), *_completeness(schema, schema, path, path)), key=str)
     general = [*_general(schema, path, root=True)]
+    structural: list[Cause] = []
+    # What is not supported at all cannot be examined for its structure.
+    if not any(cause.message.endswith(NOT_SUPPORTED) for cause in general):
+        structural += sorted((*_invariants(schema, "root", path), *_completeness(schema, schema, path, path)), key=str)
     # Only a schema that is sound can be made into nodes, against which its defaults are validated.
     if not structural and not general:
         structural += _default_causes(schema, path, embedded=True)
@@ -264,7 +268,7 @@ def _standard(schema: JsonSchema, path: str, no_defaults: str) -> Iterator[Cause
         yield forbidden(f"{path}.default", f"must not be set {no_defaults}")
     for name in UNSUPPORTED:
         if schema.get(name) not in (None, "", {}):
-            yield forbidden(f"{path}.{name}", f"{name} is not supported")
+            yield forbidden(f"{path}.{name}", f"{name} {NOT_SUPPORTED}")
     if type_ == "null":
         yield forbidden(f"{path}.type", "type cannot be set to null, use nullable as an alternative")
 

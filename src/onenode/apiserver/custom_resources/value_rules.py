@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD, type_invalid
 from onenode.apiserver.custom_resources.schema_nodes import SchemaNode
 from onenode.apiserver.schema.field_errors import Cause, duplicate, invalid, not_supported, required
 from onenode.go_text import as_json
 
 NO_OLD: Final = object()
 """Stands for the old value where there is none: null is a value."""
-NO_FIELD: Final = "<nil>"
-"""The field of causes that Kubernetes reports without one."""
-TYPE_INVALID: Final = "FieldValueTypeInvalid"
 
 
 def json_type(value: Any) -> str:
@@ -61,8 +59,7 @@ def _has_type(value: Any, node: SchemaNode) -> bool:
 
 def _of_other_type(value: Any, node: SchemaNode, path: str) -> Cause:
     found = json_type(value)
-    text = f'Invalid value: "{found}": {path} in body must be of type {",".join(node.types)}: "{found}"'
-    return Cause(TYPE_INVALID, text, path)
+    return type_invalid(path, found, ",".join(node.types), found)
 
 
 def _is_among(value: Any, enum: Sequence[Any]) -> bool:
@@ -181,7 +178,7 @@ def embedded_causes(value: Any, node: SchemaNode | None, path: str = "") -> Iter
         if node.embedded:
             for name in ("apiVersion", "kind"):
                 if not value.get(name):
-                    yield required(f"{path}.{name}", "must not be empty")
+                    yield required(f"{path}.{name}")
         for key, inner in value.items():
             yield from embedded_causes(inner, node.child(key), f"{path}.{key}" if path else key)
     elif isinstance(value, list):

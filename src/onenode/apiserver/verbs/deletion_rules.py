@@ -50,8 +50,17 @@ def deletion(old: Object, options: DeletionOptions, now: datetime) -> KeepObject
     if old["kind"] == "Pod":
         return _of_pod(old, options, now)
     if old["kind"] == "CustomResourceDefinition":
-        return _ungraceful(terminating(old, time_text(now)), options, now)
+        return _of_definition(old, options, now)
     return _ungraceful(old, options, now)
+
+
+def _of_definition(old: Object, options: DeletionOptions, now: datetime) -> KeepObject | RemoveObject:
+    """A CustomResourceDefinition stays until its objects are gone; unlike others it is not given any time."""
+    if old["metadata"].get("deletionTimestamp"):
+        return _ungraceful(old, options, now)
+    made = terminating(old, time_text(now))
+    metadata = _with_collectors_finalizers(made["metadata"], options.propagation)
+    return KeepObject({**made, "metadata": {**metadata, "deletionTimestamp": time_text(now)}})
 
 
 def is_over(made: Mapping[str, Any]) -> bool:
