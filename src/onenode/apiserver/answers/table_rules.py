@@ -77,13 +77,13 @@ def _plain(obj: Object, now: datetime) -> Sequence[Any]:
 
 def _definition(obj: Object, _now: datetime) -> Sequence[Any]:
     spec, names = _get(obj, "spec") or {}, _get(obj, "spec", "names") or {}
-    served = [each for each in spec["versions"] if each["served"]]
-    versions = sorted(f"{each['name']}(storage)" if each["storage"] else each["name"] for each in served)
+    served = [each for each in spec.get("versions", []) if each.get("served")]
+    versions = sorted(f"{each['name']}(storage)" if each.get("storage") else each["name"] for each in served)
     conditions = _get(obj, "status", "conditions") or []
     established = any((each.get("type"), each.get("status")) == ("Established", "True") for each in conditions)
     return [
-        *(_name(obj), spec["scope"], ",".join(versions), metadata(obj).get("creationTimestamp")),
-        *(spec["group"], names["kind"], ",".join(names.get("shortNames", [])), established),
+        *(_name(obj), spec.get("scope", ""), ",".join(versions), metadata(obj).get("creationTimestamp")),
+        *(spec.get("group", ""), names.get("kind", ""), ",".join(names.get("shortNames", [])), established),
     ]
 
 

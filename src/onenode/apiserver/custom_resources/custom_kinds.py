@@ -53,6 +53,7 @@ class KindRegistry:
     def __init__(self, store: ObjectStore, schemas: Schemas, built_in: Sequence[Kind]) -> None:
         self._store = store
         self._built_in = tuple(built_in)
+        self._has_definitions = CUSTOM_RESOURCE_DEFINITION in self._built_in
         self._built_in_store = kinds_in_store(self._built_in)
         self._watch: Watch | None = None
         self._definitions: dict[str, _Definition] = {}
@@ -62,7 +63,7 @@ class KindRegistry:
 
     def current(self) -> KindTable:
         """Return the kinds that the newest stored definitions declare."""
-        if CUSTOM_RESOURCE_DEFINITION in self._built_in and self._has_changed():
+        if self._has_definitions and self._has_changed():
             self.close()
             try:
                 self._watch = self._store.watch(CUSTOM_RESOURCE_DEFINITION.resource, after=self._store.revision)

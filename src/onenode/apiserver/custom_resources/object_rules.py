@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from onenode.apiserver.custom_resources.expression_rules import RuleTree, expression_causes, rule_tree
 from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD, TYPE_INVALID
-from onenode.apiserver.custom_resources.schema_nodes import METADATA, SchemaNode, nodes_in
+from onenode.apiserver.custom_resources.schema_nodes import METADATA, SchemaNode
 from onenode.apiserver.custom_resources.shaping_rules import shaped
 from onenode.apiserver.custom_resources.value_rules import (
     NO_OLD,
@@ -114,8 +114,9 @@ class CustomKind:
         of_metadata = update_causes(old["metadata"], made["metadata"], qualified_finalizers=False)
         causes = (*of_metadata, *self._changed_causes(old, made, subresource))
         # A list that was invalid before keeps nobody from changing something else.
-        if not any(list_causes(old, self.node)):
-            causes = (*causes, *list_causes(made, self.node))
+        repeated = tuple(list_causes(made, self.node))
+        if repeated and not any(list_causes(old, self.node)):
+            causes = (*causes, *repeated)
         return Prepared(made, (*causes, *self._rule_causes(causes, made, old)))
 
     def _new_object(self, old: Object, given: Object) -> Object:
@@ -149,17 +150,13 @@ class CustomKind:
                     yield replace(cause, field=f"{STATUS}.{cause.field}".rstrip(".")) if of_field else cause
             return
         yield from value_causes(made, self.node, "", old)
-        if self._has_embedded:
+        if self.node.has_embedded:
             yield from embedded_causes(made, self.node)
 
     def _structure_causes(self, made: Object) -> Iterator[Cause]:
-        if self._has_embedded:
+        if self.node.has_embedded:
             yield from embedded_causes(made, self.node)
         yield from list_causes(made, self.node)
-
-    @cached_property
-    def _has_embedded(self) -> bool:
-        return any(node.embedded for node in nodes_in(self.node))
 
     @cached_property
     def _rules(self) -> RuleTree | None:

@@ -6,7 +6,7 @@ they restrict values and declare nothing. Nothing here decides whether a schema 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -64,6 +64,16 @@ class SchemaNode:
     defaulted: tuple[str, ...] = ()
     """The properties that have a default."""
     schema: JsonSchema = field(default_factory=dict)
+    has_embedded: bool = field(init=False, default=False)
+    """Whether this node or one below it is an embedded object: the objects of most schemas need not be searched."""
+    has_list_types: bool = field(init=False, default=False)
+    """Whether items of a list here or below must not be repeated."""
+
+    def __post_init__(self) -> None:
+        below = [*self.properties.values(), *(each for each in (self.other, self.items) if each is not None)]
+        object.__setattr__(self, "has_embedded", self.embedded or any(each.has_embedded for each in below))
+        listed = self.list_type != "atomic" or any(each.has_list_types for each in below)
+        object.__setattr__(self, "has_list_types", listed)
 
     def child(self, key: str) -> SchemaNode | None:
         return self.properties.get(key, self.other)
@@ -108,11 +118,3 @@ def _clauses(schema: JsonSchema) -> Clauses:
     all_of, any_of, one_of = (tuple(map(node_of, schema.get(name, ()))) for name in ("allOf", "anyOf", "oneOf"))
     negated = schema.get("not")
     return Clauses(all_of, any_of, one_of, None if negated is None else node_of(negated))
-
-
-def nodes_in(node: SchemaNode) -> Iterator[SchemaNode]:
-    """The node and all nodes below it that declare something: none of a clause."""
-    yield node
-    for inner in (*node.properties.values(), node.other, node.items):
-        if inner is not None:
-            yield from nodes_in(inner)

@@ -23,15 +23,10 @@ def shaped(body: Mapping[str, Any], root: SchemaNode, unknown: list[str], read_m
     """Return the body, which has no type and no metadata; the paths of what was pruned are added to `unknown`."""
     made: Object = _pruned_object(body, root, "", unknown)
     made = _without_nulls(made, root)
-    if any_embedded(root):
+    if root.has_embedded:
         _read_embedded(made, root, "", read_metadata)
     _set_defaults(made, root)
     return made
-
-
-def any_embedded(node: SchemaNode) -> bool:
-    inner = (*node.properties.values(), *(each for each in (node.other, node.items) if each is not None))
-    return node.embedded or any(any_embedded(each) for each in inner)
 
 
 # ---- pruning ---------------------------------------------------------------------------------------------------------

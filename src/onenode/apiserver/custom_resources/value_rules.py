@@ -139,7 +139,7 @@ def item_key(item: Any, node: SchemaNode) -> Hashable | None:
 
 def list_causes(value: Any, node: SchemaNode | None, path: str = "") -> Iterator[Cause]:
     """Yield a cause for each item of a set or list map that repeats another one."""
-    if node is None:
+    if node is None or not node.has_list_types:
         return
     if isinstance(value, dict):
         for key, inner in value.items():
