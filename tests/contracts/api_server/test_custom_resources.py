@@ -241,10 +241,22 @@ async def test_an_object_is_shown_in_each_served_version(api: Api):
     assert f"{beta.api_version} Disk is deprecated; use {kind.api_version} Disk" in shown.headers["warning"]
     assert changed.made["apiVersion"] == beta.api_version
     assert (await api.read(kind, "d"))["spec"]["weight"] == 5
-    assert [each["apiVersion"] for each in (await api.list(beta)).json.get("items") if "apiVersion" in each] in (
-        [],
-        [beta.api_version],
-    )
+    listed = [(each["apiVersion"], each["kind"]) for each in (await api.list(beta)).json["items"]]
+    assert listed == [(beta.api_version, "Disk")]
+
+
+async def test_objects_stay_when_another_version_is_the_one_to_store(api: Api):
+    kind = await defined(api, version("v1"), version("v2", storage=False))
+    await api.make(kind, disk("d", weight=5))
+    versions = (await api.read(CRD, kind.resource))["spec"]["versions"]
+    moved = [{**versions[0], "storage": False}, {**versions[1], "storage": True}]
+    assert (await api.patch(CRD, kind.resource, {"spec": {"versions": moved}})).status == 200
+    await served(api, kind)
+
+    for shown in (kind, disk_kind(kind.group, "v2")):
+        assert ((await api.read(shown, "d"))["apiVersion"], (await api.names(shown))) == (shown.api_version, ["d"])
+    assert (await api.patch(kind, "d", {"spec": {"weight": 6}})).made["apiVersion"] == kind.api_version
+    assert (await api.read(disk_kind(kind.group, "v2"), "d"))["spec"]["weight"] == 6
 
 
 async def test_a_table_has_the_columns_of_the_definition(api: Api):

@@ -71,6 +71,10 @@ class CustomKindInStore(KindInStore):
     def json(self, stored: Stored) -> bytes:
         return stored.json if self.is_kept_as_shown(stored) else msgspec.json.encode(self.object(stored))
 
+    def item(self, stored: Stored) -> bytes:
+        """Items of lists have their type, other than those of built-in kinds."""
+        return self.json(stored)
+
 
 def _typed(value: Mapping[str, Any], custom: CustomKind) -> Object:
     return {**value, "apiVersion": custom.kind.api_version, "kind": custom.kind.kind}
