@@ -8,6 +8,7 @@ from typing import Any
 from orlop.kube import kinds
 from orlop.kube.kinds import ALL_VERBS, STATUS, Kind
 from support.api.api_under_test import Api
+from support.waiting import eventually_answered
 
 Object = dict[str, Any]
 
@@ -93,7 +94,9 @@ async def served(api: Api, kind: Kind) -> None:
     if api.can.is_orlops:
         return
     name = kind.group_path.removeprefix("/")
-    for _ in range(1000):
+
+    async def is_served() -> bool:
         is_listed = (await api.ask("GET", kind.collection_path())).status == 200
-        if is_listed and name in (await api.ask("GET", "/openapi/v3")).json["paths"]:
-            return
+        return is_listed and name in (await api.ask("GET", "/openapi/v3")).json["paths"]
+
+    await eventually_answered(is_served)
