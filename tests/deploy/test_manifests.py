@@ -64,9 +64,11 @@ def test_they_are_applied_as_the_documentation_says_and_a_second_time_change_not
 def test_no_field_of_them_is_unknown_to_kubernetes(kubectl: Kubectl):
     kubectl.ok("apply", "-f", str(MANIFESTS / "namespace.yaml"))
 
-    told = kubectl.run("apply", "--validate=strict", "--dry-run=server", *ALL)
+    applied = kubectl.run("apply", "--validate=strict", "--dry-run=server", *ALL)
 
-    assert (told.returncode, told.stderr) == (0, "")
+    # The one-machine Kubernetes runs no DaemonSets, and warns of that alone.
+    warning = "Warning: daemonsets are stored and watched here, and nothing acts on them"
+    assert (applied.returncode, set(applied.stderr.splitlines()) - {warning}) == (0, set())
 
 
 def test_what_cannot_be_changed_of_the_csi_driver_is_right_from_the_first_day():

@@ -347,12 +347,12 @@ async def test_each_request_is_logged_at_debug_without_its_body(short_folder: Pa
 
 
 def test_a_kind_that_is_not_served_is_told_as_that(serving: Serving, short_folder: Path):
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
-    manifest = short_folder / "service.json"
-    manifest.write_text(json.dumps(service))
+    ingress = {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i"}, "spec": {}}
+    manifest = short_folder / "ingress.json"
+    manifest.write_text(json.dumps(ingress))
     ended = serving.kubectl.run("apply", "-f", str(manifest))
 
-    assert 'no matches for kind "Service" in version "v1"' in ended.stderr
+    assert 'no matches for kind "Ingress" in version "networking.k8s.io/v1"' in ended.stderr
 
 
 async def test_a_database_begun_anew_is_behind_every_version_of_the_one_before(short_folder: Path):
