@@ -56,6 +56,7 @@ resourceclaimtemplates -      resource.k8s.io/v1           true  ResourceClaimTe
 resourceslices         -      resource.k8s.io/v1           false ResourceSlice
 priorityclasses        pc     scheduling.k8s.io/v1         false PriorityClass
 bindings               -      v1                           true  Binding
+customresourcedefinitions crd,crds apiextensions.k8s.io/v1  false CustomResourceDefinition api-extensions
 configmaps             cm     v1                           true  ConfigMap
 events                 ev     v1                           true  Event
 namespaces             ns     v1                           false Namespace
@@ -122,6 +123,7 @@ def test_subresources_are_those_kubernetes_serves():
     found = {kind.kind: " ".join(sub.name for sub in kind.subresources) for kind in BUILT_IN if kind.subresources}
     assert {found.pop(kind.kind) for kind in kinds.STORED_ONLY if kind.subresources} == {"status"}
     assert found == {
+        "CustomResourceDefinition": "status",
         "Namespace": "finalize status",
         "Node": "proxy status",
         "Pod": "attach binding ephemeralcontainers eviction exec log portforward proxy resize status",
