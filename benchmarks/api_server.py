@@ -2,7 +2,8 @@
 
 The server is a process of its own that listens on a unix socket; a bare aiohttp client sends the same requests to both
 kinds of it, with 1 and with 50 of them under way. Rounds of both take turns and each figure is the median of its
-rounds, so that a busy machine hurts both alike. CPU is the server's. Then a change told to 100 watchers, and memory.
+rounds, so that a busy machine hurts both alike. CPU is the server's. Then a change told to 100 watchers, memory, and
+what lists of thousands take: PersistentVolumes beside custom resources that say the same under a schema of their own.
 
 An object is a PersistentVolume, as a provisioner writes it.
 """
@@ -253,6 +254,105 @@ async def memory(served: Served) -> None:
     print(f"{served.kind:6}  {(served.resident() - before) / count / 2**20:9.2f} MiB per 1,000 PersistentVolumes")
 
 
+# ---- a built-in kind beside a custom resource ------------------------------------------------------------------------
+
+CUSTOM = "http://localhost/apis/bench.example.com/v1/volumes"
+DEFINITIONS = "http://localhost/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+PATHS = {"built-in": VOLUMES, "custom": CUSTOM}
+MANY = 10_000
+TABLE = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+INITIAL = {
+    "watch": "true",
+    "sendInitialEvents": "true",
+    "allowWatchBookmarks": "true",
+    "resourceVersionMatch": "NotOlderThan",
+}
+
+
+def schema_of(value: Any) -> dict[str, Any]:
+    match value:
+        case dict():
+            return {"type": "object", "properties": {name: schema_of(inner) for name, inner in value.items()}}
+        case list():
+            return {"type": "array", "items": schema_of(value[0])}
+        case _:
+            return {"type": "string"}
+
+
+def definition() -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"spec": schema_of(volume("x")["spec"])}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "volumes", "kind": "Volume"}
+    spec = {"group": "bench.example.com", "scope": "Cluster", "names": names, "versions": [version]}
+    return {"metadata": {"name": "volumes.bench.example.com"}, "spec": spec}
+
+
+async def fill_both(session: aiohttp.ClientSession) -> None:
+    async with session.post(DEFINITIONS, data=msgspec.json.encode(definition())) as answer:
+        answer.raise_for_status()
+    for path in PATHS.values():
+        numbers = iter(range(MANY))
+
+        async def some(path: str = path, numbers: Iterator[int] = numbers) -> None:
+            for number in numbers:
+                made = volume(f"many-{number:05}")
+                if path == CUSTOM:
+                    made |= {"apiVersion": "bench.example.com/v1", "kind": "Volume"}
+                async with session.post(path, data=msgspec.json.encode(made)) as answer:
+                    answer.raise_for_status()
+
+        await asyncio.gather(*(some() for _ in range(50)))
+
+
+async def whole(session: aiohttp.ClientSession, path: str, query: dict[str, str], headers: dict[str, str]) -> None:
+    async with session.get(path, params=query, headers=headers) as answer:
+        if "watch" not in query:
+            await answer.read()
+            return
+        end = b""
+        async for piece in answer.content.iter_any():
+            end = (end + piece)[-400:]
+            if b"initial-events-end" in end:
+                return
+
+
+async def patches(session: aiohttp.ClientSession, path: str) -> None:
+    for _ in range(100):
+        change = {"metadata": {"annotations": {"example.com/note": next(names)}}}
+        url = f"{path}/many-{next(turns) % MANY:05}"
+        async with session.patch(url, data=msgspec.json.encode(change), headers=MERGE_PATCH) as answer:
+            await answer.read()
+            answer.raise_for_status()
+
+
+async def compare_kinds(served: Served, rounds: int) -> None:
+    """Milliseconds of the client, and of the server's CPU, for each kind."""
+    requests: dict[str, Callable[[aiohttp.ClientSession, str], Awaitable[None]]] = {
+        f"list of {MANY:,}": lambda session, path: whole(session, path, {}, {}),
+        f"table of {MANY:,}": lambda session, path: whole(session, path, {}, TABLE),
+        "page of 500": lambda session, path: whole(session, path, {"limit": "500"}, {}),
+        f"watch of {MANY:,}": lambda session, path: whole(session, path, INITIAL, {}),
+        "100 patches": patches,
+    }
+    async with session_to(served) as session:
+        await fill_both(session)
+        print(f"{'':16} {'built-in ms':>12} {'custom ms':>12} {'ratio':>6}   {'CPU ms':>8} {'CPU ms':>8}")
+        for title, request in requests.items():
+            took: dict[str, list[float]] = {name: [] for name in PATHS}
+            used = dict.fromkeys(PATHS, 0.0)
+            for _ in range(rounds):
+                for name, path in PATHS.items():
+                    cpu, started = served.cpu(), time.perf_counter()
+                    await request(session, path)
+                    took[name].append((time.perf_counter() - started) * 1e3)
+                    used[name] += (served.cpu() - cpu) / rounds * 1e3
+            built_in, custom = (statistics.median(took[name]) for name in PATHS)
+            print(
+                f"{title:16} {built_in:12.1f} {custom:12.1f} {custom / built_in:6.2f}"
+                f"   {used['built-in']:8.1f} {used['custom']:8.1f}"
+            )
+
+
 async def measure(servers: list[Served], options: argparse.Namespace) -> None:
     for served in servers:
         await fill(served)
@@ -264,12 +364,14 @@ async def measure(servers: list[Served], options: argparse.Namespace) -> None:
         await fan_out(served)
     for served in servers:
         await memory(served)
+    await compare_kinds(servers[0], options.kind_rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1.0, help="length of one round")
     parser.add_argument("--rounds", type=int, default=3, help="rounds per figure")
+    parser.add_argument("--kind-rounds", type=int, default=9, help="rounds per figure of the lists of thousands")
     options = parser.parse_args()
     print(f"api_server: Python {sys.version.split()[0]}, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(prefix="o-") as folder, contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
 """`orlop`: starts a role (a process that keeps running) or a verb (a command for people); imports only that one.
 
 Roles parse flags as Go programs do, because they replace Go programs in manifests; verbs are click commands. Started
-under the name of an upstream program, `orlop` is the role that replaces it.
+under the name of an upstream program, `orlop` is the role that replaces it; under `kubectl-orlop`, a plugin of kubectl.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class EntryPoint:
 
 
 ROLES: Final[Mapping[str, EntryPoint]] = {
-    "up": EntryPoint("onenode.processes.up", "runs pods with scratch folders on this machine, driven by kubectl"),
+    "up": EntryPoint("onenode.processes.up", "runs pods with volumes on this machine, driven by kubectl"),
     "node": EntryPoint("orlop.processes.node", "serves the CSI services of a node and registers them with its kubelet"),
+    "controller": EntryPoint("orlop.processes.controller", "creates and deletes volumes on the drives of a cluster"),
     "driver": EntryPoint("orlop.processes.driver", "serves the CSI services alone, for use with other sidecars"),
     "registrar": EntryPoint("orlop.processes.registrar", "registers any CSI driver with the kubelet of its node"),
     "provisioner": EntryPoint("orlop.processes.provisioner", "creates and deletes the volumes of any CSI driver"),
@@ -47,11 +48,20 @@ ROLES: Final[Mapping[str, EntryPoint]] = {
 }
 VERBS: Final[Mapping[str, EntryPoint]] = {
     "afterlife": EntryPoint("orlop.cli.afterlife", "list, read, restore, keep and erase the folders of deleted pods"),
+    "drives": EntryPoint("orlop.cli.drives", "list drives, make them of disks and folders, take them out of use"),
+    "adopt": EntryPoint(
+        "orlop.cli.adopt", "bring back drives and volumes whose objects were lost, or whose disk moved"
+    ),
+    "volumes": EntryPoint("orlop.cli.volumes", "list the volumes on drives, delete those that no claim needs"),
     "explain": EntryPoint("orlop.cli.explain", "explain what an object waits for, and what comes next"),
     "down": EntryPoint("onenode.cli.down", "stop what `orlop up` runs; erase it with --erase"),
     "kubectl": EntryPoint("onenode.cli.kubectl", "run kubectl against what `orlop up` runs"),
     "csi": EntryPoint("orlop.cli.csi", "call any RPC of any CSI driver"),
 }
+PLUGIN: Final = "kubectl-orlop"
+"""The program's name as a plugin of kubectl, which runs it for `kubectl orlop …`."""
+NOT_OF_THE_PLUGIN: Final = frozenset({"down", "kubectl"})
+"""Verbs that its help leaves out: they are about an `orlop up` of this machine."""
 BENCH_MODULES: Final = frozenset({"onenode", "aiohttp", "cryptography"})
 """The one-machine Kubernetes and its dependencies; images for clusters contain none of them."""
 UPSTREAM_PROGRAMS: Final[Mapping[str, str]] = {
@@ -68,12 +78,26 @@ def arguments_of(argv: Sequence[str]) -> Sequence[str]:
     return [*([role] if role else []), *argv[1:]]
 
 
+def is_plugin(argv: Sequence[str]) -> bool:
+    return bool(argv) and argv[0].rpartition("/")[2] == PLUGIN
+
+
 def help_text() -> str:
     width = max(map(len, (*ROLES, *VERBS)))
     lines = ["Orlop gives Kubernetes pods the disks of the machine they run on.", ""]
     for title, entries in (("Processes:", ROLES), ("Commands:", VERBS)):
         lines += [title, *(f"  orlop {name:<{width}}  {entry.summary}" for name, entry in entries.items()), ""]
     return "\n".join([*lines, "Each explains itself with --help. `orlop --version` prints the version."])
+
+
+def plugin_help() -> str:
+    verbs = {name: entry for name, entry in VERBS.items() if name not in NOT_OF_THE_PLUGIN}
+    width = max(map(len, verbs))
+    lines = [f"  kubectl orlop {name:<{width}}  {entry.summary}" for name, entry in verbs.items()]
+    last = "Each explains itself with --help. `kubectl orlop version` prints the version."
+    return "\n".join(
+        ["Show and change the drives and volumes of Orlop in a cluster.", "", "Commands:", *lines, "", last]
+    )
 
 
 def family_help(word: str) -> str:
@@ -112,7 +136,7 @@ def unknown(arguments: Sequence[str]) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in {"-h", "-help", "--help", "help"}:
-        print(help_text())  # noqa: T201 - the requested output
+        print(plugin_help() if is_plugin(sys.argv) else help_text())  # noqa: T201 - the requested output
         return 0
     if arguments[0] in {"-version", "--version", "version"}:
         print(f"orlop {__version__}")  # noqa: T201 - the requested output

@@ -46,6 +46,7 @@ SAME_CLASS = {
     "Server": "the protocol of an API server that is called in this process",
     "TypeRule": "validates the fields of one type",
     "Wait": "the decision to do nothing, for some seconds or until something changes",
+    "VolumeMode": "the volumeMode of a claim, as an enum of kubelet and as a field of a schema",
     "WatchEvent": "an event of a watch, at the server and at the client",
     "_Metadata": "the part of an object's metadata that its module reads",
     "_MountSnapshot": "the snapshot of the mount table of a host, real or fake",
@@ -55,7 +56,7 @@ SAME_CLASS = {
 UNIONS_OF_RULES = {"Decision", "Step"}
 # Roles and seams stay folders of their own, however small.
 SMALL_FOLDERS_WITH_A_REASON = {
-    "orlop/host/block": "grows with drives; loop devices are of no other folder",
+    "orlop/driver/persistent": "grows with volumes; what is there is of no other folder",
     "orlop/driver": "one file per CSI service; what they do is in its folders",
     "onenode/cli": "one file per verb",
 }

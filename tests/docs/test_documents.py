@@ -8,15 +8,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from onenode.kubelet.volumes.steps import event_texts
 from orlop.__main__ import ROLES, VERBS
+from orlop.cli import adopt as adopt_verb
+from orlop.cli import drives as drives_verb
+from orlop.cli import volumes as volumes_verb
 from orlop.cli.durations import DurationType
 from orlop.csi.error_codes import Code
 from orlop.csi.proto import csi_pb2, rpc
 from orlop.foundation.clock import SystemClock
-from orlop.kube.kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
 from orlop.processes.mock_driver import RecordFile
 from orlop.sidecars.attacher.volume_source_rules import MIGRATED
 from orlop.testing.call_record import CallRecord
@@ -121,9 +124,9 @@ def test_every_kind_of_which_nobody_makes_pods_is_named_as_such():
         (REPOSITORY / "docs" / "embedded-differences.md").read_text().partition("## Left out")[2].partition("\n## ")[0]
     )
 
-    for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET):
-        assert f"{kind.kind}s" in of_up
-        assert f"{kind.kind}s" in left_out
+    for plural in ("DaemonSets", "Jobs", "CronJobs", "ReplicationControllers"):
+        assert plural in of_up
+        assert plural in left_out
 
 
 def test_every_event_on_volumes_that_is_not_kubelet_s_is_named_as_ours():
@@ -137,6 +140,21 @@ def test_the_durations_that_documents_show_for_the_afterlife_are_taken():
     shown = re.findall(r"may begin with days: `(\w+)`, `(\w+)`", (REPOSITORY / "docs" / "afterlife.md").read_text())
 
     assert [DurationType().convert(text, None, None) for text in shown[0]] == [3 * 86400, 36 * 3600]
+
+
+DRIVES = REPOSITORY / "docs" / "drives.md"
+TYPED = sorted(set(re.findall(r"^ +\$ orlop ((?:drives|volumes|adopt)\b[^#\n]*)", DRIVES.read_text(), re.MULTILINE)))
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_the_commands_about_drives_can_be_typed_as_they_are_written(typed: str):
+    verb, *words = shlex.split(typed)
+    command = {"drives": drives_verb.command, "volumes": volumes_verb.command, "adopt": adopt_verb.command}[verb]
+    if isinstance(command, click.Group):
+        assert words, "the verb alone"
+        command = command.commands[words.pop(0)]
+
+    assert command.make_context(verb, words) is not None
 
 
 def test_make_help_lists_every_target_the_ground_promises():

@@ -86,8 +86,10 @@ def test_it_fails_a_test_for(number: int, output_of_caught: str):
 
 HANGING_TASK = """
 import asyncio
+import pytest
 async def wait_for_nothing():
     await asyncio.Event().wait()
+@pytest.mark.timeout(6)
 async def test_it():
     task = asyncio.create_task(wait_for_nothing(), name="the hanging task")
     await task
@@ -104,7 +106,7 @@ def test_other(): ...
 
 
 def test_a_test_that_hangs_is_ended_with_the_stacks_of_its_tasks_and_the_others_still_run(short_folder: Path):
-    output = run_test(short_folder, HANGING_TASK, "--timeout=6")
+    output = run_test(short_folder, HANGING_TASK)
 
     assert re.search(r"timeout: \S*::test_it did not end", output)
     assert "the hanging task" in output

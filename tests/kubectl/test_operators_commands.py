@@ -19,14 +19,21 @@ import pytest
 
 from orlop.kube import kinds
 from orlop.kube.kinds import Kind
+from orlop.records.api_record import new_object
+from orlop.records.drive import DRIVE, DriveSpec
+from orlop.records.drive_record import DriveType
+from orlop.records.node_devices import NODE_DEVICES, NodeDevicesSpec
+from orlop.records.volume import VOLUME, DriveVolumeSpec, VolumeClaim
 from support.api.api_objects import SMALLEST, STORED, attachment, core_event, csi_node, lease, pod, volume, workload
 from support.api.api_variants import embedded_process
-from support.api.custom_resources import definition, disk
+from support.api.custom_resources import definition, disk, version
+from support.places import REPOSITORY
 from support.processes.kubectl_commands import KUBECTL, Kubectl
 from support.waiting import eventually
 
 NUMBERS = itertools.count()
-DEFINITION = definition("example.com")
+SCALE = {"specReplicasPath": ".spec.weight", "statusReplicasPath": ".status.used"}
+DEFINITION = definition("example.com", version(subresources={"status": {}, "scale": SCALE}))
 
 
 @dataclass(frozen=True)
@@ -107,16 +114,67 @@ def test_a_custom_resource_is_known_to_every_command_at_once(shell: Shell):
     created = shell.ok("apply", "-f", "-", stdin=manifest)
     changed = shell.ok("apply", "-f", "-", stdin=manifest.replace("5", "6"))
     typo = shell.fails("apply", "-f", "-", stdin=manifest.replace("weight", "wait"))
+    scaled = shell.ok("scale", "dk/d", "--current-replicas=6", "--replicas=7")
 
     assert "ALLOCATIONS" in explained.upper()
     assert "<integer>" in explained
     assert (created, changed) == ("disk.example.com/d created\n", "disk.example.com/d configured\n")
     assert 'unknown field "spec.wait"' in typo
     assert shell.ok("get", "dk", "--no-headers").split() == ["d", "n1"]
-    assert "6" in shell.ok("get", "disks", "-o", "wide")
+    assert scaled == "disk.example.com/d scaled\n"
+    assert "7" in shell.ok("get", "disks", "-o", "wide")
     heads = shell.ok("get", "crd", "disks.example.com").splitlines()[0].split()
     assert heads == ["NAME", "SCOPE", "VERSIONS", "CREATED", "AT"]
     assert "deleted" in shell.ok("delete", "dk/d", "--timeout=100s")
+
+
+POLICY = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: no-prod}
+spec:
+  matchConstraints:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps], scope: Namespaced}
+  validations:
+    - expression: object.metadata.name != 'prod'
+      message: no prod here
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: no-prod}
+spec: {policyName: no-prod, validationActions: [Deny]}
+"""
+
+
+def test_an_admission_policy_is_applied_shown_enforced_and_deleted(shell: Shell):
+    manifest = POLICY.replace("NAMESPACE", shell.namespace)
+    group = "admissionregistration.k8s.io"
+
+    created = shell.ok("apply", "-f", "-", stdin=manifest)
+    again = shell.ok("apply", "-f", "-", stdin=manifest)
+    denied = shell.fails("create", "configmap", "prod")
+    shell.ok("apply", "-f", "-", stdin=manifest.replace("'prod'", "'test'").replace("[Deny]", "[Warn]"))
+    shell.ok("create", "configmap", "prod")
+    warned = shell.kubectl.run("-n", shell.namespace, "create", "configmap", "test")
+    typo = shell.fails("apply", "-f", "-", stdin=manifest.replace("!= 'prod'", "!= 'prod"))
+
+    names = [f"validatingadmissionpolic{end}.{group}/no-prod" for end in ("y", "ybinding")]
+    assert created.splitlines() == [f"{name} created" for name in names]
+    assert again.splitlines() == [f"{name} unchanged" for name in names]
+    why = "ValidatingAdmissionPolicy 'no-prod' with binding 'no-prod' denied request: no prod here"
+    assert why in denied
+    assert "Warning: Validation failed for ValidatingAdmissionPolicy 'no-prod' with binding 'no-prod'" in warned.stderr
+    assert "spec.validations[0].expression: Invalid value:" in typo
+    assert shell.ok("get", "validatingadmissionpolicies").split()[:6] == [
+        *("NAME", "VALIDATIONS", "PARAMKIND", "AGE", "no-prod", "1"),
+    ]
+    assert shell.ok("get", "validatingadmissionpolicybindings").split()[:6] == [
+        *("NAME", "POLICYNAME", "PARAMREF", "AGE", "no-prod", "no-prod"),
+    ]
+    assert "<[]Validation>" in shell.ok("explain", "validatingadmissionpolicy.spec")
+    assert shell.ok("delete", "-f", "-", stdin=manifest).count("deleted") == 2
 
 
 def test_a_node_is_cordoned_tainted_and_drained(shell: Shell):
@@ -295,3 +353,44 @@ def test_workloads_are_created_by_their_own_commands(shell: Shell):
     shell.ok("create", "deployment", "web", "--image=i", "--replicas=2")
 
     assert shell.value("deployment/web", "{.spec.replicas} {.spec.template.spec.containers[0].image}") == "2 i"
+
+
+def test_drives_and_volumes_are_listed_within_a_terminal_of_120_columns(shell: Shell):
+    shell.ok("apply", "-k", str(REPOSITORY / "deploy" / "crds"))
+    drive_id, handle = "6355041d-f9c6-4bd6-9335-f2bccbe73929", "pvc-6355041d-f9c6-4bd6-9335-f2bccbe73929"
+    node = "worker-12.example.co"
+    spec = DriveVolumeSpec(
+        drive=drive_id,
+        node_name="worker-12.examp",
+        bytes=10 << 30,
+        backing="image",
+        file_system="xfs",
+        volume_mode="Filesystem",
+        claim=VolumeClaim(namespace="team", name="data-postgres-0"),
+    )
+    shell.create_all(
+        [
+            (DRIVE, new_object("Drive", drive_id, DriveSpec(node_name=node, type=DriveType.DISK))),
+            (VOLUME, new_object("Volume", handle, spec)),
+            (NODE_DEVICES, new_object("NodeDevices", node, NodeDevicesSpec(node_name=node))),
+        ]
+    )
+    drive_status = {"state": "Repairing", "capacity": "3725Gi", "free": "3715Gi", "volumes": 1}
+    volume_status = {"phase": "Published", "capacity": "10Gi", "used": "512Mi"}
+    for name, status in ((f"drive/{drive_id}", drive_status), (f"ovol/{handle}", volume_status)):
+        shell.ok("patch", name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+    heads, drive = shell.ok("get", "odr").splitlines()
+    assert heads.split() == ["NAME", "NODE", "STATE", "TIER", "CAPACITY", "FREE", "VOLUMES", "AGE"]
+    assert drive.split()[:7] == [drive_id, node, "Repairing", "default", "3725Gi", "3715Gi", "1"]
+    volume_heads, listed = shell.ok("get", "volumes.orlop.dev").splitlines()
+    assert volume_heads.split() == ["NAME", "CLAIM", "NODE", "SIZE", "USED", "PHASE", "AGE"]
+    assert listed.split()[1:6] == ["data-postgres-0", "worker-12.examp", "10Gi", "512Mi", "Published"]
+    assert max(map(len, (heads, drive, volume_heads, listed))) <= 120
+    assert "image" in shell.ok("get", "ovol", "-o", "wide")
+    assert shell.ok("get", "orlop", "-o", "name").split() == [
+        f"drive.orlop.dev/{drive_id}",
+        f"nodedevices.orlop.dev/{node}",
+        f"volume.orlop.dev/{handle}",
+    ]
+    assert "<int64>" in shell.ok("explain", "drive.spec.allocations", "--recursive").replace("integer", "int64")

@@ -68,6 +68,8 @@ def longest(test: pytest.Function) -> float | None:
     """A bit less than pytest-timeout allows, which can only end the whole process; virtual time has no end."""
     if test.get_closest_marker("virtual_time") is not None:
         return None
+    if (marker := test.get_closest_marker("timeout")) is not None:
+        return float(marker.args[0]) - SECONDS_BEFORE_THE_RUNNER_ENDS_IT
     option = test.config.getoption("timeout", None)
     return float(option or test.config.getini("timeout")) - SECONDS_BEFORE_THE_RUNNER_ENDS_IT
 

@@ -1,4 +1,4 @@
-"""Work queues for tests, and a clock that is set by hand."""
+"""Work queues for tests."""
 
 from __future__ import annotations
 
@@ -18,23 +18,13 @@ from orlop.testing.virtual_clock import VirtualClock
 BACKOFF = Backoff(initial=1.0, factor=2.0, cap=60.0)
 
 
-class HandClock:
-    """Only tells the time; nobody can wait by it."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def elapsed(self) -> float:
-        return self.time
-
-
 def queue_of(
-    *pools: str, clock: Clock | HandClock | None = None, backoff: Backoff = BACKOFF, metrics: Metrics | None = None
+    *pools: str, clock: Clock | None = None, backoff: Backoff = BACKOFF, metrics: Metrics | None = None
 ) -> Workqueue[Any]:
     """Names are whatever the test likes."""
     watched = WorkqueueMetrics(metrics or Metrics("test", of_process=False))
     clock = clock or VirtualClock()
-    return Workqueue(pools, clock=clock, random=Random(0), backoff=backoff, metrics=watched)  # type: ignore[arg-type]
+    return Workqueue(pools, clock=clock, random=Random(0), backoff=backoff, metrics=watched)
 
 
 def scraped(metrics: Metrics, pool: str) -> dict[str, float]:

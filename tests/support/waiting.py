@@ -10,6 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LOOK_EVERY = 0.01
+LIMITS = (0.2, 1.0, 5.0, 25.0)
+"""For what has to come to some point and then reach its limit: a longer one is for machines too busy for the former."""
 HANGS_AFTER = 120.0
 """Seconds that only something that never happens can take, on any machine, however busy."""
 

@@ -1,9 +1,9 @@
 """One command of a container becomes a process: the container's own, or one more that is run inside.
 
-Order in the new process: its three streams → every other descriptor is closed → the working folder → the rights that
-could change this machine are lost, and the ways to others (`seccomp_filter_rules`) → the program. What the tenant
-named, folder or program, is looked at only when nothing of this machine is open any more: the folder confined to the
-container's root, the program without our rights.
+Order in the new process: its three streams, and the terminal if they are one → every other descriptor is closed → the
+working folder → the rights that could change this machine are lost, and the ways to others (`seccomp_filter_rules`) →
+the program. What the tenant named, folder or program, is looked at only when nothing of this machine is open any more:
+the folder confined to the container's root, the program without our rights.
 
 Whoever calls this is in the container already, and keeps all capabilities.
 """
@@ -22,6 +22,7 @@ from typing import Final, NoReturn
 from onenode.containers.container_places import made_place, open_in
 from onenode.containers.container_request import Command
 from onenode.containers.seccomp_filter_rules import filter_program
+from onenode.containers.terminals import take_terminal
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
 
@@ -61,6 +62,7 @@ def _become(command: Command, streams: tuple[int, int, int], trouble: int) -> No
         os.setsid()
         _forget_signals()
         _take_streams(streams, command)
+        take_terminal()
         _close_all_but(trouble)
         entered = _could_enter(command.working_folder)
         _lose_rights(command)

@@ -37,8 +37,9 @@ class Report:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
 
-    def started(self) -> None:
-        self._tell({"started": True})
+    def started(self, terminal: int | None = None) -> None:
+        """`terminal` is the outer end of the command's, if it has one."""
+        self._tell({"started": True}, [] if terminal is None else [terminal])
 
     def refused(self, error: OSError, what: str = "The container cannot be made") -> None:
         """`what` begins the sentence where the error is none itself."""
@@ -48,9 +49,9 @@ class Report:
     def ended(self, code: int) -> None:
         self._tell({"exit": code})
 
-    def _tell(self, what: dict[str, object]) -> None:
+    def _tell(self, what: dict[str, object], descriptors: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # nobody listens any more: then nobody needs to know
-            self._channel.send(json.dumps(what).encode())
+            socket.send_fds(self._channel, [json.dumps(what).encode()], descriptors)
 
 
 def run_container(request: ContainerRequest, log_folder: int, volumes: Sequence[int], report: Report) -> NoReturn:

@@ -25,6 +25,7 @@ from onenode.containers.container_command import start_command
 from onenode.containers.container_init import Report, run_container, shell_code
 from onenode.containers.container_request import MOST_DESCRIPTORS, decoded_command, decoded_request
 from onenode.containers.passed_descriptors import received
+from onenode.containers.terminals import opened_terminal
 from orlop.host.kernel import system_calls
 
 START, RUN_INSIDE = b"start", b"run inside"
@@ -96,29 +97,37 @@ def _fork_container(descriptors: list[int], channel: socket.socket, outside: _Ou
 
 
 def _fork_told(channel: socket.socket, outside: _Outside, child_main: Callable[[], NoReturn]) -> None:
-    """Who asked gets a descriptor of the process itself: a number could be another's by then."""
+    """Fork a process, and send a descriptor of it: a process id could be another's by then."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+    released, release = os.pipe2(os.O_CLOEXEC)
     try:
         launcher = os.getpid()
         child = os.fork()
         if child == 0:
-            _alone(launcher, outside, child_main)
+            os.close(release)
+            _alone(launcher, outside, released, child_main)
         handle = os.pidfd_open(child)
         try:
             socket.send_fds(channel, [json.dumps({"pid": child}).encode()], [handle])
         finally:
             os.close(handle)
     finally:
+        os.close(released)
+        os.close(release)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
 
 
-def _alone(launcher: int, outside: _Outside, child_main: Callable[[], NoReturn]) -> NoReturn:
+def _alone(launcher: int, outside: _Outside, released: int, child_main: Callable[[], NoReturn]) -> NoReturn:
     """A child never returns into the launcher's loop, whatever happens to it."""
     try:
         system_calls.prctl(system_calls.DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() not in {0, launcher}:  # 0: the parent is outside of this process namespace
             os._exit(1)
         outside.left()
+        # The descriptor of this process has to be the first message: on a busy machine the child can be faster than
+        # the launcher, and a container that has started without one could neither be signalled nor entered.
+        os.read(released, 1)
+        os.close(released)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         child_main()
@@ -132,19 +141,26 @@ def _be_container(descriptors: Sequence[int], channel: socket.socket) -> NoRetur
 
 
 def _run_inside(descriptors: Sequence[int], channel: socket.socket) -> NoReturn:
-    """Enters a running container and starts one more command there; this process only waits for it."""
+    """Enters a running container and starts one more command there; this process only waits for it.
+
+    Without streams the command gets a terminal, whose outer end goes to who asked: only there it stays open.
+    """
     _, words, container, *streams = descriptors
     report = Report(channel)
     try:
         command = decoded_command(_content(words))
         system_calls.setns(container, _INSIDE)
-        child = start_command(command, (streams[0], streams[1], streams[2]))
+        terminal, inner = opened_terminal(command.account) if not streams else (None, -1)
+        stdin, stdout, stderr = streams or [inner] * 3
+        child = start_command(command, (stdin, stdout, stderr))
     except OSError as error:
         report.refused(error, "The command cannot be run in the container")
         os._exit(1)
-    for descriptor in streams:
+    for descriptor in {stdin, stdout, stderr}:
         os.close(descriptor)
-    report.started()
+    report.started(terminal)
+    if terminal is not None:
+        os.close(terminal)
     report.ended(shell_code(os.waitpid(child, 0)[1]))
     os._exit(0)
 

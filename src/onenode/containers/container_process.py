@@ -75,6 +75,7 @@ class ContainerProcess:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._handle = -1
+        self._terminal: int | None = None
         self._over = False
 
     def fileno(self) -> int:
@@ -96,14 +97,22 @@ class ContainerProcess:
             return None
         except OSError:
             return Exited(LOST_CODE)
-        if descriptors:
+        news = _read(words)
+        if descriptors and isinstance(news, Born):
             self._handle = descriptors[0]
-        return _read(words)
+        elif descriptors:
+            self._terminal = descriptors[0]
+        return news
 
     @property
     def handle(self) -> int:
         """Of its first process; what `run_inside` and signals take. -1 before it is born."""
         return self._handle
+
+    def take_terminal(self) -> int | None:
+        """The outer end of a started command's terminal, if it has one; from now on the caller's to close."""
+        terminal, self._terminal = self._terminal, None
+        return terminal
 
     def send_signal(self, number: int) -> None:
         """To the command; one that has ended needs none."""
@@ -128,6 +137,8 @@ class ContainerProcess:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+        if (terminal := self.take_terminal()) is not None:
+            os.close(terminal)
 
 
 class ContainerLauncher:
@@ -155,7 +166,7 @@ class ContainerLauncher:
         return self._ask(START, request.encoded(), (log_folder, *volumes))
 
     def run_inside(self, container: ContainerProcess, command: Command, streams: Sequence[int]) -> ContainerProcess:
-        """`streams` are standard input, output and error of the command."""
+        """`streams` are standard input, output and error of the command; without any it gets a terminal."""
         if container.handle < 0 or container.is_gone():
             raise HostError(errno.ESRCH, "The container is not running: no command can be run in it.")
         return self._ask(RUN_INSIDE, encoded_command(command), (container.handle, *streams))

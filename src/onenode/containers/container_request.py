@@ -36,6 +36,14 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowSize:
+    """Of a terminal, in characters."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
 class VolumePlace:
     """Where in a container the volume with this place in the order appears."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -58,7 +58,7 @@ from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Secret
 from orlop.foundation.task_group import TaskGroup
 from orlop.foundation.unix_socket import SocketUnusable, bind_root_only, claim_socket
-from orlop.kube.kinds import BUILT_IN
+from orlop.kube.kinds import BUILT_IN, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, Kind
 from orlop.processes.daemon import CannotGoOn
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class RunningApi:
     address: ListenAddress
     socket: Path
     kubeconfig: Path
+    ca_certificate: Path
 
     @property
     def url(self) -> str:
@@ -138,7 +139,9 @@ async def _begin(
         Opening(bind_root_only(claim), None),
     ]
     address = ListenAddress(*listener.getsockname()[:2])
-    server, door = _door(store, keys, runtime, address, settings.kubelets)
+    # The controllers of workloads are among those that may run beside the server's own.
+    not_run = () if more is not None else (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
+    server, door = _door(store, keys, runtime, address, settings.kubelets, not_run)
     await stack.enter_async_context(server.running())
     ca = keys.certificates.ca_certificate.read_text()
     furnishing = NamespaceFurnishing(server, store, ca, clock=runtime.clock, random=runtime.random, log=runtime.log)
@@ -146,9 +149,10 @@ async def _begin(
     allow_connections(settings.most_connections, runtime.log)
     limits = ListenerSettings(most_connections=settings.most_connections)
     await stack.enter_async_context(listening(openings, door, runtime, limits))
-    path = write_kubeconfig(settings.state, f"https://{address}", keys.certificates.ca_certificate, keys.admin_token)
+    authority = keys.certificates.ca_certificate
+    path = write_kubeconfig(settings.state, f"https://{address}", authority, keys.admin_token)
     await stack.enter_async_context(_soon(partial(_run_controllers, server, runtime, more)))
-    return RunningApi(server, address, claim.path, path)
+    return RunningApi(server, address, claim.path, path, authority)
 
 
 @asynccontextmanager
@@ -163,9 +167,12 @@ async def _soon(run: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[N
 
 
 async def _run_controllers(server: ApiServer, runtime: Runtime, more: MoreControllers | None) -> None:
-    from onenode.controllers.storage_protection import storage_protection  # noqa: PLC0415 - imported while the server starts listening
+    from onenode.controllers.garbage_collection.garbage_collector import garbage_collector  # noqa: PLC0415 - imported while the server starts listening
+    from onenode.controllers.storage_protection import storage_protection  # noqa: PLC0415 - as above
     from orlop.kube.cache.informers import Informers  # noqa: PLC0415 - as above
     from orlop.kube.client import KubeClient  # noqa: PLC0415 - as above
+    from orlop.kube.events.event_bodies import Reporter  # noqa: PLC0415 - as above
+    from orlop.kube.events.event_recorder import recording  # noqa: PLC0415 - as above
     from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics  # noqa: PLC0415 - as above
 
     clock, random, log = runtime.clock, runtime.random, runtime.log
@@ -174,7 +181,9 @@ async def _run_controllers(server: ApiServer, runtime: Runtime, more: MoreContro
     metrics = WorkqueueMetrics(runtime.metrics)
     async with (
         Informers(client, clock=clock, random=random, log=log) as informers,
+        recording(client, Reporter("garbage-collector-controller", "", in_core=True), runtime) as of_collection,
         storage_protection(client, informers, runtime, metrics),
+        garbage_collector(client, runtime, of_collection, metrics),
         more(client, informers, metrics) if more is not None else nullcontext(),
     ):
         await asyncio.Event().wait()
@@ -186,7 +195,12 @@ def _ensure_keys(folder: Path, runtime: Runtime) -> _Keys:
 
 
 def _door(
-    store: ObjectStore, keys: _Keys, runtime: Runtime, address: ListenAddress, kubelets: KubeletSockets
+    store: ObjectStore,
+    keys: _Keys,
+    runtime: Runtime,
+    address: ListenAddress,
+    kubelets: KubeletSockets,
+    not_run: Sequence[Kind],
 ) -> tuple[ApiServer, FrontDoor]:
     def current_policy() -> Policy:
         return server.policy.current()
@@ -210,7 +224,9 @@ def _door(
     openapi = OpenApi(schemas, BUILT_IN, VERSION, custom=custom_resources)
     checks = EndpointChecks({"ping": lambda: None}, {"storage": store.why_not_writable})
     paths = ServerPaths(openapi, version, checks, runtime.metrics.render, runtime.clock.now)
-    served = ServerOptions(extra_paths=paths.handlers(), reviews=reviews, address=str(address), kubelets=kubelets)
+    served = ServerOptions(
+        extra_paths=paths.handlers(), reviews=reviews, address=str(address), kubelets=kubelets, not_run=not_run
+    )
     server = ApiServer(store, schemas, runtime, served)
     return server, FrontDoor(server, authenticator, paths, server.policy.decide)
 

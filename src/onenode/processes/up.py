@@ -1,10 +1,11 @@
-"""`orlop up`: a whole Kubernetes cluster of CSI on this machine, and our driver; two processes, one folder of state.
+"""`orlop up`: a whole Kubernetes cluster of CSI on this machine, and our driver; three processes, one folder of state.
 
 Order: the folder is made and locked → it is bound on itself and made shared, since `/` may be private → `orlop node`,
-our child, begins → the API server, the controllers and the kubelet → what runs beside a driver that is not ours → when
-the node is ready and the driver registered, what to try is printed. Down: pods' processes end → what runs beside the
-driver → the kubelet, the API server → the child → the folder is unbound if nothing is mounted below it any more → the
-lock. Pods' volumes stay mounted, as when a kubelet is stopped.
+our child, begins → the API server, the controllers and the kubelet → `orlop controller`, our other child, or what runs
+beside a driver that is not ours → when the node is ready and the driver registered, what to try is printed. Down: pods'
+processes end → `orlop controller`, or what runs beside the driver → the kubelet, the API server → the first child → the
+folder is unbound if nothing is mounted below it any more → the lock. Pods' volumes stay mounted, as when a kubelet is
+stopped.
 """
 
 from __future__ import annotations
@@ -22,12 +23,20 @@ from typing import TYPE_CHECKING, Final
 
 from onenode.kubelet.node.kubelet_folders import PLUGINS_REGISTRY
 from onenode.processes.apiserver import ADDRESS_OF, is_loopback
-from onenode.processes.up_children import DriverBeside, Sidecars, kept_running, parse_sidecars, sidecars_beside
+from onenode.processes.up_children import (
+    DriverBeside,
+    Sidecars,
+    controller_of_drives,
+    kept_running,
+    parse_sidecars,
+    sidecars_beside,
+)
 from onenode.processes.up_console import Console, greeting, state_line
-from onenode.processes.up_folder import held_folder, node_name
+from onenode.processes.up_folder import held_folder, make_first_drive, node_name
 from orlop.admin.up_state import DEFAULT_STATE, UpState
 from orlop.csi.endpoint import TcpEndpoint, UnixEndpoint, parse_http_address, parse_unix_endpoint
 from orlop.foundation.go_flags import flag, group, text
+from orlop.foundation.quantity import Quantity
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Level, level_named
 from orlop.foundation.task_group import TaskGroup
@@ -61,6 +70,10 @@ def is_node_name(name: str) -> str | None:
     if not name or NODE_NAME.fullmatch(name):
         return None
     return "allowed are up to 63 small letters, digits, '-' and '.', with a letter or digit at both ends"
+
+
+def is_capacity(quantity: Quantity) -> str | None:
+    return None if quantity.value() >= 0 else "allowed is 0 (no drive) or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +119,18 @@ class UpSettings:
         check=is_loopback,
         help="Loopback address of the API server (TLS). Port 0: the port it had before, else any free one.",
     )
+    drive_capacity: Quantity | None = flag(
+        Quantity.parse,
+        metavar="QUANTITY",
+        check=is_capacity,
+        help="Capacity of the drive that is made in the state folder, for persistent volumes. Default: a fifth of what "
+        "is free there, at most 20Gi; 0: none.",
+    )
     log: LogSettings = group(UpLogSettings)
+
+    @property
+    def capacity(self) -> int | None:
+        return self.drive_capacity.value() if self.drive_capacity is not None else None
 
     def cross_check(self) -> Iterator[str]:
         longest = LONGEST_PATH - len(LONGEST_SOCKET) - 1
@@ -130,6 +154,8 @@ async def run(settings: UpSettings, runtime: Runtime, stop: asyncio.Event, conso
     with held_folder(settings.state, runtime, str(settings.driver or "")) as state:
         async with AsyncExitStack() as stack:
             name = node_name(settings.node_name, state)
+            if settings.driver is None:
+                make_first_drive(state, settings.capacity, name, runtime)
             cluster = await _begin(settings, state, name, runtime, console, stack)
             await _until_ready(cluster, runtime, stop)
             if settings.driver is not None and os.access(settings.driver.path, os.F_OK):
@@ -158,7 +184,15 @@ async def _begin(
         state, name, ListenAddress(host, settings.listen.port), MOST_CONNECTIONS, "" if settings.driver else DRIVER
     )
     cluster = await stack.enter_async_context(running_cluster(order, runtime))
-    if settings.driver is not None:
+    if settings.driver is None:
+        from orlop.records.cluster_objects import SYSTEM_NAMESPACE  # noqa: PLC0415 - imported by the cluster anyway
+
+        command = [*ORLOP, *_words("controller", _controller_flags(state, SYSTEM_NAMESPACE), settings)]
+        control = controller_of_drives(
+            command, cluster.stored, state.controller_kubeconfig.exists, console.say, runtime
+        )
+        await stack.enter_async_context(control)
+    else:
         words = {role: sidecar_words(role, settings, settings.driver, state) for role in settings.sidecars.roles}
         beside = DriverBeside(settings.driver.path, settings.sidecars, words)
         drivers = cluster.kubelet.node.drivers
@@ -191,7 +225,19 @@ def _node_flags(state: UpState, name: str) -> dict[str, object]:
         "drivername": DRIVER,
         "kubelet-dir": state.kubelet,
         "workdir": state.scratch,
+        "drives-dir": state.drives,
+        "folder-root": state.folders,
+        "kubeconfig": state.node_kubeconfig,
         "adminsocket": state.node_socket,
+    }
+
+
+def _controller_flags(state: UpState, namespace: str) -> dict[str, object]:
+    return {
+        "csi-address": f"unix://{state.controller_socket}",
+        "kubeconfig": state.controller_kubeconfig,
+        "drivername": DRIVER,
+        "leader-election-namespace": namespace,
     }
 
 

@@ -135,6 +135,27 @@ def _told(code: int | None) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
+@asynccontextmanager
+async def controller_of_drives(
+    words: Sequence[str], stored: asyncio.Event, has_credentials: Callable[[], bool], say: Say, runtime: Runtime
+) -> AsyncIterator[None]:
+    """Keep `orlop controller` running, from when its objects are stored and it has credentials."""
+
+    async def run() -> None:
+        await stored.wait()
+        while not has_credentials():
+            await runtime.clock.sleep(GATHER_SECONDS)
+        async with kept_running("orlop controller", words, say, runtime):
+            await asyncio.Event().wait()
+
+    async with TaskGroup() as tasks:
+        running = tasks.start(run(), name="controller of drives")
+        try:
+            yield
+        finally:
+            running.cancel()
+
+
 # ---- what runs beside a driver that is not ours ----------------------------------------------------------------------
 
 

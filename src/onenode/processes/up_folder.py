@@ -46,6 +46,7 @@ from orlop.admin.up_state import (
 )
 from orlop.foundation.runtime import Runtime
 from orlop.host.block import loop_devices
+from orlop.host.drives.folder_drives import LinuxFolderDrives
 from orlop.host.erase.erase_folder import erase_folder
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import process_records
@@ -61,10 +62,14 @@ from orlop.host.mounts.mounts import is_mount_point
 from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import time_text
 from orlop.processes.daemon import CannotGoOn
+from orlop.records.drive_record import MIB, DriveRecord, DriveType, drive_id_from, encode_drive, whole_mebibytes
 
 OWNER_ONLY: Final = 0o700
 KUBELET_MODE: Final = 0o750
 LONGEST_NAME: Final = 63
+FIRST_DRIVE: Final = "first"
+LARGEST_FIRST_DRIVE: Final = 20 << 30
+SMALLEST_FIRST_DRIVE: Final = 64 * MIB
 MOST_VOLUMES: Final = 10
 """How many volumes that stay at a driver are named."""
 UNFIT: Final = re.compile(r"[^a-z0-9.-]+")
@@ -133,9 +138,50 @@ def _unbind(state: UpState, runtime: Runtime) -> None:
 def _make_parts(state: UpState) -> None:
     state.kubelet.mkdir(KUBELET_MODE, exist_ok=True)
     make_kubelet_folders(str(state.kubelet))
-    state.scratch.mkdir(OWNER_ONLY, exist_ok=True)
+    for folder in (state.scratch, state.drives, state.folders, state.credentials):
+        folder.mkdir(OWNER_ONLY, exist_ok=True)
+    for stale in state.credentials.iterdir():
+        # A kubeconfig of an earlier start may name a port that is somebody else's now. Children wait for the new one.
+        stale.unlink()
     if not state.kubeconfig.is_symlink():
         state.kubeconfig.symlink_to(f"{state.api.name}/{state.kubeconfig.name}")
+
+
+def make_first_drive(state: UpState, capacity: int | None, node: str, runtime: Runtime) -> None:
+    """Make the drive on which a claim works with nothing prepared, unless it was made, or removed, before.
+
+    `capacity` is the user's: 0 for none, None for the default. Without a drive everything else works.
+    """
+    path, host = state.folders / FIRST_DRIVE, LinuxFolderDrives(str(state.folders))
+    try:
+        found = {each.path: each.record for each in host.folder_drives()}
+        if found.get(str(path)) is not None or (path.exists() and str(path) not in found and capacity is None):
+            return
+        size = default_capacity(state.folders) if capacity is None else whole_mebibytes(capacity)
+        if size < MIB:
+            return
+        record = DriveRecord(
+            drive_id=drive_id_from(runtime.random.randbytes(16)),
+            type=DriveType.FOLDER,
+            file_system="",
+            capacity_bytes=size,
+            node_name=node,
+            created_at=runtime.clock.now().timestamp(),
+        )
+        host.make_folder_drive(str(path), encode_drive(record), size)
+    except HostError as error:
+        runtime.log.warning("no drive was made in the state folder", error=str(error))
+
+
+def default_capacity(folder: Path) -> int:
+    """Return a fifth of what is free, at most 20 GiB; 0 if that is too little for a volume."""
+    size = whole_mebibytes(min(LARGEST_FIRST_DRIVE, free_bytes(folder) // 5))
+    return size if size >= SMALLEST_FIRST_DRIVE else 0
+
+
+def free_bytes(folder: Path) -> int:
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
 
 
 def node_name(asked: str, state: UpState) -> str:
@@ -198,6 +244,7 @@ def erase(state: UpState, report: Callable[[str], None]) -> None:
             _end_processes(state)
             _release_devices(state, report)
             _unmount_below(state, report)
+            _release_images(state, report)
         unbind(str(state.folder))
         with held(state, "", driver):
             if mounted_below(str(state.folder)):
@@ -264,7 +311,16 @@ def _end_processes(state: UpState) -> None:
 
 def _release_devices(state: UpState, report: Callable[[str], None]) -> None:
     """Release the loop devices of the kubelet's raw block volumes; other loop devices belong to a driver."""
-    folder = "/".join((os.path.realpath(state.kubelet), *BLOCK_ROOT))
+    _release_below("/".join((os.path.realpath(state.kubelet), *BLOCK_ROOT)), report)
+
+
+def _release_images(state: UpState, report: Callable[[str], None]) -> None:
+    """Release the loop devices over images on our drives; those of mounted images went with their mounts."""
+    for folder in (state.folders, state.drives):
+        _release_below(os.path.realpath(folder), report)
+
+
+def _release_below(folder: str, report: Callable[[str], None]) -> None:
     for path in loop_devices.held_below(folder):
         loop_devices.release(path)
         report(f"released {path}")

@@ -48,13 +48,17 @@ class FakeContainer:
     def kill(self) -> None:
         self.end(KILLED)
 
-    async def run_inside(self, command: Command, streams: Streams) -> FakeContainer:
-        _ = streams
+    async def run_inside(self, command: Command, streams: Streams | None) -> FakeContainer:
+        if streams is None:
+            raise ContainerRefused("The model has no terminals: leave out -t (--tty).")
         if not self.running:
             raise ContainerRefused("The container is not running: no command can be run in it.")
         inside = FakeContainer(self.wanted, self.clock, self.output)
         inside.begin(statements_of(command.arguments))
         return inside
+
+    def take_terminal(self) -> None:
+        """It never has one."""
 
     def begin(self, statements: list[list[str]]) -> None:
         self.task = asyncio.get_running_loop().create_task(self._live(statements), name="fake container")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from orlop.admin.explanation import ApiObject, Unreadable
 from orlop.admin.provisioner_outlook import ProvisionerSeen
+from orlop.admin.volume_seen import DriveSeen
 from orlop.binding import claim_state_rules as state
 from orlop.binding.storage_protection_rules import names_claim
 from orlop.kube import objects
@@ -34,6 +35,9 @@ class ClaimSeen:
     events: tuple[ApiObject, ...] = ()
     provisioner: ProvisionerSeen = ProvisionerSeen()  # noqa: RUF009 - a value, and frozen
     unreadable: tuple[Unreadable, ...] = ()
+    drives: tuple[ApiObject, ...] | None = None
+    """The Drives, for a claim that waits for our own driver; None: for any other, or they may not be read."""
+    on_drive: DriveSeen = DriveSeen()  # noqa: RUF009 - a value, and frozen
 
     @property
     def storage_class(self) -> ApiObject | None:

@@ -37,7 +37,7 @@ from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 ATTACHING: Final = "Attaching"
 DETACHING: Final = "Detaching"
 NOTHING: Final = Nothing.__name__
-WAITS_FOR_NOTHING: Final = "Nothing: it waits for nothing."
+WAITS_FOR_NOTHING: Final = "Nothing to do: it waits for nothing."
 WAITS: Final = "the volume is not attached yet."
 RETRIED: Final = "with growing delays, by default of five minutes at most"
 

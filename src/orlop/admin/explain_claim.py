@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from orlop.admin.claim_seen import ClaimSeen, pods_naming
+from orlop.admin.explain_drives import with_its_drive
 from orlop.admin.explain_pending_claim import explain_search
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
@@ -24,6 +25,7 @@ from orlop.admin.explanation import (
     lasting,
     unknown,
 )
+from orlop.admin.journal_orders import requests_of_name
 from orlop.admin.past_events import PastEvent, events_about, failures
 from orlop.admin.shell_commands import delete_command, remove_command
 from orlop.binding import claim_state_rules as state
@@ -31,6 +33,7 @@ from orlop.binding.match_rules import mismatch
 from orlop.binding.storage_protection_rules import node_of, uses_claim
 from orlop.kube import objects
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
+from orlop.records.cluster_objects import DRIVER_NAME
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, is_clone_unfinished, source_claim_name
 
 BOUND: Final = "Bound"
@@ -45,7 +48,7 @@ NOT_SHOWN: Final = frozenset({"Unused"})
 def explain_claim(seen: ClaimSeen, now: datetime) -> Explanation:
     claim = seen.claim
     events = events_about(seen.events, objects.uid(claim))
-    finding = _finding(seen, now)
+    finding = with_its_drive(_finding(seen, now), seen.on_drive, state.volume_name(claim), now)
     # Failures of the time before a claim was bound are over.
     failed = () if finding.state == BOUND else failures(events)
     since = finding.since or _since(claim, finding, events)
@@ -125,7 +128,7 @@ def _message(condition: ApiObject) -> str:
 def _finding(seen: ClaimSeen, now: datetime) -> Finding:
     claim = seen.claim
     if objects.is_being_deleted(claim):
-        return _being_deleted(seen)
+        return _being_deleted(seen, now)
     is_volume_unknown = seen.volume is None and is_unreadable(seen.unreadable, PERSISTENT_VOLUME)
     if state.BIND_COMPLETED in objects.annotations(claim):
         return _was_bound(seen, is_volume_unknown=is_volume_unknown)
@@ -140,7 +143,7 @@ def _finding(seen: ClaimSeen, now: datetime) -> Finding:
 # ---- being deleted ---------------------------------------------------------------------------------------------------
 
 
-def _being_deleted(seen: ClaimSeen) -> Finding:
+def _being_deleted(seen: ClaimSeen, now: datetime) -> Finding:
     claim, since = seen.claim, objects.metadata(seen.claim).get("deletionTimestamp")
     finalizers = objects.finalizers(claim)
     if state.PVC_PROTECTION in finalizers:
@@ -152,7 +155,11 @@ def _being_deleted(seen: ClaimSeen) -> Finding:
         to_do = "The controller that added this finalizer removes it when its work is done: check that it runs."
     else:
         sentence, to_do = "no finalizer keeps it.", "Nothing to do: the API server removes it in a moment."
-    return Finding("BeingDeleted", sentence, to_do, since, {"finalizers": list(finalizers)})
+    # Nothing waits for these: the provisioner finishes them also when the claim is gone.
+    requests = requests_of_name(seen.provisioner.journal, objects.name_of(claim))
+    sentence = " ".join([sentence, *(each.sentence(now) for each in requests)])
+    fields = {"finalizers": list(finalizers), "openRequests": [each.fields() for each in requests]}
+    return Finding("BeingDeleted", sentence, to_do, since, fields)
 
 
 def _protected(seen: ClaimSeen) -> tuple[str, str]:
@@ -207,6 +214,12 @@ def _was_bound(seen: ClaimSeen, *, is_volume_unknown: bool) -> Finding:
         )
     if is_volume_unknown:
         return _bound(seen) if state.phase(claim) == BOUND else _volume_unknown(seen)
+    if volume is None and state.provisioner_of(claim) == DRIVER_NAME:
+        return _lost(
+            f"its PersistentVolume {name} does not exist any more.",
+            "`orlop adopt` makes it again, if its data are on a drive. Otherwise create the claim again: "
+            f"{_delete(claim)}.",
+        )
     if volume is None:
         return _lost(
             f"its PersistentVolume {name} does not exist any more.",
@@ -257,7 +270,7 @@ def _bound(seen: ClaimSeen) -> Finding:
         pods = pods_naming(seen)
         users = f"Pods that use it: {joined(map(_where, pods))}." if pods else "No pod uses it."
     since = status.get("lastPhaseTransitionTime") if state.phase(seen.volume or {}) == BOUND else None
-    return Finding(BOUND, f"it has the PersistentVolume {name}. {users}", "Nothing: it waits for nothing.", since)
+    return Finding(BOUND, f"it has the PersistentVolume {name}. {users}", "Nothing to do: it waits for nothing.", since)
 
 
 def _where(pod: ApiObject) -> str:

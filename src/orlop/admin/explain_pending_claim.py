@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from orlop.admin.claim_seen import ClaimSeen, pods_naming
+from orlop.admin.explain_drives import with_drives
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
     ApiObject,
@@ -22,6 +23,7 @@ from orlop.admin.explanation import (
     unknown,
 )
 from orlop.admin.provisioner_outlook import ProvisionerOutlook
+from orlop.admin.shell_commands import explain_command
 from orlop.binding import claim_state_rules as state
 from orlop.binding import class_rules
 from orlop.binding.match_rules import mismatches, volume_for_binder
@@ -37,6 +39,7 @@ from orlop.binding.topology_rules import (
 )
 from orlop.kube import objects
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, POD, STORAGE_CLASS, VOLUME_ATTRIBUTES_CLASS
+from orlop.kube.objects import ObjectName
 from orlop.sidecars.provisioner.clone_rules import (
     NoSource,
     SourceDecision,
@@ -62,6 +65,11 @@ PROVISIONING_FAILED: Final = "ProvisioningFailed"
 
 
 def explain_search(seen: ClaimSeen, now: datetime) -> Finding:
+    finding = _search(seen, now)
+    return finding if seen.drives is None else with_drives(finding, seen.claim, seen.storage_class, seen.drives)
+
+
+def _search(seen: ClaimSeen, now: datetime) -> Finding:
     claim, storage_class = seen.claim, seen.storage_class
     is_class_unknown = is_unreadable(seen.unreadable, STORAGE_CLASS) and storage_class is None
     is_late = class_rules.is_late_binding(storage_class)
@@ -227,19 +235,22 @@ def _of_class(seen: ClaimSeen, now: datetime) -> Finding:
 
 def _provisioned(seen: ClaimSeen, outlook: ProvisionerOutlook) -> Finding:
     claim, driver = seen.claim, outlook.seen.driver
-    fields = {"provisioning": outlook.fields()}
+    fields: dict[str, Any] = {"provisioning": outlook.fields()}
     if state.provisioner_of(claim) != driver:
         sentence = f"it is marked for the provisioner of {driver} in a moment."
         return Finding("Marking", sentence, f"Nothing to do. {IF_NOT_BOUND}", fields=fields)
-    is_ordered = outlook.order_of(objects.uid(claim)) is not None
-    if not is_ordered and (finding := _refused(seen, driver)) is not None:
+    request = outlook.request_of(objects.uid(claim))
+    fields["openRequests"] = [] if request is None else [request.fields()]
+    if request is None and (finding := _refused(seen, driver)) is not None:
         return replace(finding, fields={**fields, **finding.fields})
     if outlook.current_failure is not None:
-        sentence = f"the provisioner of {driver} tries to create its volume, and fails. {outlook.sentences()}".rstrip()
-        return Finding("ProvisioningFails", sentence, outlook.to_do(), fields=fields)
-    if is_ordered:
+        open_call = "" if request is None else f"{request.sentence(outlook.now)} "
+        sentence = f"the provisioner of {driver} tries to create its volume, and fails. {open_call}"
+        return Finding("ProvisioningFails", f"{sentence}{outlook.sentences()}".rstrip(), outlook.to_do(), fields=fields)
+    if request is not None:
         sentence = f"the provisioner of {driver} has called CreateVolume, and has no final result yet."
-        return Finding("BeingCreated", f"{sentence} {outlook.sentences()}", outlook.to_do(), fields=fields)
+        about = f"{sentence} {request.sentence(outlook.now)} {outlook.sentences()}".rstrip()
+        return Finding("BeingCreated", about, outlook.to_do(), fields=fields)
     sentence = f"it waits for a volume from the provisioner of {driver}. {outlook.sentences()}".rstrip()
     return Finding("WaitsForProvisioner", sentence, outlook.to_do(), fields=fields)
 
@@ -275,8 +286,13 @@ def _by_reason(seen: ClaimSeen, reason: str, source: SourceDecision) -> Finding:
         sentence = f"`orlop provisioner` refuses it: {reason}. csi-provisioner may support it."
         to_do = "Read the last event of the claim to see which of them runs, and what it reports."
         return Finding("ProvisionerRefuses", sentence, to_do, fields=fields)
-    name = objects.name(seen.storage_class or {})
     sentence = f"its provisioner refuses it: {reason}."
+    if isinstance(source, SourceRefused):
+        # Most sources are refused for a moment only: the provisioner retries, and the source may be bound by then.
+        command = explain_command("pvc", ObjectName(objects.namespace(seen.claim), source_claim_name(seen.claim)))
+        to_do = f"Correct the claim that it is cloned from, which {command} explains, or create this one again."
+        return Finding("ProvisionerRefuses", sentence, to_do, fields=fields)
+    name = objects.name(seen.storage_class or {})
     to_do = f"Correct the claim or the StorageClass {name}: both are changed by creating them again."
     return Finding("ProvisionerRefuses", sentence, to_do, fields=fields)
 

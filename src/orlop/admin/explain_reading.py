@@ -7,9 +7,10 @@ from typing import Any
 from orlop.admin.claim_seen import ClaimSeen
 from orlop.admin.explain_attachment import AttachmentSeen
 from orlop.admin.explanation import ApiObject, Unreadable, is_unreadable
+from orlop.admin.journal_orders import OpenRequest, requests_of_name
 from orlop.admin.object_shapes import well_formed
 from orlop.admin.provisioner_outlook import ProvisionerSeen
-from orlop.admin.volume_seen import VolumeSeen, driver_of
+from orlop.admin.volume_seen import DriveSeen, VolumeSeen, driver_of, is_on_drive
 from orlop.binding import claim_state_rules as state
 from orlop.binding import class_rules
 from orlop.kube import objects
@@ -34,10 +35,14 @@ from orlop.kube.kinds import (
 from orlop.kube.label_syntax import faults_of_label_value
 from orlop.kube.lease_rules import lock_name
 from orlop.kube.objects import ObjectName
+from orlop.records.cluster_objects import DRIVER_NAME
+from orlop.records.drive import DRIVE
 from orlop.records.provision_journal import DRIVER_LABEL
+from orlop.records.volume import VOLUME
 from orlop.sidecars.attacher.attach_rules import attacher_of, id_in_annotation, id_in_csi_node, node_name_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, source_claim_name
+from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 
 
 class ExplainReader:
@@ -85,7 +90,12 @@ class ExplainReader:
             seen["claims"] = await self._all(PERSISTENT_VOLUME_CLAIM, in_namespace)
         if not volume_name and state.BIND_COMPLETED not in objects.annotations(claim):
             seen |= await self._for_search(claim)
+        seen["on_drive"] = await self._on_drive(seen["volume"])
         return ClaimSeen(claim, **seen, unreadable=tuple(self._unreadable))
+
+    async def open_requests_of(self, name: ObjectName) -> list[OpenRequest]:
+        """Return the orders in any journal for claims of this name, also of claims that are gone."""
+        return requests_of_name(await self._all(LEASE, Selection(labels=DRIVER_LABEL)), name)
 
     async def _for_search(self, claim: ApiObject) -> dict[str, Any]:
         name = state.class_name(claim)
@@ -108,6 +118,7 @@ class ExplainReader:
         node, namespace = state.selected_node(claim), objects.namespace(claim)
         source = await self._shaped(PERSISTENT_VOLUME_CLAIM, source_claim_name(claim), namespace)
         return {
+            "drives": await self._drives() if driver == DRIVER_NAME else None,
             "provisioner": await self._provisioner(driver),
             "selected_node": await self._shaped(NODE, node),
             "csi_node": await self._shaped(CSI_NODE, node),
@@ -127,6 +138,7 @@ class ExplainReader:
             "claim": await self._shaped(PERSISTENT_VOLUME_CLAIM, claim_name, namespace or None),
             "events": await self._events(PERSISTENT_VOLUME, name),
             "attachments": await self._all(VOLUME_ATTACHMENT),
+            "on_drive": await self._on_drive(volume),
         }
         if (volume.get("spec") or {}).get("nodeAffinity"):
             seen["nodes"] = await self._all(NODE)
@@ -138,6 +150,32 @@ class ExplainReader:
             seen["claims"] = await self._all(PERSISTENT_VOLUME_CLAIM)
             seen["classes"] = await self._all(STORAGE_CLASS)
         return VolumeSeen(volume, **seen, unreadable=tuple(self._unreadable))
+
+    # ---- drives --------------------------------------------------------------------------------------------------
+
+    async def left_volume(self, name: str) -> DriveSeen:
+        """Return what is left of a PersistentVolume that is gone: its volume may be on a drive still."""
+        volume = await self._shaped(VOLUME, name)
+        return await self._of_volume(volume) if volume is not None else DriveSeen()
+
+    async def _on_drive(self, volume: ApiObject | None) -> DriveSeen:
+        if volume is None or not is_on_drive(volume):
+            return DriveSeen()
+        handle = str(csi_source(volume).get("volumeHandle") or "")
+        return await self._of_volume(await self._shaped(VOLUME, handle))
+
+    async def _of_volume(self, volume: ApiObject | None) -> DriveSeen:
+        if is_unreadable(self._unreadable, VOLUME):
+            return DriveSeen()
+        spec = (volume or {}).get("spec") or {}
+        node = await self._shaped(NODE, str(spec.get("nodeName") or ""))
+        drive = await self._shaped(DRIVE, str(spec.get("drive") or ""))
+        is_node_known = not is_unreadable(self._unreadable, NODE)
+        return DriveSeen(volume, drive, node, is_known=True, is_node_known=is_node_known)
+
+    async def _drives(self) -> tuple[ApiObject, ...] | None:
+        drives = await self._all(DRIVE)
+        return None if is_unreadable(self._unreadable, DRIVE) else drives
 
     # ---- of both -------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
+from orlop.admin.explain_drives import with_its_drive
 from orlop.admin.explain_released_volume import DELETION_FAILS, FAILED, RETAIN, deletion_outlook, explain_reclaim
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
@@ -44,7 +45,7 @@ BEING_DELETED: Final = "Being deleted"
 def explain_volume(seen: VolumeSeen, now: datetime) -> Explanation:
     volume = seen.volume
     events = events_about(seen.events, objects.uid(volume))
-    finding = _finding(seen, now)
+    finding = with_its_drive(_finding(seen, now), seen.on_drive, objects.name(volume), now)
     failed = () if finding.state in {BOUND, AVAILABLE} else failures(events)
     since = finding.since or (volume.get("status") or {}).get("lastPhaseTransitionTime")
     shown = BEING_DELETED if objects.is_being_deleted(volume) else state.phase(volume) or "Pending"
@@ -137,7 +138,7 @@ def _protected(seen: VolumeSeen) -> tuple[str, str]:
         command = delete_command(PERSISTENT_VOLUME_CLAIM, reference.get("namespace"), str(reference.get("name") or ""))
         sentence = f"it is kept while its claim {name} exists ({state.PV_PROTECTION}); pods can still use it."
         to_do = (
-            f"Delete the claim if its data are not needed any more: {command}. A deletion cannot be cancelled: to keep "
+            f"Delete the claim if its data is not needed any more: {command}. A deletion cannot be cancelled: to keep "
             "the data, copy them first, or set the reclaim policy to Retain."
         )
         return sentence, to_do
@@ -310,4 +311,4 @@ def _bound(seen: VolumeSeen, claim: ApiObject) -> Finding:
         users = f"Pods that use it: {listed}." if pods else "No pod uses it."
     sentence = f"the claim {objects.name_of(claim)} has it. {users} {nodes}".rstrip()
     fields = {**fields, "pods": [objects.name(pod) for pod in pods]}
-    return Finding(BOUND, sentence, "Nothing: it waits for nothing.", None, fields)
+    return Finding(BOUND, sentence, "Nothing to do: it waits for nothing.", None, fields)

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from orlop.admin.explanation import UNREADABLE, ApiObject, Unreadable, ago, is_unreadable, joined, moment
+from orlop.admin.journal_orders import OpenRequest, open_requests
 from orlop.admin.past_events import PastEvent, events_about, last_failure
 from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, LEASE
 from orlop.kube.lease_rules import SIDECAR_TIMES, holder_of
-from orlop.records.provision_journal import ANNOTATION, JournalEntry, UnreadablePage, decode_page
 
 HOW_TO_START: Final = "start the provisioner of {driver} (csi-provisioner, or `orlop provisioner`)"
 CLOCK_SKEW: Final = timedelta(seconds=30)
@@ -89,9 +89,10 @@ class ProvisionerOutlook:
             return "Read the log of the provisioner, and of the driver beside it, if nothing changes."
         return f"If nothing changes, check that it runs: {start} where it does not."
 
-    def order_of(self, claim_uid: str) -> JournalEntry | None:
-        """Return the journal's entry for a claim: CreateVolume was called for it, and has no final result yet."""
-        return next((entry for entry in _entries(self.seen.journal) if entry.order.claim.uid == claim_uid), None)
+    def request_of(self, claim_uid: str) -> OpenRequest | None:
+        """Return the journal's request for a claim: CreateVolume was called for it, and has no final result yet."""
+        requests = open_requests(self.seen.journal)
+        return next((each for each in requests if each.entry.order.claim.uid == claim_uid), None)
 
     def fields(self) -> dict[str, Any]:
         is_known = not is_unreadable(self.seen.unreadable, CSI_DRIVER)
@@ -189,15 +190,3 @@ def _duration(lease: ApiObject) -> timedelta:
 def _renewal(lease: ApiObject) -> str | None:
     renewed = (lease.get("spec") or {}).get("renewTime")
     return renewed if isinstance(renewed, str) else None
-
-
-def _entries(journal: Iterable[ApiObject]) -> Iterable[JournalEntry]:
-    for page in journal:
-        content = objects.annotations(page).get(ANNOTATION)
-        if not content:
-            continue
-        try:
-            yield from decode_page(content)
-        except UnreadablePage:
-            # A newer provisioner wrote the page: its orders are unknown to this version.
-            continue

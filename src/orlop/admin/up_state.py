@@ -53,8 +53,35 @@ class UpState:
         return self.folder / "scratch"
 
     @property
+    def drives(self) -> Path:
+        """Where disks that are drives are mounted."""
+        return self.folder / "drives"
+
+    @property
+    def folders(self) -> Path:
+        """The folder below which folders are drives."""
+        return self.folder / "folders"
+
+    @property
+    def credentials(self) -> Path:
+        """The folder with the kubeconfigs and tokens of the child processes."""
+        return self.folder / "credentials"
+
+    @property
+    def node_kubeconfig(self) -> Path:
+        return self.credentials / "orlop-node.kubeconfig"
+
+    @property
+    def controller_kubeconfig(self) -> Path:
+        return self.credentials / "orlop-controller.kubeconfig"
+
+    @property
     def node_socket(self) -> Path:
         return self.folder / "node.sock"
+
+    @property
+    def controller_socket(self) -> Path:
+        return self.folder / "controller.sock"
 
     @property
     def lock(self) -> Path:
@@ -78,8 +105,10 @@ class UpState:
         return sorted(names - ({self.lock.name} if is_lock_empty else set()))
 
     def own_names(self) -> frozenset[str]:
-        own = (self.kubeconfig, self.api, self.kubelet, self.scratch, self.node_socket, self.lock)
-        return frozenset({*(path.name for path in own), f"{self.node_socket.name}.lock"})
+        sockets = (self.node_socket, self.controller_socket)
+        parts = (self.api, self.kubelet, self.scratch, self.drives, self.folders, self.credentials)
+        own = (self.kubeconfig, *parts, self.lock, *sockets)
+        return frozenset({*(path.name for path in own), *(f"{path.name}.lock" for path in sockets)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orlop.admin.explanation import ApiObject, Unreadable
 from orlop.admin.provisioner_outlook import ProvisionerSeen
 from orlop.binding import claim_state_rules as state
 from orlop.kube import objects
+from orlop.records.cluster_objects import DRIVER_NAME
+from orlop.records.volume_context import DRIVE_KEY
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
+
+
+@dataclass(frozen=True, slots=True)
+class DriveSeen:
+    """What was read about the drive of a volume. None: it does not exist, or may not be read."""
+
+    volume: ApiObject | None = None
+    """The Volume object."""
+    drive: ApiObject | None = None
+    node: ApiObject | None = None
+    is_known: bool = False
+    """The volume is on a drive, and its objects may be read."""
+    is_node_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,13 @@ class VolumeSeen:
     events: tuple[ApiObject, ...] = ()
     provisioner: ProvisionerSeen = ProvisionerSeen()  # noqa: RUF009 - a value, and frozen
     unreadable: tuple[Unreadable, ...] = ()
+    on_drive: DriveSeen = DriveSeen()
+
+
+def is_on_drive(volume: ApiObject) -> bool:
+    """Return whether a PersistentVolume is one of ours on a drive."""
+    attributes = csi_source(volume).get("volumeAttributes")
+    return driver_of(volume) == DRIVER_NAME or (isinstance(attributes, Mapping) and DRIVE_KEY in attributes)
 
 
 def driver_of(volume: ApiObject) -> str:

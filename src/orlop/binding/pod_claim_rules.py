@@ -1,4 +1,4 @@
-"""Decide whether the claims of a pod let it be scheduled at all, and which of them are still to be bound. Pure.
+"""Decide whether the claims of a pod let it be scheduled, which are to be bound, and which must be created. Pure.
 
 These are the checks that kube-scheduler makes once for a pod, before it checks any node (PreFilter of VolumeBinding and
 VolumeZone). Refusals have kube-scheduler's words.
@@ -6,7 +6,7 @@ VolumeZone). Refusals have kube-scheduler's words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -121,3 +121,61 @@ def _missing_volume(use: ClaimUse, claims: Mapping[ObjectName, Object], volumes:
     """Return VolumeZone's reason if a bound volume is missing. VolumeZone ignores generic ephemeral volumes."""
     name = state.volume_name(claims[use.claim])
     return f'persistentvolume "{name}" not found' if name and not use.is_ephemeral and name not in volumes else None
+
+
+# ---- claims of generic ephemeral volumes -----------------------------------------------------------------------------
+
+# The claim of such a volume is controlled by the pod, so it is deleted with it. If the pod does not control the claim
+# of that name, it is somebody else's data: the pod must wait until it is gone.
+
+FAILED_BINDING: Final = "FailedBinding"
+
+
+@dataclass(frozen=True, slots=True)
+class NothingMissing:
+    """The pod has its claims, needs none, or is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateClaim:
+    volume: str
+    claim: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NameTaken:
+    reason: str
+
+
+EphemeralStep: TypeAlias = NothingMissing | CreateClaim | NameTaken
+
+
+def has_ephemeral_claims(pod: Object) -> bool:
+    return any(True for _ in ephemeral_uses(pod))
+
+
+def ephemeral_uses(pod: Object) -> Iterator[ClaimUse]:
+    return (use for use in claims_used(pod) if use.is_ephemeral)
+
+
+def next_ephemeral_step(pod: Object, find: Callable[[ObjectName], Object | None]) -> EphemeralStep:
+    """Return the step for the first volume, in the pod's order, whose claim is missing or not the pod's."""
+    if objects.is_being_deleted(pod):
+        return NothingMissing()
+    for use in ephemeral_uses(pod):
+        claim = find(use.claim)
+        if claim is None:
+            return CreateClaim(use.volume, claim_for(pod, use))
+        if (objects.controller_of(claim) or {}).get("uid") != objects.uid(pod):
+            return NameTaken(f"ephemeral volume {use.volume}: {not_owner_text(pod, use.claim)}")
+    return NothingMissing()
+
+
+def claim_for(pod: Object, use: ClaimUse) -> dict[str, Any]:
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    template = next(each["ephemeral"] for each in volumes if each.get("name") == use.volume)["volumeClaimTemplate"]
+    owner = objects.controller_reference(pod, "v1", "Pod")
+    wanted = template.get("metadata") or {}
+    metadata = {key: dict(wanted[key]) for key in ("labels", "annotations") if wanted.get(key)}
+    names = {"name": use.claim.name, "namespace": use.claim.namespace, "ownerReferences": [owner]}
+    return {"metadata": {**names, **metadata}, "spec": dict(template["spec"])}

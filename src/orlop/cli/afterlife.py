@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -30,19 +30,27 @@ from orlop.cli.afterlife_format import (
     folder_table,
     folder_value,
     pod_text,
-    size_text,
-    span_text,
     time_text,
     usage_text,
     usage_value,
 )
 from orlop.cli.durations import DurationType
+from orlop.cli.options import (
+    CONTEXT_SETTINGS,
+    FAILED,
+    INTERRUPTED,
+    VerbFunction,
+    confirm,
+    dry_run_option,
+    output_option,
+    program_name,
+    yes_option,
+)
 from orlop.cli.output import harmless
 from orlop.cli.output import show as show_value
+from orlop.cli.tables import size_text, span_text
 from orlop.records.afterlife_report import FolderRow
 
-FAILED: Final = 1
-INTERRUPTED: Final = 130
 WRONG_USE: Final = 2
 EXIT_CODES: Final = {"refused": FAILED, "wrong-use": WRONG_USE, "not-found": 3}
 FILES_AT_ONCE: Final = 1000
@@ -53,8 +61,6 @@ HELP_ON_CODES: Final = (
 HELP_ON_ORDER: Final = "Sort by this; the last deleted, the next erased or the largest is first."
 
 STATE: Final = "orlop.state"
-
-VerbFunction = Callable[..., None]
 
 
 def socket_option(command: VerbFunction) -> VerbFunction:
@@ -76,15 +82,6 @@ def socket_option(command: VerbFunction) -> VerbFunction:
 def _note_state(context: click.Context, _parameter: click.Parameter, folder: str | None) -> None:
     if folder:
         context.meta[STATE] = UpState(Path(folder))
-
-
-def output_option(*more: str) -> Callable[[VerbFunction], VerbFunction]:
-    kinds = ["text", *more, "json", "yaml"]
-    return click.option("-o", "--output", type=click.Choice(kinds), default="text", help="Output format.")
-
-
-def dry_run_option(command: VerbFunction) -> VerbFunction:
-    return click.option("--dry-run", is_flag=True, help="Only print what would be done.")(command)
 
 
 @contextmanager
@@ -121,7 +118,7 @@ def _exit_code(error: NodeError) -> int:
 @click.group(
     "orlop afterlife",
     epilog=HELP_ON_CODES,
-    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT_SETTINGS,
 )
 def command() -> None:
     """Manage the retained folders of deleted pods on this node.
@@ -277,7 +274,7 @@ def restore(volume_id: str, folder: Path, socket: str | None, *, dry_run: bool) 
 
 @command.command("erase", epilog=HELP_ON_CODES)
 @click.argument("volume_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @dry_run_option
 @socket_option
 def erase(volume_id: str, socket: str | None, *, yes: bool, dry_run: bool) -> None:
@@ -291,18 +288,9 @@ def erase(volume_id: str, socket: str | None, *, yes: bool, dry_run: bool) -> No
 
 
 def _confirmed(row: FolderRow) -> str:
-    if not sys.stdin.isatty():
-        raise click.UsageError("Standard input is no terminal to ask for confirmation: repeat the command with --yes.")
     about = f"{size_text(row.bytes_used)}, deleted {span_text(row.age_seconds)} ago"
-    try:
-        if click.confirm(f"Erase {row.volume_id} of {pod_text(row)}, {about}?"):
-            return row.volume_id
-        code = FAILED
-    except click.Abort:
-        code = INTERRUPTED
-        click.echo(err=True)
-    click.echo("Nothing was erased.", err=True)
-    sys.exit(code)
+    confirm(f"Erase {row.volume_id} of {pod_text(row)}, {about}?", "Nothing was erased.")
+    return row.volume_id
 
 
 @command.command("usage", epilog=HELP_ON_CODES)
@@ -322,4 +310,4 @@ def usage(socket: str | None, output: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command.main(args=list(arguments), prog_name="orlop afterlife")  # ends the process with its exit code
+    command.main(args=list(arguments), prog_name=program_name("afterlife"))  # ends the process with its exit code

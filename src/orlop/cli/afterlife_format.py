@@ -15,13 +15,9 @@ from typing import Any, Final
 
 from orlop.admin.afterlife_list_rules import short_ids
 from orlop.cli.output import harmless
+from orlop.cli.tables import NOTHING, escaped, size_text, span_text, table
 from orlop.records.afterlife_report import FileRow, FolderRow, NextErase, UsageReport
 
-UNKNOWN: Final = "…"
-NOTHING: Final = "-"
-_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_FEW: Final = 10
 _KINDS: Final = {
     "a folder": "d",
     "a symbolic link": "l",
@@ -32,40 +28,14 @@ _KINDS: Final = {
 }
 
 
-def escaped(text: str) -> str:
-    """Return a name without control characters. Different names stay different."""
-    return harmless(text.replace("\\", "\\\\"))
-
-
 def escaped_bytes(name: bytes) -> str:
     return escaped(name.decode(errors="surrogateescape"))
-
-
-def size_text(count: int | None) -> str:
-    """Return a size such as `1.2Gi`, with two significant digits or more."""
-    if count is None:
-        return UNKNOWN
-    size, suffixes = float(count), iter(_SUFFIXES)
-    suffix = next(suffixes)
-    while size >= 1023.5:  # noqa: PLR2004 - it would be written as 1024
-        size, suffix = size / 1024, next(suffixes)
-    return f"{size:.1f}{suffix}" if suffix and size < _FEW - 0.05 else f"{size:.0f}{suffix}"
 
 
 def content_text(entries: int, size: int) -> str:
     """Return a text such as `3 entries, 1.2Gi`."""
     amount = size_text(size) if size >= 1024 else f"{size} {'byte' if size == 1 else 'bytes'}"  # noqa: PLR2004 - from there on it has a suffix
     return f"{entries} {'entry' if entries == 1 else 'entries'}, {amount}"
-
-
-def span_text(seconds: float) -> str:
-    """Return a span such as `3h12m`, with its two largest units."""
-    remaining, parts = int(seconds), list[str]()
-    for unit, letter in _UNITS:
-        count, remaining = divmod(remaining, unit)
-        if count or parts:
-            parts.append(f"{count}{letter}" if count else "")
-    return "".join(parts[:2]) or "0s"
 
 
 def time_text(seconds: float) -> str:
@@ -91,12 +61,6 @@ def pod_text(row: FolderRow) -> str:
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def folder_table(rows: Sequence[FolderRow], all_ids: Iterable[str], *, wide: bool = False) -> str:

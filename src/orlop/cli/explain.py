@@ -6,51 +6,28 @@ Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from pathlib import Path
-from random import SystemRandom
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 
 from orlop.admin.explain_attachment import explain
 from orlop.admin.explain_claim import explain_claim
+from orlop.admin.explain_drives import explain_left_volume
 from orlop.admin.explain_reading import ExplainReader
 from orlop.admin.explain_volume import explain_volume
 from orlop.admin.explanation import Explanation
-from orlop.admin.up_state import (
-    DEFAULT_STATE,
-    SeveralRun,
-    UpState,
-    is_stopped,
-    is_up_state,
-    running_ups,
-    start_command,
-    state_of,
-    why_unused,
-)
+from orlop.admin.journal_orders import explain_gone
+from orlop.admin.refusals import UnknownObject
+from orlop.cli.in_cluster import ConnectedCluster, in_cluster, server_options
+from orlop.cli.options import CONTEXT_SETTINGS, program_name
 from orlop.cli.output import harmless, show
-from orlop.foundation.clock import SystemClock
-from orlop.foundation.structured_log import silent_log
-from orlop.kube.api_errors import ApiError, NotFound
-from orlop.kube.client import KubeClient, Patience
-from orlop.kube.config.cluster_access import ClusterAccess
-from orlop.kube.config.kubeconfig import Kubeconfig, KubeconfigError
-from orlop.kube.config.kubeconfig_files import NoKubeconfig
-from orlop.kube.http.http_transport import HttpTransport
-from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_ATTACHMENT, InvalidPath, Kind
+from orlop.kube.api_errors import NotFound
+from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_ATTACHMENT, Kind
 from orlop.kube.objects import ObjectName
-from orlop.processes.kube_wiring import run_plugin
 
-FAILED: Final = 1
-WRONG_USE: Final = 2
-NOT_FOUND: Final = 3
 COMMAND_OF: Final = {
     **dict.fromkeys(("volumeattachment", "volumeattachments", "va", "vas"), "volumeattachment"),
     **dict.fromkeys(("volumeattachment.storage.k8s.io", "volumeattachments.storage.k8s.io"), "volumeattachment"),
@@ -58,11 +35,9 @@ COMMAND_OF: Final = {
     **dict.fromkeys(("pv", "pvs", "persistentvolume", "persistentvolumes"), "pv"),
 }
 """The command for each spelling of a kind, in lower case."""
-WITH_VALUE: Final = frozenset({"-n", "--namespace", "--kubeconfig", "--state", "-o", "--output"})
+WITH_VALUE: Final = frozenset({"-n", "--namespace", "--kubeconfig", "--context", "--state", "-o", "--output"})
 """The options whose value may be the next word."""
 HELP_ON_CODES: Final = "Exit codes: 0 explained, 1 failed, 2 wrong use, 3 no such object."
-PATIENCE: Final = Patience(10.0, attempts=2)
-"""Shorter than a controller's: a person waits for the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +57,7 @@ class ExplainedObject:
         return replace(self, namespace=namespace) if self.kind.namespaced and self.namespace is None else self
 
 
-class ExplainedObjectMissing(Exception):
+class ExplainedObjectMissing(UnknownObject):
     def __init__(self, target: ExplainedObject) -> None:
         of_all = " --all-namespaces" if target.kind.namespaced else ""
         where = f" in the namespace {target.namespace}" if target.kind.namespaced else ""
@@ -129,7 +104,7 @@ class _Kinds(click.Group):
     "orlop explain",
     cls=_Kinds,
     epilog=HELP_ON_CODES,
-    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT_SETTINGS,
 )
 def command() -> None:
     """Explain what an object waits for, since when, what was tried, and what comes next."""
@@ -140,22 +115,10 @@ Options = Callable[..., None]
 
 def _with_options(function: Options) -> Options:
     """Add the options that all kinds have."""
-    options = (
-        click.option(
-            "--kubeconfig",
-            default="",
-            metavar="FILE",
-            help="Kubeconfig file; default: the file that kubectl would use, else that of the only `orlop up` that "
-            "runs.",
-        ),
-        click.option("--state", default="", metavar="DIR", help="Folder of an `orlop up`, instead of --kubeconfig."),
-        click.option(
-            "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Output format."
-        ),
+    output = click.option(
+        "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Output format."
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return server_options(output(function))
 
 
 def _without_namespace(function: Options) -> Options:
@@ -172,9 +135,9 @@ def _without_namespace(function: Options) -> Options:
 @click.argument("name")
 @_without_namespace
 @_with_options
-def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> None:
+def volume_attachment(name: str, output: str) -> None:
     """Explain the VolumeAttachment NAME, as `kubectl get volumeattachments` shows it, with or without `-o name`."""
-    _explain(_of_cluster(VOLUME_ATTACHMENT, name), kubeconfig, state, output)
+    _explain(_of_cluster(VOLUME_ATTACHMENT, name), output)
 
 
 @command.command(
@@ -185,7 +148,7 @@ def volume_attachment(name: str, kubeconfig: str, state: str, output: str) -> No
 @click.argument("name", metavar="[NAMESPACE/]NAME")
 @click.option("-n", "--namespace", default="", help="Namespace of the claim; default: that of the kubeconfig.")
 @_with_options
-def persistent_volume_claim(name: str, namespace: str, kubeconfig: str, state: str, output: str) -> None:
+def persistent_volume_claim(name: str, namespace: str, output: str) -> None:
     """Explain the PersistentVolumeClaim NAMESPACE/NAME, or NAME as `kubectl get pvc` shows it.
 
     Also as `kubectl get pvc -o name` prints it.
@@ -195,16 +158,16 @@ def persistent_volume_claim(name: str, namespace: str, kubeconfig: str, state: s
     if slash and namespace and before != namespace:
         raise click.UsageError(f"{bare} is in the namespace {before}, and --namespace names {namespace}: use one.")
     target = ExplainedObject(PERSISTENT_VOLUME_CLAIM, before if slash else namespace or None, after if slash else bare)
-    _explain(target, kubeconfig, state, output)
+    _explain(target, output)
 
 
 @command.command("pv", short_help="Explain a PersistentVolume; also `persistentvolume`.", epilog=HELP_ON_CODES)
 @click.argument("name")
 @_without_namespace
 @_with_options
-def persistent_volume(name: str, kubeconfig: str, state: str, output: str) -> None:
+def persistent_volume(name: str, output: str) -> None:
     """Explain the PersistentVolume NAME, as `kubectl get pv` shows it, with or without `-o name`."""
-    _explain(_of_cluster(PERSISTENT_VOLUME, name), kubeconfig, state, output)
+    _explain(_of_cluster(PERSISTENT_VOLUME, name), output)
 
 
 def _of_cluster(kind: Kind, name: str) -> ExplainedObject:
@@ -221,20 +184,8 @@ def _bare(name: str, kind: Kind) -> str:
     return name.removeprefix(f"{kind.singular}{suffix}/")
 
 
-def _explain(target: ExplainedObject, kubeconfig: str, state: str, output: str) -> None:
-    if state and kubeconfig:
-        raise click.UsageError("--state and --kubeconfig exclude each other: use one of them.")
-    if state and (why := why_unused(UpState(Path(state)))):
-        _end(FAILED, why)
-    kubeconfig = str(UpState(Path(state)).kubeconfig) if state else kubeconfig
-    try:
-        explanation = asyncio.run(_explanation(target, kubeconfig))
-    except ExplainedObjectMissing as error:
-        _end(NOT_FOUND, str(error))
-    except (InvalidPath, SeveralRun) as error:
-        _end(WRONG_USE, str(error))
-    except (ApiError, KubeconfigError) as error:
-        _end(FAILED, _failure(error, kubeconfig))
+def _explain(target: ExplainedObject, output: str) -> None:
+    explanation = in_cluster(lambda cluster: _explanation(target, cluster))
     if output == "text":
         click.echo("\n".join(map(harmless, _lines(explanation))))
     else:
@@ -257,62 +208,12 @@ def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return ["  " + "   ".join(row[name].ljust(widths[name]) for name in titles).rstrip() for row in cells]
 
 
-def _failure(error: Exception, kubeconfig: str) -> str:
-    state = state_of(Path(kubeconfig or os.environ.get("KUBECONFIG", "")))
-    if state is not None and is_stopped(state):
-        return f"Nothing runs in {state.folder}: start it with `{start_command(state)}`."
-    if not isinstance(error, KubeconfigError):
-        return str(error)
-    if is_up_state(UpState(DEFAULT_STATE)):
-        return f"{error}. For the `orlop up` of this machine: --state {DEFAULT_STATE}"
-    return f"{error}. For an `orlop up`, name its folder: --state DIR"
-
-
-def _end(code: int, why: str) -> NoReturn:
-    click.echo(harmless(why), err=True)
-    sys.exit(code)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadableCluster:
-    """An API server to read from; `namespace` is that of names without one."""
-
-    client: KubeClient
-    namespace: str
-    now: datetime
-
-
-Connect = Callable[[str], AbstractAsyncContextManager[ReadableCluster]]
-
-
-@asynccontextmanager
-async def connected(kubeconfig: str) -> AsyncIterator[ReadableCluster]:
-    """Connect to the API server that the kubeconfig names."""
-    clock = SystemClock()
-    access = _access(Kubeconfig(os.environ, clock=clock, run=run_plugin), kubeconfig)
-    client = KubeClient(
-        HttpTransport(access),
-        clock=clock,
-        random=SystemRandom(),
-        log=silent_log(),
-        name="orlop",
-        patience=PATIENCE,
-    )
+async def _explanation(target: ExplainedObject, cluster: ConnectedCluster) -> Explanation:
+    target = target.within(cluster.namespace)
     try:
-        yield ReadableCluster(client, access.namespace, clock.now())
-    finally:
-        await client.close()
-
-
-async def _explanation(target: ExplainedObject, kubeconfig: str) -> Explanation:
-    # Tests pass their own API server as the context's object.
-    connect: Connect = click.get_current_context().obj or connected
-    async with connect(kubeconfig) as cluster:
-        target = target.within(cluster.namespace)
-        try:
-            return await _explained(target, ExplainReader(cluster.client), cluster.now)
-        except NotFound:
-            raise ExplainedObjectMissing(target) from None
+        return await _explained(target, ExplainReader(cluster.client), cluster.now)
+    except NotFound:
+        return await _gone(target, ExplainReader(cluster.client), cluster.now)
 
 
 async def _explained(target: ExplainedObject, reader: ExplainReader, now: datetime) -> Explanation:
@@ -323,18 +224,16 @@ async def _explained(target: ExplainedObject, reader: ExplainReader, now: dateti
     return explain(await reader.attachment(target.name), now)
 
 
-def _access(files: Kubeconfig, kubeconfig: str) -> ClusterAccess:
-    """Return the access that kubectl would use. If there is no kubeconfig, use the only `orlop up` that runs."""
-    try:
-        return files.find(kubeconfig)
-    except NoKubeconfig:
-        running = [] if kubeconfig or os.environ.get("KUBECONFIG") else running_ups()
-        if not running:
-            raise
-        if len(running) > 1:
-            raise SeveralRun(running) from None
-        return files.find(str(running[0].kubeconfig))
+async def _gone(target: ExplainedObject, reader: ExplainReader, now: datetime) -> Explanation:
+    """Explain a claim or PersistentVolume that is gone, if its volume may be left."""
+    if target.kind == PERSISTENT_VOLUME_CLAIM and (requests := await reader.open_requests_of(target.name)):
+        return explain_gone(target.name, requests, now)
+    if target.kind == PERSISTENT_VOLUME:
+        left = explain_left_volume(await reader.left_volume(target.bare_name), target.bare_name, now)
+        if left is not None:
+            return left
+    raise ExplainedObjectMissing(target)
 
 
 def main(arguments: Sequence[str]) -> int:
-    command.main(args=list(arguments), prog_name="orlop explain")  # ends the process with its exit code
+    command.main(args=list(arguments), prog_name=program_name("explain"))  # ends the process with its exit code

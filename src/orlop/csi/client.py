@@ -208,11 +208,17 @@ class CsiClient:
 
     async def _ask_capabilities(self) -> DriverCapabilities:
         plugin = await self._plugin_capabilities()
-        nothing: frozenset[str] = frozenset()
+
+        async def none() -> frozenset[str]:
+            return frozenset()
+
         return DriverCapabilities(
             plugin=plugin,
-            controller=await self._controller_of(plugin),
-            group_controller=await self._group_capabilities() if "GROUP_CONTROLLER_SERVICE" in plugin else nothing,
+            # A node's instance of a plugin lists the services of the whole plugin, and serves few of them itself.
+            controller=await _unless_unimplemented(lambda: self._controller_of(plugin)),
+            group_controller=await _unless_unimplemented(
+                self._group_capabilities if "GROUP_CONTROLLER_SERVICE" in plugin else none
+            ),
             node=await _unless_unimplemented(self._node_capabilities),
         )
 
@@ -276,7 +282,7 @@ class CsiClient:
 
 
 async def _unless_unimplemented(ask: Callable[[], Awaitable[frozenset[str]]]) -> frozenset[str]:
-    """Return no capabilities where the service is not served: a controller's socket need not serve Node."""
+    """Return no capabilities where the service is not served: a socket may serve Controller alone, or Node alone."""
     try:
         return await ask()
     except Unimplemented:

@@ -1,6 +1,6 @@
 """The CSI identity service: name and version of this driver, its capabilities, and whether it is ready.
 
-A capability is listed only if this process serves it on the same socket.
+The capabilities are those of the whole driver, as CSI demands: `orlop node` and `orlop controller` list the same.
 """
 
 from __future__ import annotations

@@ -58,6 +58,13 @@ class Deadline:
         return self.clock.elapsed() >= self.instant
 
 
+async def wait_until_set(clock: Clock, event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        async with clock.timeout(seconds):
+            await event.wait()
+
+
 class SystemClock:
     """The clock of this machine, for any event loop."""
 

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from orlop.host.block import image_devices, image_files
+from orlop.host.block.image_formats import ImageFormatter
 from orlop.host.erase.erase_folder import REST_PREFIX
 from orlop.host.folders import folder_records, project_quota
 from orlop.host.folders.peer_folders import PeerFolders
@@ -22,22 +24,23 @@ from orlop.host.folders.room_reserve import NAME as NAME_OF_RESERVE
 from orlop.host.folders.room_reserve import RoomReserve
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, disk_usage
-from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below
+from orlop.host.linux_kubelet_dir import LinuxKubeletDir
 from orlop.host.mounts import mount_table, mounts
+from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from orlop.host.block.image_files import ImageShape
     from orlop.host.folders.folder_records import ShelfListing
     from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
     from orlop.host.folders.project_strays import StrayCount
     from orlop.host.kernel.disk_usage import DiskRoom, TreeUsage
-    from orlop.host.mounts.mount_option_rules import MountOptions
-    from orlop.host.mounts.mounts import FileIdentity, MountedAt
+    from orlop.host.mounts.mounts import FileIdentity
 
 T = TypeVar("T")
-TARGET_MODE = 0o750
+_TO_READ = MountOptions(read_only=True, no_exec=True, no_symlinks=True)
 
 
 class LinuxWorkdir:
@@ -50,6 +53,7 @@ class LinuxWorkdir:
                 state: _held(opened, folder_records.open_shelf(self._root, state.value)) for state in FolderState
             }
             self._opened = opened.pop_all()
+        self._formatter = ImageFormatter()
         self._reserve = RoomReserve(self._root)
         self._reserve.fill(disk_usage.room_on(self._root).free_bytes)
 
@@ -61,9 +65,26 @@ class LinuxWorkdir:
         """Return the folders that another driver has left in this working directory."""
         return PeerFolders(self._root)
 
-    def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
-        prepare = partial(project_quota.hold_to, quota=quota) if quota is not None else None
+    def create(
+        self,
+        place: FolderPlace,
+        record: bytes,
+        mode: int,
+        quota: FolderQuota | None = None,
+        image: ImageShape | None = None,
+    ) -> None:
+        prepare = partial(self._prepare, quota=quota, image=image) if quota or image else None
         folder_records.create(self._shelves[place.state], place.name, record, mode, prepare)
+
+    def _prepare(self, folder: int, quota: FolderQuota | None, image: ImageShape | None) -> None:
+        if quota is not None:
+            project_quota.hold_to(folder, quota=quota)
+        if image is not None:
+            try:
+                image_files.write_image(folder, folder_records.IMAGE, image, self._formatter)
+                os.fsync(folder)
+            except OSError as error:
+                raise HostError.because(error, f"An image of {image.bytes} bytes cannot be made") from error
 
     def remove_half_made(self, place: FolderPlace) -> bool:
         return folder_records.remove_half_made(self._shelves[place.state], place.name)
@@ -110,6 +131,8 @@ class LinuxWorkdir:
 
     def holds(self, folder: int) -> bool:
         """Return whether an open folder is inside the working directory, or inside a mount of one of our folders."""
+        if self._is_in_image(image_devices.image_behind(os.fstat(folder).st_dev)):
+            return True
         own = mounts.identity_of(self._root)
         above = confined_paths.folders_upwards(folder)
         return any(mounts.identity_of(each) == own or folder_records.has_record(each) for each in above)
@@ -118,11 +141,33 @@ class LinuxWorkdir:
         with self.opened(place) as folder:
             return mounts.identity_of(folder)
 
+    def is_shown_by(self, place: FolderPlace, root: FileIdentity) -> bool:
+        if self.identity(place) == root:
+            return True
+        image = image_files.image_identity(self._shelves[place.state], place.name)
+        return image is not None and image_devices.image_behind(root.device) == image
+
+    @contextmanager
+    def opened_content(self, place: FolderPlace, file_system: str) -> Iterator[int]:
+        """Open the root of the file system of the folder's image, mounted where nobody sees it; without, the folder."""
+        if not file_system:
+            with self.opened(place) as folder:
+                yield folder
+            return
+        with image_files.detached_mount(
+            self._shelves[place.state], place.name, file_system, _TO_READ, keeps_space=True
+        ) as tree:
+            root = confined_paths.reopen(tree, confined_paths.FOLDER_FLAGS & ~os.O_NOFOLLOW)
+            try:
+                yield root
+            finally:
+                os.close(root)
+
     def snapshot_mounts(self) -> _MountSnapshot:
-        return _MountSnapshot(mount_table.read_all_namespaces(), self._mounted_among)
+        return _MountSnapshot(mount_table.read_all_namespaces(), self._mounted_among, self._is_attached)
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
-        return self._mounted_among(mount_table.read_all_namespaces())
+        return self._mounted_among(mount_table.read_all_namespaces()) | self._with_attached_images()
 
     def room(self) -> DiskRoom:
         room = disk_usage.room_on(self._root)
@@ -168,8 +213,29 @@ class LinuxWorkdir:
         with self.opened(place) as folder:
             return count_strays(folder, project, should_stop)
 
+    def why_no_images(self) -> str | None:
+        return image_files.why_no_images()
+
     def close(self) -> None:
         self._opened.close()
+
+    def _is_in_image(self, image: FileIdentity | None) -> bool:
+        return image is not None and any(image == attached for _, attached in self._attached_images())
+
+    def _is_attached(self, place: FolderPlace) -> bool:
+        # Most folders have no image: two system calls show it, and no loop device is opened.
+        with image_files.image_place(self._shelves[place.state], place.name) as image:
+            return image is not None and bool(image_devices.devices_of(image, image_files.ending_of(place.name)))
+
+    def _with_attached_images(self) -> frozenset[FolderPlace]:
+        return frozenset(place for place, _ in self._attached_images())
+
+    def _attached_images(self) -> Iterator[tuple[FolderPlace, FileIdentity]]:
+        for name, image in image_devices.attached_images(folder_records.IMAGE):
+            for state, shelf in self._shelves.items():
+                # By identity: the path of an image may be another one in another mount namespace.
+                if image_files.image_identity(shelf, name) == image:
+                    yield _place(state, name), image
 
     def _mounted_among(self, namespaces: mount_table.SeenNamespaces) -> frozenset[FolderPlace]:
         # By descriptor, not by the path at the start: an admin may have renamed a shelf since.
@@ -186,80 +252,14 @@ class _MountSnapshot:
         self,
         namespaces: mount_table.SeenNamespaces,
         find: Callable[[mount_table.SeenNamespaces], frozenset[FolderPlace]],
+        is_attached: Callable[[FolderPlace], bool],
     ) -> None:
-        self._namespaces, self._find = namespaces, find
+        self._namespaces, self._find, self._is_attached = namespaces, find, is_attached
 
     def is_mounted(self, place: FolderPlace) -> bool:
-        return self._namespaces.mention(place.name) and place in self._find(self._namespaces)
-
-
-class LinuxKubeletDir:
-    """Kubelet's directory. Symbolic links in `path` are followed once, when it is opened, and never again."""
-
-    def __init__(self, path: str) -> None:
-        self._opened = ExitStack()
-        self._root = _held(self._opened, confined_paths.open_root(path))
-        self._real_path = os.readlink(f"/proc/self/fd/{self._root}")
-        self._path = os.path.abspath(path)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self._path, self._real_path)))
-
-    def is_shared(self) -> bool:
-        if not mount_table.mount_of(self._root).is_shared:
-            self._use_newer_mount()
-        return mount_table.mount_of(self._root).is_shared
-
-    def make_target(self, target: Names) -> bool:
-        with self._parent_of(target) as parent:
-            return confined_paths.make_folder(parent, target[-1], TARGET_MODE)
-
-    def remove_target(self, target: Names) -> bool:
-        try:
-            with self._parent_of(target) as parent:
-                return confined_paths.remove_empty_folder(parent, target[-1])
-        except HostError as error:
-            return _if_missing(error, False)
-
-    def mounted_at(self, target: Names) -> MountedAt | None:
-        try:
-            with self._parent_of(target) as parent:
-                return mounts.mounted_at(parent, target[-1])
-        except HostError as error:
-            return _if_missing(error, None)
-
-    def unmount(self, target: Names) -> int:
-        try:
-            with self._parent_of(target) as parent:
-                return mounts.unmount(parent, target[-1])
-        except HostError as error:
-            return _if_missing(error, 0)
-
-    def names_in(self, folder: Names) -> frozenset[str] | None:
-        try:
-            with opened_below(self._root, folder, DescriptorUse.FOLDER_CONTENT, Mounts.CROSSED) as opened:
-                return frozenset(confined_paths.names_in(opened))
-        except HostError as error:
-            return _if_missing(error, None)
-
-    def opened_target(self, target: Names) -> AbstractContextManager[int]:
-        return opened_below(self._root, target, DescriptorUse.HANDLE, Mounts.CROSSED)
-
-    def close(self) -> None:
-        self._opened.close()
-
-    def _parent_of(self, target: Names) -> AbstractContextManager[int]:
-        return opened_below(self._root, target[:-1], DescriptorUse.FOLDER_HANDLE, Mounts.CROSSED)
-
-    def _use_newer_mount(self) -> None:
-        """Switch to the mount of a kubelet that started after us: it binds its directory to itself, and hides ours."""
-        newer = confined_paths.open_root(self._real_path)
-        if mounts.identity_of(newer) == mounts.identity_of(self._root) and mount_table.mount_of(newer).is_shared:
-            # The old descriptor stays open until the end: other threads may be using it.
-            self._root = _held(self._opened, newer)
-        else:
-            os.close(newer)
+        if self._namespaces.mention(place.name) and place in self._find(self._namespaces):
+            return True
+        return self._is_attached(place)
 
 
 class LinuxNodeHost:
@@ -276,6 +276,14 @@ class LinuxNodeHost:
     def bind(self, place: FolderPlace, target: Names, options: MountOptions) -> None:
         with self.workdir.opened(place) as source, self.kubelet_dir.opened_target(target) as target_handle:
             mounts.bind(source, target_handle, options)
+
+    def mount_image(self, place: FolderPlace, file_system: str, target: Names, options: MountOptions) -> None:
+        shelf = self.workdir.shelf(place.state)
+        with (
+            self.kubelet_dir.opened_target(target) as target_handle,
+            image_files.detached_mount(shelf, place.name, file_system, options, keeps_space=True) as tree,
+        ):
+            image_files.attach_mount(tree, target_handle, place.name)
 
     def close(self) -> None:
         self._opened.close()
@@ -317,10 +325,3 @@ def _erased_under(name: str) -> str:
 def _held(opened: ExitStack, descriptor: int) -> int:
     opened.callback(os.close, descriptor)
     return descriptor
-
-
-def _if_missing(error: HostError, answer: T) -> T:
-    """Return `answer` if the error is a missing parent; raise every other error."""
-    if error.errno != errno.ENOENT:
-        raise error
-    return answer

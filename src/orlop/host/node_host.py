@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from orlop.host.block.image_files import ImageShape
 from orlop.host.folders.folder_records import ShelfListing
 from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
 from orlop.host.folders.project_strays import StrayCount
@@ -50,10 +51,20 @@ class MountSnapshot(Protocol):
 class Workdir(Protocol):
     """Folders with their records. A change survives power loss when the function returns, unless it says otherwise."""
 
-    def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
-        """Create an empty folder. Its limits are set before it gets its name. Durable after `make_durable`.
+    def create(
+        self,
+        place: FolderPlace,
+        record: bytes,
+        mode: int,
+        quota: FolderQuota | None = None,
+        image: ImageShape | None = None,
+    ) -> None:
+        """Create an empty folder, or one with an image alone. Durable after `make_durable`.
 
-        EEXIST: the name is taken, and no folder was changed. EOPNOTSUPP: its limits would not be enforced.
+        Its limits are set, and its image is complete, before it gets its name.
+
+        EEXIST: the name is taken, and no folder was changed. EOPNOTSUPP: its limits would not be enforced. ENOSPC: the
+        image does not fit.
         """
 
     def remove_half_made(self, place: FolderPlace) -> bool:
@@ -89,11 +100,17 @@ class Workdir(Protocol):
     def identity(self, place: FolderPlace) -> FileIdentity:
         """Return the device and inode of a folder. ENOENT: no such folder."""
 
+    def is_shown_by(self, place: FolderPlace, root: FileIdentity) -> bool:
+        """Return whether a mount with this root shows the folder, or the file system in its image. ENOENT: none."""
+
     def snapshot_mounts(self) -> MountSnapshot:
         """Read the mount tables of all visible namespaces, now."""
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
-        """Read the mount tables of all visible namespaces, now; return the folders mounted, wholly or in part."""
+        """Read the mount tables of all visible namespaces, now; return the folders mounted, wholly or in part.
+
+        A folder whose image has a loop device is mounted: the device goes with the last mount, in whatever namespace.
+        """
 
     def room(self) -> DiskRoom: ...
 
@@ -105,6 +122,9 @@ class Workdir(Protocol):
 
     def why_no_quota(self) -> str | None:
         """Return a sentence if limits of folders would not be enforced; None if they are."""
+
+    def why_no_images(self) -> str | None:
+        """Return a sentence if folders cannot have images here; None if they can."""
 
     def quota_usage(self, project: int) -> ProjectUsage:
         """Return what counts under a project number, and its limits; an unused number has neither."""
@@ -138,8 +158,17 @@ class KubeletDir(Protocol):
     def remove_target(self, target: Names) -> bool:
         """Remove the target; return False if it was gone. ENOTEMPTY, EBUSY (mounted on): it stays."""
 
+    def make_file(self, target: Names) -> bool:
+        """Create the target as an empty file, for a device; return False if it existed. EISDIR: it is a folder."""
+
+    def remove_file(self, target: Names) -> bool:
+        """Remove an empty file; return False if it was gone. EBUSY (mounted on), EISDIR, ENOTEMPTY: it stays."""
+
     def mounted_at(self, target: Names) -> MountedAt | None:
         """Return the topmost mount; None if nothing is mounted, or the target does not exist."""
+
+    def room_at(self, target: Names) -> DiskRoom:
+        """Return the space of what is mounted at a target. Raises the I/O error of a file system that failed."""
 
     def unmount(self, target: Names) -> int:
         """Unmount everything at the target; return how many mounts that were. EBUSY: in use; it stays."""
@@ -157,3 +186,10 @@ class NodeHost(Protocol):
 
     def bind(self, place: FolderPlace, target: Names, options: MountOptions) -> None:
         """Bind the folder to the target, above what is mounted there. ENOENT: one of them is missing."""
+
+    def mount_image(self, place: FolderPlace, file_system: str, target: Names, options: MountOptions) -> None:
+        """Mount the file system of the folder's image at the target, above what is mounted there.
+
+        Its loop device goes with the last mount of it. ENOENT: the target or the image is missing. EUCLEAN: the file
+        system is damaged.
+        """

@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
@@ -33,6 +34,7 @@ READERS: Final = 8
 """Threads for calls that only read: statistics, health, `orlop afterlife`."""
 LONGEST_READ_SECONDS: Final = 10.0
 LONGEST_END_SECONDS: Final = 5.0
+SCRATCH_DISK: Final = "The disk of the scratch folders (--workdir)"
 
 
 class Threads(Protocol):
@@ -50,16 +52,71 @@ def threads_of(pool: Executor) -> Threads:
     return run
 
 
+class OwnThreads:
+    """Runs each call in a thread of its own: for disks that may hang, one of which must not delay the others."""
+
+    def __init__(self) -> None:
+        self._running: set[threading.Thread] = set()
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+
+        def settle(outcome: Callable[[], T]) -> None:
+            self._running.discard(thread)
+            if not result.done():  # cancelled
+                _resolve(result, outcome)
+
+        def run() -> None:
+            outcome = _outcome_of(work)
+            with suppress(RuntimeError):  # the loop is closed: nobody awaits it
+                loop.call_soon_threadsafe(settle, outcome)
+
+        thread = threading.Thread(target=run, name="may hang", daemon=True)
+        self._running.add(thread)
+        thread.start()
+        return await result
+
+    def close(self) -> None:
+        """Block until every thread has ended."""
+        for thread in tuple(self._running):
+            thread.join()
+
+
+def _outcome_of(work: Callable[[], T]) -> Callable[[], T]:
+    """Do the work; return a function that returns its result, or raises its error."""
+    try:
+        value = work()
+    except BaseException as error:  # noqa: BLE001 - raised where the work is awaited
+        return partial(_raise, error)
+    return lambda: value
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _resolve(result: asyncio.Future[T], outcome: Callable[[], T]) -> None:
+    try:
+        result.set_result(outcome())
+    except BaseException as error:  # noqa: BLE001 - as above
+        result.set_exception(error)
+
+
 class TimedThreads:
     """Threads whose callers wait for a limited time. Only for work that changes nothing: it may run on.
 
     Work that has not begun when its time is over never begins.
     """
 
-    def __init__(self, threads: Threads, clock: Clock, seconds: float = LONGEST_READ_SECONDS) -> None:
+    def __init__(
+        self, threads: Threads, clock: Clock, seconds: float = LONGEST_READ_SECONDS, *, disk: str = SCRATCH_DISK
+    ) -> None:
+        """`disk` begins the sentence for a disk that hangs."""
         self._threads = threads
         self._clock = clock
         self._seconds = seconds
+        self._disk = disk
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         try:
@@ -68,9 +125,8 @@ class TimedThreads:
         except TimeoutError:
             raise HostError(
                 errno.ETIMEDOUT,
-                f"The disk of the scratch folders (--workdir) has not answered for {self._seconds:g} seconds: it "
-                "hangs, or is very busy. Check the kernel's log (dmesg) and what is mounted there, then try "
-                "again.",
+                f"{self._disk} has not answered for {self._seconds:g} seconds: it hangs, or is very busy. Check the "
+                "kernel's log (dmesg) and what is mounted there, then try again.",
             ) from None
 
 
@@ -151,11 +207,15 @@ class NodeThreads:
     """For reading without a time limit, such as a download."""
     timed: Threads
     """The threads of `readers`, for callers that wait a limited time."""
+    own: Threads
+    """A thread for each call."""
 
 
 @asynccontextmanager
-async def node_threads(close_host: Callable[[], object], clock: Clock, log: Log) -> AsyncIterator[NodeThreads]:
-    """Start the threads of a node; end them with the context.
+async def node_threads(
+    close_host: Callable[[], object], clock: Clock, log: Log, disk: str = SCRATCH_DISK
+) -> AsyncIterator[NodeThreads]:
+    """Start the threads of a node; end them with the context. `disk` is what they work on, for errors.
 
     Order at the end: accept no new work → wait for work under way, for a limited time → close the host, but only if all
     work has ended: a thread that hangs may still use its descriptors.
@@ -163,15 +223,16 @@ async def node_threads(close_host: Callable[[], object], clock: Clock, log: Log)
     publishers = BatchThreads("publishing", usual=USUAL_PUBLISHERS, most=MOST_PUBLISHERS)
     keepers = ThreadPoolExecutor(KEEPERS, thread_name_prefix="folders")
     readers = ThreadPoolExecutor(READERS, thread_name_prefix="readers")
+    own = OwnThreads()
     watch = asyncio.get_running_loop().create_task(
         publishers.watch(clock.sleep, STUCK_SECONDS), name="publishers that hang"
     )
     try:
         reading = threads_of(readers)
-        yield NodeThreads(publishers, threads_of(keepers), reading, TimedThreads(reading, clock))
+        yield NodeThreads(publishers, threads_of(keepers), reading, TimedThreads(reading, clock, disk=disk), own)
     finally:
         watch.cancel()
-        if await end_in_time(clock, publishers.close, end_of(keepers), end_of(readers)):
+        if await end_in_time(clock, publishers.close, end_of(keepers), end_of(readers), own.close):
             close_host()
         else:
             log.warning("disk does not respond; abandoning threads that wait for it")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 READ_VERBS: Final = ("get", "list", "watch")
@@ -252,15 +252,14 @@ STATEFUL_SET: Final = Kind(
     subresources=(SCALE, STATUS),
 )
 REPLICA_SET: Final = Kind(
-    "apps",
-    "v1",
-    "ReplicaSet",
-    "replicasets",
+    *("apps", "v1", "ReplicaSet", "replicasets"),
     namespaced=True,
     short_names=("rs",),
     categories=ALL,
     subresources=(SCALE, STATUS),
 )
+
+CONTROLLER_REVISION: Final = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", namespaced=True)
 
 ROLE: Final = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles", namespaced=True)
 ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", namespaced=True)
@@ -278,6 +277,18 @@ CUSTOM_RESOURCE_DEFINITION: Final = Kind(
     short_names=("crd", "crds"),
     categories=("api-extensions",),
     subresources=(STATUS,),
+)
+
+VALIDATING_ADMISSION_POLICY: Final = Kind(
+    *("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+    namespaced=False,
+    categories=("api-extensions",),
+    subresources=(STATUS,),
+)
+VALIDATING_ADMISSION_POLICY_BINDING: Final = Kind(
+    *("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+    namespaced=False,
+    categories=("api-extensions",),
 )
 
 TOKEN_REVIEW: Final = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False, verbs=CREATE)
@@ -298,40 +309,38 @@ SELF_SUBJECT_RULES_REVIEW: Final = Kind(
 )
 
 _PARTS: Final = (STATUS,)
+_SCALED: Final = (SCALE, STATUS)
+_OF_CLUSTER: Final[dict[str, Any]] = {"namespaced": False}
+
+
+def _stored(of: str, kind: str, plural: str, short: str = "", **more: Any) -> Kind:
+    group, _, version = of.rpartition("/")
+    return Kind(group, version, kind, plural, short_names=(short,) if short else (), **{"namespaced": True, **more})
+
+
 STORED_ONLY: Final = (
-    Kind("", "v1", "Endpoints", "endpoints", namespaced=True, short_names=("ep",)),
-    Kind("", "v1", "LimitRange", "limitranges", namespaced=True, short_names=("limits",)),
-    Kind(
-        *("", "v1", "ReplicationController", "replicationcontrollers"),
-        namespaced=True,
-        short_names=("rc",),
-        categories=ALL,
-        subresources=_PARTS,
-    ),
-    Kind("", "v1", "ResourceQuota", "resourcequotas", namespaced=True, short_names=("quota",), subresources=_PARTS),
-    Kind("", "v1", "Service", "services", namespaced=True, short_names=("svc",), categories=ALL, subresources=_PARTS),
-    Kind("apps", "v1", "ControllerRevision", "controllerrevisions", namespaced=True),
-    Kind(
-        *("batch", "v1", "CronJob", "cronjobs"),
-        namespaced=True,
-        short_names=("cj",),
-        categories=ALL,
-        subresources=_PARTS,
-    ),
-    Kind("batch", "v1", "Job", "jobs", namespaced=True, categories=ALL, subresources=_PARTS),
-    Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", namespaced=True),
-    Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False),
-    Kind(
-        *("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
-        namespaced=True,
-        short_names=("pdb",),
-        subresources=_PARTS,
-    ),
-    Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", namespaced=False),
-    Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", namespaced=True, subresources=_PARTS),
-    Kind("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", namespaced=True),
-    Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False),
-    Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, short_names=("pc",)),
+    _stored("v1", "Endpoints", "endpoints", "ep"),
+    _stored("v1", "LimitRange", "limitranges", "limits"),
+    _stored("v1", "ReplicationController", "replicationcontrollers", "rc", categories=ALL, subresources=_SCALED),
+    _stored("v1", "ResourceQuota", "resourcequotas", "quota", subresources=_PARTS),
+    _stored("v1", "Service", "services", "svc", categories=ALL, subresources=_PARTS),
+    _stored("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", categories=ALL),
+    _stored("batch/v1", "CronJob", "cronjobs", "cj", categories=ALL, subresources=_PARTS),
+    _stored("batch/v1", "Job", "jobs", categories=ALL, subresources=_PARTS),
+    _stored("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", "csr", **_OF_CLUSTER),
+    _stored("certificates.k8s.io/v1", "PodCertificateRequest", "podcertificaterequests"),
+    _stored("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    _stored("networking.k8s.io/v1", "IPAddress", "ipaddresses", "ip", **_OF_CLUSTER),
+    _stored("networking.k8s.io/v1", "ServiceCIDR", "servicecidrs", **_OF_CLUSTER),
+    _stored("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", **_OF_CLUSTER),
+    _stored("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", subresources=_PARTS),
+    _stored("resource.k8s.io/v1", "DeviceClass", "deviceclasses", **_OF_CLUSTER),
+    _stored("resource.k8s.io/v1", "DeviceTaintRule", "devicetaintrules", **_OF_CLUSTER),
+    _stored("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", subresources=_PARTS),
+    _stored("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates"),
+    _stored("resource.k8s.io/v1", "ResourceSlice", "resourceslices", **_OF_CLUSTER),
+    _stored("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", "pc", **_OF_CLUSTER),
+    _stored("storagemigration.k8s.io/v1", "StorageVersionMigration", "storageversionmigrations", **_OF_CLUSTER),
 )
 """Kinds that the embedded API server stores for the programs that watch them, and that nothing of ours acts on."""
 
@@ -358,11 +367,14 @@ BUILT_IN: Final[tuple[Kind, ...]] = (
     DEPLOYMENT,
     STATEFUL_SET,
     REPLICA_SET,
+    CONTROLLER_REVISION,
     ROLE,
     ROLE_BINDING,
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     CUSTOM_RESOURCE_DEFINITION,
+    VALIDATING_ADMISSION_POLICY,
+    VALIDATING_ADMISSION_POLICY_BINDING,
     TOKEN_REVIEW,
     SELF_SUBJECT_REVIEW,
     SUBJECT_ACCESS_REVIEW,

@@ -61,6 +61,11 @@ def guarded_by_version(obj: Mapping[str, Any]) -> JsonPatch:
     return guarded_by_uid(obj).test("metadata", "resourceVersion", value=objects.resource_version(obj))
 
 
+def guarded_by_generation(obj: Mapping[str, Any]) -> JsonPatch:
+    """Start a patch that fails if the spec has changed since it was read. Writes of status do not disturb it."""
+    return guarded_by_uid(obj).test("metadata", "generation", value=objects.generation(obj))
+
+
 # ---- finalizers ------------------------------------------------------------------------------------------------------
 
 

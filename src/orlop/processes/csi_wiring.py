@@ -1,7 +1,7 @@
 """Wiring of a node's CSI services: their flags, and a context in which the socket is served.
 
-Order: open and index the scratch folders → serve health and metrics → serve the socket. They end in reverse order, so
-that no call is served after the folders are closed.
+Order: open and index the scratch folders → open the drives → serve health and metrics → serve the socket. They end in
+reverse order, so that no call is served after the folders and drives are closed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orlop import __version__
 from orlop.csi.driver_name import driver_name_problem
@@ -37,6 +37,10 @@ from orlop.processes.daemon import (
     log_example_call,
     request_ids,
 )
+
+if TYPE_CHECKING:
+    from orlop.processes.drive_settings import DriveSettings
+    from orlop.processes.persistent_wiring import PersistentServices
 
 DEFAULT_WORKDIR: Final = "/var/lib/orlop/ephemeral"
 LONGEST_NODE_ID: Final = 256
@@ -246,56 +250,92 @@ class CsiServices:
     """The endpoint with its real port, also if the flag has port 0."""
     interceptor: CallInterceptor
     """Also serves calls from within this process."""
+    persistent: PersistentServices | None
+    """The drives of this node and their volumes; None if it serves none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSettings:
+    """What a node serves."""
+
+    csi: CsiSettings
+    ephemeral: EphemeralSettings
+    drives: DriveSettings
 
 
 @asynccontextmanager
 async def serving_csi(
-    endpoint: Endpoint, settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, more: HealthChecks
+    endpoint: Endpoint, settings: ServedSettings, runtime: Runtime, more: HealthChecks
 ) -> AsyncIterator[CsiServices]:
     """Serve the CSI socket inside this context. `more` are further checks of `/readyz`."""
+    csi = settings.csi
     async with AsyncExitStack() as stack:
-        served, checks, upkeep = await _node_services(settings, ephemeral, runtime, stack)
-        interceptor = _interceptor(settings, runtime, served, checks)
-        if settings.http_endpoint is not None:
+        node = await _node_services(settings, runtime, stack)
+        interceptor = _interceptor(csi, runtime, node)
+        if csi.http_endpoint is not None:
             from orlop.processes.http_wiring import serving_http  # noqa: PLC0415 - saves memory if HTTP is not served
 
-            readiness = {"socket": lambda: _why_no_answer(endpoint), **checks, **upkeep, **more}
-            await stack.enter_async_context(serving_http(settings.http_endpoint, runtime, readiness))
-        grace = settings.grace_period.seconds
+            readiness = {"socket": lambda: _why_no_answer(endpoint), **node.checks, **node.upkeep, **more}
+            await stack.enter_async_context(serving_http(csi.http_endpoint, runtime, readiness))
+        grace = csi.grace_period.seconds
         bound = await stack.enter_async_context(serving(endpoint, interceptor, grace=grace, log=runtime.log))
         log_example_call(bound, runtime.log)
-        yield CsiServices(bound, interceptor)
+        yield CsiServices(bound, interceptor, node.persistent)
 
 
-async def _node_services(
-    settings: CsiSettings, ephemeral: EphemeralSettings, runtime: Runtime, stack: AsyncExitStack
-) -> tuple[list[services.Node], HealthChecks, HealthChecks]:
-    """Return the services, the checks that must pass to serve calls, and further checks for admins."""
-    if not ephemeral.workdir:
-        return [], {}, {}
-    from orlop.processes.ephemeral_wiring import serving_ephemeral  # noqa: PLC0415 - saves memory if none are served
+@dataclass(frozen=True, slots=True)
+class _NodeServices:
+    served: list[services.Node]
+    checks: HealthChecks
+    """Those that must pass to serve calls."""
+    upkeep: HealthChecks
+    """Further checks for admins."""
+    persistent: PersistentServices | None
 
-    folders = await stack.enter_async_context(
-        serving_ephemeral(ephemeral, runtime, settings.driver_name, settings.node_id)
+
+async def _node_services(settings: ServedSettings, runtime: Runtime, stack: AsyncExitStack) -> _NodeServices:
+    csi, ephemeral, drives = settings.csi, settings.ephemeral, settings.drives
+    folders = None
+    if ephemeral.workdir:
+        from orlop.processes.ephemeral_wiring import serving_ephemeral  # noqa: PLC0415 - saves memory if none are served
+
+        folders = await stack.enter_async_context(serving_ephemeral(ephemeral, runtime, csi.driver_name, csi.node_id))
+    scratch = folders.node_service if folders is not None else None
+    checks, upkeep = (folders.readiness, folders.upkeep) if folders is not None else ({}, {})
+    if not drives.drives_dir:
+        return _NodeServices([scratch] if scratch is not None else [], checks, upkeep, None)
+    from orlop.processes.persistent_wiring import combined_node_service, serving_persistent  # noqa: PLC0415 - as above
+
+    others = (ephemeral.workdir,) if ephemeral.workdir else ()
+    persistent = await stack.enter_async_context(
+        serving_persistent(drives, ephemeral.kubelet_dir, others, runtime, csi.node_id)
     )
-    return [folders.node_service], folders.readiness, folders.upkeep
+    dispatch = combined_node_service(scratch, persistent.node_service, csi.node_id, ephemeral.max_volumes_per_node)
+    return _NodeServices([dispatch], {**checks, **persistent.readiness}, upkeep, persistent)
 
 
-def _interceptor(
-    settings: CsiSettings, runtime: Runtime, served: list[services.Node], checks: HealthChecks
-) -> CallInterceptor:
-    serves = (ServiceType.VOLUME_ACCESSIBILITY_CONSTRAINTS,) if served else ()
+def _interceptor(settings: CsiSettings, runtime: Runtime, node: _NodeServices) -> CallInterceptor:
     identity = IdentityService(
-        DriverIdentity(settings.driver_name, __version__, serves), lambda: is_ready(checks, runtime.clock)
+        DriverIdentity(settings.driver_name, __version__, _plugin_services(node)),
+        lambda: is_ready(node.checks, runtime.clock),
     )
     return CallInterceptor(
-        methods_of(identity, *served),
+        methods_of(identity, *node.served),
         driver_name=settings.driver_name,
         log=runtime.log.bind(driver=settings.driver_name),
         metrics=runtime.metrics,
         clock=runtime.clock,
         new_id=request_ids(runtime.random),
     )
+
+
+def _plugin_services(node: _NodeServices) -> tuple[ServiceType, ...]:
+    if not node.served:
+        return ()
+    # CSI: all instances of a plugin name the services of the whole plugin, wherever they run. Volumes on drives have
+    # their controller service in another process, `orlop controller`; scratch folders have none.
+    controller = (ServiceType.CONTROLLER_SERVICE,) if node.persistent is not None else ()
+    return (*controller, ServiceType.VOLUME_ACCESSIBILITY_CONSTRAINTS)
 
 
 async def is_ready(checks: HealthChecks, clock: Clock) -> bool:

@@ -11,8 +11,15 @@ from orlop.admin.node_socket import SUFFIX_BESIDE_ENDPOINT
 from orlop.csi.endpoint import Endpoint, UnixEndpoint, parse_endpoint
 from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.runtime import Runtime
-from orlop.processes.csi_wiring import DEFAULT_WORKDIR, CsiSettings, EphemeralSettings, serving_csi
+from orlop.processes.csi_wiring import (
+    DEFAULT_WORKDIR,
+    CsiSettings,
+    EphemeralSettings,
+    ServedSettings,
+    serving_csi,
+)
 from orlop.processes.daemon import Daemon, LogSettings, folder_exists, run_daemon
+from orlop.processes.drive_settings import DriveSettings
 from orlop.processes.klog_flags import KlogSettings
 
 DEFAULT_ENDPOINT: Final = "unix:///csi/csi.sock"
@@ -28,6 +35,7 @@ class DriverSettings:
     )
     csi: CsiSettings = group(CsiSettings)
     ephemeral: EphemeralSettings = group(EphemeralSettings)
+    drives: DriveSettings = group(DriveSettings)
     kubeconfig: str = flag(
         text,
         default="",
@@ -60,7 +68,8 @@ DAEMON: Final = Daemon("orlop driver", "Serves the CSI services of this node on 
 
 
 async def run(settings: DriverSettings, runtime: Runtime, stop: asyncio.Event) -> None:
-    async with serving_csi(settings.endpoint, settings.csi, settings.ephemeral_beside_endpoint, runtime, {}):
+    served = ServedSettings(settings.csi, settings.ephemeral_beside_endpoint, settings.drives)
+    async with serving_csi(settings.endpoint, served, runtime, {}):
         await stop.wait()
 
 

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orlop.driver.ephemeral.afterlife.reaper import Reaper, ReaperSettings, register_folder_metrics
 from orlop.driver.ephemeral.afterlife.retention_rules import Moment, effective_headroom
 from orlop.driver.ephemeral.afterlife.trash_purge import Purge
 from orlop.driver.ephemeral.folder_index import FolderIndex, start_index
-from orlop.driver.ephemeral.locked_folders import KUBELET_DIR_NOT_SHARED, Folders
+from orlop.driver.ephemeral.locked_folders import Folders
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity, NodeRules
 from orlop.driver.ephemeral.requests.admin_socket import admin_socket
 from orlop.driver.ephemeral.requests.afterlife_requests import AfterlifeRequests, AfterlifeSettings
@@ -27,6 +27,7 @@ from orlop.driver.ephemeral.upkeep.quota_watch import QuotaWatch, why_limits_can
 from orlop.driver.ephemeral.upkeep.size_watch import SizeWatch
 from orlop.driver.ephemeral.upkeep.takeover import PEER_DRIVER, PeerStillRuns, take_over
 from orlop.driver.ephemeral.upkeep.volume_health import VolumeHealth
+from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.erase.erase_folder import TrashEraser
@@ -37,13 +38,12 @@ from orlop.host.linux_node_host import LinuxNodeHost, locked_workdir
 from orlop.host.node_host import FolderState
 from orlop.host.threads import NodeThreads, Threads, node_threads, threads_of
 from orlop.processes.daemon import CannotGoOn
+from orlop.records.volume_context import TOPOLOGY_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orlop.processes.csi_wiring import EphemeralSettings
-
-TOPOLOGY_SUFFIX: Final = "/node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ async def serving_ephemeral(
         sizes = stack.enter_context(_sizes(parts, runtime))
         await stack.enter_async_context(_running(parts.reaper, parts.orphans, parts.quota, sizes))
         await stack.enter_async_context(_serving_operators(parts, settings, runtime, driver_name))
-        identity = NodeIdentity(node_id, driver_name + TOPOLOGY_SUFFIX, settings.max_volumes_per_node)
+        identity = NodeIdentity(node_id, TOPOLOGY_NODE, settings.max_volumes_per_node)
         readiness = _readiness(host, pools.timed)
         yield EphemeralServices(parts.node_service(identity), readiness, {"erasing": parts.why_not_erasing})
 
@@ -153,7 +153,7 @@ class _Parts:
     def node_service(self, identity: NodeIdentity) -> EphemeralNodeService:
         return EphemeralNodeService(
             self.folders,
-            self.host.workdir,
+            self.host,
             identity,
             NodeRules(self.host.kubelet_dir.paths, self._settings.limits),
             timed_threads=self.pools.timed,

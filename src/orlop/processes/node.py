@@ -13,8 +13,9 @@ from orlop.csi.endpoint import PLUGINS, PLUGINS_REGISTRY, Endpoint, UnixEndpoint
 from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.runtime import Runtime
-from orlop.processes.csi_wiring import CsiSettings, EphemeralSettings, serving_csi
+from orlop.processes.csi_wiring import CsiSettings, EphemeralSettings, ServedSettings, serving_csi
 from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, folder_exists, is_folder, run_daemon
+from orlop.processes.drive_settings import DriveSettings
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.registrar import (
     NodeMetadataSettings,
@@ -38,6 +39,7 @@ class NodeProcessSettings:
     )
     csi: CsiSettings = group(CsiSettings)
     ephemeral: EphemeralSettings = group(EphemeralSettings)
+    drives: DriveSettings = group(DriveSettings)
     registration_path_flag: str = flag(
         text,
         name="kubelet-registration-path",
@@ -101,7 +103,9 @@ DAEMON: Final = Daemon(
 async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Event) -> None:
     # Check this first: without root the next steps fail too, and their error would blame a folder.
     settings.ephemeral.refuse_without_root()
+    settings.drives.refuse_without_root()
     settings.make_own_folder()
+    served = ServedSettings(settings.csi, settings.ephemeral, settings.drives)
     registrar: Registrar | None = None
 
     async def registered() -> str | None:
@@ -109,7 +113,7 @@ async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Eve
 
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(
-            serving_csi(settings.endpoint, settings.csi, settings.ephemeral, runtime, {"registered": registered})
+            serving_csi(settings.endpoint, served, runtime, {"registered": registered})
         )
         registrar = await make_registrar(
             InProcessConnection(services.interceptor),
@@ -119,6 +123,12 @@ async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Eve
             call_seconds=TIMEOUT_IN_PROCESS,
             node=settings.node,
         )
+        if services.persistent is not None:
+            from orlop.processes.report_wiring import noticing_devices, reporting_drives  # noqa: PLC0415 - saves memory
+
+            drives = services.persistent.drives
+            await stack.enter_async_context(noticing_devices(drives, settings.drives.folder_root))
+            await stack.enter_async_context(reporting_drives(drives, settings.node.kubeconfig, runtime))
         await register_until_stopped(registrar, stop)
 
 

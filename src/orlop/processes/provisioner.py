@@ -5,10 +5,11 @@ Its flags are upstream's. The process itself is `processes/sidecar`; this module
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from orlop.binding.topology_rules import TopologyMode
 from orlop.csi.driver_session import Capabilities
@@ -24,6 +25,7 @@ from orlop.kube.kinds import (
     VOLUME_ATTACHMENT,
     Kind,
 )
+from orlop.kube.label_syntax import DNS_SUBDOMAIN
 from orlop.kube.lease_rules import lock_name
 from orlop.kube.objects import Object
 from orlop.processes.daemon import CannotGoOn, is_some_time
@@ -39,6 +41,7 @@ from orlop.sidecars.provisioner.provisioner_settings import (
 from orlop.sidecars.provisioner.provisioning_controller import ProvisioningController, provisioning_controller
 
 LONGEST_UUID: Final = 32
+LONGEST_PREFIX: Final = 253 - len("-") - len("00000000-0000-0000-0000-000000000000")
 NOT_HERE: Final = "Not supported: an error if set."
 
 
@@ -47,7 +50,12 @@ def fault_of_length(length: int) -> str | None:
 
 
 def fault_of_prefix(prefix: str) -> str | None:
-    return None if prefix else "Volume name prefix cannot be empty"
+    if not prefix:
+        return "Volume name prefix cannot be empty"
+    # Otherwise every volume would be created, and deleted again because the API server refuses its PersistentVolume.
+    if len(prefix) <= LONGEST_PREFIX and re.fullmatch(DNS_SUBDOMAIN, f"{prefix}-0"):
+        return None
+    return f"must begin a valid object name: a-z, 0-9, '-' and '.', at most {LONGEST_PREFIX} characters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +139,16 @@ def kinds_needed(capabilities: Capabilities) -> tuple[Kind, ...]:
 
 
 async def run(session: SidecarSession[ProvisionerFlags], caches: Caches) -> None:
+    await run_provisioner(session, caches, provisioner_settings(session))
+
+
+async def run_provisioner(session: SidecarSession[Any], caches: Caches, settings: ProvisionerSettings) -> None:
+    """Provision until the process is stopped; `session` may be that of a process that does more beside it."""
     async with AsyncExitStack() as stack:
         kinds = kinds_needed(session.driver.capabilities)
         more = {kind: await stack.enter_async_context(session.informers.using(_watched(kind))) for kind in kinds}
         try:
-            await _run_workers(session, {**caches, **more})
+            await _run_workers(session, {**caches, **more}, settings)
         except JournalLost as error:
             raise CannotGoOn(str(error)) from None
 
@@ -144,8 +157,9 @@ def _watched(kind: Kind) -> Watched:
     return Watched(kind, transform=only_labels) if kind == NODE else Watched(kind)
 
 
-async def _run_workers(session: SidecarSession[ProvisionerFlags], caches: dict[Kind, Informer]) -> None:
-    settings = provisioner_settings(session)
+async def _run_workers(
+    session: SidecarSession[Any], caches: dict[Kind, Informer], settings: ProvisionerSettings
+) -> None:
     provisioner_caches = ProvisionerCaches(
         claims=caches[PERSISTENT_VOLUME_CLAIM],
         volumes=caches[PERSISTENT_VOLUME],
@@ -181,11 +195,10 @@ async def _run_workers(session: SidecarSession[ProvisionerFlags], caches: dict[K
 
 
 def provisioner_settings(session: SidecarSession[ProvisionerFlags]) -> ProvisionerSettings:
-    flags, driver, runtime = session.settings, session.driver.driver, session.runtime
-    milliseconds = int(runtime.clock.now().timestamp() * 1000)
+    flags = session.settings
     return ProvisionerSettings(
-        driver=driver,
-        identity=f"{milliseconds}-{runtime.random.randrange(10_000)}-{driver}",
+        driver=session.driver.driver,
+        identity=provisioner_identity(session),
         volume_name_prefix=flags.volume_name_prefix,
         volume_name_uuid_length=flags.volume_name_uuid_length,
         default_fs_type=flags.default_fstype,
@@ -197,6 +210,13 @@ def provisioner_settings(session: SidecarSession[ProvisionerFlags]) -> Provision
         retry_start=flags.retry_interval_start.seconds,
         retry_most=flags.retry_interval_max.seconds,
     )
+
+
+def provisioner_identity(session: SidecarSession[Any]) -> str:
+    """Return a name of this process, as upstream's: it is written into each PersistentVolume."""
+    runtime = session.runtime
+    milliseconds = int(runtime.clock.now().timestamp() * 1000)
+    return f"{milliseconds}-{runtime.random.randrange(10_000)}-{session.driver.driver}"
 
 
 SIDECAR: Final = Sidecar(

@@ -197,10 +197,11 @@ class Sidecar(Generic[Flags]):
 
 
 def run_sidecar(sidecar: Sidecar[Flags], arguments: Sequence[str]) -> int:
-    return run_daemon(sidecar.daemon, arguments, partial(_run, sidecar))
+    return run_daemon(sidecar.daemon, arguments, partial(run_life, sidecar))
 
 
-async def _run(sidecar: Sidecar[Flags], settings: Flags, runtime: Runtime, stop: asyncio.Event) -> None:
+async def run_life(sidecar: Sidecar[Flags], settings: Flags, runtime: Runtime, stop: asyncio.Event) -> None:
+    """Run a sidecar in this process until `stop` is set."""
     async with AsyncExitStack() as stack:
         csi = CsiClient(
             GrpcConnection(settings.csi_address),

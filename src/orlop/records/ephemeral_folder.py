@@ -7,19 +7,18 @@ long it is kept, so that one rename, which is atomic, moves it into the afterlif
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-VERSION: Final = 1
+from orlop.records.record_format import UnreadableRecord, refuse_newer, version_of
+
+VERSION: Final = 2
+"""The newest format. Version 2 has its files in an image: an older Orlop must not mount the folder with that file."""
+FIRST_VERSION: Final = 1
 LONGEST_VOLUME_ID: Final = 128
 _VOLUME_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BURIED_NAME: Final = re.compile(r"([0-9]{1,16})_([0-9]{1,16})_(.+)")
-
-
-class UnreadableRecord(ValueError):
-    """A record that is damaged, or written by a newer version: the folder is left alone and reported."""
 
 
 # Without a place in the garbage collector's lists (`gc=False`): there are ten thousand, and none can hold itself.
@@ -61,15 +60,13 @@ class FolderRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The id that its quota is counted by; 0: none."""
     volume_name: str = ""
     """What the pod's spec calls it; empty where it is unknown, as in records of older versions."""
-    version: int = VERSION
+    image: str = ""
+    """The kind of the file system in its image, which holds its files; empty: they are in the folder itself."""
+    version: int = FIRST_VERSION
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(FolderRecord)
-
-
-class _Versioned(msgspec.Struct):
-    version: int = VERSION
 
 
 def encode_record(record: FolderRecord) -> bytes:
@@ -80,22 +77,10 @@ def decode_record(data: bytes) -> FolderRecord:
     try:
         record = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _refuse_newer(_version_of(data))
+        refuse_newer(version_of(data), VERSION)
         raise UnreadableRecord(f"it is damaged: {error}") from None
-    _refuse_newer(record.version)
+    refuse_newer(record.version, VERSION)
     return record
-
-
-def _version_of(data: bytes) -> int:
-    """Return the version of a record, also of one whose other fields cannot be decoded."""
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(data, type=_Versioned).version
-    return VERSION
-
-
-def _refuse_newer(version: int) -> None:
-    if version > VERSION:
-        raise UnreadableRecord(f"it has the format {version}, and this version of Orlop reads formats up to {VERSION}")
 
 
 def objection_to_volume_id(volume_id: str) -> str | None:

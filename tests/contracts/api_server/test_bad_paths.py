@@ -128,8 +128,19 @@ async def test_options_that_are_no_numbers_are_refused(api: Api, query: dict):
 
 
 async def test_objects_and_discovery_have_no_head(api: Api):
-    for path in ("/api", "/apis", "/api/v1", f"/api/v1/namespaces/{api.namespace}/pods", "/api/v1/namespaces/default"):
-        assert (await api.ask("HEAD", path)).status == 405, path
+    for path in ("/api", "/api/v1", "/apis/apps/v1", f"/api/v1/namespaces/{api.namespace}/pods", "/version"):
+        if path != "/version" or api.can.listens:
+            assert (await api.ask("HEAD", path)).status == 405, path
+    for path in ("/apis", "/apis/apps"):
+        assert (await api.ask("HEAD", path)).status == 200, path
+
+
+async def test_bindings_are_created_in_a_namespace_and_nothing_else(api: Api):
+    path = f"/api/v1/namespaces/{api.namespace}/bindings"
+
+    assert (await api.ask("GET", path)).status == 405
+    assert (await api.ask("GET", "/api/v1/bindings")).status == 404
+    assert (await api.ask("PUT", f"{path}/x", {})).status == 404
 
 
 async def test_a_head_request_has_no_body(api: Api):

@@ -55,7 +55,10 @@ async def test_an_object_of_each_kind_is_made_and_read_again(api: Api, kind: Kin
     assert await api.read(kind, metadata["name"]) == made
 
 
-GENERATION_1 = {kinds.POD, kinds.DEPLOYMENT, kinds.REPLICA_SET, kinds.STATEFUL_SET, kinds.DAEMON_SET}
+GENERATION_1 = {
+    *(kinds.POD, kinds.DEPLOYMENT, kinds.REPLICA_SET, kinds.STATEFUL_SET, kinds.DAEMON_SET),
+    *(kinds.VALIDATING_ADMISSION_POLICY, kinds.VALIDATING_ADMISSION_POLICY_BINDING),
+}
 
 
 @pytest.mark.parametrize("kind", STORED, ids=str)

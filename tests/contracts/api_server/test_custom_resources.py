@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from orlop.kube import kinds
-from support.api.api_under_test import Api
+from orlop.kube.kinds import Kind
+from support.api.api_under_test import Answer, Api
 from support.api.custom_resources import defined, definition, disk, disk_kind, served, version
 
 CRD = kinds.CUSTOM_RESOURCE_DEFINITION
@@ -99,6 +102,20 @@ INVALID = [
 ]
 
 
+async def test_a_client_is_warned_of_a_finalizer_without_a_domain_that_it_adds(api: Api):
+    kind = await defined(api)
+    name = {"name": "d", "finalizers": ["hold", "example.com/hold"]}
+
+    made = await api.create(kind, {**disk("d"), "metadata": name})
+    dotted = await api.patch(kind, "d", {"metadata": {"finalizers": ["hold", "example.com/hold", "hold.example.com"]}})
+    await api.patch(kind, "d", {"metadata": {"finalizers": None}})
+
+    prefer = 'prefer a domain-qualified finalizer name{} to avoid accidental conflicts with other finalizer writers"'
+    field = r'299 - "metadata.finalizers: \"{}\": '
+    assert made.headers["warning"] == field.format("hold") + prefer.format("")
+    assert dotted.headers["warning"] == field.format("hold.example.com") + prefer.format(" including a path (/)")
+
+
 @pytest.mark.parametrize(("spec", "field", "message"), INVALID, ids=[f"{field} {each}" for each, field, _ in INVALID])
 async def test_a_value_against_the_schema_is_refused_with_its_field(api: Api, spec: dict, field: str, message: str):
     kind = await defined(api)
@@ -184,6 +201,44 @@ async def test_a_drive_is_reserved_by_one_of_many(api: Api):
 
     assert first.made["spec"]["allocations"] == [{"volume": "v1", "bytes": 1}]
     second.is_refused(422, "Invalid", "the server rejected our request due to an error in our request", {})
+
+
+async def test_of_200_reservations_at_once_one_wins_each_generation(api: Api):
+    kind = await defined(api)
+    made = await api.make(kind, disk("d"))
+
+    for generation in (1, 2):
+        answers = await asyncio.gather(*(reserve(api, kind, made, generation, f"v{n}") for n in range(200)))
+        refused = [answer for answer in answers if answer.status != 200]
+        assert len(refused) == 199
+        for answer in refused:
+            answer.is_refused(422, "Invalid", "the server rejected our request due to an error in our request", {})
+        # The status of a drive is written all the time, and moves no generation.
+        await api.patch(kind, "d", {"status": {"used": generation}}, subresource="status")
+
+    drive = await api.read(kind, "d")
+    assert (drive["metadata"]["generation"], drive["status"]) == (3, {"used": 2})
+    assert len(drive["spec"]["allocations"]) == 2
+
+
+async def test_a_reservation_is_for_the_drive_that_was_seen(api: Api):
+    kind = await defined(api)
+    seen = await api.make(kind, disk("d"))
+    await api.delete(kind, "d")
+    await api.make(kind, disk("d"))
+
+    assert (await reserve(api, kind, seen, 1, "v")).status == 422
+    assert (await api.read(kind, "d"))["spec"]["allocations"] == []
+
+
+async def reserve(api: Api, kind: Kind, seen: dict, generation: int, volume: str) -> Answer:
+    """Add an allocation in the one patch with which drives are reserved."""
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": seen["metadata"]["uid"]},
+        {"op": "test", "path": "/metadata/generation", "value": generation},
+        {"op": "add", "path": "/spec/allocations/-", "value": {"volume": f"{volume}-{generation}", "bytes": 1}},
+    ]
+    return await api.patch(kind, "d", patch, form="json")
 
 
 async def test_a_strategic_merge_patch_is_no_patch_of_a_custom_resource(api: Api):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from orlop.kube import kinds
 from orlop.kube.kinds import Kind
 from support.api.api_under_test import Api
 from support.api.custom_resources import SCHEMA, defined, definition, disk, served, version
+from support.waiting import eventually_answered
 
 CRD = kinds.CUSTOM_RESOURCE_DEFINITION
 LABEL = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with"
@@ -89,6 +91,38 @@ async def test_the_name_and_the_group_are_checked(api: Api):
 
     assert 'must be spec.names.plural+"."+spec.group' in name.cause_messages["metadata.name"]
     assert "should be a domain with at least one dot" in group.cause_messages["spec.group"]
+
+
+async def test_a_client_is_warned_of_what_a_schema_says_in_vain(api: Api):
+    lists = {
+        "type": "array",
+        "x-kubernetes-list-type": "set",
+        "items": {**schema_of(), "x-kubernetes-map-type": "atomic"},
+    }
+    schema = schema_of(a={"type": "string", "format": "color"}, b={"type": "string", "format": "date-time"}, c=lists)
+    format_warning = r'299 - "unrecognized format \"color\""'
+    given = definition(f"{api.namespace}.example.com", *with_schema(schema))
+
+    made = await api.create(CRD, given)
+    again = await api.patch(CRD, given["metadata"]["name"], {"spec": {"names": {"shortNames": ["x"]}}})
+
+    assert made.status == 201, made.text
+    assert format_warning in made.headers["warning"]
+    assert 'set for items of type \\"object\\" is not supported' in made.headers["warning"]
+    assert "date-time" not in made.headers["warning"]
+    assert (again.status, again.headers.get("warning")) == (200, None)
+
+
+async def test_a_default_must_keep_the_rules_of_its_field(api: Api):
+    rules = [{"rule": "self.size() > 3", "message": "too short"}]
+    schema = schema_of(a={"type": "string", "default": "abc", "x-kubernetes-validations": rules})
+
+    refused = await api.create(CRD, definition(f"{api.namespace}.example.com", *with_schema(schema)))
+    schema["properties"]["a"]["default"] = "abcd"
+    accepted = await api.create(CRD, definition(f"{api.namespace}.example.com", *with_schema(schema)))
+
+    assert refused.cause_messages == {f"{ROOT}.properties[a].default": 'Invalid value: "abc": too short'}
+    assert accepted.status == 201, accepted.text
 
 
 async def test_a_group_of_kubernetes_needs_an_approval(api: Api):
@@ -198,6 +232,53 @@ async def test_an_object_with_a_finalizer_holds_its_definition(api: Api):
     refused.says(403, "Forbidden", "create not allowed while custom resource definition is terminating")
     assert (await api.patch(kind, "held", {"metadata": {"finalizers": None}})).status == 200
     await gone(api, CRD, kind.resource)
+
+
+async def test_a_definition_that_is_being_deleted_says_so_until_it_is_gone(api: Api):
+    kind = await defined(api)
+    await api.make(kind, {**disk("held"), "metadata": {"name": "held", "finalizers": ["example.com/hold"]}})
+    async with api.watch(CRD, fieldSelector=f"metadata.name={kind.resource}") as watching:
+        await watching.next()
+        await api.delete(CRD, kind.resource)
+        while condition((await watching.next())["object"], "Terminating").get("reason") != "InstanceDeletionInProgress":
+            pass
+        again = await api.create(CRD, definition(kind.group))
+        await discovered(api, kind, ["delete", "deletecollection", "get", "list", "watch"])
+        await api.patch(kind, "held", {"metadata": {"finalizers": None}})
+        while (event := await watching.next())["type"] != "DELETED":
+            pass
+
+    again.says(409, "AlreadyExists", f'object is being deleted: {CRD.resource} "{kind.resource}" already exists')
+    assert condition(event["object"], "Established")["status"] == "True"
+
+
+def condition(obj: dict, type_: str) -> dict:
+    return next((each for each in obj["status"]["conditions"] if each["type"] == type_), {})
+
+
+async def discovered(api: Api, kind: Kind, verbs: list[str]) -> None:
+    """Kubernetes' controllers publish discovery a moment later."""
+
+    async def has_verbs() -> bool:
+        resources = (await api.ask("GET", kind.group_path)).json["resources"]
+        return any(each["name"] == kind.plural and each["verbs"] == verbs for each in resources)
+
+    if api.can.is_orlops:
+        assert await has_verbs()
+    else:
+        await eventually_answered(has_verbs)
+
+
+async def test_of_definitions_created_at_once_one_has_a_name(api: Api):
+    """None of them is durable when the others are judged."""
+    if not api.can.is_orlops:
+        pytest.skip("Kubernetes' controllers write the conditions a moment later")
+    group = f"{api.namespace}.example.com"
+    given = [definition(group, plural=plural, kind="Disk", shortNames=[]) for plural in ("disks", "tapes", "drums")]
+
+    made = await asyncio.gather(*(api.make(CRD, each) for each in given))
+
+    assert sorted(condition(each, "Established")["status"] for each in made) == ["False", "False", "True"]
 
 
 async def test_custom_resources_go_with_their_namespace(api: Api):

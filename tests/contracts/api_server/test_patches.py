@@ -43,6 +43,17 @@ async def test_a_patch_that_changes_nothing_keeps_the_version(api: Api):
         assert (await api.patch(CONFIG_MAP, "c", patch, form)).made == made
 
 
+async def test_one_empty_entry_drops_who_manages_which_field(api: Api):
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    fields = [{**entry, "fieldsV1": {"f:data": {"f:a": {}}}}]
+    made = await api.make(CONFIG_MAP, {**config_map(a="1"), "metadata": {"name": "c", "managedFields": fields}})
+    assert made["metadata"]["managedFields"]
+    reset = [{"op": "add", "path": "/metadata/managedFields", "value": [{}]}]
+    after = (await api.patch(CONFIG_MAP, "c", reset, "json")).made
+
+    assert (after["data"], "managedFields" in after["metadata"]) == ({"a": "1"}, False)
+
+
 async def test_a_patch_of_what_is_not_there_is_not_found(api: Api):
     (await api.patch(CONFIG_MAP, "ghost", {"data": {"a": "1"}})).is_refused(
         404, "NotFound", 'configmaps "ghost" not found', {"name": "ghost", "kind": "configmaps"}

@@ -66,6 +66,26 @@ def add(allocation: dict, place: int) -> dict:
     return {"op": "add", "path": f"/spec/allocations/{place}", "value": allocation}
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "quantity('1Gi').isGreaterThan(quantity('1023Mi')) && quantity('1').add(1) == quantity('2')",
+        "semver('1.10.0').isGreaterThan(semver('1.9.0')) && isSemver('v1.0', true)",
+        "ip('0:0::1') == ip('::1') && string(ip('0:0::1')) == '::1' && !isIP('::ffff:1.2.3.4')",
+        "cidr('10.0.0.0/8').containsIP('10.1.2.3') && cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')",
+        "url('https://[::1]:80/a b?k=1').getPort() == '80' && url('https://e.com/a b').getEscapedPath() == '/a%20b'",
+        "format.dns1123Label().validate('A').hasValue() && !format.named('x').hasValue()",
+        "'a1b2'.findAll('[0-9]') == ['1', '2'] && sets.contains([1, 2], [2]) && [1, 2].indexOf(2) == 1",
+    ],
+)
+async def test_a_rule_uses_kubernetes_functions(api: Api, rule: str):
+    kind = await ruled(api, "", {"rule": rule}, {"rule": f"!({rule})", "message": "the opposite"})
+
+    answer = await api.create(kind, disk("d"))
+
+    assert answer.cause_messages == {"spec": "Invalid value: the opposite"}
+
+
 async def test_rules_wait_for_a_valid_object(api: Api):
     kind = await ruled(api, "", {"rule": "false"})
 
@@ -79,6 +99,8 @@ async def test_rules_wait_for_a_valid_object(api: Api):
     [
         ("node", "self.startsWith(", "compilation failed: ERROR: <input>:1:"),
         ("node", "self.size()", "must evaluate to a bool"),
+        ("", "self.tier == 'hot' || self.colour == 'red'", "<input>:1:27: undefined field 'colour'"),
+        ("", "!has(oldSelf.colour.name)", "undefined field 'colour'"),
         ("tags.items", "self == oldSelf", "oldSelf cannot be used on the uncorrelatable portion of the schema within"),
     ],
 )

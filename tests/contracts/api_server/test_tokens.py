@@ -6,12 +6,15 @@ import base64
 import json
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from orlop.kube import kinds
+from support.api.admission import enforce, is_denied, rule, validation
 from support.api.api_objects import account, allow, binding, named, pod, role
 from support.api.api_under_test import Answer, Api
+from support.api.custom_resources import defined, disk
 from support.waiting import eventually_answered
 
 
@@ -142,6 +145,56 @@ async def test_a_pods_token_is_reviewed_with_the_pod(api: Api):
     assert extra["authentication.kubernetes.io/pod-uid"] == [uid]
 
 
+EXTRA = "authentication.kubernetes.io/"
+
+
+async def test_a_pods_token_names_the_node_of_the_pod(api: Api):
+    await robot(api)
+    node = api.unique("n")
+    uid = (await api.make(kinds.NODE, named(node)))["metadata"]["uid"]
+    await api.make(kinds.POD, pod(serviceAccountName="robot", automountServiceAccountToken=False, nodeName=node))
+    token = (await ask(api, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p"})).made["status"]["token"]
+
+    _, told = claims(token)
+    extra = (await review(api, token))["user"]["extra"]
+    assert told["kubernetes.io"]["node"] == {"name": node, "uid": uid}
+    assert (extra[f"{EXTRA}node-name"], extra[f"{EXTRA}node-uid"]) == ([node], [uid])
+    assert extra[f"{EXTRA}pod-name"] == ["p"]
+    assert extra[f"{EXTRA}credential-id"] == [f"JTI={told['jti']}"]
+
+
+async def test_a_pods_token_names_a_node_that_is_not_there_without_its_uid(api: Api):
+    await robot(api)
+    await api.make(kinds.POD, pod(serviceAccountName="robot", automountServiceAccountToken=False, nodeName="ghost"))
+    token = (await ask(api, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p"})).made["status"]["token"]
+
+    extra = (await review(api, token))["user"]["extra"]
+    assert extra[f"{EXTRA}node-name"] == ["ghost"]
+    assert f"{EXTRA}node-uid" not in extra
+
+
+async def test_the_token_of_a_pod_without_a_node_names_none(api: Api):
+    await robot(api)
+    await a_pod(api)
+    token = (await ask(api, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p"})).made["status"]["token"]
+
+    extra = (await review(api, token))["user"]["extra"]
+    assert not [key for key in extra if key.startswith(f"{EXTRA}node")]
+
+
+async def test_a_token_bound_to_a_node_names_it_and_ends_with_it(api: Api):
+    await robot(api)
+    node = api.unique("n")
+    uid = (await api.make(kinds.NODE, named(node)))["metadata"]["uid"]
+    token = (await ask(api, boundObjectRef={"kind": "Node", "apiVersion": "v1", "name": node, "uid": uid})).made
+    extra = (await review(api, token["status"]["token"]))["user"]["extra"]
+
+    await api.delete(kinds.NODE, node)
+
+    assert (extra[f"{EXTRA}node-name"], extra[f"{EXTRA}node-uid"]) == ([node], [uid])
+    assert await eventually_refused(api, token["status"]["token"])
+
+
 async def test_a_token_for_others_is_not_for_us(api: Api):
     await robot(api)
     token = (await ask(api, audiences=["vault"])).made["status"]["token"]
@@ -229,3 +282,56 @@ async def test_impersonation_needs_a_user_and_the_right(api: Api):
     answer.says(403, "Forbidden", f'User "system:serviceaccount:{api.namespace}:robot" cannot impersonate')
     without = await api.ask("GET", "/api", headers={"impersonate-group": "team"})
     without.says(400, "BadRequest", "without impersonating a user")
+
+
+# ---- what drives and static volumes need: a node writes only its own objects -----------------------------------------
+
+
+OWN = [
+    {"name": "node", "expression": f"request.userInfo.extra[?'{EXTRA}node-name'][0].orValue('')"},
+    {"name": "about", "expression": "(request.operation == 'DELETE' ? oldObject : object).spec.node"},
+]
+
+
+async def test_an_account_writes_objects_of_its_own_node_alone(api: Api):
+    if not api.can.authenticates:
+        pytest.skip("this connection means admin, whatever is shown")
+    kind = await defined(api)
+    user = f"system:serviceaccount:{api.namespace}:robot"
+    mine = {"name": "robot", "expression": f"request.userInfo.username == '{user}'"}
+    rules = [rule("disks", "disks/status", group=kind.group)]
+    text = "variables.node + ' is not ' + variables.about"
+    checks = [
+        validation("variables.node != ''", message="this token names no node"),
+        validation("variables.node == variables.about", messageExpression=text),
+    ]
+    await enforce(api, rules, *checks, variables=OWN, matchConditions=[mine])
+    bound, unbound = await node_account(api, kind)
+
+    own, foreign = disk("own", node="n1"), disk("foreign", node="n2")
+    assert (await bound.create(kind, own)).status == 201
+    assert (await bound.patch(kind, "own", {"status": {"state": "Ready"}}, subresource="status")).status == 200
+    is_denied(await bound.create(kind, foreign), "n1 is not n2")
+    assert (await api.create(kind, foreign)).status == 201
+    is_denied(await bound.patch(kind, "foreign", {"status": {"state": "x"}}, subresource="status"), "n1 is not n2")
+    is_denied(await bound.delete(kind, "foreign"), "n1 is not n2")
+    is_denied(await unbound.create(kind, disk("d", node="n1")), "this token names no node")
+    assert (await bound.delete(kind, "own")).status == 200
+
+
+async def node_account(api: Api, kind: kinds.Kind) -> tuple[Api, Api]:
+    """An account that may write disks: with the token of a pod on node n1, and with one that names no pod."""
+    await robot(api)
+    everything = {"verbs": ["*"], "apiGroups": [kind.group], "resources": ["*"]}
+    await api.make(kinds.ROLE, role("r", everything))
+    await api.make(kinds.ROLE_BINDING, binding("b", "Role", "r", account("robot", api.namespace)))
+    given = {"serviceAccountName": "robot", "automountServiceAccountToken": False, "nodeName": "n1"}
+    uid = (await api.make(kinds.POD, pod("p", **given)))["metadata"]["uid"]
+
+    async def bearer(**spec: Any) -> Api:
+        return api.bearing((await ask(api, **spec)).made["status"]["token"])
+
+    return (
+        await bearer(boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": uid}),
+        await bearer(),
+    )

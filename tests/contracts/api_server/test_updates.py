@@ -192,3 +192,18 @@ async def test_a_csi_drivers_generation_begins_with_its_first_change(api: Api):
 
     after = await api.patch(kinds.CSI_DRIVER, name, {"spec": {"requiresRepublish": True}})
     assert after.made["metadata"]["generation"] == 1
+
+
+async def test_an_owner_that_is_named_twice_is_kept_once(api: Api):
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "3f0ff1f5-6b3c-4f3a-9a53-6f6d8a5f1c01"}
+    twice = {"finalizers": ["example.com/hold"], "ownerReferences": [owner, {**owner, "controller": True}, owner]}
+
+    made = await api.create(kinds.CONFIG_MAP, {"metadata": {"name": "c", **twice}})
+    patched = await api.patch(kinds.CONFIG_MAP, "c", {"metadata": {"ownerReferences": [owner, owner]}})
+    await api.patch(kinds.CONFIG_MAP, "c", {"metadata": {"finalizers": None}})
+
+    assert made.made["metadata"]["ownerReferences"] == [owner, {**owner, "controller": True}]
+    assert patched.made["metadata"]["ownerReferences"] == [owner]
+    for answer in (made, patched):
+        assert ".metadata.ownerReferences contains duplicate entries" in answer.headers["warning"]
+        assert answer.headers["warning"].endswith(f'duplicate UID(s) observed: {owner["uid"]}"')

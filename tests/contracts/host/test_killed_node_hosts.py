@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orlop.host.block.image_files import ImageShape
+from orlop.host.block.image_formats import MIB
 from orlop.host.host_errors import HostError
 from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.node_host import FolderState, NodeHost
@@ -19,6 +21,7 @@ from support.host.kernel_rooms import mount_room
 
 POD = ("pods", "uid-1", "volumes", "kubernetes.io~csi", "scratch")
 TARGET = (*POD, "mount")
+EXT4 = ImageShape(16 * MIB, "ext4", keeps_space=True)
 
 
 @pytest.fixture(params=["fake", "linux"])
@@ -34,16 +37,20 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
         yield build
 
 
-def publish(host: NodeHost) -> None:
+def publish(host: NodeHost, image: ImageShape | None = None) -> None:
     for name in host.workdir.listing(FolderState.LIVE).half_made:
         host.workdir.remove_half_made(live(name))
     try:
-        host.workdir.create(live("a"), b"record", 0o777)
+        host.workdir.create(live("a"), b"record", 0o777, None, image)
     except HostError as error:
         if error.errno != errno.EEXIST:
             raise
     host.kubelet_dir.make_target(TARGET)
-    if host.kubelet_dir.mounted_at(TARGET) is None:
+    if host.kubelet_dir.mounted_at(TARGET) is not None:
+        return
+    if image is not None:
+        host.mount_image(live("a"), image.file_system, TARGET, MountOptions())
+    else:
         host.bind(live("a"), TARGET, MountOptions())
 
 
@@ -55,14 +62,17 @@ def unpublish(host: NodeHost) -> None:
         host.workdir.move(live("a"), retained("a"))
 
 
-async def test_publishing_ends_the_same_whatever_dies_when(new_world: Callable[[], NodeWorld]):
+@pytest.mark.parametrize("image", [None, EXT4], ids=["folder", "image"])
+async def test_publishing_ends_the_same_whatever_dies_when(
+    new_world: Callable[[], NodeWorld], image: ImageShape | None
+):
     def build() -> NodeWorld:
         world = new_world()
         world.kubelet_makes(POD)
         return world
 
     async def run(world: NodeWorld, points: KillPoints) -> None:
-        await asyncio.to_thread(lambda: publish(world.host(points)))
+        await asyncio.to_thread(lambda: publish(world.host(points), image))
 
     def check(world: NodeWorld) -> None:
         host = world.host()
@@ -71,7 +81,8 @@ async def test_publishing_ends_the_same_whatever_dies_when(new_world: Callable[[
         assert (listing.strangers, listing.half_made) == ((), ())
         mounted = host.kubelet_dir.mounted_at(TARGET)
         assert mounted is not None
-        assert mounted.root == host.workdir.identity(live("a"))
+        assert host.workdir.is_shown_by(live("a"), mounted.root)
+        assert host.workdir.mounted_folders() == {live("a")}
         assert host.kubelet_dir.unmount(TARGET) == 1
 
     explored = await explore_kills(build, run, check)
@@ -79,12 +90,15 @@ async def test_publishing_ends_the_same_whatever_dies_when(new_world: Callable[[
     assert explored.runs >= 7
 
 
-async def test_unpublishing_ends_the_same_whatever_dies_when(new_world: Callable[[], NodeWorld]):
+@pytest.mark.parametrize("image", [None, EXT4], ids=["folder", "image"])
+async def test_unpublishing_ends_the_same_whatever_dies_when(
+    new_world: Callable[[], NodeWorld], image: ImageShape | None
+):
     def build() -> NodeWorld:
         world = new_world()
         world.kubelet_makes(POD)
-        publish(world.host())
-        world.tenant_writes(live("a"), "file", b"x")
+        publish(world.host(), image)
+        world.tenant_writes_at(TARGET, "file", b"x")
         return world
 
     async def run(world: NodeWorld, points: KillPoints) -> None:
@@ -94,8 +108,14 @@ async def test_unpublishing_ends_the_same_whatever_dies_when(new_world: Callable
         host = world.host()
         assert host.kubelet_dir.names_in(POD) == frozenset()
         assert host.workdir.listing(FolderState.LIVE).folders == ()
-        assert world.tenant_reads(retained("a"), "file") == b"x"
         assert host.workdir.mounted_folders() == frozenset()
+        if image is None:
+            assert world.tenant_reads(retained("a"), "file") == b"x"
+            return
+        host.kubelet_dir.make_target(TARGET)
+        host.mount_image(retained("a"), image.file_system, TARGET, MountOptions())
+        assert world.tenant_reads_at(TARGET, "file") == b"x"
+        host.kubelet_dir.unmount(TARGET)
 
     explored = await explore_kills(build, run, check)
 

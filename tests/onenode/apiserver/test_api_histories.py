@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from support.api.api_servers import Events, TestServer, api_server
 from support.random_tests import FEW
+from support.waiting import HANGS_AFTER
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 MERGE = "application/merge-patch+json"
@@ -107,7 +108,7 @@ async def run(steps: list[Step]) -> None:
             await server.ask("POST", MAPS, body)
         for follower in followers:
             async with server.watch(follower.path) as events:
-                state = await asyncio.wait_for(follow(follower, events), 20)
+                state = await asyncio.wait_for(follow(follower, events), HANGS_AFTER)
             assert state == finals[follower.selector], follower
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -88,7 +89,7 @@ def k(server: Kubectl, tmp_path: Path) -> InNamespace:
 def test_what_is_served_is_listed(k: InNamespace):
     listed = k.ok("api-resources")
 
-    assert "persistentvolumeclaims      pvc          v1" in listed
+    assert re.search(r"^persistentvolumeclaims +pvc +v1 ", listed, re.MULTILINE)
     assert "volumeattachments" in listed
     assert "storage.k8s.io/v1" in k.ok("api-versions")
 
@@ -220,14 +221,14 @@ def test_delete_waits_until_it_is_gone(k: InNamespace):
     k.ok("create", "-f", "-", stdin=POD)
     k.ok("create", "configmap", "c")
 
-    assert "deleted" in k.ok("delete", "pod", "p", "--timeout=20s")
-    assert "deleted" in k.ok("delete", "configmap", "--all", "--timeout=20s")
+    assert "deleted" in k.ok("delete", "pod", "p", "--timeout=150s")
+    assert "deleted" in k.ok("delete", "configmap", "--all", "--timeout=150s")
     assert 'pods "p" not found' in k.fails("get", "pod", "p")
 
 
 def test_a_namespace_goes_with_all_that_is_in_it(k: InNamespace):
     k.ok("create", "configmap", "c")
-    k.ok("delete", "namespace", k.namespace, "--timeout=20s")
+    k.ok("delete", "namespace", k.namespace, "--timeout=150s")
 
     assert f'namespaces "{k.namespace}" not found' in k.fails("get", "ns", k.namespace)
 
@@ -248,10 +249,10 @@ def test_claims_and_volumes_that_nobody_uses_go_when_they_are_deleted(k: InNames
     k.ok("create", "-f", "-", stdin=CLAIM)
     k.ok("create", "-f", "-", stdin=VOLUME.replace("NAME", volume))
 
-    assert "deleted" in k.ok("delete", "pvc", "data", "--timeout=20s")
-    assert "deleted" in k.ok("delete", "pv", volume, "--timeout=20s")
+    assert "deleted" in k.ok("delete", "pvc", "data", "--timeout=150s")
+    assert "deleted" in k.ok("delete", "pv", volume, "--timeout=150s")
     k.ok("create", "-f", "-", stdin=CLAIM)
-    assert "deleted" in k.ok("delete", "namespace", k.namespace, "--timeout=20s")
+    assert "deleted" in k.ok("delete", "namespace", k.namespace, "--timeout=150s")
 
 
 def test_a_claim_that_is_deleted_stays_until_the_pod_that_uses_it_is_gone(k: InNamespace):
@@ -261,8 +262,8 @@ def test_a_claim_that_is_deleted_stays_until_the_pod_that_uses_it_is_gone(k: InN
     assert "timed out" in k.fails("delete", "pvc", "data", "--timeout=1s")
     assert "Terminating" in k.ok("get", "pvc", "data")
 
-    k.ok("delete", "pod", "p", "--force", "--grace-period=0", "--timeout=20s")
-    k.ok("wait", "pvc/data", "--for=delete", "--timeout=20s")
+    k.ok("delete", "pod", "p", "--force", "--grace-period=0", "--timeout=150s")
+    k.ok("wait", "pvc/data", "--for=delete", "--timeout=150s")
 
 
 def test_rights_are_asked_for_oneself_and_for_others(k: InNamespace):

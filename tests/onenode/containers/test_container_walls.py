@@ -19,8 +19,9 @@ import pytest
 
 from onenode.containers.container_request import Account, Command, LogLimits, VolumePlace
 from onenode.kubelet.pods.container_runtime import ContainerRefused, Streams
+from onenode.kubelet.pods.exec_session import read_pipe
 from support.kubelet.machine_pods import Kubelet, kubelet_in, nothing_left, shell
-from support.waiting import eventually
+from support.waiting import HANGS_AFTER, eventually
 
 DESCRIPTORS = range(3, 20)
 """More than a container's first process has open."""
@@ -89,6 +90,36 @@ async def test_a_command_inside_has_no_descriptor_of_ours_as_its_working_directo
         for path in [f"/proc/{who}/fd/{number}" for who in ("self", "1") for number in DESCRIPTORS]:
             with pytest.raises(ContainerRefused, match="cannot be entered"):
                 await run_inside(container, Command(("true",), working_folder=path))
+        container.kill()
+        await container.ended()
+
+
+async def test_a_terminal_is_the_user_s_and_nothing_of_ours_is_open_beside_it(folder: Path):
+    async with kubelet_in(folder) as k:
+        container = await k.containers.start(shell("echo ready; sleep 1000"))
+        await line(k, "ready")
+        script = "stat -c '%u %a' $(tty); echo open >/dev/tty; ls -m /proc/self/fd; ls -l /proc/self/fd/0 | wc -l"
+        running = await container.run_inside(Command(("sh", "-c", script), account=Account(7, 7)), None)
+        terminal = running.take_terminal()
+        assert terminal is not None
+        await running.ended()
+        printed = await read_pipe(terminal)
+        os.close(terminal)
+
+        assert printed == b"7 620\r\nopen\r\n0, 1, 2, 3\r\n1\r\n"  # 3 is the folder that ls lists
+        container.kill()
+        await container.ended()
+
+
+async def test_no_terminal_is_made_of_what_a_volume_has_in_the_place_of_one(folder: Path):
+    names, mount = volume(folder)
+    os.mkfifo(mount / "ptmx")
+    async with kubelet_in(folder) as k:
+        where = {"places": (VolumePlace("/dev/pts"),), "volumes": (names,)}
+        container = await k.containers.start(shell("echo ready; sleep 1000", **where))
+        await line(k, "ready")
+        with pytest.raises(ContainerRefused, match="makes no terminals: leave out -t"):
+            await container.run_inside(Command(("true",)), None)
         container.kill()
         await container.ended()
 
@@ -292,7 +323,7 @@ async def test_a_container_ends_though_somebody_else_has_its_output(folder: Path
             taking = threads.submit(taken_output, listening, then)
             how = {"places": (VolumePlace("/v"),), "volumes": (names,), "limits": LogLimits(1 << 20)}
             container = await k.containers.start(shell("", arguments=(PYTHON, "-I", "-S", "-c", GIVE_AWAY), **how))
-            code = await asyncio.wait_for(container.ended(), 30)
+            code = await asyncio.wait_for(container.ended(), HANGS_AFTER)
             taking.result()
 
         assert code == 0

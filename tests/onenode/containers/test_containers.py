@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from onenode.containers import container_launcher
 from onenode.containers.container_request import Account, Command, LogLimits, VolumePlace
+from onenode.containers.passed_descriptors import received
 from onenode.kubelet.pods.container_runtime import ContainerRefused, Streams
 from orlop.host.kernel import process_records
 from support.host.file_systems import mounted
@@ -399,6 +405,33 @@ async def test_containers_of_a_killed_launcher_end_and_new_ones_begin(folder: Pa
 
         assert await container.ended() == 137
         assert await k.run("echo again; exit 6") == (6, ["again"])
+
+
+def test_the_descriptor_of_a_process_is_its_first_message(monkeypatch: pytest.MonkeyPatch):
+    """A child that is faster than its launcher waits: without the descriptor, no command could be run inside."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    outside = container_launcher._Outside(requests, os.open("/proc/self/ns/pid", os.O_RDONLY))
+    open_descriptor = os.pidfd_open
+
+    def open_late(child: int) -> int:
+        select.select([ours], [], [], 0.2)  # a child that does not wait sends its message meanwhile
+        return open_descriptor(child)
+
+    def send_started() -> NoReturn:
+        theirs.send(b"started")
+        os._exit(0)
+
+    monkeypatch.setattr(os, "pidfd_open", open_late)
+    with ours, theirs, requests:
+        container_launcher._fork_told(theirs, outside, send_started)
+        words, descriptors = received(ours, 1000, 1)
+        os.close(outside.own_processes)
+
+        assert (json.loads(words)["pid"] > 0, len(descriptors)) == (True, 1)
+        assert received(ours, 1000, 1) == (b"started", [])
+        os.waitid(os.P_PIDFD, descriptors[0], os.WEXITED)
+        os.close(descriptors[0])
 
 
 OWNER = """

@@ -12,13 +12,14 @@ import socket
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from conftest import SOAK, folder_with_a_short_name
+from support.host.file_systems import mounted
 from support.processes.kubectl_commands import Kubectl
 from support.processes.orlop_process import Running, run, run_here, running, tree
 from support.waiting import eventually, eventually_there
@@ -296,6 +297,25 @@ async def test_it_is_not_ready_while_nothing_can_be_written(short_folder: Path):
     assert refused.returncode == 1
     assert "[-]storage failed: the last change could not be made durable" in while_full.stderr
     assert alive == "ok"
+
+
+async def test_on_a_full_disk_objects_are_deleted_with_kubectl_and_none_is_created(short_folder: Path):
+    with mounted("tmpfs", short_folder, "size=32m") as disk:
+        async with apiserver(disk) as (_, kubectl):
+            kubectl.ok("create", "configmap", "a", "--from-literal=a=b")
+            filler = disk / "filler"
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(1 << 16)):
+                    pass
+            names = (f"refused{number}" for number in range(100))
+            refused = next(ran for name in names if (ran := kubectl.run("create", "configmap", name)).returncode)
+            kubectl.ok("delete", "configmap", "a", "--wait=false")
+            left = kubectl.run("get", "configmap", "a")
+            filler.unlink()
+            kubectl.ok("create", "configmap", "a")
+
+    assert "the disk is full: delete objects, or make room on it" in refused.stderr
+    assert "not found" in left.stderr
 
 
 async def test_the_port_stays_the_same_where_it_can(short_folder: Path):

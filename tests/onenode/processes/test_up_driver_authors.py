@@ -126,7 +126,7 @@ def test_the_story_of_the_readme_works_as_it_is_typed_and_leaves_nothing():
         assert ready == "pod/writer condition met"
         assert (greeting, comment_of(second, "kubectl exec")) == ("hello", "hello")
         assert f"it has the PersistentVolume {volume['metadata']['name']}. Pods that use it: writer on" in explained
-        assert "Next: Nothing: it waits for nothing." in explained
+        assert "Next: Nothing to do: it waits for nothing." in explained
         selected = claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"]
         assert selected == attachment["spec"]["nodeName"] == node["metadata"]["name"]
         assert volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]

@@ -40,7 +40,7 @@ def apply(up: Up, name: str, script: str, *volumes: Object, mounts: list[Object]
 
 def result(up: Up, name: str) -> list[str]:
     """What a pod printed that has come to its end."""
-    up.kubectl.ok("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=30s")
+    up.kubectl.ok("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=150s")
     return up.kubectl.ok("logs", name).splitlines()
 
 
@@ -151,7 +151,7 @@ def test_empty_folders_are_anybodys_limited_in_memory_and_outlast_a_container(up
         restartPolicy="OnFailure",
         securityContext=account,
     )
-    up.kubectl.ok("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/empty", "--timeout=50s")
+    up.kubectl.ok("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/empty", "--timeout=150s")
     last = up.kubectl.ok("logs", "empty").splitlines()
     before = up.kubectl.ok("logs", "empty", "--previous").splitlines()
     up.delete("empty")

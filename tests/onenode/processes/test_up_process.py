@@ -21,11 +21,13 @@ from onenode.processes import up as up_role
 from orlop.admin import up_state
 from orlop.admin.up_state import SeveralRun, UpState, held, recorded
 from support.places import REPOSITORY
+from support.processes.kubectl_commands import Kubectl
 from support.processes.orlop_process import ORLOP, run, run_here, running
 from support.processes.up_process import Up, up_folder
 from support.waiting import eventually_there
 
-LISTED = ["lock", "kubeconfig", "api", "kubelet", "scratch", "node.sock"]
+FOLDERS = ["api", "kubelet", "scratch", "drives", "folders", "credentials"]
+LISTED = ["lock", "kubeconfig", *FOLDERS, "node.sock", "controller.sock"]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +61,7 @@ def test_what_it_prints_to_try_works_as_it_is_printed(up: Up):
 
 
 def test_the_state_folder_holds_what_is_documented(up: Up):
+    eventually_there((up.state / "controller.sock").exists)  # it begins when all objects are stored
     names = os.listdir(up.state)  # noqa: PTH208 - names alone
 
     assert [name for name in LISTED if name not in names] == []
@@ -66,6 +69,41 @@ def test_the_state_folder_holds_what_is_documented(up: Up):
     assert sorted(os.listdir(up.state / "kubelet"))[-3:] == ["plugins_registry", "pods", "processes"]  # noqa: PTH208
     assert oct(up.state.stat().st_mode & 0o777) == "0o700"
     assert (up.state / "kubeconfig").stat().st_mode & 0o077 == 0
+
+
+def test_the_node_process_has_a_token_that_names_its_node(up: Up):
+    kubectl = Kubectl(up.state / "credentials/orlop-node.kubeconfig", up.folder / "home")
+    eventually_there(kubectl.kubeconfig.exists)
+    asked = json.loads(kubectl.ok("auth", "whoami", "-o", "json"))["status"]["userInfo"]
+    node = up.kubectl.ok("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+
+    assert asked["username"] == "system:serviceaccount:orlop-system:orlop-node"
+    assert asked["extra"]["authentication.kubernetes.io/node-name"] == [node]
+    assert oct((up.state / "credentials").stat().st_mode & 0o777) == "0o700"
+
+
+def test_the_node_process_may_write_about_its_own_node_and_read_no_secrets(up: Up):
+    """Its role, and the policy that knows its node by the token."""
+    kubectl = Kubectl(up.state / "credentials/orlop-node.kubeconfig", up.folder / "home")
+    eventually_there(kubectl.kubeconfig.exists)
+    own = up.kubectl.ok("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+    eventually_there(lambda: up.kubectl.run("get", "nodedevices", own).returncode == 0)  # it wrote them itself
+    refused = kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(devices_of("another")))
+
+    assert f"the object is of the node another, and the token of the node {own}" in refused.stderr
+    assert kubectl.run("auth", "can-i", "get", "secrets", "-A").stdout == "no\n"
+
+
+def devices_of(node: str) -> dict:
+    metadata = {"name": node}
+    return {"apiVersion": "orlop.dev/v1", "kind": "NodeDevices", "metadata": metadata, "spec": {"nodeName": node}}
+
+
+def test_the_kinds_of_drives_are_there_from_the_beginning(up: Up):
+    found = up.kubectl.ok("get", "drives,volumes.orlop.dev,driverequests", "--ignore-not-found")
+    assert found == ""
+    assert "orlop (default)" in up.kubectl.ok("get", "storageclass")
+    assert "allocations" in up.kubectl.ok("explain", "drive.spec")
 
 
 def test_a_pods_folder_is_found_in_the_afterlife(up: Up):
@@ -97,6 +135,21 @@ def test_a_pod_sees_its_volume_and_nothing_of_the_state(up: Up):
 
     assert "kubelet" not in text
     assert "api" not in text
+
+
+def test_a_generic_ephemeral_claim_is_made_for_its_pod_and_goes_with_it(up: Up):
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}, "storageClassName": ""}
+    volume = {"name": "data", "ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": claim}}}
+    spec = {"containers": [{"name": "main", "image": "none", "command": ["true"]}], "volumes": [volume]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "claimer"}, "spec": spec}
+    up.kubectl.ok("create", "-f", "-", stdin=json.dumps(pod))
+    up.kubectl.ok("wait", "pvc/claimer-data", "--for=create", "--timeout=60s")
+    shown = up.kubectl.ok("get", "pvc", "-l", "a=b", "-o", "jsonpath={.items[*].metadata.ownerReferences[*].name}")
+
+    up.kubectl.ok("delete", "pod", "claimer", "--timeout=60s")
+    up.kubectl.ok("wait", "pvc/claimer-data", "--for=delete", "--timeout=60s")
+
+    assert shown == "claimer"
 
 
 def test_a_second_one_on_the_same_folder_is_told_who_holds_it(up: Up):
@@ -156,11 +209,16 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("example", sorted(path.stem for path in (REPOSITORY / "examples").glob("*.yaml")))
+def test_every_example_is_tried():
+    """That of a claim on a drive is README's story (test_up_drives)."""
+    assert {path.stem for path in (REPOSITORY / "examples").glob("*.yaml")} == {*EXAMPLES, "claim-on-a-drive"}
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES))
 def test_an_example_runs_as_it_is_and_leaves_what_it_promises(up: Up, example: str):
     promise, file = EXAMPLES[example], str(REPOSITORY / f"examples/{example}.yaml")
     up.kubectl.ok("apply", "-f", file)
-    up.kubectl.ok("wait", f"--for=jsonpath={{.status.phase}}={promise.phase}", f"pod/{promise.pod}", "--timeout=30s")
+    up.kubectl.ok("wait", f"--for=jsonpath={{.status.phase}}={promise.phase}", f"pod/{promise.pod}", "--timeout=150s")
     up.kubectl.ok("delete", "-f", file)
 
     # A pod that has ended is deleted at once, and nobody waits for its volumes, as in Kubernetes.

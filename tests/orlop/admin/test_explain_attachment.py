@@ -52,7 +52,7 @@ CASES: list[tuple[str, Object, Object | None, str | None, str]] = [
         attachment(ours=True, node_id="id-1", attached=True),
         volume(OURS),
         "id-1",
-        "Nothing: it waits for nothing.",
+        "Nothing to do: it waits for nothing.",
     ),
     ("no volume", attachment(), None, "id-1", "until an admin fixes it: there is no PersistentVolume pv1"),
     ("no node", attachment(), volume(OURS), None, "registered with kubelet"),

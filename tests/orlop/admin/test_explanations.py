@@ -18,7 +18,7 @@ from orlop.admin.object_shapes import OBJECT, well_formed
 from orlop.admin.past_events import events_about, failures
 from orlop.admin.provisioner_outlook import ProvisionerSeen
 from orlop.admin.shell_commands import delete_command
-from orlop.admin.volume_seen import VolumeSeen
+from orlop.admin.volume_seen import DriveSeen, VolumeSeen
 from orlop.binding import claim_state_rules as state
 from orlop.binding.match_rules import mismatches, volume_for_binder
 from orlop.kube import kinds
@@ -90,6 +90,7 @@ UNREADABLES = some.lists(
     max_size=3,
 ).map(tuple)
 PROVISIONERS = some.builds(ProvisionerSeen, WORDS, MAYBE, SOME, SOME, UNREADABLES)
+ON_DRIVE = some.builds(DriveSeen, MAYBE, MAYBE, MAYBE, some.booleans(), some.booleans())
 CLAIMS_SEEN = some.builds(
     ClaimSeen,
     OBJECTS,
@@ -107,8 +108,12 @@ CLAIMS_SEEN = some.builds(
     SOME,
     PROVISIONERS,
     UNREADABLES,
+    some.none() | SOME,
+    ON_DRIVE,
 )
-VOLUMES_SEEN = some.builds(VolumeSeen, OBJECTS, MAYBE, SOME, SOME, SOME, SOME, SOME, SOME, PROVISIONERS, UNREADABLES)
+VOLUMES_SEEN = some.builds(
+    VolumeSeen, OBJECTS, MAYBE, SOME, SOME, SOME, SOME, SOME, SOME, PROVISIONERS, UNREADABLES, ON_DRIVE
+)
 
 
 def is_whole(explanation: Explanation) -> bool:

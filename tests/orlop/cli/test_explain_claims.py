@@ -10,6 +10,7 @@ import pytest
 from orlop.binding import claim_state_rules as state
 from orlop.binding.class_rules import IS_DEFAULT, LATE_BINDING, NO_PROVISIONER
 from orlop.kube.kinds import CSI_NODE, PERSISTENT_VOLUME_CLAIM, POD
+from orlop.records.cluster_objects import DRIVER_NAME
 from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL, JournalEntry, encode_page
 from orlop.records.volume_order import ClaimIdentity
 from support.explaining.explained_clusters import (
@@ -95,6 +96,14 @@ def test_a_claim_whose_volume_was_deleted_is_lost_and_can_be_restored():
     assert "Lost for 5m: the claim has lost its volume: its PersistentVolume pv1 does not exist any more." in ended.text
     assert "ClaimLost 5m ago: Data on the volume is lost!" in ended.text
     assert "create a PersistentVolume of this name with the same source and without spec.claimRef" in ended.next
+
+
+def test_a_claim_that_lost_its_volume_on_a_drive_is_restored_by_adoption():
+    async def build(cluster: Cluster) -> None:
+        annotations = {state.BIND_COMPLETED: "yes", state.STORAGE_PROVISIONER: DRIVER_NAME}
+        await cluster.bound_claim(phase="Lost", metadata={"annotations": annotations})
+
+    assert "`orlop adopt` makes it again" in explain(build).next
 
 
 def test_a_claim_whose_volume_names_another_uid_is_lost_and_gets_it_back_by_a_patch():
@@ -385,6 +394,7 @@ def test_a_claim_whose_driver_fails_points_to_the_drivers_error(*, has_order: bo
 
     ended = explain(build)
     assert ended.state == "ProvisioningFails"
+    assert ("so the driver may have the volume" in ended.text) is has_order
     assert f"the provisioner of {DRIVER} tries to create its volume, and fails." in ended.text
     assert "A provisioner runs: it reported a failure 5m ago." in ended.text
     assert "There is no CSIDriver" not in ended.text
@@ -480,6 +490,58 @@ def test_a_claim_with_an_order_in_the_journal_is_being_created():
     ended = explain(build)
     assert ended.state == "BeingCreated"
     assert "has called CreateVolume, and has no final result yet" in ended.text
+    assert "a call of CreateVolume had no final result" in ended.text
+
+
+async def journal(cluster: Cluster, entry: JournalEntry) -> None:
+    metadata = {"labels": {DRIVER_LABEL: DRIVER}, "annotations": {ANNOTATION: encode_page([entry])}}
+    await cluster.lease(renewed=timedelta(seconds=3), name="orlop-provisioner-journal-x", metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_being_deleted", "words"),
+    [
+        (3000.0, False, "a call of CreateVolume may still run, for 4"),
+        (3000.0, True, "a call of DeleteVolume may still run, for 4"),
+        (-3600.0, False, "a call of CreateVolume had no final result 65m ago"),
+    ],
+)
+def test_a_claim_that_is_gone_is_explained_while_the_driver_may_have_its_volume(
+    seconds: float, words: str, *, is_being_deleted: bool
+):
+    async def build(cluster: Cluster) -> None:
+        deadline = cluster.clock.now().timestamp() + seconds
+        one = order(claim=ClaimIdentity("team", "data", "former"), volume_name="pvc-former")
+        await journal(cluster, JournalEntry(one, deadline, 10.0, is_being_deleted, (order(size_bytes=1),)))
+
+    ended = explain(build)
+    assert ended.state == "Gone"
+    assert "There is no PersistentVolumeClaim team/data any more." in ended.text
+    assert "has a request for the volume pvc-former, one of 2 different requests" in ended.text
+    assert words in ended.text
+    (request,) = ended.json["fields"]["openRequests"]
+    assert (request["driver"], request["isBeingDeleted"]) == (DRIVER, is_being_deleted)
+
+
+def test_a_journal_of_other_claims_explains_no_claim_that_never_existed():
+    async def build(cluster: Cluster) -> None:
+        await journal(cluster, JournalEntry(order(claim=ClaimIdentity("team", "other", "u")), 0.0, 10.0))
+
+    ended = explained("pvc", "team/data", build)
+    assert (ended.code, ended.errors) == (3, MISSING)
+
+
+def test_a_claim_that_is_being_deleted_shows_the_request_that_outlives_it():
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        identity = ClaimIdentity("team", "data", claim["metadata"]["uid"])
+        await journal(cluster, JournalEntry(order(claim=identity), 0.0, 10.0))
+        await cluster.delete(PERSISTENT_VOLUME_CLAIM, claim)
+
+    ended = explain(build)
+    assert ended.state == "BeingDeleted"
+    assert "a call of CreateVolume had no final result" in ended.text
+    assert len(ended.json["fields"]["openRequests"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -509,6 +571,15 @@ def test_a_claim_that_every_provisioner_refuses_has_the_provisioners_sentence(sp
     assert ended.state == "ProvisionerRefuses"
     assert words in ended.json["fields"]["refusal"]
     assert words in ended.text
+
+
+def test_a_clone_that_waits_for_its_source_names_the_command_that_explains_it():
+    async def build(cluster: Cluster) -> None:
+        await waiting(cluster, dataSource={"kind": "PersistentVolumeClaim", "name": "gone"})
+
+    ended = explain(build)
+    assert "which `orlop explain pvc team/gone` explains" in ended.text
+    assert "StorageClass" not in ended.text.partition("Next: ")[2]
 
 
 def test_a_snapshot_as_source_is_refused_by_our_provisioner_alone():

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from orlop.admin.up_state import UpState, held
-from orlop.cli import explain as explain_verb
+from orlop.cli import in_cluster
 from orlop.cli.explain import _table, kind_first
 from orlop.cli.output import harmless
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
@@ -296,7 +296,7 @@ def test_a_folder_that_no_orlop_up_has_used_is_told_with_how_to_start_one_there(
 def test_with_several_orlop_up_running_all_are_named_and_one_has_to_be_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explain_verb, "running_ups", lambda: [UpState(Path("/a")), UpState(Path("/b"))])
+    monkeypatch.setattr(in_cluster, "running_ups", lambda: [UpState(Path("/a")), UpState(Path("/b"))])
     ended = run_here("explain", "va", "va1", env={"KUBECONFIG": "", "HOME": str(tmp_path)})
     sentence = "There are several `orlop up` on this machine, in /a, /b: choose one with --state DIR.\n"
     assert (ended.returncode, ended.stderr) == (2, sentence)

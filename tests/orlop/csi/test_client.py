@@ -106,6 +106,18 @@ async def test_abilities_are_asked_once_per_connection():
 
 
 @pytest.mark.virtual_time
+async def test_a_socket_that_serves_none_of_the_services_its_plugin_lists_can_be_asked():
+    identity = Identity()
+    kinds = csi_pb2.PluginCapability.Service.Type
+    identity.capabilities = [kinds.CONTROLLER_SERVICE, kinds.GROUP_CONTROLLER_SERVICE]
+    async with on_virtual_time().ends(identity) as ends:
+        capabilities = await ends.client.capabilities()
+
+    assert capabilities.plugin == {"CONTROLLER_SERVICE", "GROUP_CONTROLLER_SERVICE"}
+    assert capabilities.controller == capabilities.group_controller == capabilities.node == frozenset()
+
+
+@pytest.mark.virtual_time
 async def test_a_driver_without_a_controller_has_no_abilities_of_one():
     async with on_virtual_time().ends(Identity()) as ends:
         capabilities = await ends.client.capabilities()

@@ -13,7 +13,8 @@ import pytest
 
 from conftest import SOAK
 from orlop.host.host_errors import HostError
-from orlop.host.linux_node_host import LinuxKubeletDir, LinuxNodeHost, LinuxWorkdir
+from orlop.host.linux_kubelet_dir import LinuxKubeletDir
+from orlop.host.linux_node_host import LinuxNodeHost, LinuxWorkdir
 from orlop.host.mounts.mount_option_rules import MountOptions
 from support.afterlife.node_worlds import live, retained, trashed
 from support.host.kernel_rooms import (

@@ -45,18 +45,28 @@ replicationcontrollers rc     v1                           true  ReplicationCont
 resourcequotas         quota  v1                           true  ResourceQuota
 services               svc    v1                           true  Service all
 controllerrevisions    -      apps/v1                      true  ControllerRevision
+horizontalpodautoscalers hpa  autoscaling/v2               true  HorizontalPodAutoscaler all
 cronjobs               cj     batch/v1                     true  CronJob all
 jobs                   -      batch/v1                     true  Job all
+certificatesigningrequests csr certificates.k8s.io/v1      false CertificateSigningRequest
+podcertificaterequests -      certificates.k8s.io/v1       true  PodCertificateRequest
 endpointslices         -      discovery.k8s.io/v1          true  EndpointSlice
+ipaddresses            ip     networking.k8s.io/v1         false IPAddress
+servicecidrs           -      networking.k8s.io/v1         false ServiceCIDR
 runtimeclasses         -      node.k8s.io/v1               false RuntimeClass
 poddisruptionbudgets   pdb    policy/v1                    true  PodDisruptionBudget
 deviceclasses          -      resource.k8s.io/v1           false DeviceClass
+devicetaintrules       -      resource.k8s.io/v1           false DeviceTaintRule
 resourceclaims         -      resource.k8s.io/v1           true  ResourceClaim
 resourceclaimtemplates -      resource.k8s.io/v1           true  ResourceClaimTemplate
 resourceslices         -      resource.k8s.io/v1           false ResourceSlice
 priorityclasses        pc     scheduling.k8s.io/v1         false PriorityClass
+storageversionmigrations -    storagemigration.k8s.io/v1   false StorageVersionMigration
 bindings               -      v1                           true  Binding
 customresourcedefinitions crd,crds apiextensions.k8s.io/v1  false CustomResourceDefinition api-extensions
+validatingadmissionpolicies - admissionregistration.k8s.io/v1 false ValidatingAdmissionPolicy api-extensions
+validatingadmissionpolicybindings - admissionregistration.k8s.io/v1 false ValidatingAdmissionPolicyBinding \
+api-extensions
 configmaps             cm     v1                           true  ConfigMap
 events                 ev     v1                           true  Event
 namespaces             ns     v1                           false Namespace
@@ -111,19 +121,18 @@ def test_reviews_are_only_created_and_namespaces_are_not_deleted_all_at_once():
     all_verbs = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
     expected = dict.fromkeys(BUILT_IN, all_verbs)
     expected[kinds.NAMESPACE] = tuple(verb for verb in all_verbs if verb != "deletecollection")
-    expected |= {
-        kind: ("create",)
-        for kind in BUILT_IN
-        if kind.kind.endswith(("Review", "Binding")) and kind.group != "rbac.authorization.k8s.io"
-    }
+    expected |= {kind: ("create",) for kind in BUILT_IN if kind is kinds.BINDING or kind.kind.endswith("Review")}
     assert {kind: kind.verbs for kind in BUILT_IN} == expected
 
 
 def test_subresources_are_those_kubernetes_serves():
     found = {kind.kind: " ".join(sub.name for sub in kind.subresources) for kind in BUILT_IN if kind.subresources}
-    assert {found.pop(kind.kind) for kind in kinds.STORED_ONLY if kind.subresources} == {"status"}
+    assert found.pop("ReplicationController") == "scale status"
+    stored_only = {found.pop(kind.kind, "status") for kind in kinds.STORED_ONLY if kind.subresources}
+    assert stored_only == {"status"}
     assert found == {
         "CustomResourceDefinition": "status",
+        "ValidatingAdmissionPolicy": "status",
         "Namespace": "finalize status",
         "Node": "proxy status",
         "Pod": "attach binding ephemeralcontainers eviction exec log portforward proxy resize status",

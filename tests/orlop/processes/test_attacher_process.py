@@ -24,7 +24,7 @@ async def test_a_volume_is_attached_and_detached_and_the_lease_is_free_at_the_en
             await eventually_answered(the.is_attached)
             assert await the.holder()
             told = run_here("explain", "volumeattachment", the.named("va1"), f"--kubeconfig={the.kubeconfig}")
-            assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "Next: Nothing: it waits for nothing.")
+            assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "Next: Nothing to do: it waits for nothing.")
             missing = run_here("explain", "volumeattachment", "none", f"--kubeconfig={the.kubeconfig}")
             assert missing.returncode == 3
             assert missing.stderr.startswith("There is no VolumeAttachment none. ")

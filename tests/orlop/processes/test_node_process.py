@@ -213,7 +213,7 @@ async def test_the_upstream_registrar_or_ours_can_stand_beside_the_driver_alone(
         serves = machine.call("GetPluginCapabilities")
 
     assert info["nodeId"] == "n1"
-    assert info["accessibleTopology"] == {"segments": {"csi.orlop.dev/node": "n1"}}
+    assert info["accessibleTopology"] == {"segments": {"topology.orlop.dev/node": "n1"}}
     assert serves == {"capabilities": [{"service": {"type": "VOLUME_ACCESSIBILITY_CONSTRAINTS"}}]}
 
 

@@ -7,13 +7,16 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from orlop import __version__
-from orlop.__main__ import ROLES, UPSTREAM_PROGRAMS, VERBS, arguments_of
+from orlop.__main__ import PLUGIN, ROLES, UPSTREAM_PROGRAMS, VERBS, arguments_of
 from support.attaching.attacher_places import place
+from support.places import REPOSITORY
+from support.processes.kubectl_local import KUBECTL
 from support.processes.orlop_process import run_here, running
 from support.waiting import eventually_answered
 
@@ -93,6 +96,31 @@ def test_nothing_is_imported_for_a_name_but_what_it_stands_for():
         [sys.executable, "-c", f"{asked}; {looked}"], check=True, capture_output=True, text=True, timeout=200
     )
     assert told.stdout.splitlines()[1] == "['orlop', 'orlop.__main__']"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], "  kubectl orlop drives "),
+        (["drives", "--help"], "Usage: kubectl orlop drives [OPTIONS] COMMAND"),
+        (["drives", "init", "--help"], "Usage: kubectl orlop drives init [OPTIONS] NODE/DEVICE..."),
+        (["explain", "--help"], "Usage: kubectl orlop explain [OPTIONS]"),
+        (["version"], f"orlop {__version__}"),
+    ],
+)
+def test_kubectl_runs_it_as_its_plugin_and_help_texts_name_that_command(tmp_path: Path, words: list[str], shown: str):
+    (tmp_path / "kubectl-orlop").symlink_to(ORLOP)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    command = [str(KUBECTL), "orlop", *words]
+    told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200, env=environment)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert shown in told.stdout
+    assert "orlop down" not in told.stdout
+
+
+def test_the_plugin_is_installed_beside_the_program():
+    scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts[PLUGIN] == scripts["orlop"]
 
 
 async def test_the_command_line_of_the_seed_attaches_as_it_is_typed(short_folder: Path, api_kubeconfig: Path):

@@ -16,6 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+import pytest
+
 from orlop.binding import claim_state_rules as state
 from orlop.csi.client import CsiClient
 from orlop.csi.endpoint import UnixEndpoint
@@ -147,6 +149,7 @@ async def crowd(folder: Path, kubeconfig: Path) -> AsyncIterator[Crowd]:
         await client.close()
 
 
+@pytest.mark.timeout(7200 if SOAK else 1800)
 async def test_of_a_provisioner_that_is_killed_again_and_again_nothing_is_leaked_doubled_or_stuck(
     short_folder: Path, api_kubeconfig: Path
 ):

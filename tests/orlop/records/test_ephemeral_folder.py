@@ -14,12 +14,12 @@ from orlop.records.ephemeral_folder import (
     FolderOptions,
     FolderRecord,
     Owner,
-    UnreadableRecord,
     burial_of,
     decode_record,
     encode_record,
     objection_to_volume_id,
 )
+from orlop.records.record_format import UnreadableRecord
 
 INLINE_ID = "csi-7d9b3da1c7e2ad5274a8651892defaffc2201d0bb15a061100ed84877ad6fdbe"
 volume_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True)
@@ -71,8 +71,8 @@ def test_a_damaged_record_is_named_as_that(data: bytes):
 
 
 def test_a_record_of_a_newer_form_is_not_guessed_at():
-    with pytest.raises(UnreadableRecord, match="the format 2"):
-        decode_record(b'{"version": 2, "volume_id": ["a new shape"]}')
+    with pytest.raises(UnreadableRecord, match="the format 3"):
+        decode_record(b'{"version": 3, "volume_id": ["a new shape"]}')
 
 
 @given(st.binary(max_size=200))

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -63,6 +64,8 @@ class KernelNode:
                 "workdir": str(self.workdir),
                 "kubelet_dir": str(self.kubelet),
                 "admin_socket": str(self.kubelet.parent / "a"),
+                # How full the disk of this machine is must not shorten any folder's afterlife.
+                "headroom": Fraction(0),
                 **flags,
             }
         )

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
+from orlop.host.block.image_files import ImageShape
 from orlop.host.erase.erase_folder import erase_folder
 from orlop.host.linux_node_host import LinuxNodeHost
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
@@ -50,6 +51,11 @@ class NodeWorld(Protocol):
 
     def tenant_reads_at(self, target: Names, path: str) -> bytes: ...
 
+    def tenant_writes_at(self, target: Names, path: str, content: bytes) -> None: ...
+
+    def copy_mounts_elsewhere(self) -> Callable[[], None]:
+        """Of everything mounted below kubelet's folder, to another namespace; what it returns ends that."""
+
     def mode(self, place: FolderPlace) -> int: ...
 
     def mount_elsewhere(self, place: FolderPlace) -> Callable[[], None]:
@@ -69,12 +75,20 @@ class NodeWorld(Protocol):
 
     def leave_half_made(self, place: FolderPlace) -> None: ...
 
+    def leave_half_made_with_image(self, place: FolderPlace) -> None: ...
+
+    def remove_image_by_hand(self, place: FolderPlace) -> None:
+        """With its folder."""
+
+    def damage_image(self, place: FolderPlace) -> None: ...
+
 
 class FakeWorld:
     kubelet_path = "/var/lib/kubelet"
 
     def __init__(self) -> None:
         self.machine = FakeMachine()
+        self.machine.why_no_images = None
 
     def host(self, points: KillPoints | None = None) -> NodeHost:
         return FakeNodeHost(self.machine, points)
@@ -109,6 +123,18 @@ class FakeWorld:
         assert folder is not None
         return folder.files[path]
 
+    def tenant_writes_at(self, target: Names, path: str, content: bytes) -> None:
+        mount = self.machine.mounts[target][-1]
+        if mount.options.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        place = next(place for place, folder in self.machine.folders.items() if folder is mount.folder)
+        self.machine.tenant_writes(place, path, content)
+
+    def copy_mounts_elsewhere(self) -> Callable[[], None]:
+        copies = [mount for stack in self.machine.mounts.values() for mount in stack]
+        self.machine.elsewhere += copies
+        return lambda: [self.machine.unmount_elsewhere(each) for each in copies] and None
+
     def mode(self, place: FolderPlace) -> int:
         return self.machine.folders[place].mode
 
@@ -135,6 +161,16 @@ class FakeWorld:
     def leave_half_made(self, place: FolderPlace) -> None:
         self.machine.half_made[place] = self.machine.new_folder(0o755, None)
 
+    def leave_half_made_with_image(self, place: FolderPlace) -> None:
+        self.leave_half_made(place)
+        self.machine.half_made[place].image = ImageShape(1 << 20, "ext4", keeps_space=True)
+
+    def remove_image_by_hand(self, place: FolderPlace) -> None:
+        del self.machine.folders[place]
+
+    def damage_image(self, place: FolderPlace) -> None:
+        self.machine.folders[place].is_damaged = True
+
 
 class LinuxWorld:
     """`room` is a shared mount of the test's own."""
@@ -152,7 +188,7 @@ class LinuxWorld:
         if points is not None:
             host.workdir = points.wrap(host.workdir, *WORKDIR_EFFECTS)
             host.kubelet_dir = points.wrap(host.kubelet_dir, *KUBELET_EFFECTS)
-            return points.wrap(host, "bind")
+            return points.wrap(host, "bind", "mount_image")
         return host
 
     def kubelet_makes(self, folder: Names) -> None:
@@ -190,6 +226,18 @@ class LinuxWorld:
     def tenant_reads_at(self, target: Names, path: str) -> bytes:
         return self._kubelet.joinpath(*target, path).read_bytes()
 
+    def tenant_writes_at(self, target: Names, path: str, content: bytes) -> None:
+        with self._kubelet.joinpath(*target, path).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file)
+
+    def copy_mounts_elsewhere(self) -> Callable[[], None]:
+        there = ExitStack()
+        there.enter_context(other_namespace("private"))
+        self._clean_up.callback(there.close)
+        return there.close
+
     def mode(self, place: FolderPlace) -> int:
         return self._folder(place).stat().st_mode & 0o7777
 
@@ -224,6 +272,18 @@ class LinuxWorld:
 
     def leave_half_made(self, place: FolderPlace) -> None:
         (self._work / place.state.value / f".new.{place.name}").mkdir()
+
+    def leave_half_made_with_image(self, place: FolderPlace) -> None:
+        self.leave_half_made(place)
+        (self._work / place.state.value / f".new.{place.name}" / "image").write_bytes(b"half")
+
+    def remove_image_by_hand(self, place: FolderPlace) -> None:
+        (self._folder(place) / "image").unlink()
+        self._folder(place).rmdir()
+
+    def damage_image(self, place: FolderPlace) -> None:
+        with (self._folder(place) / "image").open("r+b") as image:
+            image.write(bytes(1 << 20))
 
     def _folder(self, place: FolderPlace) -> Path:
         return self._work / place.state.value / place.name

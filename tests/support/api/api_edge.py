@@ -17,13 +17,14 @@ from onenode.apiserver.access.certificates import ensure_certificates
 from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.edge.http_listener import ListenerSettings, Opening, listening, server_tls
 from onenode.apiserver.edge.server_connection import Manners
-from orlop.foundation.clock import SystemClock
+from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Level, LogEntry, collecting_log
 from orlop.foundation.unix_socket import bind_root_only, claim_socket
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 
+SILENCE = 30.0
 Answer = Callable[[HttpRequest, User], Awaitable[HttpResponse | HttpStream]]
 
 
@@ -71,8 +72,15 @@ class Edge:
 
 @asynccontextmanager
 async def edge(
-    folder: Path, door: Any, *, silence: float = 30.0, idle: float = 120.0, **settings: Any
+    folder: Path,
+    door: Any,
+    *,
+    silence: float = SILENCE,
+    idle: float = 120.0,
+    clock: Clock | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Edge]:
+    """Serve; by `clock` the server measures silence, and the event loop how long a TLS handshake may take."""
     files = ensure_certificates(folder, SystemClock().now())
     tcp = socket.create_server(("127.0.0.1", 0))
     logged: list[LogEntry] = []
@@ -85,7 +93,7 @@ async def edge(
         client_tls = ssl.create_default_context(cafile=str(files.ca_certificate))
         running = Edge(claim.path, tcp.getsockname()[1], client_tls, logged, metrics, openings)
         log = collecting_log(logged, Level.INFO)
-        runtime = Runtime(clock=SystemClock(), random=Random(1), log=log, metrics=metrics)
+        runtime = Runtime(clock=clock or SystemClock(), random=Random(1), log=log, metrics=metrics)
         async with listening(openings, door, runtime, chosen):
             yield running
 

@@ -125,6 +125,11 @@ def new_event(name: str, namespace: str, **rest: Any) -> Object:
     return named(name, regarding=about, eventTime="2026-01-02T03:04:05.000006Z", **said, **who, **rest)
 
 
+def admission_policy(name: str) -> Object:
+    rule = {"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["none"]}
+    return named(name, spec={"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "true"}]})
+
+
 SMALLEST: dict[Kind, Callable[[str, str], Object]] = {
     kinds.NAMESPACE: lambda name, _: named(name),
     kinds.NODE: lambda name, _: named(name),
@@ -150,6 +155,10 @@ SMALLEST: dict[Kind, Callable[[str, str], Object]] = {
     kinds.ROLE_BINDING: lambda name, _: binding(name, "Role", "r", user("u")),
     kinds.CLUSTER_ROLE: lambda name, _: role(name),
     kinds.CLUSTER_ROLE_BINDING: lambda name, _: binding(name, "ClusterRole", "r", user("u")),
+    kinds.VALIDATING_ADMISSION_POLICY: lambda name, _: admission_policy(name),
+    kinds.VALIDATING_ADMISSION_POLICY_BINDING: lambda name, _: named(
+        name, spec={"policyName": "none", "validationActions": ["Warn"]}
+    ),
 }
 """By kind: a name and a namespace make one."""
 STORED = list(SMALLEST)

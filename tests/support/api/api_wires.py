@@ -27,6 +27,15 @@ def refusal(code: int, reason: str, message: str = "") -> HttpResponse:
     return HttpResponse(code, {"content-type": "application/json"}, json.dumps(status).encode())
 
 
+NO_RIGHT_TO_LEASES = refusal(
+    403,
+    "Forbidden",
+    'leases.coordination.k8s.io is forbidden: User "system:serviceaccount:kube-system:csi" cannot update resource '
+    '"leases" in API group "coordination.k8s.io" in the namespace "kube-system"',
+)
+"""As every authorizer words it."""
+
+
 def failing(*starts: str, times: int = 1, answer: HttpResponse | None = None) -> Before:
     """So many of the requests that begin like this, such as `PATCH persistentvolumes`."""
     left = times

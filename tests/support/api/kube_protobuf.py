@@ -1,7 +1,7 @@
 """Kubernetes objects as Go writes them in protobuf form, and objects to write: one full, one empty, or drawn.
 
-The opposite of `onenode/apiserver/requests/protobuf_messages`, written apart from it over the same table: every field
-that Go does not hold by a pointer is written, empty or not.
+The opposite of `onenode/apiserver/requests/protobuf_messages`, written apart from it over the same definitions: every
+field that Go does not hold by a pointer is written, empty or not.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from onenode.apiserver.proto.message_table import KINDS, MESSAGES
 from onenode.apiserver.requests.protobuf_bodies import decode_body
+from support.api.kube_messages import KINDS, MESSAGES
 
 Json = dict[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -179,7 +179,8 @@ def _empty_member(field: TableField) -> Json:
     if field.is_value and field.is_object:
         inner = empty_object(field.kind)
         return {field.name: inner} if inner or field.mark == "!" else {}
-    return {field.name: ZERO[field.kind]} if field.mark == "!" else {}
+    # Raw JSON that is not set is null.
+    return {field.name: ZERO[field.kind]} if field.mark == "!" and field.kind in ZERO else {}
 
 
 FULL: dict[str, Callable[[str], Any]] = {

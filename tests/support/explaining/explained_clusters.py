@@ -5,11 +5,12 @@ No controller runs here: tests write what the controllers of a real cluster woul
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 from click.testing import CliRunner
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.testing.api_server import api_server
 from orlop.cli import explain as explain_verb
-from orlop.cli.explain import ReadableCluster
+from orlop.cli.in_cluster import ConnectedCluster, ServerChoice, Work
 from orlop.foundation.clock import SystemClock
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.kinds import (
@@ -156,18 +157,21 @@ class Explained:
 def explained(kind: str, name: str, build: Build, *, user: User = ADMIN) -> Explained:
     """Fill an API server, and run `orlop explain KIND NAME` against it, for people and for programs."""
 
-    @asynccontextmanager
-    async def connect(_kubeconfig: str) -> AsyncIterator[ReadableCluster]:
+    async def filled(work: Work[Any]) -> Any:
         clock = SystemClock()
         async with api_server(clock) as server:
             cluster = Cluster(server.client(), clock)
             await cluster.create(NAMESPACE, TEAM)
             await cluster.create(SERVICE_ACCOUNT, "default")
             await build(cluster)
-            yield ReadableCluster(server.client(user), TEAM, clock.now() + LATER)
+            now = clock.now() + LATER
+            return await work(ConnectedCluster(server.client(user), TEAM, now, clock, Random(1)))
 
-    ended = CliRunner().invoke(explain_verb.command, [kind, name], obj=connect)
-    for_programs = CliRunner().invoke(explain_verb.command, [kind, name, "-o", "json"], obj=connect)
+    def run(_choice: ServerChoice, work: Work[Any]) -> Any:
+        return asyncio.run(filled(work))
+
+    ended = CliRunner().invoke(explain_verb.command, [kind, name], obj=run)
+    for_programs = CliRunner().invoke(explain_verb.command, [kind, name, "-o", "json"], obj=run)
     if ended.exception is not None and not isinstance(ended.exception, SystemExit):
         raise ended.exception
     fields = json.loads(for_programs.stdout) if for_programs.exit_code == 0 else {}

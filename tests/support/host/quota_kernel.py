@@ -33,6 +33,7 @@ CASES = (
     "tests/orlop/host/folders/quota_cases.py",
     "tests/contracts/host/quota_cases.py",
     "tests/orlop/driver/ephemeral/quota_cases.py",
+    "tests/orlop/driver/persistent/quota_cases.py",
 )
 ENDED = "ORLOP TESTS ENDED"
 LAUNCHER = Path(__file__).with_name("kernel_launcher.py")

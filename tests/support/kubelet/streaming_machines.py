@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
+import signal
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,9 +14,12 @@ from typing import Any
 
 from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.apiserver.edge.http_upgrade import ServerAnswer
-from onenode.apiserver.edge.state_folder import TEMPLATE
+from onenode.apiserver.edge.state_folder import kubeconfig_text
+from onenode.containers.container_request import WindowSize
+from onenode.containers.terminals import set_window
 from onenode.kubelet.pods.container_logs import ContainerLogs
 from onenode.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
+from onenode.kubelet.pods.exec_session import read_pipe, write_pipe
 from onenode.kubelet.pods.linux_container_runtime import linux_container_runtime
 from onenode.kubelet.pods.pod_manager import pod_manager
 from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings, SubPathNotReady
@@ -92,6 +95,38 @@ class Ran:
 
 
 @dataclass
+class KubectlTerminal:
+    """kubectl on a terminal whose outer end is the test's."""
+
+    process: asyncio.subprocess.Process
+    outer: int
+    seen: bytes = b""
+
+    async def types(self, text: str) -> None:
+        await write_pipe(self.outer, text.encode())
+
+    async def shows(self, text: str) -> None:
+        """Until it has printed this since the last time."""
+        while text.encode() not in self.seen:
+            piece = await asyncio.wait_for(read_pipe(self.outer), 60)
+            assert piece, self.seen
+            self.seen += piece
+        self.seen = self.seen.partition(text.encode())[2]
+
+    def resize(self, width: int, height: int) -> None:
+        set_window(self.outer, WindowSize(width, height))
+        # The kernel tells only processes of the terminal's session, of which kubectl's is another.
+        self.process.send_signal(signal.SIGWINCH)
+
+    async def ended(self) -> int:
+        return await asyncio.wait_for(self.process.wait(), 60)
+
+    def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+
+
+@dataclass
 class StreamingMachine:
     on: TestServer
     client: KubeClient
@@ -124,6 +159,25 @@ class StreamingMachine:
         command = [str(KUBECTL), "--kubeconfig", str(self.folder / "kubeconfig"), *arguments]
         surroundings = {"HOME": str(self.folder / "home"), "PATH": os.environ["PATH"], **env}
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=surroundings)
+
+    @asynccontextmanager
+    async def kubectl_on_terminal(self, *arguments: str) -> AsyncIterator[KubectlTerminal]:
+        outer, inner = os.openpty()
+        command = [str(KUBECTL), "--kubeconfig", str(self.folder / "kubeconfig"), *arguments]
+        surroundings = {"HOME": str(self.folder / "home"), "PATH": os.environ["PATH"]}
+        set_window(outer, WindowSize(100, 24))
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=inner, stdout=inner, stderr=inner, env=surroundings, start_new_session=True
+        )
+        os.close(inner)
+        os.set_blocking(outer, False)
+        terminal = KubectlTerminal(process, outer)
+        try:
+            yield terminal
+        finally:
+            terminal.kill()
+            await process.wait()
+            os.close(outer)
 
     @asynccontextmanager
     async def raw(self) -> AsyncIterator[RawClient]:
@@ -160,9 +214,8 @@ async def _end_pods(machine: StreamingMachine) -> None:
 
 
 def _write_kubeconfig(folder: Path, listening: Edge) -> None:
-    ca = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
     server = f"https://127.0.0.1:{listening.port}"
-    (folder / "kubeconfig").write_text(TEMPLATE.format(server=server, ca=ca, token=TOKEN))
+    (folder / "kubeconfig").write_text(kubeconfig_text(server, folder / "ca.crt", "admin", f"token: {TOKEN}"))
 
 
 @asynccontextmanager

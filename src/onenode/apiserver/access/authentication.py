@@ -140,9 +140,11 @@ class Authenticator:
 
 def _user(claims: TokenClaims) -> User:
     extra = {f"{EXTRA}credential-id": (f"JTI={claims.id}",)}
-    if claims.bound is not None and claims.bound.kind != "Secret":
-        kind = claims.bound.kind.lower()
-        extra |= {f"{EXTRA}{kind}-name": (claims.bound.name,), f"{EXTRA}{kind}-uid": (claims.bound.uid,)}
+    for bound in (claims.bound, claims.node):
+        if bound is not None and bound.kind != "Secret":
+            kind = bound.kind.lower()
+            extra[f"{EXTRA}{kind}-name"] = (bound.name,)
+            extra |= {f"{EXTRA}{kind}-uid": (bound.uid,)} if bound.uid else {}
     return User(claims.user_name, claims.groups, claims.account_uid, extra)
 
 

@@ -31,7 +31,7 @@ from onenode.apiserver.answers.status_answers import bad_request, invalid, not_f
 from onenode.apiserver.kinds.kind_rules import rules_of as rules_of_kind
 from onenode.apiserver.store.versions import Key, Stored, fresh
 from orlop.foundation.clock import Clock
-from orlop.kube.kinds import POD, SERVICE_ACCOUNT, Kind
+from orlop.kube.kinds import NODE, POD, SERVICE_ACCOUNT, Kind
 from orlop.kube.objects import time_text
 
 Object = dict[str, Any]
@@ -127,7 +127,7 @@ class Reviews:
             "boundObjectRef": None,
             **_without_empty(body.get("spec", {})),
         }
-        bound = self._bound(spec.get("boundObjectRef"), namespace, name)
+        bound, node = self._bound(spec.get("boundObjectRef"), namespace, name)
         now = self._clock.now().replace(microsecond=0)
         claims = TokenClaims(
             namespace=namespace,
@@ -138,14 +138,18 @@ class Reviews:
             expires=now + timedelta(seconds=spec["expirationSeconds"]),
             id=str(UUID(int=self._random.getrandbits(128), version=4)),
             bound=bound,
+            node=node,
         )
         status = {"token": self._signer.sign(claims), "expirationTimestamp": time_text(claims.expires)}
         metadata = {"name": name, "namespace": namespace, "creationTimestamp": time_text(now)}
         return {**body, "metadata": metadata, "spec": spec, "status": status}
 
-    def _bound(self, reference: Mapping[str, Any] | None, namespace: str, account: str) -> BoundObject | None:
+    def _bound(
+        self, reference: Mapping[str, Any] | None, namespace: str, account: str
+    ) -> tuple[BoundObject | None, BoundObject | None]:
+        """Return what a token is bound to, and of a pod its node."""
         if reference is None:
-            return None
+            return None, None
         kind, name = BOUND_KINDS.get(reference.get("kind", "")), reference.get("name", "")
         if kind is None or reference.get("apiVersion", kind.api_version) != kind.api_version:
             raise bad_request(f"cannot bind token to object of type {_type_text(reference)}")
@@ -157,7 +161,14 @@ class Reviews:
         if kind is POD and fresh(stored).get("spec", {}).get("serviceAccountName") != account:
             why = "to pod running with different serviceaccount name."
             raise bad_request(f'cannot bind token for serviceaccount "{account}" {why}')
-        return BoundObject(kind.kind, name, uid)
+        return BoundObject(kind.kind, name, uid), self._node(fresh(stored)) if kind is POD else None
+
+    def _node(self, pod: Mapping[str, Any]) -> BoundObject | None:
+        """Return the node of a pod; a Node that does not exist is named without its uid, as in Kubernetes."""
+        name = pod.get("spec", {}).get("nodeName")
+        return (
+            BoundObject(NODE.kind, name, stored_uid(self._stored(Key(NODE.resource, "", name))) or "") if name else None
+        )
 
 
 def _kind_of(kind: Kind, body: Mapping[str, Any]) -> Kind:

@@ -57,6 +57,8 @@ class TokenClaims:
     expires: datetime
     id: str
     bound: BoundObject | None = None
+    node: BoundObject | None = None
+    """The node of the pod to which the token is bound; without a uid if there was no such Node. It ends no token."""
 
     def good_at(self, now: datetime) -> bool:
         return self.issued - LEEWAY <= now < self.expires
@@ -138,6 +140,8 @@ def _payload(claims: TokenClaims) -> dict[str, Any]:
     }
     if claims.bound is not None:
         about[claims.bound.kind.lower()] = {"name": claims.bound.name, "uid": claims.bound.uid}
+    if claims.node is not None:
+        about["node"] = {"name": claims.node.name, **({"uid": claims.node.uid} if claims.node.uid else {})}
     return {
         "aud": list(claims.audiences),
         "exp": int(claims.expires.timestamp()),
@@ -152,8 +156,9 @@ def _payload(claims: TokenClaims) -> dict[str, Any]:
 
 def _claims(payload: dict[str, Any]) -> TokenClaims:
     about = payload["kubernetes.io"]
+    # Of a token that is bound to a pod, the node is only named.
     kinds = [kind for kind in ("Pod", "Secret", "Node") if kind.lower() in about]
-    bound = BoundObject(kinds[0], **about[kinds[0].lower()]) if kinds else None
+    named = [BoundObject(kind, **{"uid": "", **about[kind.lower()]}) for kind in kinds]
     return TokenClaims(
         namespace=about["namespace"],
         account=about["serviceaccount"]["name"],
@@ -162,7 +167,8 @@ def _claims(payload: dict[str, Any]) -> TokenClaims:
         issued=datetime.fromtimestamp(payload["iat"], UTC),
         expires=datetime.fromtimestamp(payload["exp"], UTC),
         id=payload["jti"],
-        bound=bound,
+        bound=named[0] if named else None,
+        node=named[1] if len(named) > 1 else None,
     )
 
 

@@ -87,6 +87,12 @@ def _typed(kind: str, api_version: str, *members: bytes) -> bytes:
     return b'{"kind":"%s","apiVersion":"%s",%s}' % (kind.encode(), api_version.encode(), b",".join(members))
 
 
+def _list_of(kind: str, api_version: str, metadata: ListMetadata, items: bytes) -> bytes:
+    """Return the bytes of a list. The items may be megabytes, which formatting would copy once more for each step."""
+    head = b'{"kind":"%s","apiVersion":"%s","metadata":%s,"items":['
+    return b"".join((head % (kind.encode(), api_version.encode(), metadata.json()), items, b"]}"))
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     name: str = "plain"
@@ -95,9 +101,7 @@ class Plain:
         return kind.json(stored)
 
     def many(self, kind: KindInStore, items: Sequence[Stored], metadata: ListMetadata) -> bytes:
-        spliced = b",".join(map(kind.item, items))
-        members = (b'"metadata":' + metadata.json(), b'"items":[' + spliced + b"]")
-        return _typed(kind.kind.list_kind, kind.kind.api_version, *members)
+        return _list_of(kind.kind.list_kind, kind.kind.api_version, metadata, kind.items(items))
 
     def in_event(self, kind: KindInStore, stored: Stored, *, first: bool) -> bytes:  # noqa: ARG002 - all are alike
         return kind.json(stored)
@@ -121,9 +125,8 @@ class MetadataOnly:
         return self.bookmark(kind, metadata_json(stored))
 
     def many(self, kind: KindInStore, items: Sequence[Stored], metadata: ListMetadata) -> bytes:
-        spliced = b",".join(self.one(kind, stored) for stored in items)
-        members = (b'"metadata":' + metadata.json(), b'"items":[' + spliced + b"]")
-        return _typed("PartialObjectMetadataList", f"{META_GROUP}/{self.version}", *members)
+        spliced = b",".join([self.one(kind, stored) for stored in items])
+        return _list_of("PartialObjectMetadataList", f"{META_GROUP}/{self.version}", metadata, spliced)
 
     def in_event(self, kind: KindInStore, stored: Stored, *, first: bool) -> bytes:  # noqa: ARG002 - all are alike
         return self.one(kind, stored)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from onenode.apiserver.answers.table_columns import Column, age_text
-from onenode.apiserver.answers.table_rules import NAME, TableShape
+from onenode.apiserver.answers.table_columns import NAME, Column, age_text
+from onenode.apiserver.answers.table_rules import TableShape
 from onenode.go_text import printed
 from orlop.kube.objects import InvalidTime, read_time
 

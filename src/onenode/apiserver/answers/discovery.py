@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +18,14 @@ AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisc
 """The media type of the aggregated form; kubectl takes the answer for the plain form unless it repeats this."""
 
 Document = dict[str, Any]
+StorageHashes = Mapping[Kind, str]
+"""What names the version in which the objects of a kind are stored; kinds that are not stored have none."""
+
+
+def storage_hash(stored_as: Kind) -> str:
+    """Return the hash of the version in which objects are stored: clients compare it, and learn nothing else."""
+    name = f"{stored_as.group}/{stored_as.version}/{stored_as.kind}"
+    return b64encode(sha256(name.encode()).digest()[:8]).decode()
 
 
 def core_versions(address: str) -> Document:
@@ -36,12 +46,12 @@ def group(kinds: Sequence[Kind], name: str) -> Document | None:
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(kinds, name)}
 
 
-def resource_list(kinds: Sequence[Kind], group_name: str, version: str) -> Document | None:
+def resource_list(kinds: Sequence[Kind], group_name: str, version: str, hashes: StorageHashes) -> Document | None:
     """Of `/api/v1` and `/apis/GROUP/VERSION`."""
     mine = _of(kinds, group_name, version)
     if not mine:
         return None
-    resources = [entry for kind in mine for entry in _resources(kind)]
+    resources = [entry for kind in mine for entry in _resources(kind, hashes.get(kind, ""))]
     group_version = mine[0].api_version
     # The list of the core group does not say its version, in Kubernetes as here.
     version_of_list = {"apiVersion": "v1"} if group_name else {}
@@ -77,7 +87,7 @@ def _group(kinds: Sequence[Kind], name: str) -> Document:
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _resources(kind: Kind) -> Iterable[Document]:
+def _resources(kind: Kind, storage_hash: str) -> Iterable[Document]:
     resource: Document = {
         "name": kind.plural,
         "singularName": kind.singular,
@@ -89,6 +99,8 @@ def _resources(kind: Kind) -> Iterable[Document]:
         resource["shortNames"] = list(kind.short_names)
     if kind.categories:
         resource["categories"] = list(kind.categories)
+    if storage_hash:
+        resource["storageVersionHash"] = storage_hash
     yield resource
     for part in kind.subresources:
         yield _subresource(kind, part)
@@ -147,27 +159,29 @@ def _aggregated_subresource(kind: Kind, part: Subresource) -> Document:
 # Where the documents of discovery are found, and which form of them a client takes. Pure.
 
 
-def discovery_answer(kinds: Sequence[Kind], path: str, accept: str, address: str) -> HttpResponse | None:
+def discovery_answer(
+    kinds: Sequence[Kind], hashes: StorageHashes, path: str, accept: str, address: str
+) -> HttpResponse | None:
     """None where there is no such document."""
     if path in {"/api", "/apis"} and _wants_aggregated(accept):
         whole = aggregated(kinds, core=path == "/api")
         return HttpResponse(200, {"content-type": AGGREGATED}, msgspec.json.encode(whole))
-    document = _document(kinds, path.strip("/").split("/"), address)
+    document = _document(kinds, hashes, path.strip("/").split("/"), address)
     return None if document is None else HttpResponse(200, JSON_HEADERS, msgspec.json.encode(document) + b"\n")
 
 
-def _document(kinds: Sequence[Kind], parts: list[str], address: str) -> Document | None:
+def _document(kinds: Sequence[Kind], hashes: StorageHashes, parts: list[str], address: str) -> Document | None:
     match parts:
         case ["api"]:
             return core_versions(address)
         case ["apis"]:
             return group_list(kinds)
         case ["api", version]:
-            return resource_list(kinds, "", version)
+            return resource_list(kinds, "", version, hashes)
         case ["apis", name]:
             return group(kinds, name)
         case ["apis", name, version]:
-            return resource_list(kinds, name, version)
+            return resource_list(kinds, name, version, hashes)
         case _:
             return None
 

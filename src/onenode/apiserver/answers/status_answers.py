@@ -94,8 +94,9 @@ def not_found(kind: Kind, name: str) -> Refusal:
     return Refusal(404, "NotFound", f"{kind.resource} {quoted(name)} not found", about(kind, name))
 
 
-def already_exists(kind: Kind, name: str) -> Refusal:
-    return Refusal(409, "AlreadyExists", f"{kind.resource} {quoted(name)} already exists", about(kind, name))
+def already_exists(kind: Kind, name: str, *, is_ending: bool = False) -> Refusal:
+    what = "object is being deleted: " if is_ending else ""
+    return Refusal(409, "AlreadyExists", f"{what}{kind.resource} {quoted(name)} already exists", about(kind, name))
 
 
 def no_name_left(kind: Kind, name: str) -> Refusal:
@@ -214,6 +215,13 @@ def forbidden(kind: Kind, name: str, why: str, causes: Sequence[Cause] = ()) -> 
     shown = [{"reason": one.reason, "message": one.message, "field": one.field} for one in causes]
     what = f"{kind.resource} {quoted(name)}" if name else kind.resource
     return Refusal(403, "Forbidden", f"{what} is forbidden: {why}", about(kind, name, causes=shown))
+
+
+def denied_by_policy(kind: Kind, name: str, why: str, reason: str) -> Refusal:
+    """An admission policy chooses the reason; the sentence is always that of a 403."""
+    code = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413}.get(reason, 422)
+    message = f"{kind.resource} {quoted(name)} is forbidden: {why}"
+    return Refusal(code, reason, message, about(kind, name, causes=[{"message": why}]))
 
 
 def namespace_is_ending(kind: Kind, name: str, namespace: str) -> Refusal:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from orlop.kube.objects import InvalidTime, read_time
+from orlop.kube.objects import InvalidTime, metadata, read_time
 
 UNKNOWN: Final = "<unknown>"
 MINUTE: Final = 60
@@ -87,3 +88,30 @@ def bool_column(name: str) -> Column:
 
 def date_column(name: str) -> Column:
     return Column(name, "date")
+
+
+NAME: Final = Column("Name", format="name")
+AGE: Final = column("Age")
+UNSET: Final = "<unset>"
+
+
+def name_cell(obj: Mapping[str, Any]) -> str:
+    return str(metadata(obj).get("name", ""))
+
+
+def age_cell(obj: Mapping[str, Any], now: datetime) -> str:
+    return age_text(metadata(obj).get("creationTimestamp"), now)
+
+
+def value_at(obj: Mapping[str, Any], *path: str) -> Any:
+    found: Any = obj
+    for part in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(part)
+    return found
+
+
+def text_at(obj: Mapping[str, Any], *path: str, empty: str = "") -> str:
+    found = value_at(obj, *path)
+    return empty if found in (None, "") else str(found)

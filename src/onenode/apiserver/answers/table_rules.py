@@ -1,7 +1,7 @@
 """How kubectl's tables look: for each kind its columns, and the cells of an object. Pure.
 
 The columns, their order and their wording are Kubernetes' own, so that people see what they know. A kind without
-columns of its own has its name and age. What pods show is in `pod_table_rules`.
+columns of its own has its name and age. Pods and what configures the server are in the modules beside this one.
 """
 
 from __future__ import annotations
@@ -11,18 +11,40 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from onenode.apiserver.answers.configuration_table_rules import (
+    DEFINITION_COLUMNS,
+    POLICY_BINDING_COLUMNS,
+    POLICY_COLUMNS,
+    ROLE_BINDING_COLUMNS,
+    definition_cells,
+    policy_binding_cells,
+    policy_cells,
+    role_binding_cells,
+)
 from onenode.apiserver.answers.pod_table_rules import POD_COLUMNS, pod_cells
-from onenode.apiserver.answers.table_columns import Column, age_text, bool_column, column, date_column, integer, wide
+from onenode.apiserver.answers.table_columns import (
+    AGE,
+    NAME,
+    UNSET,
+    Column,
+    age_cell,
+    age_text,
+    bool_column,
+    column,
+    date_column,
+    integer,
+    name_cell,
+    text_at,
+    value_at,
+    wide,
+)
 from orlop.kube.kinds import Kind
 from orlop.kube.objects import labels, metadata
 
 Object = Mapping[str, Any]
 Cells = Callable[[Object, datetime], Sequence[Any]]
 
-NAME: Final = Column("Name", format="name")
-AGE: Final = column("Age")
 NONE: Final = "<none>"
-UNSET: Final = "<unset>"
 UNKNOWN: Final = "<unknown>"
 DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
@@ -51,40 +73,8 @@ def column_definitions(shape: TableShape) -> list[dict[str, Any]]:
     return [one.definition() for one in shape.columns]
 
 
-def _name(obj: Object) -> str:
-    return str(metadata(obj).get("name", ""))
-
-
-def _age(obj: Object, now: datetime) -> str:
-    return age_text(metadata(obj).get("creationTimestamp"), now)
-
-
-def _get(obj: Object, *path: str) -> Any:
-    found: Any = obj
-    for part in path:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
-
-
-def _text(obj: Object, *path: str, empty: str = "") -> str:
-    found = _get(obj, *path)
-    return empty if found in (None, "") else str(found)
-
-
 def _plain(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), _age(obj, now)]
-
-
-def _definition(obj: Object, _now: datetime) -> Sequence[Any]:
-    spec, names = _get(obj, "spec") or {}, _get(obj, "spec", "names") or {}
-    served = [each for each in spec.get("versions", []) if each.get("served")]
-    versions = sorted(f"{each['name']}(storage)" if each.get("storage") else each["name"] for each in served)
-    conditions = _get(obj, "status", "conditions") or []
-    established = any((each.get("type"), each.get("status")) == ("Established", "True") for each in conditions)
-    return [
-        *(_name(obj), spec.get("scope", ""), ",".join(versions), metadata(obj).get("creationTimestamp")),
-        *(spec.get("group", ""), names.get("kind", ""), ",".join(names.get("shortNames", [])), established),
-    ]
+    return [name_cell(obj), age_cell(obj, now)]
 
 
 def _modes(modes: Sequence[str] | None) -> str:
@@ -99,17 +89,17 @@ def _terminating(obj: Object, phase: str) -> str:
 
 
 def _namespace(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), _text(obj, "status", "phase"), _age(obj, now)]
+    return [name_cell(obj), text_at(obj, "status", "phase"), age_cell(obj, now)]
 
 
 def _node(obj: Object, now: datetime) -> Sequence[Any]:
-    addresses = {one.get("type"): one.get("address") for one in _get(obj, "status", "addresses") or []}
-    info = _get(obj, "status", "nodeInfo") or {}
+    addresses = {one.get("type"): one.get("address") for one in value_at(obj, "status", "addresses") or []}
+    info = value_at(obj, "status", "nodeInfo") or {}
     return [
-        _name(obj),
+        name_cell(obj),
         _node_status(obj),
         ",".join(sorted(key.removeprefix(ROLE_LABEL) for key in labels(obj) if key.startswith(ROLE_LABEL))) or NONE,
-        _age(obj, now),
+        age_cell(obj, now),
         info.get("kubeletVersion", ""),
         addresses.get("InternalIP") or NONE,
         addresses.get("ExternalIP") or NONE,
@@ -120,70 +110,74 @@ def _node(obj: Object, now: datetime) -> Sequence[Any]:
 
 
 def _node_status(obj: Object) -> str:
-    ready = [one.get("status") for one in _get(obj, "status", "conditions") or [] if one.get("type") == "Ready"]
+    ready = [one.get("status") for one in value_at(obj, "status", "conditions") or [] if one.get("type") == "Ready"]
     status = "Unknown" if not ready else "Ready" if ready[0] == "True" else "NotReady"
-    return f"{status},SchedulingDisabled" if _get(obj, "spec", "unschedulable") else status
+    return f"{status},SchedulingDisabled" if value_at(obj, "spec", "unschedulable") else status
 
 
 def _volume(obj: Object, now: datetime) -> Sequence[Any]:
-    claim = _get(obj, "spec", "claimRef")
+    claim = value_at(obj, "spec", "claimRef")
     return [
-        _name(obj),
-        _text(obj, "spec", "capacity", "storage"),
-        _modes(_get(obj, "spec", "accessModes")),
-        _text(obj, "spec", "persistentVolumeReclaimPolicy"),
-        _terminating(obj, _text(obj, "status", "phase")),
+        name_cell(obj),
+        text_at(obj, "spec", "capacity", "storage"),
+        _modes(value_at(obj, "spec", "accessModes")),
+        text_at(obj, "spec", "persistentVolumeReclaimPolicy"),
+        _terminating(obj, text_at(obj, "status", "phase")),
         f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
-        _text(obj, "spec", "storageClassName"),
-        _text(obj, "spec", "volumeAttributesClassName", empty=UNSET),
-        _text(obj, "status", "reason"),
-        _age(obj, now),
-        _text(obj, "spec", "volumeMode", empty=UNSET),
+        text_at(obj, "spec", "storageClassName"),
+        text_at(obj, "spec", "volumeAttributesClassName", empty=UNSET),
+        text_at(obj, "status", "reason"),
+        age_cell(obj, now),
+        text_at(obj, "spec", "volumeMode", empty=UNSET),
     ]
 
 
 def _claim(obj: Object, now: datetime) -> Sequence[Any]:
-    bound = bool(_get(obj, "spec", "volumeName"))
+    bound = bool(value_at(obj, "spec", "volumeName"))
     return [
-        _name(obj),
-        _terminating(obj, _text(obj, "status", "phase")),
-        _text(obj, "spec", "volumeName"),
-        _text(obj, "status", "capacity", "storage") if bound else "",
-        _modes(_get(obj, "status", "accessModes")) if bound else "",
-        _text(obj, "spec", "storageClassName"),
-        _text(obj, "spec", "volumeAttributesClassName", empty=UNSET),
-        _age(obj, now),
-        _text(obj, "spec", "volumeMode", empty=UNSET),
+        name_cell(obj),
+        _terminating(obj, text_at(obj, "status", "phase")),
+        text_at(obj, "spec", "volumeName"),
+        text_at(obj, "status", "capacity", "storage") if bound else "",
+        _modes(value_at(obj, "status", "accessModes")) if bound else "",
+        text_at(obj, "spec", "storageClassName"),
+        text_at(obj, "spec", "volumeAttributesClassName", empty=UNSET),
+        age_cell(obj, now),
+        text_at(obj, "spec", "volumeMode", empty=UNSET),
     ]
 
 
 def _secret(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), _text(obj, "type"), len(_get(obj, "data") or {}), _age(obj, now)]
+    return [name_cell(obj), text_at(obj, "type"), len(value_at(obj, "data") or {}), age_cell(obj, now)]
 
 
 def _config_map(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), len(_get(obj, "data") or {}) + len(_get(obj, "binaryData") or {}), _age(obj, now)]
+    return [
+        name_cell(obj),
+        len(value_at(obj, "data") or {}) + len(value_at(obj, "binaryData") or {}),
+        age_cell(obj, now),
+    ]
 
 
 def _event(obj: Object, now: datetime) -> Sequence[Any]:
-    about = _get(obj, "involvedObject") or {}
-    series = _get(obj, "series") or {}
-    first = _get(obj, "firstTimestamp") or _get(obj, "eventTime")
-    last = series.get("lastObservedTime") or _get(obj, "lastTimestamp") or first
-    source = _get(obj, "source") or {}
-    component = source.get("component") or _text(obj, "reportingComponent")
-    from_where = [component, source.get("host") or _text(obj, "reportingInstance")]
+    about = value_at(obj, "involvedObject") or {}
+    series = value_at(obj, "series") or {}
+    first = value_at(obj, "firstTimestamp") or value_at(obj, "eventTime")
+    last = series.get("lastObservedTime") or value_at(obj, "lastTimestamp") or first
+    source = value_at(obj, "source") or {}
+    component = source.get("component") or text_at(obj, "reportingComponent")
+    from_where = [component, source.get("host") or text_at(obj, "reportingInstance")]
     return [
         age_text(last, now),
-        _text(obj, "type"),
-        _text(obj, "reason"),
+        text_at(obj, "type"),
+        text_at(obj, "reason"),
         f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
         about.get("fieldPath", ""),
         ", ".join(one for one in from_where if one),
-        _text(obj, "message").strip(),
+        text_at(obj, "message").strip(),
         age_text(first, now),
-        series.get("count") or _get(obj, "count") or 1,
-        _name(obj),
+        series.get("count") or value_at(obj, "count") or 1,
+        name_cell(obj),
     ]
 
 
@@ -191,83 +185,83 @@ def _event(obj: Object, now: datetime) -> Sequence[Any]:
 
 
 def _storage_class(obj: Object, now: datetime) -> Sequence[Any]:
-    is_default = any(_get(obj, "metadata", "annotations", key) == "true" for key in DEFAULT_CLASS)
+    is_default = any(value_at(obj, "metadata", "annotations", key) == "true" for key in DEFAULT_CLASS)
     return [
-        f"{_name(obj)} (default)" if is_default else _name(obj),
-        _text(obj, "provisioner"),
-        _text(obj, "reclaimPolicy", empty="Delete"),
-        _text(obj, "volumeBindingMode", empty="Immediate"),
-        bool(_get(obj, "allowVolumeExpansion")),
-        _age(obj, now),
+        f"{name_cell(obj)} (default)" if is_default else name_cell(obj),
+        text_at(obj, "provisioner"),
+        text_at(obj, "reclaimPolicy", empty="Delete"),
+        text_at(obj, "volumeBindingMode", empty="Immediate"),
+        bool(value_at(obj, "allowVolumeExpansion")),
+        age_cell(obj, now),
     ]
 
 
 def _attributes_class(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), _text(obj, "driverName"), _age(obj, now)]
+    return [name_cell(obj), text_at(obj, "driverName"), age_cell(obj, now)]
 
 
 def _csi_driver(obj: Object, now: datetime) -> Sequence[Any]:
-    spec = _get(obj, "spec") or {}
+    spec = value_at(obj, "spec") or {}
     audiences = [one.get("audience", "") for one in spec.get("tokenRequests") or []]
     return [
-        _name(obj),
+        name_cell(obj),
         bool(spec.get("attachRequired", True)),
         bool(spec.get("podInfoOnMount")),
         bool(spec.get("storageCapacity")),
         ",".join(audiences) if audiences else UNSET,
         bool(spec.get("requiresRepublish")),
         ",".join(spec.get("volumeLifecycleModes") or []) or NONE,
-        _age(obj, now),
+        age_cell(obj, now),
     ]
 
 
 def _csi_node(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), len(_get(obj, "spec", "drivers") or []), _age(obj, now)]
+    return [name_cell(obj), len(value_at(obj, "spec", "drivers") or []), age_cell(obj, now)]
 
 
 def _attachment(obj: Object, now: datetime) -> Sequence[Any]:
     return [
-        _name(obj),
-        _text(obj, "spec", "attacher"),
-        _text(obj, "spec", "source", "persistentVolumeName"),
-        _text(obj, "spec", "nodeName"),
-        bool(_get(obj, "status", "attached")),
-        _age(obj, now),
+        name_cell(obj),
+        text_at(obj, "spec", "attacher"),
+        text_at(obj, "spec", "source", "persistentVolumeName"),
+        text_at(obj, "spec", "nodeName"),
+        bool(value_at(obj, "status", "attached")),
+        age_cell(obj, now),
     ]
 
 
 def _created(obj: Object, _now: datetime) -> Sequence[Any]:
-    return [_name(obj), _text(obj, "metadata", "creationTimestamp")]
+    return [name_cell(obj), text_at(obj, "metadata", "creationTimestamp")]
 
 
 def _lease(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), _text(obj, "spec", "holderIdentity"), _age(obj, now)]
+    return [name_cell(obj), text_at(obj, "spec", "holderIdentity"), age_cell(obj, now)]
 
 
 # ---- workloads, access -----------------------------------------------------------------------------------------------
 
 
 def _containers(obj: Object) -> list[str]:
-    containers = _get(obj, "spec", "template", "spec", "containers") or []
+    containers = value_at(obj, "spec", "template", "spec", "containers") or []
     names = ",".join(one.get("name", "") for one in containers)
     return [names, ",".join(one.get("image", "") for one in containers)]
 
 
 def _selector(obj: Object) -> str:
-    chosen = _get(obj, "spec", "selector", "matchLabels") or {}
+    chosen = value_at(obj, "spec", "selector", "matchLabels") or {}
     return ",".join(f"{key}={value}" for key, value in sorted(chosen.items())) or NONE
 
 
 def _count(obj: Object, *path: str) -> int:
-    return int(_get(obj, *path) or 0)
+    return int(value_at(obj, *path) or 0)
 
 
 def _daemon_set(obj: Object, now: datetime) -> Sequence[Any]:
     fields = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled")
     counts = [_count(obj, "status", field) for field in (*fields, "numberAvailable")]
-    chosen = _get(obj, "spec", "template", "spec", "nodeSelector") or {}
+    chosen = value_at(obj, "spec", "template", "spec", "nodeSelector") or {}
     nodes = ",".join(f"{key}={value}" for key, value in sorted(chosen.items())) or NONE
-    return [_name(obj), *counts, nodes, _age(obj, now), *_containers(obj), _selector(obj)]
+    return [name_cell(obj), *counts, nodes, age_cell(obj, now), *_containers(obj), _selector(obj)]
 
 
 def _ready_of(obj: Object) -> str:
@@ -276,11 +270,11 @@ def _ready_of(obj: Object) -> str:
 
 def _deployment(obj: Object, now: datetime) -> Sequence[Any]:
     counts = [_count(obj, "status", "updatedReplicas"), _count(obj, "status", "availableReplicas")]
-    return [_name(obj), _ready_of(obj), *counts, _age(obj, now), *_containers(obj), _selector(obj)]
+    return [name_cell(obj), _ready_of(obj), *counts, age_cell(obj, now), *_containers(obj), _selector(obj)]
 
 
 def _stateful_set(obj: Object, now: datetime) -> Sequence[Any]:
-    return [_name(obj), _ready_of(obj), _age(obj, now), *_containers(obj)]
+    return [name_cell(obj), _ready_of(obj), age_cell(obj, now), *_containers(obj)]
 
 
 def _replica_set(obj: Object, now: datetime) -> Sequence[Any]:
@@ -289,29 +283,12 @@ def _replica_set(obj: Object, now: datetime) -> Sequence[Any]:
         _count(obj, "status", "replicas"),
         _count(obj, "status", "readyReplicas"),
     ]
-    return [_name(obj), *counts, _age(obj, now), *_containers(obj), _selector(obj)]
-
-
-def _binding(obj: Object, now: datetime) -> Sequence[Any]:
-    subjects = _get(obj, "subjects") or []
-
-    def of(kind: str) -> str:
-        return ", ".join(_subject_text(one) for one in subjects if one.get("kind") == kind)
-
-    role = f"{_text(obj, 'roleRef', 'kind')}/{_text(obj, 'roleRef', 'name')}"
-    return [_name(obj), role, _age(obj, now), of("User"), of("Group"), of("ServiceAccount")]
-
-
-def _subject_text(subject: Object) -> str:
-    namespace = subject.get("namespace")
-    return f"{namespace}/{subject.get('name', '')}" if namespace else str(subject.get("name", ""))
+    return [name_cell(obj), *counts, age_cell(obj, now), *_containers(obj), _selector(obj)]
 
 
 PLAIN: Final = TableShape((NAME, AGE), _plain)
 _CREATED: Final = TableShape((NAME, date_column("Created At")), _created)
 _WORK: Final = (wide("Containers"), wide("Images"))
-_SUBJECTS: Final = (wide("Users"), wide("Groups"), wide("ServiceAccounts"))
-_BINDINGS: Final = TableShape((NAME, column("Role"), AGE, *_SUBJECTS), _binding)
 _EVENTS: Final = TableShape(
     (
         *map(column, ("Last Seen", "Type", "Reason", "Object")),
@@ -321,13 +298,10 @@ _EVENTS: Final = TableShape(
     _event,
 )
 SHAPES: Final[Mapping[str, TableShape]] = {
-    "customresourcedefinitions.apiextensions.k8s.io": TableShape(
-        (
-            *(NAME, column("Scope"), column("Versions"), date_column("Created At")),
-            *map(wide, ("Group", "Kind", "ShortNames")),
-            Column("Established", "boolean", priority=1),
-        ),
-        _definition,
+    "customresourcedefinitions.apiextensions.k8s.io": TableShape(DEFINITION_COLUMNS, definition_cells),
+    "validatingadmissionpolicies.admissionregistration.k8s.io": TableShape(POLICY_COLUMNS, policy_cells),
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": TableShape(
+        POLICY_BINDING_COLUMNS, policy_binding_cells
     ),
     "namespaces": TableShape((NAME, column("Status"), AGE), _namespace),
     "nodes": TableShape(
@@ -380,8 +354,8 @@ SHAPES: Final[Mapping[str, TableShape]] = {
     "csistoragecapacities.storage.k8s.io": _CREATED,
     "roles.rbac.authorization.k8s.io": _CREATED,
     "clusterroles.rbac.authorization.k8s.io": _CREATED,
-    "rolebindings.rbac.authorization.k8s.io": _BINDINGS,
-    "clusterrolebindings.rbac.authorization.k8s.io": _BINDINGS,
+    "rolebindings.rbac.authorization.k8s.io": TableShape(ROLE_BINDING_COLUMNS, role_binding_cells),
+    "clusterrolebindings.rbac.authorization.k8s.io": TableShape(ROLE_BINDING_COLUMNS, role_binding_cells),
     "leases.coordination.k8s.io": TableShape((NAME, column("Holder"), AGE), _lease),
     "daemonsets.apps": TableShape(
         (

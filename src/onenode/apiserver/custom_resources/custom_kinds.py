@@ -10,26 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from onenode.apiserver.answers.discovery import storage_hash
 from onenode.apiserver.answers.openapi import CustomSchema
 from onenode.apiserver.custom_resources.definition_status_rules import is_served
 from onenode.apiserver.custom_resources.object_rules import CustomKind
 from onenode.apiserver.custom_resources.stored_custom_objects import CustomKindInStore, kinds_of, version_priority
 from onenode.apiserver.schema.schemas import Schemas
+from onenode.apiserver.store.change_notice import ChangeNotice
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.store_errors import StoreClosed, TooSlow
+from onenode.apiserver.store.store_errors import StoreClosed
 from onenode.apiserver.store.versions import Stored, fresh
-from onenode.apiserver.store.watches import Watch
 from onenode.apiserver.verbs.stored_objects import KindInStore, kinds_in_store
-from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from orlop.kube.kinds import CREATE, CUSTOM_RESOURCE_DEFINITION, Kind
 
 PathOfKind = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class KindTable:
-    """`by_path` is keyed by group, version and resource; `stored` has one entry for each resource that is stored."""
+    """`by_path` is keyed by group, version and resource; `stored` has one entry for each resource that is stored.
+
+    `kinds` and `storage_hashes` are what discovery shows.
+    """
 
     kinds: tuple[Kind, ...]
+    storage_hashes: Mapping[Kind, str]
     by_path: Mapping[PathOfKind, KindInStore]
     stored: tuple[KindInStore, ...]
     group_versions: frozenset[tuple[str, str]]
@@ -55,7 +60,9 @@ class KindRegistry:
         self._built_in = tuple(built_in)
         self._has_definitions = CUSTOM_RESOURCE_DEFINITION in self._built_in
         self._built_in_store = kinds_in_store(self._built_in)
-        self._watch: Watch | None = None
+        kept = (each for each in self._built_in_store.values() if each.kind.verbs != CREATE)
+        self._built_in_hashes = {each.kind: storage_hash(each.kept_as) for each in kept}
+        self._notice = ChangeNotice(store, CUSTOM_RESOURCE_DEFINITION.resource)
         self._definitions: dict[str, _Definition] = {}
         self._custom: dict[tuple[str, str], CustomKind] = {}
         self.schemas = schemas.with_custom(self._custom)
@@ -64,11 +71,6 @@ class KindRegistry:
     def current(self) -> KindTable:
         """Return the kinds that the newest stored definitions declare."""
         if self._has_definitions and self._has_changed():
-            self.close()
-            try:
-                self._watch = self._store.watch(CUSTOM_RESOURCE_DEFINITION.resource, after=self._store.revision)
-            except StoreClosed:
-                return self._current
             stored = self._store.list(CUSTOM_RESOURCE_DEFINITION.resource).items
             self._definitions = {each.key.name: self._definition(each) for each in stored}
             self._current = self._made()
@@ -80,17 +82,13 @@ class KindRegistry:
         return [CustomSchema(custom.kind, custom.node.schema) for custom in self._custom.values()]
 
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = None
+        self._notice.close()
 
     def _has_changed(self) -> bool:
-        if self._watch is None:
-            return True
         try:
-            return self._watch.seen_until < self._store.revision
-        except TooSlow:
-            return True
+            return self._notice.take()
+        except StoreClosed:
+            return False
 
     # ---- compiling ---------------------------------------------------------------------------------------------------
 
@@ -116,10 +114,11 @@ class KindRegistry:
         served.sort(key=lambda each: (each.kind.group, version_priority(each.kind.version), each.kind.plural))
         self._custom.clear()
         self._custom.update({(each.kind.api_version, each.kind.kind): each.custom for each in served})
-        kinds = (*self._built_in, *(each.kind for each in served))
+        kinds = (*self._built_in, *(each.shown for each in served))
         stored = (definition.kinds[0] for definition in self._definitions.values() if definition.kinds)
         return KindTable(
             kinds,
+            {**self._built_in_hashes, **{each.shown: storage_hash(each.kept_as) for each in served}},
             {**self._built_in_store, **{_path(each.kind): each for each in served}},
             (*self._built_in_store.values(), *stored),
             frozenset((kind.group, kind.version) for kind in kinds),

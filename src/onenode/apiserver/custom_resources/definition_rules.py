@@ -1,4 +1,4 @@
-"""Validate CustomResourceDefinitions, with the causes and texts of Kubernetes. Pure.
+"""Validate CustomResourceDefinitions, with the causes, warnings and texts of Kubernetes. Pure.
 
 Kubernetes keeps what all versions say alike in one place, and reports causes in it there: of a definition with one
 version a cause in its schema has the path `spec.validation.openAPIV3Schema`.
@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from onenode.apiserver.custom_resources.structural_rules import schema_causes
+from onenode.apiserver.custom_resources.leaf_rules import is_known_format
+from onenode.apiserver.custom_resources.schema_nodes import LIST_TYPE
+from onenode.apiserver.custom_resources.structural_rules import CLAUSES, schema_causes
 from onenode.apiserver.schema import name_rules
 from onenode.apiserver.schema.field_errors import Cause, duplicate, forbidden, invalid, required
 from onenode.apiserver.schema.field_rules import one_of, unchanged
@@ -262,3 +264,32 @@ def _approval(given: Object) -> Iterator[Cause]:
 
 def is_protected(group: str) -> bool:
     return group in {"k8s.io", "kubernetes.io"} or group.endswith((".k8s.io", ".kubernetes.io"))
+
+
+# ---- warnings --------------------------------------------------------------------------------------------------------
+
+
+def definition_warnings(new: Object, old: Object | None) -> list[str]:
+    """Return what a client is warned of in its definition, but for what it has not added."""
+    known = set() if old is None else set(_schema_warnings(old))
+    return [text for text in dict.fromkeys(_schema_warnings(new)) if text not in known]
+
+
+def _schema_warnings(given: Object) -> Iterator[str]:
+    schemas = [each for version in given["spec"]["versions"] for each in _within(version["schema"]["openAPIV3Schema"])]
+    for schema in schemas:
+        if schema.get("format") and not is_known_format(schema):
+            yield f"unrecognized format {quoted(schema['format'])}"
+    for type_ in ("array", "object"):
+        if any(schema.get(LIST_TYPE) == "set" and schema["items"].get("type") == type_ for schema in schemas):
+            what = f"{LIST_TYPE}: set for items of type {quoted(type_)}"
+            yield f"{what} is not supported by server-side apply or CEL validation rules"
+
+
+def _within(schema: Object) -> Iterator[Object]:
+    """Yield a schema and all that are inside it."""
+    yield schema
+    inner = [*schema.get("properties", {}).values(), *(each for name in CLAUSES for each in schema.get(name, ()))]
+    inner += [schema[name] for name in ("items", "additionalProperties", "not") if isinstance(schema.get(name), dict)]
+    for each in inner:
+        yield from _within(each)

@@ -18,10 +18,9 @@ Definitions = Sequence[Mapping[str, Any]]
 
 CLEANUP: Final = "customresourcecleanup.apiextensions.k8s.io"
 ACCEPTED: Final = "the initial names have been accepted"
-TERMINATING: Final = (
-    "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
-    "CustomResource deletion is in progress",
-)
+MARKED: Final = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+_COMPLETED: Final = ("InstanceDeletionCompleted", "removed all instances")
+_NEVER_ESTABLISHED: Final = ("NeverEstablished", "resource was never established")
 # Names of one kind of definition: plurals, singulars and short names share a space, kinds and list kinds another.
 RESOURCES: Final = ("plural", "singular", "shortNames")
 KINDS: Final = ("kind", "listKind")
@@ -65,14 +64,32 @@ def condition(type_: str, now: str, reason: str, message: str, *, status: bool =
 
 def terminating(old: Mapping[str, Any], now: str) -> Object:
     """Return the definition as a deletion marks it; its finalizer is taken off when no object is left."""
-    metadata, status = old["metadata"], old.get("status", {})
+    metadata = old["metadata"]
     if metadata.get("deletionTimestamp"):
         return dict(old)
     finalizers = [*(each for each in metadata.get("finalizers", []) if each != CLEANUP), CLEANUP]
-    marked = {**metadata, "finalizers": finalizers}
-    ending = condition("Terminating", now, "InstanceDeletionPending", TERMINATING[0])
-    conditions = with_condition(status.get("conditions", []), ending)
-    return {**old, "metadata": marked, "status": {**status, "conditions": conditions}}
+    made = _with_end(old, condition("Terminating", now, "InstanceDeletionPending", MARKED))
+    return {**made, "metadata": {**metadata, "finalizers": finalizers}}
+
+
+def emptying(old: Mapping[str, Any], now: str) -> Object:
+    """Return an ending definition with the condition that its objects are being deleted."""
+    going = condition("Terminating", now, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
+    return _with_end(old, going)
+
+
+def emptied(old: Mapping[str, Any], now: str) -> Object:
+    """Return an ending definition of which no object is left, without the finalizer that held it."""
+    reason, message = _COMPLETED if is_established(old) else _NEVER_ESTABLISHED
+    metadata = old["metadata"]
+    finalizers = [each for each in metadata.get("finalizers", []) if each != CLEANUP]
+    made = _with_end(old, condition("Terminating", now, reason, message, status=False))
+    return {**made, "metadata": {**metadata, "finalizers": finalizers}}
+
+
+def _with_end(old: Mapping[str, Any], end: Mapping[str, Any]) -> Object:
+    status = old.get("status", {})
+    return {**old, "status": {**status, "conditions": with_condition(status.get("conditions", []), end)}}
 
 
 def is_served(definition: Mapping[str, Any]) -> bool:

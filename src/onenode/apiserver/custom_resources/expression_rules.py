@@ -23,11 +23,14 @@ from onenode.apiserver.custom_resources.expressions import (
     as_timestamp,
     compile_expression,
     uses_old_self,
+    without_texts,
 )
 from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD
 from onenode.apiserver.custom_resources.schema_nodes import (
+    EMBEDDED,
     LIST_TYPE,
     MAP_TYPE,
+    PRESERVES,
     VALIDATIONS,
     JsonSchema,
     SchemaNode,
@@ -114,22 +117,23 @@ class _Budget:
         self._left = BUDGET
 
     def spend(self, value: Any) -> None:
-        self._left -= _size(value)
+        self._left -= size_of(value)
         if self._left < 0:
             raise _OutOfBudget
 
 
-def _size(value: Any) -> int:
+def size_of(value: Any) -> int:
+    """Return how many values an expression may see."""
     if isinstance(value, dict):
-        return 1 + sum(_size(inner) for inner in value.values())
-    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
+        return 1 + sum(size_of(inner) for inner in value.values())
+    return 1 + sum(map(size_of, value)) if isinstance(value, list) else 1
 
 
-def expression_causes(tree: RuleTree, value: Any, old: Any = NO_OLD) -> list[Cause]:
-    """Return a cause for each rule that a whole object breaks."""
+def expression_causes(tree: RuleTree, value: Any, old: Any = NO_OLD, path: str = "") -> list[Cause]:
+    """Return a cause for each rule that a value breaks; the path of a whole object is empty."""
     causes: list[Cause] = []
     try:
-        causes.extend(_below(tree, value, old, "", _Budget()))
+        causes.extend(_below(tree, value, old, path, _Budget()))
     except _OutOfBudget:
         causes.append(invalid(NO_FIELD, None, OUT_OF_BUDGET))
     return causes
@@ -250,7 +254,7 @@ def _bound_text(value: str, node: SchemaNode) -> Any:
 def rules_causes(schema: JsonSchema, path: str, uncorrelatable: str = "") -> Iterator[Cause]:
     """Yield why rules of a schema are refused; `uncorrelatable` is the path below which no value has an old one."""
     for place, rule in enumerate(schema.get(VALIDATIONS, ())):
-        yield from _rule_causes(rule, f"{path}.{VALIDATIONS}[{place}]", uncorrelatable)
+        yield from _rule_causes(rule, schema, f"{path}.{VALIDATIONS}[{place}]", uncorrelatable)
     atomic = uncorrelatable or (path if schema.get(MAP_TYPE) == "atomic" else "")
     for name, inner in schema.get("properties", {}).items():
         yield from rules_causes(inner, f"{path}.properties[{name}]", atomic)
@@ -261,7 +265,7 @@ def rules_causes(schema: JsonSchema, path: str, uncorrelatable: str = "") -> Ite
         yield from rules_causes(schema["items"], f"{path}.items", below)
 
 
-def _rule_causes(rule: Mapping[str, Any], path: str, uncorrelatable: str) -> Iterator[Cause]:
+def _rule_causes(rule: Mapping[str, Any], schema: JsonSchema, path: str, uncorrelatable: str) -> Iterator[Cause]:
     text, message = rule.get("rule", ""), rule.get("message", "")
     if not text.strip():
         yield required(f"{path}.rule", "rule is not specified")
@@ -279,6 +283,8 @@ def _rule_causes(rule: Mapping[str, Any], path: str, uncorrelatable: str) -> Ite
     except InvalidExpression as error:
         yield invalid(f"{path}.rule", dict(rule), f"compilation failed: {error}")
         return
+    for where in undefined_fields(text, schema):
+        yield invalid(f"{path}.rule", dict(rule), f"compilation failed: ERROR: <input>:{where}")
     if compiled.is_transition and uncorrelatable:
         why = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
         yield invalid(f"{path}.rule", text, why)
@@ -286,3 +292,41 @@ def _rule_causes(rule: Mapping[str, Any], path: str, uncorrelatable: str) -> Ite
         yield invalid(
             f"{path}.optionalOldSelf", rule["optionalOldSelf"], "may not be set if oldSelf is not used in rule"
         )
+
+
+# A selection of fields, and whether its last name is that of a function.
+_SELECTION: Final = re.compile(r"(?<![\w.])(?:self|oldSelf)((?:\s*\.\s*\??[A-Za-z_]\w*)+)(\s*\()?")
+_SELECTED: Final = re.compile(r"\.\s*\??([A-Za-z_]\w*)")
+_VISIBLE: Final[JsonSchema] = {
+    "apiVersion": {"type": "string"},
+    "kind": {"type": "string"},
+    "metadata": {"type": "object", "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}}},
+}
+
+
+def undefined_fields(text: str, schema: JsonSchema) -> Iterator[str]:
+    """Yield the place and name of each field that a rule selects from `self` and that its schema does not declare.
+
+    The library knows no schemas, so it compiles such a rule, which would then refuse every object.
+    """
+    for found in _SELECTION.finditer(without_texts(text)):
+        names = list(_SELECTED.finditer(found[1]))
+        for wrong in _undeclared(names[:-1] if found[2] else names, schema):
+            before = text[: found.start(1) + wrong.start()]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            yield f"{line}:{column}: undefined field '{wrong[1]}'"
+
+
+def _undeclared(names: list[re.Match[str]], schema: JsonSchema) -> Iterator[re.Match[str]]:
+    for name in names:
+        declared = {escaped(key): inner for key, inner in schema.get("properties", {}).items()}
+        if schema.get(EMBEDDED):
+            declared |= _VISIBLE
+        additional = schema.get("additionalProperties")
+        inner = declared.get(name[1], additional if isinstance(additional, dict) else None)
+        if inner is None:
+            # Of what has no fields, or any, the evaluation decides.
+            if schema.get("type") == "object" and not additional and not schema.get(PRESERVES):
+                yield name
+            return
+        schema = inner

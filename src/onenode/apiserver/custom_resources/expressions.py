@@ -1,19 +1,23 @@
-"""The CEL library behind one small interface: compile expressions over `self` and `oldSelf`, and evaluate them.
+"""The CEL library behind one small interface: compile expressions over named values, and evaluate them.
 
-The library is imported when the first expression is compiled: a server whose definitions have no rules never loads it.
-It stops an evaluation after 10,000 iterations of its loops. It does not know Kubernetes' own functions: those of lists
-are added here, and an expression that uses another one cannot be compiled.
+Rules of custom resources see `self` and `oldSelf`; admission policies see the names of a `CelScope`. The library is
+imported when the first expression is compiled: a server without rules and policies never loads it.
+It stops an evaluation after 10,000 iterations of its loops. It does not know Kubernetes' own functions: they are added
+here, and an expression that uses another one cannot be compiled.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final
+
+from onenode.apiserver.custom_resources.cel_address_functions import ADDRESS_FUNCTIONS
+from onenode.apiserver.custom_resources.cel_number_functions import NUMBER_FUNCTIONS
+from onenode.apiserver.custom_resources.cel_text_functions import TEXT_FUNCTIONS
 
 SELF: Final = "self"
 OLD_SELF: Final = "oldSelf"
@@ -46,7 +50,12 @@ class CelExpression:
 
 
 def uses_old_self(text: str) -> bool:
-    return re.search(rf"\b{OLD_SELF}\b", _TEXTS.sub("''", text)) is not None
+    return re.search(rf"\b{OLD_SELF}\b", without_texts(text)) is not None
+
+
+def without_texts(text: str) -> str:
+    """Return an expression of the same length whose quoted texts are blank, so that names can be searched for."""
+    return _TEXTS.sub(lambda quoted: f"'{' ' * (len(quoted[0]) - 2)}'", text)
 
 
 def compile_expression(text: str, result: str, *, optional_old: bool = False) -> CelExpression:
@@ -56,6 +65,77 @@ def compile_expression(text: str, result: str, *, optional_old: bool = False) ->
         return CelExpression(program)
     bound = (f"cel.bind({OLD_SELF}, {old}, {text})" for old in (f"optional.of({_PRESENT_OLD})", "optional.none()"))
     return CelExpression(*(_compiled(each, result) for each in bound))
+
+
+# ---- expressions over any names --------------------------------------------------------------------------------------
+
+
+class CelScope:
+    """The names that expressions may use, and their types: of any type, or of that of an expression."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = dict(names)
+        self._environment = _new_environment(self._names)
+
+    @classmethod
+    def of(cls, *names: str) -> CelScope:
+        return cls(dict.fromkeys(names, _loaded().dyn))
+
+    def with_name(self, name: str, program: ScopedProgram | None = None) -> CelScope:
+        """Return the scope in which `name` has the type of an expression, or any."""
+        return CelScope({**self._names, name: _loaded().dyn if program is None else program.type})
+
+    def compile(self, text: str) -> ScopedProgram:
+        """Raise InvalidExpression."""
+        program = _program(self._environment, text)
+        return ScopedProgram(text, program, program.return_type())
+
+    def values(self, data: Mapping[str, Any]) -> CelValues:
+        """Return values for expressions; a name without a value is an error where an expression comes to it."""
+        return CelValues(self._environment.Activation(data=dict(data)))
+
+
+@dataclass(frozen=True, slots=True)
+class CelValues:
+    """What the names of a scope stand for, converted at the first use and kept."""
+
+    activation: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedProgram:
+    text: str
+    program: Any
+    type: Any
+
+    @property
+    def type_name(self) -> str:
+        """The type as Kubernetes names it: bool, string, dyn, list(int)."""
+        name = str(self.type.name()).lower().replace("<", "(").replace(">", ")")
+        return "null_type" if name == "null" else name
+
+    def evaluate(self, values: CelValues) -> Any:
+        """Return the result as a value that expressions take; raise EvaluationFailed."""
+        return _bindable(_result(lambda: self.program.eval(activation=values.activation)))
+
+
+def _bindable(value: Any) -> Any:
+    match value:
+        case datetime():
+            return as_timestamp(value)
+        case timedelta():
+            return as_duration((value // timedelta(microseconds=1)) * 1000)
+        case list():
+            return [_bindable(item) for item in value]
+        case dict():
+            return {key: _bindable(inner) for key, inner in value.items()}
+        case bytearray():
+            return bytes(value)
+        case _:
+            return value
+
+
+# ---- the library -----------------------------------------------------------------------------------------------------
 
 
 def as_timestamp(moment: datetime) -> Any:
@@ -76,24 +156,30 @@ def as_duration(nanoseconds: int) -> Any:
 
 
 def _compiled(text: str, result: str) -> Any:
-    environment, types = _environment()
-    try:
-        program = environment.compile(text)
-    except RuntimeError as error:
-        raise InvalidExpression(_reason(error)) from None
-    if program.return_type() not in types[result]:
+    program = _program(_environment(), text)
+    if program.return_type() not in _loaded().types[result]:
         raise InvalidExpression(f"must evaluate to a {result}")
     return program
 
 
-def _evaluated(program: Any, data: Mapping[str, Any]) -> Any:
-    _, types = _environment()
+def _program(environment: Any, text: str) -> Any:
     try:
-        value = program.eval(data=dict(data))
+        return environment.compile(text)
     except RuntimeError as error:
-        raise EvaluationFailed(_reason(error)) from None
-    if value.type() in types["error"]:
-        raise EvaluationFailed(_reason(value))
+        raise InvalidExpression(_reason(error)) from None
+
+
+def _evaluated(program: Any, data: Mapping[str, Any]) -> Any:
+    return _result(lambda: program.eval(data=dict(data)))
+
+
+def _result(evaluate: Callable[[], Any]) -> Any:
+    try:
+        value = evaluate()
+    except RuntimeError as error:
+        raise EvaluationFailed(_runtime_reason(error)) from None
+    if value.type() in _loaded().types["error"]:
+        raise EvaluationFailed(_runtime_reason(value))
     return value.plain_value()
 
 
@@ -103,38 +189,60 @@ def _reason(error: object) -> str:
     return re.sub(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$", "", text)
 
 
+def _runtime_reason(error: object) -> str:
+    """The same in the words of Kubernetes' library, which clients know."""
+    text = _reason(error)
+    if text == "Iteration budget exceeded":
+        return "operation cancelled: actual cost limit exceeded"
+    return re.sub(r'^Key not found in map : "?(.*?)"?$', r"no such key: \1", text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    cel: Any
+    extensions: Sequence[Any]
+    types: Mapping[str, Sequence[Any]]
+    dyn: Any
+
+
 @cache
-def _environment() -> tuple[Any, Mapping[str, Sequence[Any]]]:
+def _environment() -> Any:
+    return _new_environment(dict.fromkeys((SELF, OLD_SELF, _PRESENT_OLD), _loaded().dyn))
+
+
+def _new_environment(names: Mapping[str, Any]) -> Any:
+    library = _loaded()
+    return library.cel.NewEnv(variables=dict(names), extensions=library.extensions)
+
+
+@cache
+def _loaded() -> _Library:
     # 14 MB that most servers do not need.
     from cel_expr_python import cel  # type: ignore[import-untyped]  # noqa: PLC0415
     from cel_expr_python.ext import ext_bindings, ext_math, ext_optional, ext_strings  # type: ignore[import-untyped]  # noqa: PLC0415
 
     extensions = (
         *(ext_strings.ExtStrings(), ext_optional.ExtOptional(), ext_math.ExtMath(), ext_bindings.ExtBindings()),
-        _list_functions(cel),
+        _kubernetes_functions(cel),
     )
-    variables = dict.fromkeys((SELF, OLD_SELF, _PRESENT_OLD), cel.Type.DYN)
     types = {
         "bool": (cel.Type.BOOL, cel.Type.DYN),
         "string": (cel.Type.STRING, cel.Type.DYN),
         "error": (cel.Type.ERROR,),
     }
-    return cel.NewEnv(variables=variables, extensions=extensions), types
+    return _Library(cel, extensions, types, cel.Type.DYN)
 
 
-def _list_functions(cel: Any) -> Any:
-    """Kubernetes' functions of lists that CEL does not have."""
-    dyn = cel.Type.DYN
-    functions = {
-        "isSorted": (cel.Type.BOOL, lambda items: all(a <= b for a, b in pairwise(items))),
-        "sum": (dyn, sum),
-        "min": (dyn, min),
-        "max": (dyn, max),
-    }
-    declared = []
-    for name, (type_, implementation) in functions.items():
-        of_lists = cel.Overload(
-            id=f"{name}_list", return_type=type_, parameters=[cel.Type.LIST], is_member=True, impl=implementation
+def _kubernetes_functions(cel: Any) -> Any:
+    """Kubernetes' own functions, which the library does not have."""
+    declared: dict[str, list[Any]] = {}
+    for given in (*TEXT_FUNCTIONS, *NUMBER_FUNCTIONS, *ADDRESS_FUNCTIONS):
+        overload = cel.Overload(
+            id="_".join([*given.name.split("."), *given.parameters]).lower(),
+            return_type=getattr(cel.Type, given.result),
+            parameters=[getattr(cel.Type, name) for name in given.parameters],
+            is_member=given.is_member,
+            impl=given.implementation,
         )
-        declared.append(cel.FunctionDecl(name, [of_lists]))
-    return cel.CelExtension("kubernetes.lists", declared)
+        declared.setdefault(given.name, []).append(overload)
+    return cel.CelExtension("kubernetes", [cel.FunctionDecl(name, each) for name, each in declared.items()])

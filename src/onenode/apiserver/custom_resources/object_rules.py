@@ -22,6 +22,7 @@ from onenode.apiserver.custom_resources.value_rules import (
     list_causes,
     value_causes,
 )
+from onenode.apiserver.kinds.scale_rules import ScalePaths, scale_causes
 from onenode.apiserver.schema import name_rules
 from onenode.apiserver.schema.creation_rules import CreationContext
 from onenode.apiserver.schema.decoding_rules import Decoded, Undecodable, decode
@@ -61,6 +62,7 @@ class CustomKind:
     kind: Kind
     node: SchemaNode
     schemas: Schemas = field(repr=False)
+    scale: ScalePaths | None = None
 
     # ---- decoding ----------------------------------------------------------------------------------------------------
 
@@ -102,7 +104,8 @@ class CustomKind:
             check=name_rules.dns_subdomain,
             qualified_finalizers=False,
         )
-        causes = (*of_metadata, *value_causes(made, self.node, ""), *self._structure_causes(made))
+        of_values = (*value_causes(made, self.node, ""), *self._scale_causes(made))
+        causes = (*of_metadata, *of_values, *self._structure_causes(made))
         return Prepared(made, (*causes, *self._rule_causes(causes, made, NO_OLD)))
 
     def update(self, old: Object, given: Object, subresource: str) -> Prepared:
@@ -148,8 +151,10 @@ class CustomKind:
                     # As in Kubernetes, the field has the whole path and the text the one inside the status.
                     of_field = cause.field != NO_FIELD
                     yield replace(cause, field=f"{STATUS}.{cause.field}".rstrip(".")) if of_field else cause
+            yield from self._scale_causes(made, of_status=True)
             return
         yield from value_causes(made, self.node, "", old)
+        yield from self._scale_causes(made)
         if self.node.has_embedded:
             yield from embedded_causes(made, self.node)
 
@@ -157,6 +162,10 @@ class CustomKind:
         if self.node.has_embedded:
             yield from embedded_causes(made, self.node)
         yield from list_causes(made, self.node)
+
+    def _scale_causes(self, made: Object, *, of_status: bool = False) -> Iterator[Cause]:
+        if self.scale is not None:
+            yield from scale_causes(made, self.scale, of_status=of_status)
 
     @cached_property
     def _rules(self) -> RuleTree | None:

@@ -8,7 +8,7 @@ takes its new shape in the store with its next change. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -18,15 +18,17 @@ import msgspec
 from onenode.apiserver.answers.custom_columns import custom_table
 from onenode.apiserver.custom_resources.object_rules import CustomKind
 from onenode.apiserver.custom_resources.schema_nodes import node_of
+from onenode.apiserver.kinds.scale_rules import WORKLOAD, ScalePaths
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.store.versions import JSON, Stored
 from onenode.apiserver.verbs.stored_objects import NO_REVISION, KindInStore
-from orlop.kube.kinds import STATUS, Kind, Subresource
+from orlop.kube.kinds import SCALE, STATUS, Kind, Subresource
 from orlop.kube.selectors import field_text
 
 Object = dict[str, Any]
 
 VERBS: Final = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+VERBS_AT_THE_END: Final = ("delete", "deletecollection", "get", "list", "watch")
 _VERSION: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
 _STABILITY: Final = {None: 2, "beta": 1, "alpha": 0}
 
@@ -42,6 +44,13 @@ class CustomKindInStore(KindInStore):
     custom: CustomKind
     storage: CustomKind
     in_shape_after: int
+    is_ending: bool
+    """Whether the definition is being deleted."""
+
+    @property
+    def shown(self) -> Kind:
+        """The kind as discovery shows it: of a definition that is being deleted, without what would keep it."""
+        return replace(self.kind, verbs=VERBS_AT_THE_END) if self.is_ending else self.kind
 
     def has_shape_of(self, other: CustomKindInStore) -> bool:
         return self.storage.kind == other.storage.kind and self.storage.node.schema == other.storage.node.schema
@@ -68,12 +77,15 @@ class CustomKindInStore(KindInStore):
         kept = self.storage.decode(_typed(obj, self.storage)).object
         return KindInStore.encoded(self, kept, revision)
 
+    def converted(self, obj: Mapping[str, Any]) -> Object:
+        return self.custom.decode(_typed(obj, self.custom)).object
+
     def json(self, stored: Stored) -> bytes:
         return stored.json if self.is_kept_as_shown(stored) else msgspec.json.encode(self.object(stored))
 
-    def item(self, stored: Stored) -> bytes:
-        """Items of lists have their type, other than those of built-in kinds."""
-        return self.json(stored)
+    def items(self, items: Sequence[Stored]) -> bytes:
+        """Items of lists name their type, other than those of built-in kinds."""
+        return b",".join([self.json(stored) for stored in items])
 
 
 def _typed(value: Mapping[str, Any], custom: CustomKind) -> Object:
@@ -88,7 +100,9 @@ def kinds_of(definition: Mapping[str, Any], schemas: Schemas, revision: int) -> 
     versions = sorted(definition["spec"]["versions"], key=lambda version: not version["storage"])
     storage: CustomKind | None = None
     for version in versions:
-        custom = CustomKind(_kind(definition, version), node_of(version["schema"]["openAPIV3Schema"]), schemas)
+        scale = version.get("subresources", {}).get("scale")
+        paths = None if scale is None else ScalePaths.of_definition(scale)
+        custom = CustomKind(_kind(definition, version), node_of(version["schema"]["openAPIV3Schema"]), schemas, paths)
         storage = storage or custom
         yield CustomKindInStore(
             custom.kind,
@@ -96,9 +110,11 @@ def kinds_of(definition: Mapping[str, Any], schemas: Schemas, revision: int) -> 
             table=custom_table(version.get("additionalPrinterColumns", ())),
             selectable=_selectable(version),
             warning=_deprecation(definition, version),
+            scale=paths or WORKLOAD,
             custom=custom,
             storage=storage,
             in_shape_after=revision,
+            is_ending="deletionTimestamp" in definition["metadata"],
         )
 
 
@@ -119,9 +135,8 @@ def _kind(definition: Mapping[str, Any], version: Mapping[str, Any]) -> Kind:
 
 
 def _subresources(version: Mapping[str, Any]) -> Iterator[Subresource]:
-    """Scale is validated in a definition and not served."""
-    if version.get("subresources", {}).get("status") is not None:
-        yield STATUS
+    subresources = version.get("subresources", {})
+    yield from (part for part in (STATUS, SCALE) if subresources.get(part.name) is not None)
 
 
 def _selectable(version: Mapping[str, Any]) -> dict[str, Any]:

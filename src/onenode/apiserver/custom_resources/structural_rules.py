@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
-from onenode.apiserver.custom_resources.expression_rules import rules_causes
+from onenode.apiserver.custom_resources.expression_rules import expression_causes, rule_tree, rules_causes
+from onenode.apiserver.custom_resources.expressions import InvalidExpression
 from onenode.apiserver.custom_resources.leaf_rules import go_pattern
 from onenode.apiserver.custom_resources.schema_nodes import (
     EMBEDDED,
@@ -22,6 +23,7 @@ from onenode.apiserver.custom_resources.schema_nodes import (
     PRESERVES,
     VALIDATIONS,
     JsonSchema,
+    SchemaNode,
     node_of,
 )
 from onenode.apiserver.custom_resources.shaping_rules import shaped
@@ -75,7 +77,7 @@ def schema_causes(schema: JsonSchema, path: str, *, has_status: bool) -> list[Ca
     # Only a schema that is sound can be made into nodes, against which its defaults are validated.
     if not structural and not general:
         structural += _default_causes(schema, path, embedded=True)
-        general += rules_causes(schema, path)
+        general += rules_causes({**schema, EMBEDDED: True}, path)  # its rules see the type and the name
     return [*causes, *structural, *general]
 
 
@@ -225,12 +227,24 @@ def _default_causes(schema: JsonSchema, path: str, *, embedded: bool = False) ->
             shaped(default, node, unknown, lambda given, _path: dict(given))
         if unknown:
             yield invalid(f"{path}.default", default, "must not have unknown fields")
-        yield from value_causes(default, node, f"{path}.default")
+        causes = [*value_causes(default, node, f"{path}.default")]
+        yield from causes or _broken_rules(node, default, f"{path}.default")
     if isinstance(schema.get("items"), dict):
         yield from _default_causes(schema["items"], f"{path}.items")
     for name, inner in schema.get("properties", {}).items():
         if not (embedded and name in METADATA):
             yield from _default_causes(inner, f"{path}.properties[{name}]", embedded=bool(inner.get(EMBEDDED)))
+
+
+def _broken_rules(node: SchemaNode, default: Any, path: str) -> list[Cause]:
+    """The rules that a default breaks, as a value that stays as it was and as a new one."""
+    try:
+        rules = rule_tree(node)
+    except InvalidExpression:
+        return []  # the rule itself is refused
+    if rules is None:
+        return []
+    return expression_causes(rules, default, default, path) or expression_causes(rules, default, path=path)
 
 
 # ---- what any schema may say -----------------------------------------------------------------------------------------

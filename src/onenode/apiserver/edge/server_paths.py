@@ -89,8 +89,11 @@ class ServerPaths:
         if f"/{first}" not in OPEN:
             return None
         if first == "version":
-            return None if rest else json_answer(self._version)
+            return None if rest else self._version_answer(request)
         return self._health(first, rest, request)
+
+    def _version_answer(self, request: HttpRequest) -> HttpResponse:
+        return json_answer(self._version) if request.method == "GET" else method_not_allowed().answer()
 
     def handlers(self) -> Mapping[str, PathHandler]:
         """By path, for whom a rule allows the path; a path with a slash at its end stands for all below it."""

@@ -37,14 +37,14 @@ clusters:
     server: {server}
     certificate-authority-data: {ca}
 users:
-- name: admin
+- name: {user}
   user:
-    token: {token}
+    {credentials}
 contexts:
 - name: orlop
   context:
     cluster: orlop
-    user: admin
+    user: {user}
 current-context: orlop
 """
 
@@ -91,8 +91,14 @@ def write_kubeconfig(folder: Path, server: str, ca_certificate: Path, token: Sec
     """For kubectl, and for every client of this project."""
     path = folder / KUBECONFIG
     try:
-        ca = base64.b64encode(ca_certificate.read_bytes()).decode()
-        write_private(path, TEMPLATE.format(server=server, ca=ca, token=token.reveal()).encode())
+        text = kubeconfig_text(server, ca_certificate, "admin", f"token: {token.reveal()}")
+        write_private(path, text.encode())
     except OSError as error:
         raise UnusableFolder(f"{path} cannot be written: {error.strerror}. Mend that and start again.") from None
     return path
+
+
+def kubeconfig_text(server: str, ca_certificate: Path, user: str, credentials: str) -> str:
+    """Return a kubeconfig; `credentials` is the line of the user, a token or the path of its file. Raises OSError."""
+    ca = base64.b64encode(ca_certificate.read_bytes()).decode()
+    return TEMPLATE.format(server=server, ca=ca, user=user, credentials=credentials)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from onenode.apiserver.custom_resources import definition_rules, definition_status_rules
 from onenode.apiserver.kinds import (
     access_kind_rules,
+    admission_kind_rules,
     core_kind_rules,
     pod_rules,
     pod_update_rules,
@@ -67,6 +68,7 @@ class KindRules:
 
 _PLAIN: Final = KindRules()
 _STORAGE: Final = "storage.k8s.io/v1"
+_ADMISSION: Final = "admissionregistration.k8s.io/v1"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
 
 KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
@@ -217,7 +219,22 @@ KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
         update_causes=access_kind_rules.role_reference_update,
         created_by_replacing=True,
     ),
+    (_ADMISSION, "ValidatingAdmissionPolicy"): KindRules(
+        make=lambda given, _around: {**given, "status": {}},
+        causes=admission_kind_rules.admission_policy,
+        has_status=True,
+        generation_of="spec",
+        first_generation=1,
+        replaced_without_version=False,
+    ),
+    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): KindRules(
+        causes=admission_kind_rules.admission_binding,
+        generation_of="spec",
+        first_generation=1,
+        replaced_without_version=False,
+    ),
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): KindRules(
+        qualified_finalizers=False,
         make=definition_status_rules.new_definition,
         causes=definition_rules.definition,
         update_causes=definition_rules.definition_update,
@@ -235,6 +252,9 @@ KINDS: Final[Mapping[tuple[str, str], KindRules]] = {
         for kind in STORED_ONLY
         if kind.has_status
     },
+    ("batch/v1", "Job"): KindRules(
+        make=creation_rules.new_job, has_status=True, generation_of="spec", first_generation=1
+    ),
 }
 
 

@@ -6,13 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from onenode.apiserver.answers.status_answers import Refusal, bad_request
-from onenode.apiserver.answers.status_answers import invalid as invalid_object
 from onenode.apiserver.schema import name_rules
 from onenode.apiserver.schema.field_errors import Cause, forbidden, invalid, not_supported, required
 from onenode.apiserver.schema.field_rules import NOT_NEGATIVE, named_well, not_negative, one_of, unchanged, without
-from orlop.kube.kinds import Kind
-from orlop.kube.selectors import LabelSelector
 
 Object = Mapping[str, Any]
 
@@ -197,57 +193,3 @@ def workload_status(_old: Object, new: Object) -> Iterator[Cause]:
     for field in NOT_MORE_THAN_REPLICAS:
         if "replicas" in status and status.get(field, 0) > replicas:
             yield invalid(f"status.{field}", status[field], "cannot be greater than status.replicas")
-
-
-# ---- the scale of a workload -----------------------------------------------------------------------------------------
-
-# The scale of a workload: how many replicas it shall have and has, as an object of its own. Pure.
-
-
-SCALE_KIND: Final = Kind("autoscaling", "v1", "Scale", "scales", namespaced=True)
-SHOWN_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-
-
-def scale_of(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers that are zero are left out, as Kubernetes does."""
-    metadata, spec, status = (workload.get(part, {}) for part in ("metadata", "spec", "status"))
-    wanted = {"replicas": spec["replicas"]} if spec.get("replicas") else {}
-    selector = str(LabelSelector.of_object(spec.get("selector")))
-    return {
-        "kind": SCALE_KIND.kind,
-        "apiVersion": SCALE_KIND.api_version,
-        "metadata": {name: metadata[name] for name in SHOWN_METADATA if name in metadata},
-        "spec": wanted,
-        "status": {"replicas": status.get("replicas", 0), "selector": selector},
-    }
-
-
-def scaled(workload: dict[str, Any], scale: Any) -> dict[str, Any]:
-    """The workload with the replicas, and of the version, that a client's scale names."""
-    spec, metadata = _part(scale, "spec"), _part(scale, "metadata")
-    replicas = spec.get("replicas", 0)
-    if not isinstance(replicas, int) or isinstance(replicas, bool):
-        raise bad_request('Scale in version "v1" cannot be handled as a Scale: spec.replicas is no number')
-    if replicas < 0:
-        raise _negative(workload, replicas)
-    version = {"resourceVersion": metadata["resourceVersion"]} if metadata.get("resourceVersion") else {}
-    others = {key: value for key, value in workload["metadata"].items() if key != "resourceVersion"}
-    return {**workload, "metadata": {**others, **version}, "spec": {**workload.get("spec", {}), "replicas": replicas}}
-
-
-def scale_name(scale: Any) -> str:
-    return str(_part(scale, "metadata").get("name", ""))
-
-
-def _negative(workload: dict[str, Any], replicas: int) -> Refusal:
-    cause = invalid("spec.replicas", replicas, "must be greater than or equal to 0")
-    return invalid_object(SCALE_KIND, workload["metadata"]["name"], [cause])
-
-
-def _part(scale: Any, name: str) -> Mapping[str, Any]:
-    part = scale.get(name) if isinstance(scale, Mapping) else None
-    if part is None:
-        return {}
-    if not isinstance(part, Mapping):
-        raise bad_request(f'Scale in version "v1" cannot be handled as a Scale: {name} is no object')
-    return part

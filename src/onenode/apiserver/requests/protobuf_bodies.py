@@ -1,12 +1,12 @@
 """Request bodies in Kubernetes' protobuf envelope become the plain objects that JSON bodies would have been.
 
 kubectl's typed commands, client-go's controllers and the CSI sidecars send these; answers stay JSON. After four bytes
-that say so, the envelope (`runtime.Unknown`) holds apiVersion and kind, and the object as bytes. Its content encoding
+that mark it, the envelope (`runtime.Unknown`) holds apiVersion and kind, and the object as bytes. Its content encoding
 and content type are sent empty and passed over, as Kubernetes does.
 
 A body comes from anybody: whatever it holds, the outcome is an object, `UnsupportedKind` or `MalformedBody`, in time
 and memory that its length bounds. No error repeats what a body holds: it may be a Secret. How long a body may be is
-decided by whoever reads it from the connection.
+decided by the reader of the connection.
 Pure.
 """
 
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onenode.apiserver.proto.message_table import KINDS
-from onenode.apiserver.requests.protobuf_messages import JsonObject, Message, ValueField, message
-from onenode.apiserver.requests.protobuf_wire import MalformedBody, ProtobufBody, read_text
+from onenode.apiserver.requests.protobuf_messages import KINDS, JsonObject, MalformedBody, parsed, read_message
 
 __all__ = ["MEDIA_TYPE", "MalformedBody", "UnsupportedKind", "decode_body"]
 
@@ -35,21 +33,15 @@ class UnsupportedKind(ValueError):
 
 
 def decode_body(data: bytes, *, default_api_version: str = "", default_kind: str = "") -> JsonObject:
-    """The object in `data`. The defaults name its type where the envelope does not; they do not go into the object."""
-    body = ProtobufBody(data)
-    envelope = _open(body)
-    sent: JsonObject = envelope.get("typeMeta", {})
-    name = _message_name(sent.get("apiVersion", default_api_version), sent.get("kind", default_kind))
-    start, stop = envelope.get("raw", (0, 0))
-    return message(name).read(body, start, stop, dict(sent))
-
-
-def _open(body: ProtobufBody) -> JsonObject:
-    if not body.data.startswith(PREFIX):
+    """Return the object in `data`. The defaults name its type where the envelope does not, and are not added to it."""
+    if not data.startswith(PREFIX):
         raise MalformedBody(f"the body does not begin with the bytes 6b 38 73 00: it is not {MEDIA_TYPE}")
-    if len(body.data) == len(PREFIX):
+    if len(data) == len(PREFIX):
         raise MalformedBody("empty body")
-    return _ENVELOPE.read(body, len(PREFIX), len(body.data), {})
+    envelope = parsed("Unknown", data[len(PREFIX) :])
+    sent = {"apiVersion": envelope.typeMeta.apiVersion, "kind": envelope.typeMeta.kind}
+    name = _message_name(sent["apiVersion"] or default_api_version, sent["kind"] or default_kind)
+    return {**{key: text for key, text in sent.items() if text}, **read_message(name, envelope.raw)}
 
 
 def _message_name(api_version: str, kind: str) -> str:
@@ -59,23 +51,3 @@ def _message_name(api_version: str, kind: str) -> str:
     if name is None:
         raise UnsupportedKind(api_version, kind)
     return name
-
-
-def _place(_body: ProtobufBody, start: int, stop: int) -> tuple[int, int]:
-    return start, stop
-
-
-def _type_meta(body: ProtobufBody, start: int, stop: int) -> JsonObject:
-    return _TYPE_META.read(body, start, stop, {})
-
-
-_TYPE_META: Final = Message(
-    "TypeMeta",
-    {10: ValueField("apiVersion", read_text, False), 18: ValueField("kind", read_text, False)},
-    {},
-)
-_ENVELOPE: Final = Message(
-    "Unknown",
-    {10: ValueField("typeMeta", _type_meta, False), 18: ValueField("raw", _place, False)},
-    {},
-)

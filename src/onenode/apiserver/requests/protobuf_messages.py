@@ -1,95 +1,242 @@
-"""From a message on the wire to the object it is in JSON, as Kubernetes' own Go types would write that object.
+"""From a protobuf message to the object it is in JSON, as Kubernetes' own Go types would write that object.
 
-Go writes every field that is not a pointer, empty or not; in the JSON it is left out when it is empty, unless the table
-says otherwise. Where Go writes null, the member is left out (to Kubernetes that is the same), and `[]` stands for an
-empty list that Go always writes. A field sent twice is merged or overwritten, as protobuf has it; fields that nobody
-knows are passed over; one with a wrong wire type is an error, as it is in Go.
+google.protobuf reads the bytes, by our own definitions of the messages (`onenode/apiserver/proto`); this module gives
+what it has read the form of JSON. Go writes every field that is not a pointer, empty or not; in the JSON it is left out
+when it is empty, unless the definition marks it `always`. Where Go writes null, the member is left out (to Kubernetes
+that is the same), and `[]` stands for an empty list that Go always writes. Fields without a definition are passed over;
+one with a wrong wire type is an error, as it is in Go.
 
-How deep a body can be is how deep the table is: no message holds itself, the generator of the table sees to that. A
-message is made ready when the first one of its kind arrives, so that nobody pays for the kinds he never sends.
-Pure: bytes in, plain values out.
+No message holds itself, so the definitions bound the depth of a body. The members of a message are derived from its
+definition when the first one of its kind arrives. Pure: bytes in, plain values out.
 """
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
 import msgspec
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from onenode.apiserver.proto.message_table import MESSAGES
-from onenode.apiserver.requests.protobuf_wire import (
-    MORE_FOLLOWS,
-    NUMBER,
-    STRETCH,
-    MalformedBody,
-    ProtobufBody,
-    read_number,
-    read_stretch,
-    read_text,
-    skip,
-)
+from onenode.apiserver.proto.message_descriptors import DESCRIPTORS
 
-# ---- values as JSON has them -----------------------------------------------------------------------------------------
+JsonObject = dict[str, Any]
 
-# What Kubernetes writes in JSON for the messages that are no objects there: quantities, times, numbers or texts.
-#
-# Each function takes the members that were sent and gives the JSON value; None stands for a null, which is left out.
-# Pure. A quantity is not checked here: the schema checks it, for JSON and protobuf alike.
-
-
+MOST_FIELDS: Final = 100_000
+"""Of one body: those of a pod with 1,500 containers, or of a ConfigMap with 33,000 keys."""
 DEEPEST_RAW_JSON: Final = 100
+PACKAGE: Final = "orlop.kube."
 
-_Members = Mapping[str, Any]
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - written with a Z below; an offset would be written as +00:00
 _UNSET: Final = datetime.min  # noqa: DTZ901 - Go's zero time, which it writes as null
 _TEXT_TYPE: Final = 1
 
 
-def quantity(members: _Members) -> str:
-    return str(members.get("string", "0"))
+class MalformedBody(ValueError):
+    """A body that is not what its content type promises; the text says what is wrong."""
 
 
-def time(members: _Members) -> str | None:
+def read_message(name: str, data: bytes) -> JsonObject:
+    """Return the object in the bytes of one message."""
+    return _Reading().members(parsed(name, data))
+
+
+def parsed(name: str, data: bytes) -> Any:
+    """Return the message in the bytes, as google.protobuf has it."""
+    try:
+        return _message_class(name).FromString(data)
+    except DecodeError as error:
+        # The library names the kind of message and what is wrong, and repeats nothing of the bytes.
+        raise MalformedBody(str(error).replace(PACKAGE, "")) from None
+
+
+# ---- definitions -----------------------------------------------------------------------------------------------------
+
+
+def _load() -> dict[tuple[str, str], str]:
+    """Add our definitions to the library's pool; return the messages that are bodies, by apiVersion and kind."""
+    kinds: dict[tuple[str, str], str] = {}
+    for file in FileDescriptorSet.FromString(DESCRIPTORS).file:
+        added = _POOL.AddSerializedFile(file.SerializeToString())
+        for name, descriptor in added.message_types_by_name.items():
+            if version := _option(descriptor, "api_version"):
+                kinds[version, name] = descriptor.full_name.removeprefix(PACKAGE)
+    return kinds
+
+
+def _option(descriptor: Descriptor | FieldDescriptor, name: str) -> Any:
+    """Return the value of one of the options that json_form.proto defines."""
+    options: Any = descriptor.GetOptions()
+    return options.Extensions[_POOL.FindExtensionByName(f"{PACKAGE}{name}")]
+
+
+_POOL: Final = descriptor_pool.Default()
+KINDS: Final[Mapping[tuple[str, str], str]] = _load()
+
+
+@cache
+def _message_class(name: str) -> type[Message]:
+    return GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}{name}"))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonMember:
+    """A field as a member of a JSON object: `name` is empty for inline fields, `form` None where it changes nothing."""
+
+    name: str
+    form: ValueForm | None
+    is_kept_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageShape:
+    """The fields of a message; `empty` is the JSON of one whose fields are all empty."""
+
+    members: Members
+    numbers: frozenset[int]
+    empty: bytes
+
+
+@cache
+def _shape(descriptor: Descriptor) -> MessageShape:
+    members = {field: _member(field) for field in descriptor.fields}
+    empty = GetMessageClass(descriptor)()
+    always = [(field, getattr(empty, field.name)) for field in descriptor.fields if _is_always_shown(field)]
+    shown = _Reading().shown(members, always, {})
+    return MessageShape(members, frozenset(field.number for field in descriptor.fields), msgspec.json.encode(shown))
+
+
+def _is_always_shown(field: FieldDescriptor) -> bool:
+    return bool(_option(field, "always") or _option(field, "inline"))
+
+
+def _member(field: FieldDescriptor) -> JsonMember:
+    """A field that is `optional` counts by its presence: its value may be empty."""
+    name = "" if _option(field, "inline") else field.json_name
+    is_kept_empty = _option(field, "always") or field.is_repeated or field.containing_oneof is not None
+    return JsonMember(name, _form(field), is_kept_empty)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+class _Reading:
+    """One body on its way into JSON: its fields are counted, so that it costs no more than the largest honest one."""
+
+    def __init__(self) -> None:
+        self._fields_left = MOST_FIELDS
+
+    def members(self, message: Message) -> JsonObject:
+        shape, sent = _shape(message.DESCRIPTOR), message.ListFields()
+        unknown: Any = UnknownFieldSet(message)
+        self._count(len(sent) + len(unknown))
+        for field in unknown:
+            # The library passes over a field with another wire type than defined; Go refuses it.
+            if field.field_number in shape.numbers:
+                of = message.DESCRIPTOR.full_name.removeprefix(PACKAGE)
+                raise MalformedBody(f"field {field.field_number} of {of} has wire type {field.wire_type}")
+        return self.shown(shape.members, sent, msgspec.json.decode(shape.empty))
+
+    def shown(self, members: Members, values: Iterable[tuple[FieldDescriptor, Any]], into: JsonObject) -> JsonObject:
+        for field, value in values:
+            member = members[field]
+            formed = value if member.form is None else member.form(self, value)
+            if not member.name:
+                into |= formed
+            elif formed or (member.is_kept_empty and formed is not None):
+                into[member.name] = formed
+        return into
+
+    def items(self, values: Sequence[Any], form: ValueForm | None) -> list[Any]:
+        self._count(len(values))
+        return list(values) if form is None else [form(self, value) for value in values]
+
+    def entries(self, values: Mapping[str, Any], form: ValueForm | None) -> JsonObject:
+        self._count(3 * len(values))
+        return dict(values) if form is None else {key: form(self, value) for key, value in values.items()}
+
+    def _count(self, fields: int) -> None:
+        self._fields_left -= fields
+        if self._fields_left < 0:
+            raise MalformedBody(f"the body has more than {MOST_FIELDS} fields: split the object, or send it as JSON")
+
+
+# ---- values as JSON has them -----------------------------------------------------------------------------------------
+
+
+Members = Mapping[FieldDescriptor, JsonMember]
+ValueForm = Callable[[_Reading, Any], Any]
+"""What Kubernetes writes in JSON for a value; None stands for a null, which is left out."""
+
+
+def _form(field: FieldDescriptor) -> ValueForm | None:
+    if not field.is_repeated:
+        return _form_of_one(field)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        form = _form_of_one(field.message_type.fields_by_name["value"])
+        return lambda reading, values: reading.entries(values, form)
+    form = _form_of_one(field)
+    return lambda reading, values: reading.items(values, form)
+
+
+def _form_of_one(field: FieldDescriptor) -> ValueForm | None:
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda _reading, value: b64encode(value).decode()
+    if field.message_type is None:
+        return None
+    form = FORMS.get(field.message_type.name)
+    return _Reading.members if form is None else lambda _reading, value: form(value)
+
+
+def quantity(value: Any) -> str:
+    """Return its text, which the schema checks, for JSON and protobuf alike."""
+    return str(value.string) if value.HasField("string") else "0"
+
+
+def time(value: Any) -> str | None:
     """Whole seconds: Kubernetes drops the rest."""
-    moment = _moment(members, nanos=0)
+    moment = _moment(value, nanos=0)
     return None if moment is None else f"{moment.isoformat()}Z"
 
 
-def micro_time(members: _Members) -> str | None:
-    moment = _moment(members, nanos=members.get("nanos", 0))
+def micro_time(value: Any) -> str | None:
+    moment = _moment(value, nanos=value.nanos)
     return None if moment is None else f"{moment.isoformat(timespec='microseconds')}Z"
 
 
-def _moment(members: _Members, *, nanos: int) -> datetime | None:
-    if not members:
+def _moment(value: Any, *, nanos: int) -> datetime | None:
+    if not value.ListFields():
         return None
     try:
-        moment = _EPOCH + timedelta(seconds=members.get("seconds", 0), microseconds=int(nanos / 1000))
+        moment = _EPOCH + timedelta(seconds=value.seconds, microseconds=int(nanos / 1000))
     except OverflowError:
         raise MalformedBody("a time is before the year 1 or after the year 9999") from None
     return None if moment == _UNSET else moment
 
 
-def int_or_string(members: _Members) -> int | str:
-    value: int | str = members.get("strVal", "") if members.get("type") == _TEXT_TYPE else members.get("intVal", 0)
-    return value
+def int_or_string(value: Any) -> int | str:
+    shown: int | str = value.strVal if value.type == _TEXT_TYPE else value.intVal
+    return shown
 
 
-def raw_json(members: _Members) -> Any:
-    if "raw" not in members:
+def raw_json(value: Any) -> Any:
+    if not value.raw:
         return None
     try:
-        value = msgspec.json.decode(members["raw"])
+        decoded = msgspec.json.decode(value.raw)
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedBody(f"JSON within the protobuf body cannot be read: {error}") from None
-    _refuse_depth(value)
-    return value
+    _refuse_depth(decoded)
+    return decoded
 
 
 def _refuse_depth(value: Any) -> None:
@@ -108,243 +255,11 @@ def _within(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def text_list(members: _Members) -> list[str]:
-    items: list[str] = members.get("items", [])
-    return items
-
-
-FORMS: Final[Mapping[str, Callable[[_Members], Any]]] = {
+FORMS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Quantity": quantity,
     "Time": time,
     "MicroTime": micro_time,
     "IntOrString": int_or_string,
     "RawJson": raw_json,
-    "TextList": text_list,
+    "TextList": lambda value: list(value.items),
 }
-
-
-JsonObject = dict[str, Any]
-Element = Callable[[ProtobufBody, int, int], Any]
-"""Reads one value from a stretch of a body; of an empty stretch, the value's empty form."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """The fields of one kind of message, by tag: those that are stretches of bytes, and those that are numbers."""
-
-    name: str
-    stretches: Mapping[int, StretchField]
-    numbers: Mapping[int, NumericField]
-    always: tuple[MessageField, ...] = ()
-
-    def read(self, body: ProtobufBody, position: int, end: int, into: JsonObject) -> JsonObject:
-        data, stretches = body.data, self.stretches
-        while position < end:
-            body.count_field()
-            tag = data[position]
-            position += 1
-            if tag >= MORE_FOLLOWS:
-                tag, position = read_number(data, position - 1, end)
-            field = stretches.get(tag)
-            if field is not None:
-                start, position = read_stretch(data, position, end)
-                field.read(body, start, position, into)
-            else:
-                position = self._read_other(tag, data, position, end, into)
-        for always in self.always:
-            always.complete(body, into)
-        return into
-
-    def _read_other(self, tag: int, data: bytes, position: int, end: int, into: JsonObject) -> int:
-        numeric = self.numbers.get(tag)
-        if numeric is None:
-            self._refuse_if_known(tag >> 3, tag & 7, position)
-            return skip(tag & 7, data, position, end)
-        value, position = read_number(data, position, end)
-        numeric.take(value, into)
-        return position
-
-    def _refuse_if_known(self, number: int, wire_type: int, position: int) -> None:
-        if number == 0:
-            raise MalformedBody(f"{self.name} has a field with the number 0 before byte {position}")
-        if number << 3 | STRETCH in self.stretches or number << 3 | NUMBER in self.numbers:
-            raise MalformedBody(f"field {number} of {self.name}, before byte {position}, has wire type {wire_type}")
-
-
-@dataclass(frozen=True, slots=True)
-class ValueField:
-    """A text, bytes, or a message with a form of its own."""
-
-    name: str
-    element: Element
-    kept_when_empty: bool
-
-    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
-        value = self.element(body, start, stop)
-        if value is None or (value == "" and not self.kept_when_empty):
-            into.pop(self.name, None)
-        else:
-            into[self.name] = value
-
-    def complete(self, body: ProtobufBody, into: JsonObject) -> None:
-        if self.name not in into:
-            into[self.name] = self.element(body, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectField:
-    name: str
-    message: str
-    kept_when_empty: bool
-
-    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
-        members = message(self.message).read(body, start, stop, into.get(self.name, {}))
-        if members or self.kept_when_empty:
-            into[self.name] = members
-
-    def complete(self, body: ProtobufBody, into: JsonObject) -> None:
-        if self.name not in into:
-            into[self.name] = message(self.message).read(body, 0, 0, {})
-
-
-@dataclass(frozen=True, slots=True)
-class InlineField:
-    """A message whose members are members of the object that holds it."""
-
-    message: str
-
-    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
-        message(self.message).read(body, start, stop, into)
-
-    def complete(self, body: ProtobufBody, into: JsonObject) -> None:
-        message(self.message).read(body, 0, 0, into)
-
-
-@dataclass(frozen=True, slots=True)
-class ListField:
-    name: str
-    element: Element
-
-    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
-        into.setdefault(self.name, []).append(self.element(body, start, stop))
-
-    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
-        into.setdefault(self.name, [])
-
-
-@dataclass(frozen=True, slots=True)
-class MapField:
-    name: str
-    entry: Message
-
-    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
-        entry = self.entry.read(body, start, stop, {})
-        into.setdefault(self.name, {})[entry["key"]] = entry["value"]
-
-    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
-        into.setdefault(self.name, {})
-
-
-@dataclass(frozen=True, slots=True)
-class NumberField:
-    name: str
-    meaning: Callable[[int], int]
-    kept_when_zero: bool
-
-    def take(self, number: int, into: JsonObject) -> None:
-        value = self.meaning(number)
-        if value or self.kept_when_zero:
-            into[self.name] = value
-        else:
-            into.pop(self.name, None)
-
-    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
-        if self.name not in into:
-            into[self.name] = self.meaning(0)
-
-
-@dataclass(frozen=True, slots=True)
-class NumberListField:
-    """Go sends each number as a field of its own; others may pack them into one stretch."""
-
-    name: str
-    meaning: Callable[[int], int]
-
-    def take(self, number: int, into: JsonObject) -> None:
-        into.setdefault(self.name, []).append(self.meaning(number))
-
-    def read(self, body: ProtobufBody, start: int, stop: int, into: JsonObject) -> None:
-        while start < stop:
-            body.count_field()
-            number, start = read_number(body.data, start, stop)
-            self.take(number, into)
-
-    def complete(self, _body: ProtobufBody, into: JsonObject) -> None:
-        into.setdefault(self.name, [])
-
-
-StretchField = ValueField | ObjectField | InlineField | ListField | MapField | NumberListField
-NumericField = NumberField | NumberListField
-MessageField = StretchField | NumberField
-
-
-def _base64(body: ProtobufBody, start: int, stop: int) -> str:
-    return b64encode(body.data[start:stop]).decode()
-
-
-def _signed(bits: int) -> Callable[[int], int]:
-    half, whole = 1 << (bits - 1), 1 << bits
-    return lambda number: ((number + half) & (whole - 1)) - half
-
-
-NUMBERS: Final[Mapping[str, Callable[[int], int]]] = {"bool": bool, "int32": _signed(32), "int64": _signed(64)}
-_FIELD: Final = re.compile(r"(?P<number>\d+) (?P<name>\w+) (?P<mark>[*!]?(?:\[\]|\{\}|<)?)(?P<type>[\w.]+)")
-
-
-@cache
-def message(name: str) -> Message:
-    """The message that the table has under this name."""
-    stretches: dict[int, StretchField] = {}
-    numbers: dict[int, NumericField] = {}
-    always: list[MessageField] = []
-    for match in _FIELD.finditer(MESSAGES[name]):
-        number, mark, field = int(match["number"]), match["mark"], _field(match["name"], match["mark"], match["type"])
-        if not isinstance(field, NumberField):
-            stretches[number << 3 | STRETCH] = field
-        if isinstance(field, NumberField | NumberListField):
-            numbers[number << 3 | NUMBER] = field
-        if "!" in mark or "<" in mark:
-            always.append(field)
-    return Message(name, stretches, numbers, tuple(always))
-
-
-def _field(name: str, mark: str, kind: str) -> MessageField:
-    is_kept = mark in {"*", "!"}
-    match mark.removeprefix("!"):
-        case "[]":
-            return NumberListField(name, NUMBERS[kind]) if kind in NUMBERS else ListField(name, _element(kind))
-        case "{}":
-            return MapField(name, _entry(kind))
-        case "<":
-            return InlineField(kind)
-    if kind in NUMBERS:
-        return NumberField(name, NUMBERS[kind], is_kept)
-    if kind in MESSAGES and kind not in FORMS:
-        return ObjectField(name, kind, is_kept)
-    return ValueField(name, _element(kind), is_kept)
-
-
-def _entry(kind: str) -> Message:
-    key, value = ValueField("key", read_text, True), ValueField("value", _element(kind), True)
-    return Message(f"an entry of a map of {kind}", {1 << 3 | STRETCH: key, 2 << 3 | STRETCH: value}, {}, (key, value))
-
-
-def _element(kind: str) -> Element:
-    if kind == "string":
-        return read_text
-    if kind == "bytes":
-        return _base64
-    if kind in FORMS:
-        form = FORMS[kind]
-        return lambda body, start, stop: form(message(kind).read(body, start, stop, {}))
-    return lambda body, start, stop: message(kind).read(body, start, stop, {})

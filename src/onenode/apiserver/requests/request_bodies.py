@@ -22,10 +22,17 @@ from onenode.apiserver.schema.schemas import Schemas, UnknownKind
 from onenode.apiserver.schema.validation_rules import decode_object
 from onenode.go_text import quoted
 from orlop.kube.http.http_messages import HttpRequest
+from orlop.kube.kinds import Kind
 
 Object = dict[str, Any]
 
 DELETE_OPTIONS: Final = "DeleteOptions"
+REPEATED_OWNERS: Final = (
+    ".metadata.ownerReferences contains duplicate entries{}; API server dedups owner references in 1.20+, and may "
+    "reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "
+)
+AFTER_ADMISSION: Final = " after mutating admission happens"
+"""Kubernetes looks at the result of a patch only then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,12 @@ def read_object(
     errors = strict_errors(decoded.unknown, body.duplicates)
     if errors and options.strict:
         raise bad_request(cannot_be_handled(api_version, kind, strict_refusal(errors)))
-    return DecodedBody(decoded.object, tuple(errors) if options.warn else ())
+    return _decoded(decoded.object, errors if options.warn else (), "")
+
+
+def read_unchecked(request: HttpRequest, kind: Kind) -> Any:
+    """Return the body as it was sent, of a kind without a schema."""
+    return _read(request, kind.api_version, kind.kind).value
 
 
 def read_delete_options(schemas: Schemas, request: HttpRequest) -> Object | None:
@@ -81,7 +93,20 @@ def read_patched(
     errors = strict_errors(decoded.unknown, tuple(duplicates))
     if errors and options.strict:
         raise invalid_patch([invalid("patch", _shortly(value), strict_refusal(errors))])
-    return DecodedBody(decoded.object, tuple(errors) if options.warn else ())
+    return _decoded(decoded.object, errors if options.warn else (), AFTER_ADMISSION)
+
+
+def _decoded(obj: Object, warnings: Sequence[str], when: str) -> DecodedBody:
+    """Drop owners that are named twice: an object that lost one of them would still have the other."""
+    metadata = obj.get("metadata") or {}
+    owners: list[Object] = metadata.get("ownerReferences") or []
+    distinct: dict[frozenset[tuple[str, Any]], Object] = {}
+    again = [owner for owner in owners if distinct.setdefault(frozenset(owner.items()), owner) is not owner]
+    repeated = [owner.get("uid", "") for owner in again]
+    if not repeated:
+        return DecodedBody(obj, tuple(warnings))
+    made = {**obj, "metadata": {**metadata, "ownerReferences": list(distinct.values())}}
+    return DecodedBody(made, (*warnings, f"{REPEATED_OWNERS.format(when)}{', '.join(repeated)}"))
 
 
 def _shortly(value: Any) -> str:

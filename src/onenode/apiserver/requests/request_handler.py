@@ -18,6 +18,7 @@ import msgspec
 
 from onenode.apiserver.access.access_policy import AccessPolicy
 from onenode.apiserver.access.rbac_rules import Denied, PathQuestion, ResourceQuestion, User
+from onenode.apiserver.admission.admission_policies import AccessControl, AdmissionPolicies
 from onenode.apiserver.answers.discovery import discovery_answer
 from onenode.apiserver.answers.status_answers import (
     LARGEST_BODY,
@@ -42,7 +43,7 @@ from onenode.apiserver.upkeep.event_expiry import EventExpiry
 from onenode.apiserver.upkeep.first_objects import make_first_objects
 from onenode.apiserver.upkeep.namespace_deletion import NamespaceDeletion
 from onenode.apiserver.verbs.kubelet_streams import NO_KUBELETS, KubeletSockets
-from onenode.apiserver.verbs.resource_verbs import ResourceVerbs
+from onenode.apiserver.verbs.resource_verbs import BesideObjects, ResourceVerbs
 from onenode.apiserver.verbs.subresources import NO_REVIEWS, Reviews
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -54,6 +55,8 @@ from orlop.kube.selectors import FieldSelector
 PathHandler = Callable[[HttpRequest, User], Awaitable[HttpResponse]]
 
 DEFAULT_ADDRESS: Final = "127.0.0.1"
+GROUP_DEPTH: Final = 2
+"""The slashes of `/apis/GROUP`."""
 ON_COLLECTIONS: Final = frozenset({"list", "watch", "deletecollection"})
 
 
@@ -62,7 +65,8 @@ class ServerOptions:
     """What a server serves.
 
     `extra_paths` are paths that lead to no object; one that ends with a slash stands for all paths below it.
-    `kubelets` gives the socket of a node's kubelet by the node's name, for logs, commands and `nodes/proxy`.
+    `kubelets` gives the socket of a node's kubelet by the node's name, for logs, commands and `nodes/proxy`. `not_run`
+    are kinds that no controller acts on, besides those that none ever does.
     """
 
     kinds: Sequence[Kind] = BUILT_IN
@@ -70,6 +74,7 @@ class ServerOptions:
     reviews: Reviews = NO_REVIEWS
     address: str = DEFAULT_ADDRESS
     kubelets: KubeletSockets = NO_KUBELETS
+    not_run: Sequence[Kind] = ()
 
 
 class ApiServer:
@@ -84,7 +89,10 @@ class ApiServer:
         self._log = runtime.log
         self._extra_paths = dict(served.extra_paths)
         self._address = served.address
-        self._verbs = ResourceVerbs(store, schemas, runtime, self.policy, served.reviews, served.kubelets)
+        self._admission = AdmissionPolicies(store, self.registry.current)
+        control = AccessControl(self.policy, self._admission)
+        others = BesideObjects(served.reviews, served.kubelets, served.not_run)
+        self._verbs = ResourceVerbs(store, schemas, runtime, control, others)
         self._namespace_deletion = NamespaceDeletion(
             store, runtime, lambda: self.registry.current().stored, self._verbs.deleter, self._verbs.updater
         )
@@ -123,6 +131,7 @@ class ApiServer:
                 for loop in loops:
                     loop.cancel()
         finally:
+            self._admission.close()
             self.policy.close()
             self.registry.close()
 
@@ -156,10 +165,13 @@ class ApiServer:
             raise denied(decision.message, {})
         if handler := self._extra_handler(path):
             return await handler(request, user)
-        found = discovery_answer(self.registry.current().kinds, path, request.headers.get("accept", ""), self._address)
+        served, accept = self.registry.current(), request.headers.get("accept", "")
+        found = discovery_answer(served.kinds, served.storage_hashes, path, accept, self._address)
         if found is None:
             return PAGE_NOT_FOUND
-        if request.method != "GET":
+        # Kubernetes' aggregation layer answers for the groups, and takes HEAD; the other documents are not its own.
+        is_of_groups = path.split("/")[1] == "apis" and path.count("/") <= GROUP_DEPTH
+        if request.method != "GET" and not (request.method == "HEAD" and is_of_groups):
             raise method_not_allowed()
         return found
 

@@ -16,7 +16,7 @@ from onenode.apiserver.schema.name_rules import path_segment
 from onenode.apiserver.store.versions import Key
 from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.kube.http.http_messages import HttpRequest
-from orlop.kube.kinds import Subresource
+from orlop.kube.kinds import CREATE, Subresource
 
 CORE_PREFIX: Final = "api"
 GROUPS_PREFIX: Final = "apis"
@@ -157,7 +157,9 @@ def resource_request(served: ServedKinds, http: HttpRequest, path: ResourcePath,
 
 
 def _has_place(kind: KindInStore, path: ResourcePath) -> bool:
-    """Objects in namespaces are found in one; they can be listed in all of them."""
+    """Objects in namespaces are found in one; they can be listed in all of them. What is never stored has no name."""
+    if kind.kind.verbs == CREATE:
+        return bool(path.namespace) == kind.kind.namespaced and not path.name
     if not kind.kind.namespaced:
         return not path.namespace
     return bool(path.namespace) or not path.name

@@ -29,6 +29,8 @@ TOKEN_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S
 TOKEN_SECONDS: Final = 3607
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
+JOB_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
+
 
 @dataclass(frozen=True, slots=True)
 class CreationContext:
@@ -222,6 +224,20 @@ def new_node(node: Object, _around: CreationContext) -> Object:
 
 def new_attachment(attachment: Object, _around: CreationContext) -> Object:
     return {**attachment, "status": {"attached": False}}
+
+
+def new_job(job: Object, around: CreationContext) -> Object:
+    """Its pods are those with its uid, unless its author selects others."""
+    spec = job.get("spec", {})
+    if spec.get("manualSelector"):
+        return {**job, "status": {}}
+    named = dict.fromkeys(("job-name", "batch.kubernetes.io/job-name"), job["metadata"].get("name", ""))
+    by_uid = dict.fromkeys(("controller-uid", JOB_UID_LABEL), around.uid)
+    template, selector = spec.get("template", {}), spec.get("selector", {})
+    metadata = template.get("metadata", {})
+    labelled = {**metadata, "labels": {**named, **by_uid, **metadata.get("labels", {})}}
+    selected = {**selector, "matchLabels": {JOB_UID_LABEL: around.uid, **selector.get("matchLabels", {})}}
+    return {**job, "spec": {**spec, "template": {**template, "metadata": labelled}, "selector": selected}, "status": {}}
 
 
 def new_service_account(account: Object, _around: CreationContext) -> Object:

@@ -20,6 +20,7 @@ Object = dict[str, Any]
 METADATA_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 FILE_MODE: Final = 0o644
+MOST_FAILURES: Final = 2**31 - 1
 ONE_HOUR: Final = 3600
 # Go writes these also where nobody knows them.
 NO_NODE_INFO: Final = dict.fromkeys(
@@ -222,6 +223,38 @@ def replica_set(given: Object) -> Object:
     return {**given, "spec": _workload(given, replicas=1)}
 
 
+def job(given: Object) -> Object:
+    """A job controller ends itself at a Job without these."""
+    spec = given.get("spec", {})
+    counts = {} if "completions" in spec or "parallelism" in spec else {"completions": 1}
+    replaced = "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed"
+    filled = _filled(
+        spec,
+        **counts,
+        parallelism=1,
+        backoffLimit=MOST_FAILURES if "backoffLimitPerIndex" in spec else 6,
+        completionMode="NonIndexed",
+        suspend=False,
+        podReplacementPolicy=replaced,
+        manualSelector=False,
+    )
+    labels, metadata = spec.get("template", {}).get("metadata", {}).get("labels"), given.get("metadata", {})
+    if labels and not metadata.get("labels"):
+        metadata = {**metadata, "labels": labels}
+    return {**given, "metadata": metadata, "spec": filled}
+
+
+def cron_job(given: Object) -> Object:
+    history = {"successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}
+    return {**given, "spec": _filled(given.get("spec", {}), concurrencyPolicy="Allow", suspend=False, **history)}
+
+
+def service_port(port: Object) -> Object:
+    # Go cannot omit targetPort: its clients send 0 in protobuf for a port without one.
+    target = port.get("targetPort") or port.get("port", 0)
+    return {**_filled(port, protocol="TCP"), "targetPort": target}
+
+
 def token_request(given: Object) -> Object:
     return {**given, "spec": _filled(given.get("spec", {}), expirationSeconds=ONE_HOUR)}
 
@@ -270,12 +303,21 @@ def definition_spec(given: Object) -> Object:
 
 
 DEFAULTS: Final[Completions] = {
+    "admissionregistration.v1.MatchResources": _filling(
+        matchPolicy="Equivalent", namespaceSelector={}, objectSelector={}
+    ),
+    "admissionregistration.v1.NamedRuleWithOperations": _filling(scope="*"),
+    "admissionregistration.v1.ParamRef": _filling(parameterNotFoundAction="Deny"),
+    "admissionregistration.v1.ValidatingAdmissionPolicy": lambda given: {"status": {}, **given},
+    "admissionregistration.v1.ValidatingAdmissionPolicySpec": _filling(failurePolicy="Fail"),
     "apiextensions.v1.CustomResourceDefinitionSpec": definition_spec,
     "apps.v1.DaemonSet": daemon_set,
     "apps.v1.Deployment": deployment,
     "apps.v1.ReplicaSet": replica_set,
     "apps.v1.StatefulSet": stateful_set,
     "authentication.v1.TokenRequest": token_request,
+    "batch.v1.CronJob": cron_job,
+    "batch.v1.Job": job,
     "coordination.v1.Lease": lambda given: {"spec": {}, **given},
     "core.v1.AzureDiskVolumeSource": _filling(cachingMode="ReadWrite", fsType="ext4", kind="Shared", readOnly=False),
     "core.v1.ConfigMapVolumeSource": _filling(defaultMode=FILE_MODE),
@@ -310,6 +352,7 @@ DEFAULTS: Final[Completions] = {
     "core.v1.Secret": secret,
     "core.v1.SecretVolumeSource": _filling(defaultMode=FILE_MODE),
     "core.v1.ServiceAccountTokenProjection": _filling(expirationSeconds=ONE_HOUR),
+    "core.v1.ServicePort": service_port,
     "core.v1.Volume": volume,
     "events.v1.Event": event,
     "rbac.v1.ClusterRoleBinding": role_binding,

@@ -34,7 +34,7 @@ KEPT_BY_STATUS: Final = ("labels", "annotations", "finalizers", "ownerReferences
 
 def at_creation(metadata: Metadata, *, uid: str, now: str, namespace: str | None, name_suffix: str) -> dict[str, Any]:
     """The metadata of a new object: named, placed and dated."""
-    made = without(metadata, SET_BY_THE_SERVER)
+    made = _without_reset(without(metadata, SET_BY_THE_SERVER))
     if not made.get("name") and made.get("generateName"):
         made["name"] = made["generateName"][:LONGEST_GENERATED_BASE] + name_suffix
     if namespace is not None:
@@ -51,7 +51,12 @@ def after_update(old: Metadata, new: Metadata) -> dict[str, Any]:
         made["deletionTimestamp"] = old["deletionTimestamp"]
     if made.get("deletionGracePeriodSeconds") is None:
         made["deletionGracePeriodSeconds"] = old.get("deletionGracePeriodSeconds")
-    return {key: value for key, value in made.items() if value is not None}
+    return _without_reset({key: value for key, value in made.items() if value is not None})
+
+
+def _without_reset(metadata: dict[str, Any]) -> dict[str, Any]:
+    """One empty entry of managedFields is how a client drops all of them."""
+    return without(metadata, ["managedFields"]) if metadata.get("managedFields") == [{}] else metadata
 
 
 def with_old_fields(old: Metadata, new: Metadata, fields: Sequence[str]) -> dict[str, Any]:
@@ -168,6 +173,17 @@ def _finalizers(metadata: Metadata, *, qualified: bool) -> Iterator[Cause]:
 def qualified_finalizer(finalizer: str, path: str) -> Iterator[Cause]:
     if "/" not in finalizer and finalizer not in STANDARD_FINALIZERS:
         yield invalid(path, finalizer, UNQUALIFIED)
+
+
+def finalizer_warnings(old: Metadata, new: Metadata) -> Iterator[str]:
+    """Yield what a client is warned of in finalizers that it adds to a custom resource; built-in kinds refuse them."""
+    for finalizer in sorted(set(new.get("finalizers", ())) - set(old.get("finalizers", ()))):
+        field = f"{PATH}.finalizers: {quoted(finalizer)}"
+        yield from (f"{field}: {why}" for why in name_rules.label_key(finalizer))
+        if "/" not in finalizer and finalizer not in STANDARD_FINALIZERS:
+            with_path = " including a path (/)" if "." in finalizer else ""
+            preferred = f"prefer a domain-qualified finalizer name{with_path}"
+            yield f"{field}: {preferred} to avoid accidental conflicts with other finalizer writers"
 
 
 def _no_new_finalizers(old: Metadata, new: Metadata) -> Iterator[Cause]:

@@ -29,6 +29,8 @@ from orlop.host.kernel.disk_usage import room_on
 
 ROOM_BYTES: Final = 8 << 20
 """For a log that is brought into the database late (4 MiB), and the same in the database."""
+# The reserve is kept also on a small disk, or one that is nearly full: it fills up sooner than others.
+ENOUGH_ROOM: Final = 2
 # What deletions must have left inside the database before objects are created on a full disk: room for more deletions.
 FREE_ENOUGH: Final = 256 << 10
 FREE_FOR_EACH_BYTE: Final = 2
@@ -62,7 +64,7 @@ class DatabaseJournal:
         opened = open_database(self._folder, self._connect, self._first_revision)
         self._database = opened.database
         self._root = self._held.enter_context(opened_root(str(self._folder)))
-        self._reserve = RoomReserve(self._root, ROOM_BYTES)
+        self._reserve = RoomReserve(self._root, ROOM_BYTES, ENOUGH_ROOM)
         self._keep_room(self._reserve)
         return opened.kept
 

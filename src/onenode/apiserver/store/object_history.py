@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from onenode.apiserver.store.store_errors import FutureRevision, RevisionExpired
@@ -53,6 +53,11 @@ class ObjectTable:
             elif then is not None and now is None:
                 insort(keys, key)
         return keys
+
+    def objects(self, keys: Sequence[Key], past: Mapping[Key, Stored | None]) -> list[Stored]:
+        """The objects of selected keys. What `past` holds is as it says."""
+        now = self._objects
+        return [past.get(key) or now[key] for key in keys] if past else [now[key] for key in keys]
 
     def _range(self, resource: str, namespace: str | None, after: Key | None) -> list[Key]:
         keys = self._sorted_keys.get(resource, [])

@@ -83,8 +83,7 @@ class ObjectStore:
         past = self._history.past(resource, revision)
         keys = self._table.select(resource, namespace, past, after)
         chosen = keys if limit is None else keys[:limit]
-        items = [stored for key in chosen if (stored := past.get(key) or self._table.get(key))]
-        return Page(revision, items, len(keys) - len(chosen))
+        return Page(revision, self._table.objects(chosen, past), len(keys) - len(chosen))
 
     async def reached(self, revision: int) -> None:
         """Returns when this revision can be seen; for how long, `async with clock.timeout(…)` around it decides."""

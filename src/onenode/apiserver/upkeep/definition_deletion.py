@@ -1,8 +1,9 @@
 """Deletes the objects of CustomResourceDefinitions that are ending, and then lets the definitions go.
 
-Order for each definition: its objects are deleted → those with finalizers are waited for → the finalizer that the
-deletion added is taken off, with which the definition goes → names that it had are accepted for others. No object is
-created from the moment its end was decided (`namespace_gate.DefinitionGate`), so nothing is left behind.
+Order for each definition: its status names the deletion → its objects are deleted → those with finalizers are waited
+for → the finalizer that the deletion added is taken off, with which the definition goes → names that it had are
+accepted for others. No object is created from the moment its end was decided (`namespace_gate.DefinitionGate`), so
+nothing is left behind.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from onenode.apiserver.answers.status_answers import Refusal
-from onenode.apiserver.custom_resources.definition_status_rules import CLEANUP
+from onenode.apiserver.custom_resources.definition_status_rules import CLEANUP, emptied, emptying
+from onenode.apiserver.schema.validation_rules import STATUS
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import fresh
 from onenode.apiserver.upkeep.endings import BACKGROUND, EndingObject, Endings
@@ -21,6 +23,7 @@ from onenode.apiserver.verbs.stored_objects import KindInStore
 from onenode.apiserver.verbs.updating import Updater, WriteTarget
 from orlop.foundation.runtime import Runtime
 from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION
+from orlop.kube.objects import time_text
 
 Object = dict[str, Any]
 
@@ -48,12 +51,21 @@ class DefinitionDeletion(Endings):
 
     async def empty_and_release(self, ending: EndingObject) -> None:
         group = fresh(ending.stored())["spec"]["group"]
+        await self._write(ending, emptying)
         # A definition's name is the name of its resource.
         for kind in [kind for kind in self._kinds() if kind.resource == ending.name]:
             await self._delete_objects(ending, kind)
-        place = WriteTarget(self._definitions, ending.key)
-        await self._updater.change(place, lambda newest: _released(ending, newest), dry_run=False)
+        await self._write(ending, emptied)
         await self._accept_names(group)
+
+    async def _write(self, ending: EndingObject, change: Callable[[Object, str], Object]) -> None:
+        """Write the status, which of definitions takes changes of metadata too."""
+
+        def make(newest: Object) -> Object:
+            ending.check_uid(newest)
+            return change(newest, time_text(self._runtime.clock.now()))
+
+        await self._updater.change(WriteTarget(self._definitions, ending.key, STATUS), make, dry_run=False)
 
     async def _delete_objects(self, ending: EndingObject, kind: KindInStore) -> None:
         while items := self._store.list(kind.resource).items:
@@ -71,9 +83,3 @@ class DefinitionDeletion(Endings):
             place = WriteTarget(self._definitions, stored.key)
             with suppress(Refusal):  # another request deleted it
                 await self._updater.change(place, lambda newest: newest, dry_run=False)
-
-
-def _released(ending: EndingObject, newest: Object) -> Object:
-    metadata = newest["metadata"]
-    finalizers = ending.without_finalizer(newest, metadata.get("finalizers", []), CLEANUP)
-    return {**newest, "metadata": {**metadata, "finalizers": finalizers}}

@@ -50,10 +50,9 @@ class EndingObject:
     def check(self) -> None:
         self.stored()
 
-    def without_finalizer(self, newest: Object, finalizers: list[str], finalizer: str) -> list[str]:
+    def check_uid(self, newest: Object) -> None:
         if newest["metadata"]["uid"] != self.uid:
             raise NotTheOne
-        return [each for each in finalizers if each != finalizer]
 
 
 class Endings:

@@ -42,7 +42,7 @@ WRITTEN_BY_USERS: Final = [
 ]
 VIEW: Final = (
     {"verbs": READ, "apiGroups": [""], "resources": [*IN_NAMESPACES, "namespaces"]},
-    {"verbs": READ, "apiGroups": ["apps"], "resources": WORKLOADS},
+    {"verbs": READ, "apiGroups": ["apps"], "resources": ["controllerrevisions", *WORKLOADS]},
     {"verbs": READ, "apiGroups": ["events.k8s.io"], "resources": ["events"]},
     {"verbs": READ, "apiGroups": ["coordination.k8s.io"], "resources": ["leases"]},
 )

@@ -71,6 +71,7 @@ def _has_content(kind: KindInStore) -> bool:
 
 
 def _released(ending: EndingObject, newest: Object) -> Object:
+    ending.check_uid(newest)
     spec = newest.get("spec", {})
-    others = ending.without_finalizer(newest, spec.get("finalizers", []), NAMESPACE_FINALIZER)
+    others = [each for each in spec.get("finalizers", []) if each != NAMESPACE_FINALIZER]
     return {**newest, "spec": {**spec, "finalizers": others}}

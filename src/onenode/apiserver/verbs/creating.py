@@ -7,10 +7,13 @@ still open, is decided in the store's turn. A generated name that is taken is ge
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from typing import Any, Final
 
+from onenode.apiserver.admission.write_attributes import Admit, admit_all
 from onenode.apiserver.answers.status_answers import (
     Refusal,
     already_exists,
@@ -35,6 +38,7 @@ from orlop.kube.kinds import (
     POD,
     SERVICE_ACCOUNT,
     STORAGE_CLASS,
+    Kind,
 )
 from orlop.kube.objects import time_text
 
@@ -65,27 +69,42 @@ class Creator:
         self._schemas = schemas
         self._runtime = runtime
         self._gate = gate
+        self._definitions = asyncio.Lock()
 
-    async def create(self, kind: KindInStore, namespace: str, given: Object, *, dry_run: bool) -> Stored:
+    async def create(
+        self, kind: KindInStore, namespace: str, given: Object, *, dry_run: bool, admit: Admit = admit_all
+    ) -> Stored:
         given = check_namespace(given, namespace)
         metadata = given.get("metadata", {})
         self._gate.refuse_new_content(kind.kind, namespace, metadata.get("name", ""))
         tries = 1 if metadata.get("name") else MOST_NAMES_TRIED
         for _ in range(tries):
             try:
-                return await self._try(kind, namespace, given, dry_run=dry_run)
+                async with self.turn_of(kind.kind):
+                    return await self._try(kind, namespace, given, admit, dry_run=dry_run)
             except _NameTaken as taken:
-                name = taken.name
-        raise already_exists(kind.kind, name) if tries == 1 else no_name_left(kind.kind, name)
+                last = taken
+        if tries > 1:
+            raise no_name_left(kind.kind, last.name)
+        raise already_exists(kind.kind, last.name, is_ending=last.is_ending)
 
-    async def _try(self, kind: KindInStore, namespace: str, given: Object, *, dry_run: bool) -> Stored:
+    def turn_of(self, kind: Kind) -> AbstractAsyncContextManager[None]:
+        """Return the turn of a write of this kind: definitions are written one after the other.
+
+        Which names are free depends on all others, and the store shows a write only when it is durable.
+        """
+        return self._definitions if kind is CUSTOM_RESOURCE_DEFINITION else nullcontext()
+
+    async def _try(self, kind: KindInStore, namespace: str, given: Object, admit: Admit, *, dry_run: bool) -> Stored:
         made = self._made(kind, namespace, given)
+        # Before the name is known to be free: as in Kubernetes, who may not create an object learns nothing of others.
+        admit(made, None)
         key = kind.key(namespace, made["metadata"]["name"])
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
             self._gate.refuse_new_content(kind.kind, namespace, key.name)
             if newest is not None:
-                raise _NameTaken(key.name)
+                raise _NameTaken(key.name, is_ending="deletionTimestamp" in JSON.decode(newest.json)["metadata"])
             return GuardedDecision(Put(kind.encoded(made, revision)))
 
         return await carry_out(self._store, key, decide, dry_run=dry_run)
@@ -144,6 +163,7 @@ def _new_name_suffix(random: Random) -> str:
 
 
 class _NameTaken(Exception):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_ending: bool) -> None:
         super().__init__(f"the name {name} is taken")
         self.name = name
+        self.is_ending = is_ending

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from onenode.apiserver.admission.write_attributes import Admit, admit_all
 from onenode.apiserver.answers.status_answers import (
     Refusal,
     about,
@@ -54,7 +55,12 @@ class Deleter:
         self._gate = gate
 
     async def delete(
-        self, kind: KindInStore, key: Key, options: DeletionOptions, still_meant: Callable[[], None] = _always
+        self,
+        kind: KindInStore,
+        key: Key,
+        options: DeletionOptions,
+        still_meant: Callable[[], None] = _always,
+        admit: Admit = admit_all,
     ) -> Deleted:
         """`still_meant` is called in the store's turn, and raises if the object shall stay after all."""
         if kind.kind is NAMESPACE and key.name in NEVER_DELETED:
@@ -67,6 +73,7 @@ class Deleter:
                 raise not_found(kind.kind, key.name)
             old = kind.object(newest)
             _check_preconditions(kind, old, options)
+            admit(None, old)
             return self._verdict(kind, old, options, revision, gone)
 
         write = carry_out(self._store, key, decide, dry_run=options.dry_run)
@@ -93,18 +100,20 @@ class Deleter:
         items: Sequence[Stored],
         options: DeletionOptions,
         still_meant: Callable[[], None] = _always,
+        admit: Admit = admit_all,
     ) -> None:
         """What somebody else took away meanwhile is as well gone."""
         for start in range(0, len(items), AT_ONCE):
             async with TaskGroup() as group:
                 for key in (stored.key for stored in items[start : start + AT_ONCE]):
-                    group.start(self._delete_if_there(kind, key, options, still_meant), name=f"deletion of {key}")
+                    deletion = self._delete_if_there(kind, key, options, still_meant, admit)
+                    group.start(deletion, name=f"deletion of {key}")
 
     async def _delete_if_there(
-        self, kind: KindInStore, key: Key, options: DeletionOptions, still_meant: Callable[[], None]
+        self, kind: KindInStore, key: Key, options: DeletionOptions, still_meant: Callable[[], None], admit: Admit
     ) -> None:
         try:
-            await self.delete(kind, key, options, still_meant)
+            await self.delete(kind, key, options, still_meant, admit)
         except Refusal as refusal:
             if refusal.code != NOT_FOUND:
                 raise

@@ -9,13 +9,14 @@ A kind that is another's second form (events.k8s.io's Event) lies in the store a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from onenode.apiserver.answers.table_rules import TableShape
+from onenode.apiserver.kinds.scale_rules import WORKLOAD, ScalePaths
 from onenode.apiserver.store.versions import JSON, Key, Stored
 from orlop.kube.kinds import BUILT_IN, CORE_EVENT, EVENT, Kind
 
@@ -95,6 +96,7 @@ class KindInStore:
     type_json: bytes = field(init=False)
     table: TableShape | None = field(default=None, kw_only=True)
     selectable: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = field(default=None, kw_only=True)
+    scale: ScalePaths = field(default=WORKLOAD, kw_only=True)
     warning: str = field(default="", kw_only=True)
     """What every client of the kind is warned of."""
 
@@ -121,13 +123,21 @@ class KindInStore:
         """The same in the form in which it is kept."""
         return JSON.decode(stored.json)
 
+    def converted(self, obj: Mapping[str, Any]) -> Object:
+        """Return an object that another kind of the same objects shows, as this kind shows it."""
+        return from_core(obj) if self.kept_as is not self.kind else to_core(obj)
+
     def json(self, stored: Stored) -> bytes:
         return stored.json if self.is_kept_as_shown(stored) else msgspec.json.encode(self.object(stored))
 
-    def item(self, stored: Stored) -> bytes:
-        """As an item of a list."""
-        if self.is_kept_as_shown(stored):
-            return b"{" + stored.json[len(self.type_json) :]
+    def items(self, items: Sequence[Stored]) -> bytes:
+        """Return the items of a list, which do not name their type, without the brackets around them."""
+        if self.kept_as is self.kind:
+            start = len(self.type_json)  # behind the comma: what follows is an object but for its opening brace
+            return b"{" + b",{".join([each.json[start:] for each in items]) if items else b""
+        return b",".join(map(self._second_form, items))
+
+    def _second_form(self, stored: Stored) -> bytes:
         value = self.object(stored)
         del value["kind"], value["apiVersion"]
         return msgspec.json.encode(value)

@@ -1,7 +1,7 @@
-"""The parts of objects that have a path of their own and are no `status`: binding, eviction, token and scale.
+"""The parts of objects that are created by a POST to their own path: binding, eviction and token.
 
 Order of effects as in the module that does the work: binding is one write decided upon the newest pod, eviction a
-deletion, scale a change of its workload, and a token is made by whoever reviews.
+deletion, and a token is made by whoever reviews.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from onenode.apiserver.access.rbac_rules import User
+from onenode.apiserver.admission.write_attributes import Admit
 from onenode.apiserver.answers.status_answers import (
-    bad_request,
     invalid,
     no_such_resource,
     not_found,
     success,
-    unsupported_media_type,
 )
 from onenode.apiserver.kinds.pod_update_rules import bound
-from onenode.apiserver.kinds.workload_rules import scale_name, scale_of, scaled
-from onenode.apiserver.requests.json_bodies import NotJson, read_body
 from onenode.apiserver.requests.request_bodies import DecodedBody, read_object
 from onenode.apiserver.requests.request_options import WriteOptions, read_deletion_options, read_write_options
 from onenode.apiserver.requests.request_paths import ResourceRequest
@@ -30,16 +27,13 @@ from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import Put, Stored
 from onenode.apiserver.verbs.deleting import Deleter
 from onenode.apiserver.verbs.guarded_writes import GuardedDecision, carry_out
-from onenode.apiserver.verbs.object_patches import patched, read_patch
-from onenode.apiserver.verbs.reading import ObjectReader
+from onenode.apiserver.verbs.scaling import check_name
 from onenode.apiserver.verbs.stored_objects import KindInStore
-from onenode.apiserver.verbs.updating import Updater, WriteTarget
 from orlop.foundation.runtime import Runtime
 from orlop.kube.kinds import BINDING, POD, Kind, Subresource
 
 Object = dict[str, Any]
 
-SCALE: Final = "scale"
 CREATED: Final = 201
 NOWHERE: Final = CreationContext(now="", uid="", name_suffix="")
 
@@ -65,43 +59,42 @@ class Subresources:
         store: ObjectStore,
         schemas: Schemas,
         runtime: Runtime,
-        updater: Updater,
         deleter: Deleter,
         reviews: Reviews,
     ) -> None:
         self._store = store
         self._schemas = schemas
         self._runtime = runtime
-        self._updater = updater
         self._deleter = deleter
         self._reviews = reviews
-        self._reader = ObjectReader(store, runtime.clock)
 
     # ---- what is made by asking --------------------------------------------------------------------------------------
 
-    async def create(self, request: ResourceRequest, part: Subresource, user: User) -> Object:
+    async def create(self, request: ResourceRequest, part: Subresource, user: User, admit: Admit) -> Object:
         match part.name:
             case "binding":
-                return await self.bind(request)
+                return await self.bind(request, admit)
             case "eviction":
-                return await self._evict(request)
+                return await self._evict(request, admit)
             case "token":
-                return await self.review(request, kind_of_part(part), user)
+                return await self.review(request, kind_of_part(part), user, admit)
             case _:
                 raise no_such_resource()
 
-    async def review(self, request: ResourceRequest, kind: Kind, user: User) -> Object:
+    async def review(self, request: ResourceRequest, kind: Kind, user: User, admit: Admit) -> Object:
         options = read_write_options(request.http.query, "CreateOptions")
         given = self._given(request, kind, options)
+        admit(given.object, None)
         return await self._reviews.review(kind, given.object, user, request.namespace, request.name)
 
-    async def bind(self, request: ResourceRequest) -> Object:
+    async def bind(self, request: ResourceRequest, admit: Admit) -> Object:
         """Bind the pod of the path, or the one that the Binding's own name names."""
         options = read_write_options(request.http.query, "CreateOptions")
         binding = self._given(request, BINDING, options).object
         metadata = binding.get("metadata") or {}
         name = request.name or metadata.get("name", "")
-        _check_name(metadata.get("name", ""), name)
+        check_name(metadata.get("name", ""), name)
+        admit(binding, None)
         key = PODS.key(request.namespace, name)
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
@@ -113,10 +106,11 @@ class Subresources:
         await carry_out(self._store, key, decide, dry_run=options.dry_run)
         return success(code=CREATED)
 
-    async def _evict(self, request: ResourceRequest) -> Object:
+    async def _evict(self, request: ResourceRequest, admit: Admit) -> Object:
         options = read_write_options(request.http.query, "CreateOptions")
         eviction = self._given(request, EVICTION, options).object
-        _check_name(eviction.get("metadata", {}).get("name", ""), request.name)
+        check_name(eviction.get("metadata", {}).get("name", ""), request.name)
+        admit(eviction, None)
         wanted = eviction.get("deleteOptions") or {}
         if options.dry_run:
             wanted = {**wanted, "dryRun": ["All"]}
@@ -133,30 +127,6 @@ class Subresources:
             raise invalid(kind, given.object.get("metadata", {}).get("name", ""), causes)
         return given
 
-    # ---- scale -------------------------------------------------------------------------------------------------------
-
-    async def get_scale(self, request: ResourceRequest) -> Object:
-        stored = await self._reader.get(request.kind, request.key, request.option("resourceVersion"))
-        return scale_of(request.kind.object(stored))
-
-    async def replace_scale(self, request: ResourceRequest) -> Object:
-        options = read_write_options(request.http.query, "UpdateOptions")
-        scale = _json_body(request)
-        _check_name(scale_name(scale), request.name)
-        place = WriteTarget(request.kind, request.key)
-        stored = await self._updater.change(place, lambda old: scaled(old, scale), dry_run=options.dry_run)
-        return scale_of(request.kind.object(stored))
-
-    async def patch_scale(self, request: ResourceRequest) -> Object:
-        options = read_write_options(request.http.query, "PatchOptions")
-        patch = read_patch(request.http)
-
-        def make(old: Object) -> Object:
-            return scaled(old, patched(self._schemas, scale_of(old), patch))
-
-        stored = await self._updater.change(WriteTarget(request.kind, request.key), make, dry_run=options.dry_run)
-        return scale_of(request.kind.object(stored))
-
 
 def kind_of_part(part: Subresource) -> Kind:
     """The kind of what is sent to a part that takes another kind than its object's."""
@@ -166,17 +136,3 @@ def kind_of_part(part: Subresource) -> Kind:
 
 PODS: Final = KindInStore(POD, POD)
 EVICTION: Final = Kind("policy", "v1", "Eviction", "evictions", namespaced=True)
-
-
-def _json_body(request: ResourceRequest) -> Any:
-    if not request.http.headers.get("content-type", "application/json").startswith("application/json"):
-        raise unsupported_media_type(["application/json"])
-    try:
-        return read_body(request.http.body).value
-    except NotJson as error:
-        raise bad_request(f"the object provided is unrecognized (must be of type Scale): {error}") from None
-
-
-def _check_name(named: str, name: str) -> None:
-    if named and named != name:
-        raise bad_request(f"the name of the object ({named}) does not match the name on the URL ({name})")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from onenode.apiserver.admission.write_attributes import Admit, admit_all
 from onenode.apiserver.answers.status_answers import (
     bad_request,
     conflict,
@@ -69,7 +70,13 @@ class Updater:
         self._creator = creator
 
     async def replace(
-        self, place: WriteTarget, given: DecodedBody, *, dry_run: bool, allow_create: Callable[[], None]
+        self,
+        place: WriteTarget,
+        given: DecodedBody,
+        admit: Admit,
+        *,
+        dry_run: bool,
+        allow_create: Callable[[], None],
     ) -> WriteResult:
         """`allow_create` raises when the client may not make the object it meant to replace."""
         made = _named_as_asked(check_namespace(given.object, place.key.namespace), place.key.name)
@@ -78,12 +85,14 @@ class Updater:
         if creates and self._store.get(place.key) is None:
             allow_create()
             unversioned = _without_version(made)
-            stored = await self._creator.create(place.kind, place.key.namespace, unversioned, dry_run=dry_run)
+            stored = await self._creator.create(
+                place.kind, place.key.namespace, unversioned, dry_run=dry_run, admit=admit
+            )
             return WriteResult(stored, created=True, warnings=given.warnings)
-        stored = await self.change(place, lambda old: _checked_uid(place, old, made), dry_run=dry_run)
+        stored = await self.change(place, lambda old: _checked_uid(place, old, made), admit, dry_run=dry_run)
         return WriteResult(stored, warnings=given.warnings)
 
-    async def patch(self, place: WriteTarget, patch: PatchBody, options: WriteOptions) -> WriteResult:
+    async def patch(self, place: WriteTarget, patch: PatchBody, options: WriteOptions, admit: Admit) -> WriteResult:
         warnings: list[str] = []
         kind = place.kind.kind
 
@@ -93,10 +102,12 @@ class Updater:
             warnings.extend(given.warnings)
             return _named_as_asked(check_namespace(given.object, place.key.namespace), place.key.name)
 
-        stored = await self.change(place, make, dry_run=options.dry_run)
+        stored = await self.change(place, make, admit, dry_run=options.dry_run)
         return WriteResult(stored, warnings=tuple(warnings))
 
-    async def change(self, place: WriteTarget, make: Callable[[Object], Object], *, dry_run: bool) -> Stored:
+    async def change(
+        self, place: WriteTarget, make: Callable[[Object], Object], admit: Admit = admit_all, *, dry_run: bool
+    ) -> Stored:
         """`make` gets the newest object, of its own to change, and gives the one that a client wants."""
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
@@ -104,6 +115,7 @@ class Updater:
                 raise not_found(place.kind.kind, place.key.name)
             old = place.kind.object(newest)
             made = self._judged(place, old, _versioned(place, newest, make(place.kind.object(newest))))
+            admit(made, old)
             if made == old:
                 return GuardedDecision(Unchanged())
             encoded = place.kind.encoded(made, revision)
@@ -111,7 +123,8 @@ class Updater:
                 return GuardedDecision(Remove(place.kind.encoded(old, revision)), shown=encoded)
             return GuardedDecision(Put(encoded))
 
-        return await carry_out(self._store, place.key, decide, dry_run=dry_run)
+        async with self._creator.turn_of(place.kind.kind):
+            return await carry_out(self._store, place.key, decide, dry_run=dry_run)
 
     def _judged(self, place: WriteTarget, old: Object, given: Object) -> Object:
         kind, name = place.kind.kind, place.key.name

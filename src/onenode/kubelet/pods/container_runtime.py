@@ -46,6 +46,9 @@ class CommandInside(Protocol):
     def kill(self) -> None:
         """The command; what it started may go on in the container."""
 
+    def take_terminal(self) -> int | None:
+        """The outer end of its terminal, if it has one; the caller's to close, which hangs up."""
+
 
 class RunningContainer(Protocol):
     @property
@@ -61,8 +64,8 @@ class RunningContainer(Protocol):
     def kill(self) -> None:
         """The container with all its processes."""
 
-    async def run_inside(self, command: Command, streams: Streams) -> CommandInside:
-        """Raises `ContainerRefused` where it cannot be run."""
+    async def run_inside(self, command: Command, streams: Streams | None) -> CommandInside:
+        """Without streams the command gets a terminal. Raises `ContainerRefused` where it cannot be run."""
 
 
 class ContainerRuntime(Protocol):

@@ -1,8 +1,11 @@
-"""One command run inside a container for somebody, with pipes to its streams: `kubectl exec` without the transport.
+"""One command run inside a container for somebody, on pipes or a terminal: `kubectl exec` without the transport.
 
 Order: pipes → the command runs with one end of each → what is typed goes in and what is printed comes out, as fast as
 both sides take it and no faster → the command ends → the rest of its output → the exit code. Cancelling it kills the
 command. A daemon that the command left in the container may hold its output open for ever: that is not waited for.
+
+A terminal is one descriptor for all streams. It is closed before the command is killed: the kernel's SIGHUP lets a
+shell end what it has begun.
 
 Pipes are read and written by their descriptors alone. Event loops have transports for pipes, but not all of them agree
 on who closes the descriptor: one that was closed twice may have been somebody else's the second time. Here it is closed
@@ -12,14 +15,16 @@ by the code that made the pipe, after the last read or write.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from onenode.containers.container_request import Command
-from onenode.kubelet.pods.container_runtime import CommandInside, RunningContainer, Streams
+from onenode.containers.container_request import Command, WindowSize
+from onenode.containers.terminals import set_window
+from onenode.kubelet.pods.container_runtime import CommandInside, ContainerRefused, RunningContainer, Streams
 from orlop.foundation.clock import Clock
 from orlop.foundation.task_group import TaskGroup
 
@@ -27,13 +32,17 @@ ONE_READ: Final = 64 << 10
 
 
 async def read_pipe(descriptor: int) -> bytes:
-    """The next piece; empty at the end. The descriptor must not block."""
+    """The next piece; empty at the end, of a terminal when nobody has it any more. The descriptor must not block."""
     loop = asyncio.get_running_loop()
     while True:
         try:
             return os.read(descriptor, ONE_READ)
         except BlockingIOError:
             await _until(descriptor, loop.add_reader, loop.remove_reader)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""
 
 
 async def write_pipe(descriptor: int, data: bytes) -> None:
@@ -45,6 +54,8 @@ async def write_pipe(descriptor: int, data: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
             await _until(descriptor, loop.add_writer, loop.remove_writer)
+        except OSError as error:
+            raise (BrokenPipeError() if error.errno == errno.EIO else error) from None
 
 
 async def _until(descriptor: int, begin: Callable[[int, Callable[[], None]], Any], end: Callable[[int], Any]) -> None:
@@ -63,6 +74,7 @@ async def _until(descriptor: int, begin: Callable[[int, Callable[[], None]], Any
 
 
 LAST_WORDS_SECONDS: Final = 1.0
+HANG_UP_SECONDS: Final = 1.0
 
 Output = Callable[[str, bytes], Awaitable[None]]
 """Is given `stdout` or `stderr`, and a piece; while it waits, the command does."""
@@ -70,15 +82,41 @@ Output = Callable[[str, bytes], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """`typed` ends when the standard input does; None: there is none."""
+    """`typed` ends when the standard input does; None: there is none. `sizes`: the command gets a terminal."""
 
     command: Command
     typed: AsyncIterator[bytes] | None
     output: Output
+    sizes: WindowSizes | None = None
+
+
+class WindowSizes:
+    """The newest size of a window, for one who waits for the next."""
+
+    def __init__(self) -> None:
+        self._size: WindowSize | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, size: WindowSize) -> None:
+        self._size = size
+        self._changed.set()
+
+    async def next(self) -> WindowSize:
+        while self._size is None:
+            self._changed.clear()
+            await self._changed.wait()
+        size, self._size = self._size, None
+        return size
 
 
 async def run_in_container(container: RunningContainer, request: ExecCommand, clock: Clock) -> int:
     """The exit code; raises `ContainerRefused` where the command cannot be run."""
+    if request.sizes is not None:
+        running = await container.run_inside(request.command, None)
+        terminal = running.take_terminal()
+        if terminal is None:
+            raise ContainerRefused("The command has got no terminal: leave out -t (--tty).")
+        return await _Session(running, _Pipes.of_terminal(terminal), request, clock).to_the_end()
     pipes = _Pipes.made(with_stdin=request.typed is not None)
     try:
         running = await container.run_inside(request.command, pipes.theirs)
@@ -94,10 +132,10 @@ async def run_in_container(container: RunningContainer, request: ExecCommand, cl
 class _Pipes:
     """Ours do not block, and are closed by `close_ours` alone; of standard input also before."""
 
-    theirs: Streams
+    theirs: Streams | None
     stdin: int | None
     stdout: int
-    stderr: int
+    stderr: int | None
 
     @classmethod
     def made(cls, *, with_stdin: bool) -> _Pipes:
@@ -109,19 +147,30 @@ class _Pipes:
                 os.set_blocking(ours, False)
         return cls(Streams(in_read, out_write, err_write), in_write, out_read, err_read)
 
+    @classmethod
+    def of_terminal(cls, terminal: int) -> _Pipes:
+        return cls(None, terminal, terminal, None)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.theirs is None
+
     def close_theirs(self) -> None:
-        for descriptor in (self.theirs.stdin, self.theirs.stdout, self.theirs.stderr):
-            os.close(descriptor)
+        if self.theirs is not None:
+            for descriptor in (self.theirs.stdin, self.theirs.stdout, self.theirs.stderr):
+                os.close(descriptor)
 
     def close_stdin(self) -> None:
-        if self.stdin is not None:
+        """A terminal stays open for what is printed, as it has no end of its input."""
+        if self.stdin is not None and not self.is_terminal:
             os.close(self.stdin)
-            self.stdin = None
+        self.stdin = None
 
     def close_ours(self) -> None:
         self.close_stdin()
         os.close(self.stdout)
-        os.close(self.stderr)
+        if self.stderr is not None:
+            os.close(self.stderr)
 
 
 class _Session:
@@ -137,18 +186,34 @@ class _Session:
     async def to_the_end(self) -> int:
         try:
             async with TaskGroup() as tasks:
+                descriptors = {"stdout": self._pipes.stdout, "stderr": self._pipes.stderr}
                 printed = [
-                    tasks.start(self._print("stdout", self._pipes.stdout), name="stdout of a command"),
-                    tasks.start(self._print("stderr", self._pipes.stderr), name="stderr of a command"),
+                    tasks.start(self._print(name, descriptor), name=f"{name} of a command")
+                    for name, descriptor in descriptors.items()
+                    if descriptor is not None
                 ]
                 typing = tasks.start(self._type(), name="stdin of a command")
+                resizing = tasks.start(self._resize(), name="window of a command")
                 code = await self._running.ended()
                 typing.cancel()
+                resizing.cancel()
                 await self._last_words(printed)
             return code
         finally:
-            self._running.kill()
             self._pipes.close_ours()
+            if self._pipes.is_terminal:
+                await self._hung_up()
+            self._running.kill()
+
+    async def _hung_up(self) -> None:
+        with suppress(TimeoutError):
+            async with self._clock.timeout(HANG_UP_SECONDS):
+                await self._running.ended()
+
+    async def _resize(self) -> None:
+        if self._request.sizes is not None:
+            while True:
+                set_window(self._pipes.stdout, await self._request.sizes.next())
 
     async def _last_words(self, printed: list[asyncio.Task[None]]) -> None:
         """All that was printed is told, however slowly it is taken; only silence is not waited for."""

@@ -88,10 +88,13 @@ class LinuxContainerRuntime:
     async def forget_pod(self, pod_uid: str) -> None:
         await asyncio.to_thread(self._remove_logs, pod_uid)
 
-    async def begin_inside(self, container: ContainerProcess, command: Command, streams: Streams) -> _ProcessReport:
+    async def begin_inside(
+        self, container: ContainerProcess, command: Command, streams: Streams | None
+    ) -> _ProcessReport:
         try:
             launcher = self._working_launcher()
-            process = launcher.run_inside(container, command, (streams.stdin, streams.stdout, streams.stderr))
+            descriptors = () if streams is None else (streams.stdin, streams.stdout, streams.stderr)
+            process = launcher.run_inside(container, command, descriptors)
         except HostError as error:
             raise ContainerRefused(str(error)) from error
         return await self._begun(process)
@@ -166,6 +169,7 @@ class LinuxContainerRuntime:
         try:
             await told.begun.wait()
         except asyncio.CancelledError:
+            told.hang_up()
             told.kill()
             await told.over.wait()  # its volumes may be let go next
             raise
@@ -201,6 +205,7 @@ class _ProcessReport:
     identity: ProcessIdentity | None = None
     when_over: Callable[[], None] = lambda: None
     killed: bool = False
+    terminal: int | None = None
 
     def listen(self) -> None:
         asyncio.get_running_loop().add_reader(self.process.fileno(), self._hear)
@@ -208,6 +213,12 @@ class _ProcessReport:
     def kill(self) -> None:
         self.killed = True
         self.process.kill()
+
+    def hang_up(self) -> None:
+        """Close the terminal that nobody has taken."""
+        if self.terminal is not None:
+            os.close(self.terminal)
+            self.terminal = None
 
     def _hear(self) -> None:
         for news in self.process.news():
@@ -217,6 +228,10 @@ class _ProcessReport:
                     if self.killed:
                         self.process.kill()
                 case Started():
+                    # Kept after the end: what a short command has printed is still to be read from it.
+                    self.terminal = self.process.take_terminal()
+                    if self.killed:
+                        self.hang_up()
                     self.begun.set()
                 case StartFailed(_, sentence):
                     self.refusal = sentence
@@ -267,7 +282,7 @@ class LinuxContainer:
         if not self._told.over.is_set():
             self._told.kill()
 
-    async def run_inside(self, command: Command, streams: Streams) -> LinuxCommand:
+    async def run_inside(self, command: Command, streams: Streams | None) -> LinuxCommand:
         if self._told.over.is_set():
             raise ContainerRefused("The container is not running: no command can be run in it.")
         return LinuxCommand(await self._containers.begin_inside(self._told.process, command, streams))
@@ -284,3 +299,7 @@ class LinuxCommand:
     def kill(self) -> None:
         if not self._told.over.is_set():
             self._told.kill()
+
+    def take_terminal(self) -> int | None:
+        terminal, self._told.terminal = self._told.terminal, None
+        return terminal

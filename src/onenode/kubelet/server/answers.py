@@ -52,6 +52,8 @@ class Pods(Protocol):
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
+TERM: Final = ("TERM", "xterm")
+"""What container runtimes give a command with a terminal."""
 
 Summary = Callable[[bool], Awaitable[Mapping[str, Any]]]
 """Is told whether volumes are wanted."""
@@ -143,9 +145,11 @@ class Answers:
         except NoUpgrade as error:
             raise NotAnswered(error.status, str(error)) from None
         command = replace(container.command, arguments=asked.command)
+        if asked.tty and not any(name == "TERM" for name, _ in command.environment):
+            command = replace(command, environment=(*command.environment, TERM))
         shown = {"stdout": asked.stdout, "stderr": asked.stderr}
         names = frozenset(name for name, is_shown in shown.items() if is_shown)
-        wanted = ExecWanted(container, command, agreed.protocol, asked.stdin, names)
+        wanted = ExecWanted(container, command, agreed.protocol, asked.stdin, names, asked.tty)
 
         async def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await ExecStream(wanted, reader, writer, self._clock).run()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -54,6 +54,7 @@ class ExecRequest:
     stdin: bool
     stdout: bool
     stderr: bool
+    tty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _asked(parts: list[str], pairs: list[tuple[str, str]], now: datetime) -> Kub
             return _logs(namespace, pod, container, options, now)
         case ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container]:
             command = tuple(value for name, value in pairs if name == "command")
-            return _exec(ExecRequest(namespace, pod, container, command, *_streams(options)), options)
+            return _exec(ExecRequest(namespace, pod, container, command, *_streams(options)))
         case ["stats", "summary"]:
             return SummaryRequest(not _flag(options, "only_cpu_and_memory"))
         case ["pods"]:
@@ -170,19 +171,16 @@ def _invalid() -> NotAnswered:
 
 # ---- commands --------------------------------------------------------------------------------------------------------
 
-NO_TERMINAL: Final = "there are no terminals here: leave out -t (--tty), -i alone passes what is typed"
+
+def _streams(options: Mapping[str, str]) -> tuple[bool, bool, bool, bool]:
+    """stdin, stdout, stderr and whether they are a terminal, by kubelet's names for them."""
+    return _flag(options, "input"), _flag(options, "output"), _flag(options, "error"), _flag(options, "tty")
 
 
-def _streams(options: Mapping[str, str]) -> tuple[bool, bool, bool]:
-    """stdin, stdout and stderr, by kubelet's names for them."""
-    return _flag(options, "input"), _flag(options, "output"), _flag(options, "error")
-
-
-def _exec(asked: ExecRequest, options: Mapping[str, str]) -> ExecRequest:
+def _exec(asked: ExecRequest) -> ExecRequest:
     if not (asked.stdin or asked.stdout or asked.stderr):
         raise NotAnswered(400, "you must specify at least 1 of stdin, stdout, stderr")
     if not asked.command:
         raise NotAnswered(400, "there is no command to run")
-    if _flag(options, "tty"):
-        raise NotAnswered(400, NO_TERMINAL)
-    return asked
+    # A terminal has one output; kubelet passes over the other.
+    return replace(asked, stderr=False) if asked.tty else asked

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from onenode.containers.container_request import WindowSize
 from orlop.foundation.websocket_frames import Piece, accept_for
 
 V5: Final = "v5.channel.k8s.io"
@@ -79,7 +80,9 @@ class TypedAll:
     """The standard input is closed."""
 
 
-FromClient: TypeAlias = Typed | TypedAll
+FromClient: TypeAlias = Typed | TypedAll | WindowSize
+LONGEST_RESIZE: Final = 1024
+SIDES: Final = range(1, 2**16)
 
 
 class ChannelReader:
@@ -88,6 +91,7 @@ class ChannelReader:
     def __init__(self, protocol: str) -> None:
         self._can_close = protocol == V5
         self._channel: int | None = None
+        self._resize = b""
 
     def take(self, piece: Piece) -> FromClient | None:
         data = piece.data
@@ -98,9 +102,30 @@ class ChannelReader:
         channel = self._channel
         if channel == STDIN:
             return Typed(data) if data else None
+        if channel == RESIZE:
+            return self._resized(data, piece)
         if channel == CLOSE and self._can_close and data[:1] == bytes([STDIN]):
             return TypedAll()
         return None
+
+    def _resized(self, data: bytes, piece: Piece) -> WindowSize | None:
+        """The message counts when it is whole."""
+        before = b"" if piece.begins else self._resize
+        self._resize = (before + data)[:LONGEST_RESIZE]
+        return window_size(self._resize) if piece.ends else None
+
+
+def window_size(message: bytes) -> WindowSize | None:
+    """Return what `{"Width":80,"Height":24}` says; None where it says nothing of use."""
+    try:
+        said = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    match said:
+        case {"Width": int(width), "Height": int(height)} if width in SIDES and height in SIDES:
+            return WindowSize(width, height)
+        case _:
+            return None
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------

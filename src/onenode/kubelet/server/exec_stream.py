@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from onenode.containers.container_request import Command
+from onenode.containers.container_request import Command, WindowSize
 from onenode.kubelet.pods.container_runtime import ContainerRefused, RunningContainer
-from onenode.kubelet.pods.exec_session import ExecCommand, run_in_container
+from onenode.kubelet.pods.exec_session import ExecCommand, WindowSizes, run_in_container
 from onenode.kubelet.server import channel_rules as channels
-from onenode.kubelet.server.channel_rules import ChannelReader, Typed, TypedAll
+from onenode.kubelet.server.channel_rules import ChannelReader, FromClient, Typed, TypedAll
 from orlop.foundation import websocket_frames as frames
 from orlop.foundation.clock import Clock
 from orlop.foundation.task_group import TaskGroup
@@ -42,6 +42,7 @@ class ExecWanted:
     stdin: bool
     shown: frozenset[str]
     """Of stdout and stderr, those the client asked for."""
+    has_terminal: bool = False
 
 
 class _ClientLeft(Exception):
@@ -62,6 +63,7 @@ class ExecStream:
         self._clock = clock
         self._typed: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_TYPED_PIECES)
         self._typing_is_over = not wanted.stdin
+        self._sizes = WindowSizes() if wanted.has_terminal else None
         self._room = asyncio.Event()
         self._ended = asyncio.Event()
 
@@ -80,7 +82,7 @@ class ExecStream:
 
     async def _status(self) -> bytes:
         typed = self._typed_pieces() if self._wanted.stdin else None
-        request = ExecCommand(self._wanted.command, typed, self._print)
+        request = ExecCommand(self._wanted.command, typed, self._print, self._sizes)
         try:
             code = await run_in_container(self._wanted.container, request, self._clock)
         except ContainerRefused as refusal:
@@ -142,13 +144,15 @@ class ExecStream:
                         raise _ClientLeft(frames.NORMAL)
         raise _ClientLeft
 
-    async def _take(self, said: Typed | TypedAll | None) -> None:
-        match said:
+    async def _take(self, message: FromClient | None) -> None:
+        match message:
             case Typed(data) if not self._typing_is_over:
                 await self._put(data)
             case TypedAll() if not self._typing_is_over:
                 self._typing_is_over = True
                 await self._put(None)
+            case WindowSize() if self._sizes is not None:
+                self._sizes.put(message)
 
     async def _put(self, data: bytes | None) -> None:
         while True:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from orlop.csi.error_codes import CsiError, FailedPrecondition, ResourceExhausted, Unavailable, is_final
-from orlop.driver.ephemeral.folder_index import FolderIndex, ProjectNumbers, find_folder
+from orlop.csi.error_codes import CsiError, FailedPrecondition, ResourceExhausted, Unavailable
+from orlop.driver.ephemeral.folder_index import FolderIndex, find_folder
 from orlop.driver.ephemeral.publish_request_rules import (
     AdminLimits,
     PublishOrder,
@@ -24,7 +24,9 @@ from orlop.driver.ephemeral.publish_request_rules import (
     refuse_another_pod,
     refuse_beyond_limits,
 )
-from orlop.driver.ephemeral.publish_sequence import PublishSequence, as_csi_errors
+from orlop.driver.ephemeral.publish_sequence import PublishSequence
+from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
+from orlop.driver.project_numbers import ProjectNumbers
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock
 from orlop.foundation.structured_log import Log
@@ -35,10 +37,6 @@ from orlop.host.threads import Threads
 from orlop.records.ephemeral_folder import Burial, FolderRecord
 
 T = TypeVar("T")
-KUBELET_DIR_NOT_SHARED: Final = (
-    "kubelet's folder is no shared mount: no pod would see its volume. Set mountPropagation: Bidirectional in this "
-    "container; if the driver runs on the host itself, run mount --make-rshared on the mount that holds the folder"
-)
 
 
 class Folders:
@@ -98,7 +96,7 @@ class Folders:
             # After a final status code kubelet forgets the target and never calls NodeUnpublishVolume. If the record
             # names the target, an earlier call may have mounted it, and only NodeUnpublishVolume would unmount it.
             may_be_mounted = live is not None and order.target in live.targets
-            with _retryable() if may_be_mounted else nullcontext():
+            with retryable() if may_be_mounted else nullcontext():
                 await self._publish(order)
 
     async def _publish(self, order: PublishOrder) -> None:
@@ -249,17 +247,6 @@ class Folders:
             async with self.keys.hold(volume_id, why="reading from disk after a failure"):
                 with suppress(Unavailable):
                     await self.resolve_doubt(volume_id)
-
-
-@contextmanager
-def _retryable() -> Iterator[None]:
-    """Replace final errors by UNAVAILABLE, after which kubelet calls again."""
-    try:
-        yield
-    except CsiError as error:
-        if is_final(error):
-            raise Unavailable(str(error)) from error
-        raise
 
 
 def _without_batches(threads: Threads) -> BatchRunner:

@@ -1,8 +1,9 @@
 """The CSI node service for scratch folders: checks each request, calls `locked_folders`, builds the response.
 
 It serves the methods it lists as capabilities, and no others. Statistics are those of the volume: the space its files
-use, and the space still available to it. For a volume with limits, they come from the quota. For any other, the tree is
-measured; if that takes longer than LONGEST_MEASUREMENT_SECONDS, the usage of the whole disk is reported.
+use, and the space still available to it. For a volume with limits, they come from the quota, or from the file system in
+its image. For any other, the tree is measured; if that takes longer than LONGEST_MEASUREMENT_SECONDS, the usage of the
+whole disk is reported.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from orlop.csi.error_codes import NotFound
 from orlop.csi.proto import csi_pb2, services
 from orlop.driver.ephemeral.folder_index import live_place
 from orlop.driver.ephemeral.locked_folders import Folders
-from orlop.driver.ephemeral.publish_request_rules import AdminLimits, checked_volume_id, publish_order, target_below
-from orlop.driver.ephemeral.publish_sequence import as_csi_errors
+from orlop.driver.ephemeral.publish_request_rules import AdminLimits, checked_volume_id, publish_order
 from orlop.driver.ephemeral.upkeep.volume_health import Filling, VolumeHealth, volume_usage
+from orlop.driver.host_failures import as_csi_errors
+from orlop.driver.target_rules import target_below, used_path_below
 from orlop.foundation.clock import Clock
 from orlop.host.folders.project_quota import NO_LIMITS, ProjectUsage
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.disk_usage import TreeUsage
-from orlop.host.node_host import Workdir
+from orlop.host.node_host import NodeHost
 from orlop.host.threads import Threads
 from orlop.records.ephemeral_folder import FolderRecord
 
@@ -36,6 +38,14 @@ class NodeIdentity:
     node_id: str
     topology_key: str
     max_volumes: int = 0
+
+    @property
+    def info(self) -> csi_pb2.NodeGetInfoResponse:
+        return csi_pb2.NodeGetInfoResponse(
+            node_id=self.node_id,
+            max_volumes_per_node=self.max_volumes,
+            accessible_topology=csi_pb2.Topology(segments={self.topology_key: self.node_id}),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class EphemeralNodeService(services.Node):
     def __init__(  # noqa: PLR0913 - its parts, each by name
         self,
         folders: Folders,
-        workdir: Workdir,
+        host: NodeHost,
         identity: NodeIdentity,
         rules: NodeRules,
         *,
@@ -61,12 +71,16 @@ class EphemeralNodeService(services.Node):
     ) -> None:
         """Create the service. `timed_threads` run calls that only read. `health` None: no NodeGetVolumeHealth."""
         self._folders = folders
-        self._workdir = workdir
+        self._workdir = host.workdir
+        self._kubelet_dir = host.kubelet_dir
         self._identity = identity
         self._rules = rules
         self._timed_threads = timed_threads
         self._clock = clock
         self._health = health
+
+    def knows(self, volume_id: str) -> bool:
+        return self._folders.book.record_of(volume_id) is not None or volume_id in self._folders.in_doubt
 
     async def NodePublishVolume(self, request: csi_pb2.NodePublishVolumeRequest) -> csi_pb2.NodePublishVolumeResponse:
         await self._folders.publish(publish_order(request, self._rules.kubelet_dirs, self._rules.limits))
@@ -93,21 +107,24 @@ class EphemeralNodeService(services.Node):
         self,
         request: csi_pb2.NodeGetInfoRequest,  # noqa: ARG002 - as above
     ) -> csi_pb2.NodeGetInfoResponse:
-        identity = self._identity
-        return csi_pb2.NodeGetInfoResponse(
-            node_id=identity.node_id,
-            max_volumes_per_node=identity.max_volumes,
-            accessible_topology=csi_pb2.Topology(segments={identity.topology_key: identity.node_id}),
-        )
+        return self._identity.info
 
     async def NodeGetVolumeStats(
         self, request: csi_pb2.NodeGetVolumeStatsRequest
     ) -> csi_pb2.NodeGetVolumeStatsResponse:
         volume_id = checked_volume_id(request.volume_id)
-        target = target_below(request.volume_path, *self._rules.kubelet_dirs)
+        target = used_path_below(request.volume_path, *self._rules.kubelet_dirs)
         record = self._folders.book.live.get(volume_id)
         if record is None or target not in record.targets:
             raise NotFound(f"the volume {volume_id} is not published at {request.volume_path}")
+        if record.image:
+            room = await self._read(lambda: self._kubelet_dir.room_at(tuple(target.split("/"))))
+            return csi_pb2.NodeGetVolumeStatsResponse(
+                usage=volume_usage(
+                    Filling(None, room.total_bytes, room.total_bytes, room.free_bytes),
+                    Filling(None, room.total_inodes, room.total_inodes, room.free_inodes),
+                )
+            )
         room = await self._read(self._workdir.room)
         used = await self._read(lambda: self._counted(record) or self._measured(volume_id))
         limits = used.limits if isinstance(used, ProjectUsage) else NO_LIMITS

@@ -15,16 +15,18 @@ from typing import Final
 
 from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, OutOfRange
 from orlop.csi.proto import csi_pb2
+from orlop.driver.target_rules import (
+    EPHEMERAL,
+    KUBERNETES_PREFIX,
+    POD_NAME,
+    POD_NAMESPACE,
+    POD_UID,
+    SERVICE_ACCOUNT,
+    target_below,
+)
 from orlop.foundation.duration import Duration, InvalidDuration
 from orlop.foundation.quantity import InvalidQuantity, Quantity
 from orlop.records.ephemeral_folder import FolderOptions, FolderRecord, Owner, objection_to_volume_id
-
-KUBERNETES_PREFIX: Final = "csi.storage.k8s.io/"
-EPHEMERAL: Final = KUBERNETES_PREFIX + "ephemeral"
-POD_NAME: Final = KUBERNETES_PREFIX + "pod.name"
-POD_NAMESPACE: Final = KUBERNETES_PREFIX + "pod.namespace"
-POD_UID: Final = KUBERNETES_PREFIX + "pod.uid"
-SERVICE_ACCOUNT: Final = KUBERNETES_PREFIX + "serviceAccount.name"
 
 SIZE: Final = "orlop.dev/size"
 INODES: Final = "orlop.dev/inodes"
@@ -39,8 +41,6 @@ WITHOUT_EFFECT: Final = frozenset({"rw", "exec", "bind"})
 LARGEST_MODE: Final = 0o777
 DEFAULT_MODE: Final = 0o777
 LARGEST_COUNT: Final = 2**63 - 1
-LONGEST_TARGET: Final = 4095
-LONGEST_NAME: Final = 255
 LONGEST_OF_KUBELET: Final = {POD_NAME: 253, POD_NAMESPACE: 63, POD_UID: 128, SERVICE_ACCOUNT: 253}
 """Limits of Kubernetes: names of objects are DNS subdomains, that of a namespace is one DNS label."""
 
@@ -127,33 +127,6 @@ def checked_volume_id(volume_id: str) -> str:
     if objection := objection_to_volume_id(volume_id):
         raise InvalidArgument(f"the volume id {volume_id[:200]!r} cannot be served: {objection}")
     return volume_id
-
-
-def target_below(target_path: str, *kubelet_dirs: str) -> str:
-    """Return the target path below kubelet's folder, which may be named by any of `kubelet_dirs`.
-
-    Compares text only. Symbolic links are refused later, when the path is opened.
-    """
-    if not target_path:
-        raise InvalidArgument("the request names no target: target_path is empty")
-    if "\0" in target_path or len(target_path.encode(errors="surrogatepass")) > LONGEST_TARGET:
-        raise InvalidArgument(f"the target path is no path of this machine: {target_path[:100]!r}")
-    if not target_path.startswith("/"):
-        raise InvalidArgument(f"the target path {target_path!r} has to begin with '/'")
-    names = _names_in(target_path)
-    root = next((root for root in map(_names_in, kubelet_dirs) if names[: len(root)] == root), names)
-    below = names[len(root) :]
-    if not below:
-        raise InvalidArgument(f"the target path {target_path!r} is not below kubelet's folder {kubelet_dirs[0]}")
-    if ".." in below:
-        raise InvalidArgument(f"the target path {target_path!r} must not hold '..'")
-    if any(len(name.encode(errors="surrogatepass")) > LONGEST_NAME for name in below):
-        raise InvalidArgument(f"the target path {target_path[:100]!r}… holds a name of more than {LONGEST_NAME} bytes")
-    return "/".join(below)
-
-
-def _names_in(path: str) -> list[str]:
-    return [name for name in path.split("/") if name not in {"", "."}]
 
 
 # ---- whose volume it is ----------------------------------------------------------------------------------------------

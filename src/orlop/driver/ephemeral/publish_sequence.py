@@ -1,6 +1,7 @@
 """The order of effects of publish, unpublish and burial on the machine, and how a failed call is undone.
 
-- publish: the record names the target → the folder is live, limited and durable → the target exists → bind.
+- publish: the record names the target → the folder is live, limited and durable → the target exists → bind. Where no
+  quota would hold the size, the folder has an image of that size, whose file system is mounted instead of the folder.
 - unpublish: unmount → remove the target → the record forgets it, or, at the last target, the folder is buried.
 - bury: one rename, whose new name holds the time of the burial and the lifespan. keep: another such rename.
 
@@ -13,34 +14,28 @@ other volumes.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
 
-from orlop.csi.error_codes import CODE_OF_ERRNO, AlreadyExists, Code, FailedPrecondition, Unavailable, error_of
-from orlop.driver.ephemeral.folder_index import ProjectNumbers, live_place, read_record, retained_place, trash_place
+from orlop.csi.error_codes import AlreadyExists, FailedPrecondition
+from orlop.driver.ephemeral.folder_index import live_place, read_record, retained_place, trash_place
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder, new_record, why_limits_are_refused
+from orlop.driver.host_failures import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
+from orlop.driver.project_numbers import ProjectNumbers
 from orlop.host.batched_work import BatchedWork, FlushShelf, SnapshotMounts
+from orlop.host.block.image_files import ImageShape
+from orlop.host.block.image_formats import BLOCK, SMALLEST
 from orlop.host.folders.project_quota import FolderQuota, ProjectLimits
 from orlop.host.host_errors import HostError
 from orlop.host.mounts.mount_option_rules import MountOptions, parse_mount_options
-from orlop.host.mounts.mounts import FileIdentity
+from orlop.host.mounts.mounts import FileIdentity, MountedAt
 from orlop.host.node_host import FolderPlace, FolderState, MountSnapshot, Names, NodeHost
-from orlop.records.ephemeral_folder import Burial, FolderOptions, FolderRecord, encode_record
+from orlop.records.ephemeral_folder import VERSION, Burial, FolderOptions, FolderRecord, encode_record
 
-LEADS_ASTRAY: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EXDEV})
-"""Errors for a path that contains a symbolic link, a file or another mount: nothing of ours can be there."""
-CODES: Final = {
-    **CODE_OF_ERRNO,
-    **dict.fromkeys(LEADS_ASTRAY, Code.INVALID_ARGUMENT),
-    errno.EOPNOTSUPP: Code.FAILED_PRECONDITION,
-    errno.ETIMEDOUT: Code.UNAVAILABLE,
-}
-Undo = list[Callable[[], object]]
+IMAGE_FOLDER_MODE: Final = 0o700
 
 
 class PublishSequence:
@@ -67,9 +62,9 @@ class PublishSequence:
                 order, known, burial = replace(order, options=known.options), None, None
             # A buried folder has no targets, even if its record still lists some.
             base = known if burial is None or known is None else msgspec.structs.replace(known, targets=())
-            record = _with_target(base or new_record(order, now), order.target)
+            record = _with_target(base or self._new_record(order, now), order.target)
             if record != known or burial is not None:
-                self._refuse_unenforced_limits(order, record)
+                self._refuse_unenforced_limits(order, record, is_new=base is None)
             # After a final error kubelet deletes the target and never calls NodeUnpublishVolume. So a failed publish
             # leaves nothing behind: every effect is undone, the last one first, before the error is returned.
             with undo_on_failure() as undo:
@@ -81,34 +76,58 @@ class PublishSequence:
                     yield from self._resurrect(burial, undo)
                 # Bind last. Once the target is mounted the pod can write, and what it writes must not be lost or
                 # unlimited: by now the record is durable and the quota is set.
-                self._bind(order, undo)
+                self._bind(order, record, undo)
             return record
 
-    def _refuse_unenforced_limits(self, order: PublishOrder, record: FolderRecord) -> None:
+    def _new_record(self, order: PublishOrder, now: float) -> FolderRecord:
+        record = new_record(order, now)
+        # An image limits the size, but not the number of files. And a folder is cheaper, so quota comes first.
+        if not record.options.size_bytes or record.options.inodes or self._workdir.why_no_quota() is None:
+            return record
+        if self._workdir.why_no_images() is not None:
+            return record
+        return msgspec.structs.replace(record, image=image_of(record.options).file_system, version=VERSION)
+
+    def _refuse_unenforced_limits(self, order: PublishOrder, record: FolderRecord, *, is_new: bool) -> None:
         # Check the record, not the request: a folder that was created without limits stays without.
-        reason = self._workdir.why_no_quota() if limits_of(record.options) is not None else None
-        if reason is not None:
-            raise FailedPrecondition(why_limits_are_refused(order.limited_by, reason))
+        if limits_of(record.options) is None or record.image:
+            return
+        no_quota = self._workdir.why_no_quota()
+        if no_quota is None:
+            return
+        no_image = "An image would limit only its size." if record.options.inodes else self._workdir.why_no_images()
+        reason = f"{no_quota} {no_image}" if is_new and no_image else no_quota
+        raise FailedPrecondition(why_limits_are_refused(order.limited_by, reason))
 
     def _create(self, record: FolderRecord, now: float, undo: Undo) -> BatchedWork[FolderRecord]:
         limits = limits_of(record.options)
         if limits is None:
-            yield from self._create_folder(record, None, now, undo)
+            yield from self._create_folder(record, now, undo)
+            return record
+        if record.image:
+            yield from self._create_folder(record, now, undo, image=image_of(record.options))
             return record
         # Reserve the number until the folder has it: before that, the file system does not show that it is in use.
         with self._numbers.reserved() as project:
             numbered = msgspec.structs.replace(record, project=project)
-            yield from self._create_folder(numbered, FolderQuota(project, limits), now, undo)
+            yield from self._create_folder(numbered, now, undo, quota=FolderQuota(project, limits))
             return numbered
 
     def _create_folder(
-        self, record: FolderRecord, quota: FolderQuota | None, now: float, undo: Undo
+        self,
+        record: FolderRecord,
+        now: float,
+        undo: Undo,
+        quota: FolderQuota | None = None,
+        image: ImageShape | None = None,
     ) -> BatchedWork[None]:
         place = live_place(record.volume_id)
         # Register the undo before the call: a create that fails may have taken effect, partly or completely.
         undo.append(partial(self._discard_new, record.volume_id, now))
         try:
-            self._workdir.create(place, encode_record(record), record.options.mode, quota)
+            # The mode of an image's folder is ours: a tenant who could change the image would write a file system.
+            mode = record.options.mode if image is None else IMAGE_FOLDER_MODE
+            self._workdir.create(place, encode_record(record), mode, quota, image)
         except HostError as error:
             if error.errno == errno.EEXIST:
                 undo.pop()  # this call did not create the folder: undo must not move it to the trash
@@ -140,7 +159,7 @@ class PublishSequence:
         # erased with what the pod wrote since.
         yield self._flush_live
 
-    def _bind(self, order: PublishOrder, undo: Undo) -> None:
+    def _bind(self, order: PublishOrder, record: FolderRecord, undo: Undo) -> None:
         target, place, options = _names(order.target), live_place(order.volume_id), mount_options(order)
         # Registered before the effect, as every undo: a call that fails may still have created the target.
         undo.append(partial(self._remove_target_if_empty, target))
@@ -150,8 +169,11 @@ class PublishSequence:
             if not is_new:
                 self._refuse_hiding_files(order.target)
             undo.append(partial(self._kubelet_dir.unmount, target))
-            self._host.bind(place, target, options)
-        elif mounted.root != self._workdir.identity(place):
+            if record.image:
+                self._host.mount_image(place, record.image, target, options)
+            else:
+                self._host.bind(place, target, options)
+        elif not self._workdir.is_shown_by(place, mounted.root):
             raise FailedPrecondition(f"something else is mounted at the target {order.target}: unmount it first")
         elif not mounted.options.fulfil(options):
             words = ",".join(mounted.options.words())
@@ -170,7 +192,7 @@ class PublishSequence:
         try:
             self._kubelet_dir.remove_target(target)
         except HostError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, *LEADS_ASTRAY}:
+            if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, *UNSAFE_PATH_ERRORS}:
                 raise
 
     # ---- unpublish ---------------------------------------------------------------------------------------------------
@@ -200,7 +222,7 @@ class PublishSequence:
         with as_csi_errors():
             mounted = self._kubelet_dir.mounted_at(names)
             # The identity of a removed folder cannot be compared with any other. Unmount it: it is empty for ever.
-            if mounted is not None and not mounted.is_removed:
+            if mounted is not None and not mounted.is_removed and not _is_failed_image(mounted, target, record):
                 self._refuse_foreign_mount(mounted.root, target, record)
             self._kubelet_dir.unmount(names)
             try:
@@ -220,13 +242,13 @@ class PublishSequence:
             )
 
     def _refuse_foreign_mount(self, root: FileIdentity, target: str, record: FolderRecord | None) -> None:
-        if record is not None and self._identity(record.volume_id) == root:
+        if record is not None and self._is_shown_by(record.volume_id, root):
             return
         # The mount is not the folder of this volume. It may still be one of ours: with a damaged record, or of another
         # volume by mistake. Unmount those, unless the other volume's record names this target.
         listing = self._workdir.listing(FolderState.LIVE)
         names = [*(folder.name for folder in listing.folders), *(stranger.name for stranger in listing.strangers)]
-        name = next((name for name in names if self._identity(name) == root), None)
+        name = next((name for name in names if self._is_shown_by(name, root)), None)
         if name is None:
             raise FailedPrecondition(
                 f"what is mounted at the target {target} is no folder of this driver: unmount it by hand"
@@ -285,12 +307,12 @@ class PublishSequence:
             return error.errno != errno.ENOENT
         return True
 
-    def _identity(self, name: str) -> FileIdentity | None:
+    def _is_shown_by(self, name: str, root: FileIdentity) -> bool:
         try:
-            return self._workdir.identity(live_place(name))
+            return self._workdir.is_shown_by(live_place(name), root)
         except HostError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
-                return None
+                return False
             raise
 
     def _move_durably(self, place: FolderPlace, to: FolderPlace) -> None:
@@ -306,34 +328,6 @@ class PublishSequence:
                 raise
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def as_csi_errors() -> Iterator[None]:
-    """Convert errors of the machine to CSI errors with a status code. Their sentences are written for the caller."""
-    try:
-        yield
-    except HostError as error:
-        raise error_of(CODES.get(error.errno or 0, Code.INTERNAL), str(error)) from error
-
-
-@contextmanager
-def undo_on_failure() -> Iterator[Undo]:
-    """If the block fails, call the appended functions in reverse order. Append before each effect, not after it."""
-    undo: Undo = []
-    try:
-        yield undo
-    except Exception as cause:
-        for act in reversed(undo):
-            try:
-                act()
-            except HostError as error:
-                # UNAVAILABLE is not final: kubelet calls again, and that call meets the remaining effects.
-                raise Unavailable(f"{cause}; the failed call could not be undone: {error}") from cause
-        raise
-
-
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +338,16 @@ def limits_of(options: FolderOptions) -> ProjectLimits | None:
     return ProjectLimits(options.size_bytes or None, options.inodes or None)
 
 
+def image_of(options: FolderOptions) -> ImageShape:
+    """Return the image that limits a folder to its size, but is at least as large as a file system can be.
+
+    All of its space is allocated: a file system whose disk is full would lose what was written to it.
+    """
+    size = options.size_bytes // BLOCK * BLOCK
+    kind = "xfs" if size >= SMALLEST["xfs"] else "ext4"
+    return ImageShape(max(size, SMALLEST[kind]), kind, keeps_space=True, mode=options.mode)
+
+
 def mount_options(order: PublishOrder) -> MountOptions:
     return _parsed_options(order.options.mount_options, order.options.read_only)
 
@@ -351,6 +355,11 @@ def mount_options(order: PublishOrder) -> MountOptions:
 @lru_cache
 def _parsed_options(words: tuple[str, ...], read_only: bool) -> MountOptions:  # noqa: FBT001 - a key
     return parse_mount_options((*words, *(("ro",) if read_only else ())))
+
+
+def _is_failed_image(mounted: MountedAt, target: str, record: FolderRecord | None) -> bool:
+    """Return whether it is an image's file system that failed: its root cannot be read, so only the record names it."""
+    return mounted.is_failed and record is not None and bool(record.image) and target in record.targets
 
 
 def _with_target(record: FolderRecord, target: str) -> FolderRecord:

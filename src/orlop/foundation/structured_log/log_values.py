@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-TRACEBACK_LIMITS = 8  # a traceback may be as long as so many values
+TRACEBACK_LIMITS = 8  # a traceback may be as long as this number of values
 LONGEST_CONTAINER = 100
 DEEPEST_CONTAINER = 4
 LARGEST_PRINTED_INT = 10**40

@@ -1,4 +1,4 @@
-"""Block devices: loop devices over image files.
+"""Block devices: find them, read what they hold, attach loop devices, and make file systems in image files.
 
-Not here: file systems on them (mounts/), and what drives and volumes are.
+Not here: mounts (mounts/), and what drives and volumes are (drives/).
 """

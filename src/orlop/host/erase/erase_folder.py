@@ -96,11 +96,15 @@ class TrashEraser:
             why = str(erasure.left[0]) if erasure.left else "it was stopped"
             raise HostError(errno.EIO, f"The folder trash/{name} is not erased yet: {why.rstrip('.')}.")
 
+    def stop(self) -> None:
+        """Let every erasure end between two steps, also those that begin from now on."""
+        self._stop.set()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self.stop()
         self._pressure.close()
 
 

@@ -6,13 +6,13 @@ what the bytes mean.
 
 Order of effects:
 - a new folder: created under a temporary name, given mode and record, renamed. So a folder with its final name always
-  has its record; one left half-made by a crash is empty, and known by its name;
+  has its record; one left half-made by a crash holds at most its image, and is known by its name;
 - a changed record: one system call (the old or the new one, never a mixture), the folder synchronised;
 - a move: one rename that replaces nothing.
 A new folder and a move survive power loss once the shelf that they went to has been synchronised. The journals of ext4
 and XFS keep the order of changes, so one fsync covers every change before it, also those of other calls.
 
-This module must not remove a folder that holds anything, and must not look into folders.
+This module must not remove a folder that holds anything but a half-made image, and must not look into folders.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ from orlop.host.kernel.file_flags import make_erasable, make_open_file_erasable
 
 RECORD: Final = "trusted.orlop.record"
 HALF_MADE: Final = ".new."
+IMAGE: Final = "image"
+"""The file of a folder whose content is in an image."""
 _ROOT_ONLY: Final = 0o700
 _SYNC_ADVICE: Final = "The disk may be failing; check the kernel's log (dmesg)"
 
@@ -114,7 +116,7 @@ def create(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[i
     except OSError:
         # The caller retries with the same name, so remove the half-made folder now. After a crash the next start does.
         with contextlib.suppress(OSError):
-            remove_empty_folder(shelf, passing_name)
+            _remove_half(shelf, passing_name)
         raise
 
 
@@ -127,11 +129,12 @@ def read_record(shelf: int, name: str) -> bytes:
             raise HostError.because(error, f"The record of {name} cannot be read") from error
 
 
-def write_record(shelf: int, name: str, record: bytes) -> None:
-    """Replace the record, durably. After a failure the old one is still there, or the new one if only fsync failed."""
+def write_record(shelf: int, name: str, record: bytes, *, durable: bool = True) -> None:
+    """Replace the record. After a failure the old one is still there, or the new one if only fsync failed."""
     with opened_folder(shelf, name) as folder:
         _set_record(folder, name, record)
-        _synchronise(folder, name)
+        if durable:
+            _synchronise(folder, name)
 
 
 def move(shelf: int, name: str, to_shelf: int, new_name: str) -> None:
@@ -170,8 +173,8 @@ def list_shelf(shelf: int) -> ShelfListing:
 
 
 def remove_half_made(shelf: int, name: str) -> bool:
-    """Remove a half-made folder; return whether there was one. It is empty: nobody could have mounted it."""
-    return remove_empty_folder(shelf, HALF_MADE + name)
+    """Remove a half-made folder; return whether there was one. Nobody could have mounted it."""
+    return _remove_half(shelf, HALF_MADE + name)
 
 
 def opened_folder(shelf: int, name: str) -> contextlib.AbstractContextManager[int]:
@@ -181,13 +184,20 @@ def opened_folder(shelf: int, name: str) -> contextlib.AbstractContextManager[in
 
 def _make_half(shelf: int, name: str, record: bytes, mode: int, prepare: Callable[[int], object] | None) -> None:
     if not make_folder(shelf, name, _ROOT_ONLY):
-        remove_empty_folder(shelf, name)  # left by a process that died here
+        _remove_half(shelf, name)  # left by a process that died here
         make_folder(shelf, name, _ROOT_ONLY)
     with opened_folder(shelf, name) as folder:
         os.fchmod(folder, mode)
         _set_record(folder, name, record)
         if prepare:
             prepare(folder)
+
+
+def _remove_half(shelf: int, passing_name: str) -> bool:
+    # It holds nothing but the image that its `prepare` was making: no tenant has ever seen it.
+    with suppress(OSError), opened_folder(shelf, passing_name) as folder:
+        os.unlink(IMAGE, dir_fd=folder)
+    return remove_empty_folder(shelf, passing_name)
 
 
 def _set_record(folder: int, name: str, record: bytes) -> None:

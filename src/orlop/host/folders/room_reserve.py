@@ -14,17 +14,20 @@ from typing import Final
 NAME: Final = ".reserve"
 BYTES: Final = 1 << 20
 ENOUGH: Final = 16
-"""How many times its size must be free before the reserve is filled."""
 _SMALLEST: Final = 64 << 10
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RoomReserve:
-    """The reserve in the folder `root`, which the caller closes. Never raises: without space there is no reserve."""
+    """The reserve in the folder `root`, which the caller closes. Never raises: without space there is no reserve.
 
-    def __init__(self, root: int, size: int = BYTES) -> None:
+    `enough` is how many times its size must be free before it is filled.
+    """
+
+    def __init__(self, root: int, size: int = BYTES, enough: int = ENOUGH) -> None:
         self._root = root
         self._size = size
+        self._enough = enough
         self._is_full = False
 
     @property
@@ -32,7 +35,7 @@ class RoomReserve:
         return self._is_full
 
     def fill(self, free_bytes: int) -> None:
-        if self._is_full or free_bytes < ENOUGH * self._size:
+        if self._is_full or free_bytes < self._enough * self._size:
             return
         with contextlib.suppress(OSError):
             self._allocate(self._size)

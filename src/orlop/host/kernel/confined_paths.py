@@ -9,13 +9,14 @@ neighbours) raises the kernel's own OSError: walks decide by it, thousands of ti
 opened as a place (O_PATH), examined, and only then opened for reading, by the place and not by the name: a fifo would
 wait for a writer, and a device may act when opened.
 
-This module must not walk a path as text and must not remove anything but an empty folder.
+This module must not walk a path as text and must not remove anything but an empty folder or file.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -34,6 +35,7 @@ PLACE_FLAGS: Final = os.O_PATH | os.O_NOFOLLOW
 READ_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 LONGEST_NAME: Final = 255  # bytes
 _NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ROOT_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _ADVICE: Final = {
     errno.ELOOP: "a symbolic link is in the way; remove it",
@@ -120,6 +122,46 @@ def remove_empty_folder(parent: int, name: str) -> bool:
     except OSError as error:
         raise HostError.because(error, f"The folder {name} in {shown(parent)} cannot be removed") from error
     return True
+
+
+def make_file(parent: int, name: str, mode: int) -> bool:
+    """Create an empty file; return False if a file has the name, and leave it. EISDIR: something else has it."""
+    try:
+        os.close(os.open(_single(name), _NEW_FILE, mode, dir_fd=parent))
+    except FileExistsError as error:
+        if not _is_file(parent, name):
+            raise HostError(
+                errno.EISDIR, f"{name} in {shown(parent)} is no file: it is in the way; remove it."
+            ) from error
+        return False
+    except OSError as error:
+        raise HostError.because(error, f"The file {name} cannot be made in {shown(parent)}") from error
+    return True
+
+
+def remove_empty_file(parent: int, name: str) -> bool:
+    """Remove a file that holds nothing; return False if it was gone. ENOTEMPTY, EISDIR, EBUSY: it stays."""
+    try:
+        status = os.stat(_single(name), dir_fd=parent, follow_symlinks=False)
+        holds_data = stat.S_ISREG(status.st_mode) and status.st_size > 0
+        if not holds_data:
+            os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HostError.because(error, f"The file {name} in {shown(parent)} cannot be removed") from error
+    if holds_data:
+        raise HostError(errno.ENOTEMPTY, f"The file {name} in {shown(parent)} holds data: it stays.")
+    return True
+
+
+def _is_file(parent: int, name: str) -> bool:
+    """Return whether a plain file, or a device that is mounted on one, has this name."""
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except OSError as error:
+        raise HostError.because(error, f"Cannot check whether {name} in {shown(parent)} is a file") from error
+    return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
 
 
 def is_folder(parent: int, name: str) -> bool:

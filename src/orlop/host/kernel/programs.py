@@ -91,15 +91,27 @@ def run_until_parent_ends(parent: int, words: Sequence[str]) -> NoReturn:
 
 
 def ask_program(
-    words: Sequence[str], environment: Mapping[str, str], stdin: bytes, within: float
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    stdin: bytes,
+    within: float,
+    *,
+    descriptors: Sequence[int] = (),
 ) -> tuple[int, bytes, bytes]:
     """Run a program; return its exit code, stdout and stderr. It is killed after `within` seconds.
 
-    Raises the kernel's own OSError if it cannot be run: the caller knows the purpose, and writes the sentence.
+    It inherits `descriptors` under their numbers. Raises the kernel's own OSError if it cannot be run: the caller knows
+    the purpose, and writes the sentence.
     """
     try:
-        ended = subprocess.run(  # noqa: S603 - named by the kubeconfig or a flag; no shell is wanted
-            list(words), env=dict(environment), input=stdin, capture_output=True, timeout=within, check=False
+        ended = subprocess.run(  # noqa: S603 - named by the kubeconfig, a flag or our own code; no shell is wanted
+            list(words),
+            env=dict(environment),
+            input=stdin,
+            capture_output=True,
+            timeout=within,
+            check=False,
+            pass_fds=tuple(descriptors),
         )
     except subprocess.TimeoutExpired:
         raise HostError(errno.ETIMEDOUT, f"{words[0]} took longer than {within:g} seconds") from None

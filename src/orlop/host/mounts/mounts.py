@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from orlop.host.host_errors import HostError
@@ -24,6 +25,8 @@ from orlop.host.mounts.mount_option_rules import MountOptions
 MOST_STACKED: Final = 1000
 """Mounts on one target: with more, another process is mounting as fast as we unmount."""
 NOT_A_MOUNT: Final = errno.EINVAL
+_FAILED: Final = frozenset({errno.EIO, errno.ESHUTDOWN, errno.ENODEV, errno.ENXIO, errno.ESTALE})
+"""Errors of a file system that cannot be used any more. Its mount must still be found, to be unmounted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,12 @@ class MountedAt:
     options: MountOptions
     is_removed: bool = False
     """The folder was removed since: it is empty for ever, and has no name but the mount."""
+    is_failed: bool = False
+    """Its file system failed, as when its disk is gone: `root` is `UNKNOWN`, and the options mean nothing."""
+
+
+UNKNOWN: Final = FileIdentity(0, 0)
+"""Of a file that cannot be asked for its identity; no file has it."""
 
 
 def bind(source: int, target: int, options: MountOptions) -> None:
@@ -64,12 +73,21 @@ def mounted_at(parent: int, name: str) -> MountedAt | None:
         return None
     try:
         with opened_below(parent, (name,), DescriptorUse.HANDLE, Mounts.CROSSED) as root:
-            options, is_removed = MountOptions.from_statvfs(os.statvfs(root).f_flag), os.fstat(root).st_nlink == 0
-            return MountedAt(identity_of(root), options, is_removed)
+            return _mounted(root)
     except HostError as error:
         if error.errno == errno.ENOENT:
             return None
         raise
+
+
+def _mounted(root: int) -> MountedAt:
+    try:
+        options, is_removed = MountOptions.from_statvfs(os.statvfs(root).f_flag), os.fstat(root).st_nlink == 0
+        return MountedAt(identity_of(root), options, is_removed)
+    except OSError as error:
+        if error.errno not in _FAILED:
+            raise HostError.because(error, f"What is mounted at {shown(root)} cannot be read") from error
+        return MountedAt(UNKNOWN, MountOptions(), is_failed=True)
 
 
 def is_mount_point(parent: int, name: str) -> bool:
@@ -79,7 +97,16 @@ def is_mount_point(parent: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
+        if error.errno in _FAILED and _mount_number(parent, name) != _mount_number(parent):
+            return True
         raise HostError.because(error, f"Cannot check whether something is mounted at {name}") from error
+
+
+def _mount_number(parent: int, name: str = "") -> str:
+    """Return which mount a name is on, without asking its file system: one that failed answers nothing."""
+    with opened_below(parent, (name,) if name else (), DescriptorUse.HANDLE, Mounts.CROSSED) as place:
+        lines = Path(f"/proc/self/fdinfo/{place}").read_text().splitlines()
+    return next(line for line in lines if line.startswith("mnt_id:"))
 
 
 def unmount(parent: int, name: str) -> int:

@@ -12,8 +12,8 @@ instead of creating a second one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from random import Random
 from typing import Any, Final
@@ -21,7 +21,9 @@ from typing import Any, Final
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.clock import Clock
 from orlop.foundation.metrics import Metrics
+from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import Log
+from orlop.foundation.task_group import TaskGroup
 from orlop.kube.api_errors import AlreadyExists, ApiError, Forbidden, NotFound, StatusError
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.events.event_bodies import (
@@ -45,6 +47,22 @@ REFUSED_SECONDS: Final = 300.0
 """How long a namespace in which we may not write Events is left alone."""
 MOST_REFUSED: Final = 1000
 NO_MORE_CONTENT: Final = "NamespaceTerminating"
+LAST_EVENTS_SECONDS: Final = 0.5
+
+
+@asynccontextmanager
+async def recording(client: KubeClient, reporter: Reporter, runtime: Runtime) -> AsyncIterator[EventRecorder]:
+    """Yield a recorder that is kept running; when the block ends well, what it has noted is written."""
+    events = EventRecorder(
+        client, reporter, clock=runtime.clock, random=runtime.random, log=runtime.log, metrics=runtime.metrics
+    )
+    async with TaskGroup() as tasks:
+        writing = tasks.start(events.run(), name=f"events of {reporter.controller}")
+        try:
+            yield events
+            await events.drain(LAST_EVENTS_SECONDS)
+        finally:
+            writing.cancel()
 
 
 class EventRecorder:

@@ -88,10 +88,16 @@ def _why_unusable(order: VolumeOrder, volume: csi_pb2.Volume) -> str | None:
         return f"created volume capacity {volume.capacity_bytes} less than requested capacity {order.size_bytes}"
     if order.source_volume_id and not volume.HasField("content_source"):
         return "volume content source missing"
-    if sum(len(key) + len(value) for key, value in volume.volume_context.items()) > LARGEST_CONTEXT:
+    if _size(volume.volume_context) > LARGEST_CONTEXT:
         return f"the volume context is larger than {LARGEST_CONTEXT} bytes"
+    if sum(_size(entry.segments) for entry in volume.accessible_topology) > LARGEST_CONTEXT:
+        return f"the topology of the volume is larger than {LARGEST_CONTEXT} bytes"
     faults = topology_faults([dict(entry.segments) for entry in volume.accessible_topology])
     return f"the driver returned an illegal topology: {faults[0]}" if faults else None
+
+
+def _size(texts: Mapping[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in texts.items())
 
 
 def _capability(order: VolumeOrder, mode: str, capabilities: frozenset[str]) -> csi_pb2.VolumeCapability:

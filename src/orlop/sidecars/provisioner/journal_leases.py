@@ -14,7 +14,7 @@ from typing import Final
 
 from orlop.foundation.clock import Clock
 from orlop.kube import objects
-from orlop.kube.api_errors import AlreadyExists, Conflict, NotFound
+from orlop.kube.api_errors import AlreadyExists, Conflict, Forbidden, NotFound
 from orlop.kube.client import DeleteOptions, KubeClient, Selection
 from orlop.kube.kinds import LEASE
 from orlop.kube.lease_rules import holder_of
@@ -23,10 +23,17 @@ from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL
 
 MOST_ATTEMPTS: Final = 5
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
+_NO_RIGHT: Final = re.compile(r'User ".*" cannot ')
+"""In the message of every authorizer. Admission answers 403 too, in other words: an exhausted ResourceQuota does."""
 
 
 class JournalLost(Exception):
     """Another process has taken the journal over: this one must not call the driver any more."""
+
+
+def lacks_right(error: Forbidden) -> bool:
+    """Return whether this process has no right to the request; otherwise the request was refused as it is."""
+    return bool(_NO_RIGHT.search(error.message))
 
 
 class JournalLeases:

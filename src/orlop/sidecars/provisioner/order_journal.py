@@ -17,7 +17,8 @@ Forgetting is not urgent: for a leftover entry, the next process only finds that
 
 Without permission to write Leases there is no journal, as with upstream: this is logged once, and a volume may be
 leaked if the process is killed. If the permission is removed later, callers of `record` go on likewise, and what they
-recorded is written when the permission is back.
+recorded is written when the permission is back. Any other refusal, such as that of an exhausted ResourceQuota, is an
+error like others: until the journal can be written, the driver is not called.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from orlop.records.provision_journal import (
     encode_page,
     split_into_pages,
 )
-from orlop.sidecars.provisioner.journal_leases import JournalLeases, JournalLost
+from orlop.sidecars.provisioner.journal_leases import JournalLeases, JournalLost, lacks_right
 
 BATCH_SECONDS: Final = 0.02
 """Least time between two writes: under load one write then holds many orders. After a pause it is written at once."""
@@ -124,10 +125,11 @@ class OrderJournal:
             try:
                 await self._take_over()
                 break
-            except Forbidden as error:
-                self._is_volatile = True
-                self._log.warning(NOT_KEPT, advice=ADVICE, error=error)
             except ApiError as error:
+                if isinstance(error, Forbidden) and lacks_right(error):
+                    self._is_volatile = True
+                    self._log.warning(NOT_KEPT, advice=ADVICE, error=error)
+                    break
                 self._log.warning("journal cannot be opened; retrying", error=error)
                 await self._clock.sleep(OPEN_RETRY_SECONDS)
         return [entry for page in self._pages for entry in page.entries.values()]
@@ -235,14 +237,10 @@ class OrderJournal:
         try:
             await self._write(batch)
             self._set_forbidden(None)
-        except Forbidden as error:
-            self._set_forbidden(error)
-            # Callers go on without a journal; their entries are written with a later batch.
-            for recording in batch.values():
-                _succeed(recording.written)
-            self._pending = {**self._unwritten(batch), **self._pending}
-            self._has_changes.set()
         except Exception as error:
+            if isinstance(error, Forbidden) and lacks_right(error):
+                self._go_on_without(error, batch)
+                return
             for recording in batch.values():
                 _fail(recording.written, error)
             if isinstance(error, JournalLost):
@@ -257,6 +255,14 @@ class OrderJournal:
             forgotten, self._forgotten = self._forgotten, set()
             for name in forgotten:
                 self.forget(name)
+
+    def _go_on_without(self, error: Forbidden, batch: dict[str, _Recording]) -> None:
+        """Let callers go on without a journal; their entries are written with a later batch."""
+        self._set_forbidden(error)
+        for recording in batch.values():
+            _succeed(recording.written)
+        self._pending = {**self._unwritten(batch), **self._pending}
+        self._has_changes.set()
 
     def _set_forbidden(self, error: Forbidden | None) -> None:
         """Log once that permission to write was removed, and once that it is back."""

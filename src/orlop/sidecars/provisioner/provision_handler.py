@@ -70,7 +70,7 @@ from orlop.sidecars.provisioner.volume_order_rules import (
     ReturnToScheduler,
     volume_name,
 )
-from orlop.sidecars.provisioner.volume_saving import BY_HANDLE, VolumeSaving, handle_key
+from orlop.sidecars.provisioner.volume_saving import VolumeSaving
 
 MOST_STEPS: Final = 12
 """Steps of one reconciliation. The longest path without interference is shorter: this ends an endless loop."""
@@ -329,24 +329,18 @@ class ProvisionHandler:
         return f'failed to provision volume with StorageClass "{order.storage.name}": {rpc_error(error)}'
 
     def _fault(self, order: VolumeOrder, volume: csi_pb2.Volume) -> UnusableVolume | None:
-        if (owner := self._owner_of(volume.volume_id, order.volume_name)) is not None:
+        if (owner := self._saving.owner_of_handle(volume.volume_id, order.volume_name)) is not None:
             # Leave the id out, so that the volume is never deleted: it has another claim's data.
             reason = f"the driver returned the volume {shown_id(volume.volume_id)}, which already belongs to {owner}"
             return UnusableVolume(reason, retry_slowly=True)
         return fault_of_volume(order, volume)
-
-    def _owner_of(self, handle: str, own_name: str) -> str | None:
-        """Return the name of another PersistentVolume with this handle, or of another order that was returned it."""
-        volumes = self._caches.volumes.cache.by_index(BY_HANDLE, handle_key(self._settings.driver, handle))
-        names = [*map(objects.name, volumes), *self._open.names_with_id(handle)]
-        return next((name for name in names if name != own_name), None)
 
     # ---- undoing -------------------------------------------------------------------------------------------------
 
     async def _delete_again(
         self, order: VolumeOrder, volume_id: str, fault: UnusableVolume | None, uid: str
     ) -> Outcome | None:
-        if (owner := self._owner_of(volume_id, order.volume_name)) is not None:
+        if (owner := self._saving.owner_of_handle(volume_id, order.volume_name)) is not None:
             reason = f"the volume {shown_id(volume_id)} now belongs to {owner}"
             self._open.change(uid, fault=UnusableVolume(reason, retry_slowly=True))
             return None

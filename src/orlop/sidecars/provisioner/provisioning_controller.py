@@ -133,9 +133,7 @@ class ProvisioningController:
         ):
             if informer is not None:
                 await informer.wait_synced()
-        for claim in caches.claims.cache:
-            if why_not_wanted(claim, self._driver) is None:
-                self._unconfirmed.add(objects.uid(claim))
+        await self._unconfirmed.begin(caches.claims.cache)
         # Resume orders before the listeners enqueue claims: a claim whose order is open must not get a second order.
         resumed = self._open.resume(await self._journal.open(), self._clock.elapsed())
         self._log.info("provisioning", resumed_orders=len(resumed))

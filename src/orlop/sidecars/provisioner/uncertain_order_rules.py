@@ -12,7 +12,8 @@ journal too:
 
 - While the claim waits, a refused request is built again from the current claim, class and node: the user may have
   corrected the class, or the scheduler selected another node. ALREADY_EXISTS means that the volume exists and was
-  created by another request: that one is repeated.
+  created by another request: the others are repeated in turn, and then one from the current objects again: if
+  none of them is right, the user can still correct the class.
 - Without a claim, the requests are repeated in turn, until one of them returns the volume to delete.
 """
 
@@ -39,8 +40,11 @@ def after_final_error(before: OpenOrder, opened: OpenOrder, code: Code, *, is_re
     if not before.uncertain:
         return None
     kept = replace(opened, uncertain=before.uncertain)
-    if is_rebuildable and (code is not Code.ALREADY_EXISTS or before.uncertain == (opened.order,)):
+    if is_rebuildable and code is not Code.ALREADY_EXISTS:
         return replace(kept, is_refused=True)
+    if is_rebuildable and opened.order == before.uncertain[-1]:
+        # Begin the next turn with this one: the rebuilt request may be the same, and must not hide the others.
+        return replace(kept, uncertain=(opened.order, *before.uncertain[:-1]), is_refused=True)
     return replace(kept, order=_next_request(kept))
 
 

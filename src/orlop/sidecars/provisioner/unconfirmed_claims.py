@@ -10,12 +10,18 @@ provisioned, and CreateVolume would be called for it again. Two kinds of claims 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from orlop.kube import objects
-from orlop.kube.api_errors import NotFound
+from orlop.kube.api_errors import ApiError, NotFound
 from orlop.kube.client import KubeClient
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject
 from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
+
+LISTED_FOR_ONE: Final = 20
+"""So many claims of a list cost about as much as reading one claim alone."""
 
 
 class UnconfirmedClaims:
@@ -23,6 +29,21 @@ class UnconfirmedClaims:
         self._kube = kube
         self._driver = driver
         self._uids: set[str] = set()
+
+    async def begin(self, cached: Iterable[ApiObject]) -> None:
+        """Take all cached claims that wait for one of the driver's volumes; the caches of both kinds are complete.
+
+        If many wait, confirm them with one list: it is newer than both caches.
+        """
+        claims = list(cached)
+        self._uids.update(objects.uid(claim) for claim in claims if self._waits(claim))
+        if len(self._uids) * LISTED_FOR_ONE <= len(claims):
+            return
+        try:
+            current = (await self._kube.list(PERSISTENT_VOLUME_CLAIM)).items
+        except ApiError:
+            return  # Each is read when its turn comes.
+        self._uids.difference_update(objects.uid(claim) for claim in current if self._waits(claim))
 
     def add(self, uid: str) -> None:
         self._uids.add(uid)
@@ -40,7 +61,10 @@ class UnconfirmedClaims:
             current = await self._kube.get(PERSISTENT_VOLUME_CLAIM, objects.name_of(claim))
         except NotFound:
             return False
-        if objects.uid(current) != uid or why_not_wanted(current, self._driver) is not None:
+        if objects.uid(current) != uid or not self._waits(current):
             return False
         self._uids.discard(uid)
         return True
+
+    def _waits(self, claim: ApiObject) -> bool:
+        return why_not_wanted(claim, self._driver) is None

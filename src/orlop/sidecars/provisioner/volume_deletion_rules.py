@@ -135,7 +135,13 @@ def _remove_object(volume: ApiObject) -> DeletionStep:
     if not objects.is_being_deleted(volume):
         return DeleteObject()
     patch = patches.remove_finalizer(volume, FINALIZER)
-    return NoVolumeStep("deleted") if patch is None else PatchFinalizers(patch)
+    if patch is None:
+        return NoVolumeStep("deleted")
+    if set(objects.finalizers(volume)) == {FINALIZER}:
+        # The object goes with this write. Without managedFields, the API server does not work out who has changed which
+        # field, which is a third of what the write costs it.
+        patch = patch.add("metadata", "managedFields", value=[{}])
+    return PatchFinalizers(patch)
 
 
 def _delete(facts: DeletionFacts) -> DeletionStep:

@@ -162,7 +162,8 @@ class VolumeHandler:
                     written = await self._kube.delete(PERSISTENT_VOLUME, objects.name_of(volume), options)
                 except NotFound:
                     written = {}
-                return self._after_write(volume, written)
+                # Without finalizers the object is gone, and the response is what it was, not yet being deleted.
+                return self._after_write(volume, written if objects.finalizers(written) else {})
 
     def _after_write(self, volume: ApiObject, written: ApiObject) -> _Next:
         """Return the object after a write. The response to a DELETE may be a Status instead of the object."""

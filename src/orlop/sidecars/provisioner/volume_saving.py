@@ -7,6 +7,7 @@ lost, or by another client. Only one with our driver and the volume's id ends th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from orlop.binding import claim_state_rules as state
@@ -29,6 +30,12 @@ from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
 from orlop.sidecars.provisioner.volume_object_rules import persistent_volume
 
 BY_HANDLE: Final = "volumes by handle"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    name: str
+    version: str
 
 
 def handle_key(driver: str, handle: str) -> str:
@@ -60,6 +67,8 @@ class VolumeSaving:
         self._may_act = may_act
         self._saved: dict[str, str] = {}
         """resourceVersions of PersistentVolumes that we created, by the claim's uid, until the cache has them."""
+        self._unseen: dict[str, _Unseen] = {}
+        """PersistentVolumes that we created, by handle, until the cache has them."""
 
     def forget_claim(self, uid: str) -> None:
         self._saved.pop(uid, None)
@@ -68,7 +77,7 @@ class VolumeSaving:
         """Return whether the claim's PersistentVolume exists, or existed since the cache was last updated."""
         version = self._saved.get(uid)
         if version is not None:
-            if objects.version_order(self._volumes.version) < objects.version_order(version):
+            if not self._has_reached(version):
                 return True  # the cache does not have our write yet: the object would seem to be missing
             del self._saved[uid]
         volume = self._volumes.get(ObjectName(None, name))
@@ -88,6 +97,15 @@ class VolumeSaving:
             return ""
         reference = state.claim_reference(volume) or {}
         return f"the claim {reference.get('namespace')}/{reference.get('name')}" if reference else "no claim"
+
+    def owner_of_handle(self, handle: str, own_name: str) -> str | None:
+        """Return the name of another PersistentVolume with this handle, or of another order that was returned it."""
+        volumes = self._volumes.cache.by_index(BY_HANDLE, handle_key(self._settings.driver, handle))
+        # An order is closed once its PersistentVolume exists, perhaps before the cache has that.
+        unseen = self._unseen.get(handle)
+        created = [unseen.name] if unseen is not None and not self._has_reached(unseen.version) else []
+        names = [*map(objects.name, volumes), *self._open.names_with_id(handle), *created]
+        return next((name for name in names if name != own_name), None)
 
     async def save(self, order: VolumeOrder, volume: csi_pb2.Volume, uid: str) -> None:
         """Create the PersistentVolume, and change the open order as the API server responds."""
@@ -132,11 +150,18 @@ class VolumeSaving:
             return None
 
     def _succeed(self, order: VolumeOrder, saved: ApiObject, uid: str) -> None:
-        self._saved[uid] = objects.resource_version(saved)
+        version = objects.resource_version(saved)
+        self._saved[uid] = version
+        self._unseen = {handle: each for handle, each in self._unseen.items() if not self._has_reached(each.version)}
+        self._unseen[str(csi_source(saved).get("volumeHandle"))] = _Unseen(order.volume_name, version)
         self._open.change(uid, is_saved=True)
         self._metrics.provisioned(uid, order.storage.name, self._clock.elapsed())
         sentence = f"Successfully provisioned volume {order.volume_name}"
         self._events.normal(identity_reference(order.claim), "ProvisioningSucceeded", sentence)
+
+    def _has_reached(self, version: str) -> bool:
+        """Return whether the cache is at least as new as this resourceVersion."""
+        return objects.version_order(self._volumes.version) >= objects.version_order(version)
 
     def _is_of(self, volume: ApiObject, handle: str) -> bool:
         source = csi_source(volume)

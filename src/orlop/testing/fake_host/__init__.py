@@ -9,8 +9,23 @@ Tests play kubelet, tenants and other namespaces with the machine's own function
 symbolic links and descriptors are not modelled: test those with the real host.
 """
 
+from orlop.testing.fake_host.fake_drive_host import FakeDisk, FakeDriveHost
+from orlop.testing.fake_host.fake_drive_volumes import FakeDriveVolumes
+from orlop.testing.fake_host.fake_drives import FakeDrive, FakeFolderDrives, FakeVolume
 from orlop.testing.fake_host.fake_node_host import FakeNodeHost
 from orlop.testing.fake_host.faults import Faults
 from orlop.testing.fake_host.machine import FakeFolder, FakeMachine, FakeMount
 
-__all__ = ["FakeFolder", "FakeMachine", "FakeMount", "FakeNodeHost", "Faults"]
+__all__ = [
+    "FakeDisk",
+    "FakeDrive",
+    "FakeDriveHost",
+    "FakeDriveVolumes",
+    "FakeFolder",
+    "FakeFolderDrives",
+    "FakeMachine",
+    "FakeMount",
+    "FakeNodeHost",
+    "FakeVolume",
+    "Faults",
+]

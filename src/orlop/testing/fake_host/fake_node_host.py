@@ -30,6 +30,17 @@ class FakeNodeHost:
             mount = FakeMount(folder, folder.identity, _as_found(options))
             machine.mounts.setdefault(target, []).append(mount)
 
+    def mount_image(self, place: FolderPlace, file_system: str, target: Names, options: MountOptions) -> None:
+        machine = self._machine
+        with self._acts.change("mount_image", f"mount the image of {place} at {shown(target)}"):
+            folder = machine.folders.get(place)
+            if folder is None or folder.image is None or target not in machine.kubelet_folders:
+                refuse(errno.ENOENT, f"The image of {place} cannot be mounted at {shown(target)}")
+            if folder.is_damaged or folder.image.file_system != file_system:
+                refuse(errno.EUCLEAN, f"The file system of {place} cannot be mounted")
+            mount = FakeMount(folder, folder.image_root, _as_found(options))
+            machine.mounts.setdefault(target, []).append(mount)
+
 
 def as_node_host(host: FakeNodeHost) -> NodeHost:
     """Prove to the type checker that the fake implements the protocol."""

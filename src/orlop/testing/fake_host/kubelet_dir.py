@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+from typing import Final
 
-from orlop.host.mounts.mounts import MountedAt
+from orlop.host.kernel.disk_usage import DiskRoom
+from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import UNKNOWN, MountedAt
 from orlop.host.node_host import Names
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import KUBELET_DIR, FakeMount
+
+INODES_OF_AN_IMAGE: Final = 1000
 
 
 class FakeKubeletDir:
@@ -46,10 +51,50 @@ class FakeKubeletDir:
             machine.kubelet_folders.discard(target)
             return was_there
 
+    def make_file(self, target: Names) -> bool:
+        machine = self._machine
+        with self._acts.change("make_file", f"make target {shown(target)}"):
+            if target in machine.kubelet_folders:
+                refuse(errno.EISDIR, f"{shown(target)} is no file")
+            if target[:-1] not in machine.kubelet_folders:
+                refuse(errno.ENOENT, f"{shown(target[:-1])} cannot be opened")
+            is_new = target not in machine.kubelet_files
+            machine.kubelet_files.add(target)
+            return is_new
+
+    def remove_file(self, target: Names) -> bool:
+        machine = self._machine
+        with self._acts.change("remove_file", f"remove target {shown(target)}"):
+            if target in machine.kubelet_folders:
+                refuse(errno.EISDIR, f"{shown(target)} cannot be removed")
+            if machine.mounts.get(target):
+                refuse(errno.EBUSY, f"{shown(target)} cannot be removed")
+            if machine.kubelet_contents.get(target):
+                refuse(errno.ENOTEMPTY, f"{shown(target)} cannot be removed")
+            was_there = target in machine.kubelet_files
+            machine.kubelet_files.discard(target)
+            return was_there
+
     def mounted_at(self, target: Names) -> MountedAt | None:
         with self._acts.look("mounted_at"):
             stack = self._machine.mounts.get(target)
-            return MountedAt(stack[-1].root, stack[-1].options, self._is_removed(stack[-1])) if stack else None
+            if not stack:
+                return None
+            if stack[-1].root.device in self._machine.failed_devices:
+                return MountedAt(UNKNOWN, MountOptions(), is_failed=True)
+            return MountedAt(stack[-1].root, stack[-1].options, self._is_removed(stack[-1]))
+
+    def room_at(self, target: Names) -> DiskRoom:
+        machine = self._machine
+        with self._acts.look("room_at"):
+            stack = machine.mounts.get(target)
+            if not stack:
+                refuse(errno.ENOENT, f"{shown(target)} cannot be opened")
+            folder = stack[-1].folder
+            if folder is None or folder.image is None:
+                return DiskRoom(machine.total_bytes, machine.free_bytes(), machine.total_inodes, machine.free_inodes())
+            total, used = folder.image.bytes, sum(map(len, folder.files.values()))
+            return DiskRoom(total, total - used, INODES_OF_AN_IMAGE, INODES_OF_AN_IMAGE - len(folder.files))
 
     def unmount(self, target: Names) -> int:
         count = 0

@@ -10,18 +10,25 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
+from orlop.host.block.image_files import ImageShape
 from orlop.host.folders.project_quota import NO_LIMITS, ProjectLimits, ProjectUsage
 from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.mounts.mounts import FileIdentity
 from orlop.host.node_host import FolderPlace, FolderState, Names
 from orlop.testing.fake_host.faults import Faults
 
+if TYPE_CHECKING:
+    from orlop.testing.fake_host.fake_drive_host import FakeDisk
+    from orlop.testing.fake_host.fake_drives import FakeDrive
+
 BLOCK: Final = 4096
 DEVICE: Final = 1
 OTHER_DEVICE: Final = 2
+FIRST_IMAGE_DEVICE: Final = 9 << 8
+IMAGE_ROOT: Final = 2
 KUBELET_DIR: Final = "/var/lib/kubelet"
 
 
@@ -46,22 +53,34 @@ class FakeFolder:
     project: int = 0
     left: dict[str, int] = field(default_factory=dict)
     """The project numbers of files that have another one than the folder, by path."""
+    image: ImageShape | None = None
+    """The image of the folder, which then has all the files."""
+    is_damaged: bool = False
+    """The file system in the image cannot be mounted."""
 
     @property
     def identity(self) -> FileIdentity:
         return FileIdentity(DEVICE, self.inode)
 
     @property
+    def image_root(self) -> FileIdentity:
+        """The root of the file system in its image, as the kernel makes it from the loop device."""
+        return FileIdentity(FIRST_IMAGE_DEVICE + self.inode, IMAGE_ROOT)
+
+    @property
     def bytes(self) -> int:
-        return BLOCK + sum(_in_blocks(content) for content in self.files.values())
+        return sum(share.bytes for share in self.shares())
 
     @property
     def inodes(self) -> int:
-        return 1 + len(self.files)
+        return sum(1 for _ in self.shares())
 
     def shares(self) -> Iterator[FakeShare]:
         """Yield the share of each inode, the folder's own first."""
         yield FakeShare(".", self.project, BLOCK)
+        if self.image is not None:
+            yield FakeShare("image", self.project, self.image.bytes)
+            return
         for path, content in sorted(self.files.items()):
             yield FakeShare(path, self.left.get(path, self.project), _in_blocks(content))
 
@@ -81,6 +100,15 @@ class FakeMachine:
         self.lock: Final = threading.RLock()
         self.folders: dict[FolderPlace, FakeFolder] = {}
         self.half_made: dict[FolderPlace, FakeFolder] = {}
+        self.drives: dict[str, FakeDrive] = {}
+        """Folders that are drives, or may become one, by path."""
+        self.disks: dict[str, FakeDisk] = {}
+        """Disks by the kernel's name. A test pulls one out by removing it."""
+        self.mounted_drives: dict[str, FakeDisk] = {}
+        """Disks that are mounted as drives, by id; also one that was pulled out."""
+        self.known_drives: set[str] = set()
+        self.busy_drives: set[str] = set()
+        """Drives that cannot be unmounted, because a process uses them."""
         self.strangers: dict[FolderState | None, dict[str, str]] = {}
         """Entries that are not ours, by shelf (None: beside the shelves): each name, with the reason."""
         self.kubelet_folders: set[Names] = {()}
@@ -102,6 +130,8 @@ class FakeMachine:
         """Mounts below kubelet's directory; the last one of a list is the topmost."""
         self.elsewhere: list[FakeMount] = []
         """Mounts in other namespaces and places, which only the table of all mounts shows."""
+        self.failed_devices: set[int] = set()
+        """Devices whose file systems fail: their mounts can only be unmounted."""
         self.busy: set[Names] = set()
         """Targets that cannot be unmounted, because a process uses them."""
         self.total_bytes = total_bytes
@@ -109,6 +139,7 @@ class FakeMachine:
         self.used_by_others = 0
         """Bytes on the same disk that are not in our folders."""
         self.why_no_quota: str | None = "The fake disk has no project quota. Give it one."
+        self.why_no_images: str | None = "The fake machine has no loop devices. Give it some."
         self.why_not_writable: str | None = None
         self.limits: dict[int, ProjectLimits] = {}
         """By project number. On a disk with quota, writes of tenants beyond them fail."""
@@ -116,7 +147,10 @@ class FakeMachine:
         self._inodes = itertools.count(100)
 
     def new_folder(self, mode: int, record: bytes | None) -> FakeFolder:
-        return FakeFolder(next(self._inodes), mode, record)
+        return FakeFolder(self.new_inode(), mode, record)
+
+    def new_inode(self) -> int:
+        return next(self._inodes)
 
     def kubelet_makes(self, folder: Names) -> None:
         """Create a folder and its parents, as kubelet does."""
@@ -132,7 +166,8 @@ class FakeMachine:
     def mount_elsewhere(self, place: FolderPlace) -> FakeMount:
         """Mount the folder in another mount namespace, as a container or its subPath does."""
         folder = self.folders[place]
-        mount = FakeMount(folder, folder.identity, MountOptions())
+        root = folder.identity if folder.image is None else folder.image_root
+        mount = FakeMount(folder, root, MountOptions())
         self.elsewhere.append(mount)
         return mount
 
@@ -161,11 +196,25 @@ class FakeMachine:
         self.kubelet_files.discard(target)
         self.kubelet_contents.pop(target, None)
 
+    def pull_disk(self, name: str) -> FakeDisk:
+        """Take a disk out, even if it is in use."""
+        disk = self.disks.pop(name)
+        if disk.drive is not None:
+            disk.drive.is_gone = True
+        return disk
+
+    def plug_disk(self, name: str, disk: FakeDisk) -> None:
+        """Plug a disk in, or in again: a new device, whatever its name. A mount of the old device stays one of it."""
+        self.disks[name] = replace(disk)
+        if disk.drive is not None:
+            disk.drive.is_gone = False
+
     def reboot(self) -> None:
         """Drop all mounts, with what is in memory, and all devices; keep files and folders on disk."""
         self.mounts.clear()
         self.devices.clear()
         self.loops.clear()
+        self.mounted_drives.clear()
 
     def free_bytes(self) -> int:
         used = self.used_by_others + sum(folder.bytes for folder in self._all_folders())
@@ -176,8 +225,14 @@ class FakeMachine:
         return max(0, self.total_inodes - used)
 
     def tenant_writes(self, place: FolderPlace, path: str, content: bytes) -> None:
-        """Write as a tenant does. ENOSPC, and no effect, beyond the limits of the project."""
+        """Write as a tenant does. ENOSPC, and no effect, beyond the limits of the project or the size of the image."""
         folder = self.folders[place]
+        if folder.image is not None:
+            others = sum(_in_blocks(each) for name, each in folder.files.items() if name != path)
+            if others + _in_blocks(content) > folder.image.bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            folder.files[path] = content
+            return
         number = folder.left.get(path, folder.project)
         used, limits = self.usage(number), self.limits.get(number, NO_LIMITS)
         more = _in_blocks(content) - _in_blocks(folder.files.get(path, b""))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
+from orlop.host.block.image_files import ImageShape
 from orlop.host.erase.erase_folder import REST_PREFIX
 from orlop.host.folders.folder_records import RecordedFolder, ShelfListing, Stranger
 from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
@@ -35,7 +36,14 @@ class FakeWorkdir:
         self._acts = acts
         self._machine = acts.machine
 
-    def create(self, place: FolderPlace, record: bytes, mode: int, quota: FolderQuota | None = None) -> None:
+    def create(
+        self,
+        place: FolderPlace,
+        record: bytes,
+        mode: int,
+        quota: FolderQuota | None = None,
+        image: ImageShape | None = None,
+    ) -> None:
         _refuse_unfit(place.name)
         machine = self._machine
         with machine.faults.around("create"):
@@ -43,6 +51,8 @@ class FakeWorkdir:
                 machine.half_made[place] = machine.new_folder(mode, record)
             if quota is not None:
                 self._hold_to(place, quota)
+            if image is not None:
+                self._make_image(place, image)
             if place in machine.folders:
                 self._unmake_half(place)
                 refuse(errno.EEXIST, f"The folder {place} cannot be made")
@@ -58,6 +68,13 @@ class FakeWorkdir:
             machine.limits[quota.project] = quota.limits
         with self._acts.effect(f"give {place} the project {quota.project}"):
             machine.half_made[place].project = quota.project
+
+    def _make_image(self, place: FolderPlace, image: ImageShape) -> None:
+        if image.bytes > self._machine.free_bytes():
+            self._unmake_half(place)
+            refuse(errno.ENOSPC, "The image cannot be made")
+        with self._acts.effect(f"make the image of {place}"):
+            self._machine.half_made[place].image = image
 
     def _unmake_half(self, place: FolderPlace) -> None:
         with self._acts.effect(f"remove half-made {place}"):
@@ -121,6 +138,11 @@ class FakeWorkdir:
         with self._acts.look("identity"):
             return self._folder(place).identity
 
+    def is_shown_by(self, place: FolderPlace, root: FileIdentity) -> bool:
+        with self._acts.look("is_shown_by"):
+            folder = self._folder(place)
+            return root == folder.identity or (folder.image is not None and root == folder.image_root)
+
     def snapshot_mounts(self) -> _MountSnapshot:
         return _MountSnapshot(self.mounted_folders())
 
@@ -150,6 +172,10 @@ class FakeWorkdir:
     def why_no_quota(self) -> str | None:
         with self._acts.look("why_no_quota"):
             return self._machine.why_no_quota
+
+    def why_no_images(self) -> str | None:
+        with self._acts.look("why_no_images"):
+            return self._machine.why_no_images
 
     def quota_usage(self, project: int) -> ProjectUsage:
         with self._acts.look("quota_usage"):

@@ -13,7 +13,7 @@ def test_the_core_group_is_told_apart_from_the_named_ones():
 
 
 def test_a_resource_is_listed_with_its_parts():
-    listed = discovery.resource_list(BUILT_IN, "", "v1")
+    listed = discovery.resource_list(BUILT_IN, "", "v1", {})
 
     assert listed is not None
     by_name = {resource["name"]: resource for resource in listed["resources"]}
@@ -31,7 +31,7 @@ def test_a_resource_is_listed_with_its_parts():
 
 
 def test_a_group_or_version_that_is_not_there_is_none():
-    assert discovery.resource_list(BUILT_IN, "", "v2") is None
+    assert discovery.resource_list(BUILT_IN, "", "v2", {}) is None
     assert discovery.group(BUILT_IN, "nobody.example.com") is None
 
 

@@ -19,8 +19,9 @@ from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.answers.status_answers import LARGEST_BODY
 from onenode.apiserver.edge.server_connection import IDLE_SECONDS
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
-from support.api.api_edge import Edge, RawClient, ScriptedDoor, echo, edge, local_client, request, tls_client
-from support.waiting import eventually
+from support.api.api_edge import SILENCE, Edge, RawClient, ScriptedDoor, echo, edge, local_client, request, tls_client
+from support.hand_clock import HandClock
+from support.waiting import HANGS_AFTER, eventually
 
 SOAK = bool(os.environ.get("ORLOP_SOAK"))
 AS_U = "Authorization: u"
@@ -298,7 +299,7 @@ async def test_stopping_closes_a_connection_that_is_still_speaking_tls(short_fol
         client = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
         await client.send(b"\x16\x03\x01")
         await eventually(lambda: running.connections() == 1)
-    closed = await asyncio.wait_for(client.closed(), 60)
+    closed = await asyncio.wait_for(client.closed(), HANGS_AFTER)
     client.close()
 
     assert closed
@@ -321,7 +322,7 @@ async def test_a_connection_that_falls_silent_is_closed(sent: bytes, short_folde
         if sent:
             await client.send(sent)
 
-        assert await asyncio.wait_for(client.closed(), 60)
+        assert await asyncio.wait_for(client.closed(), HANGS_AFTER)
 
 
 async def test_a_body_that_does_not_come_is_answered_in_time(short_folder: Path):
@@ -330,14 +331,14 @@ async def test_a_body_that_does_not_come_is_answered_in_time(short_folder: Path)
         status, _, body = await client.answer()
 
         assert (status, json.loads(body)["reason"]) == (408, "Timeout")
-        assert await asyncio.wait_for(client.closed(), 60)
+        assert await asyncio.wait_for(client.closed(), HANGS_AFTER)
 
 
 async def test_a_tls_handshake_that_never_ends_is_given_up(short_folder: Path):
     async with edge(short_folder, ScriptedDoor(), silence=SHORT) as running:
         client = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
         await client.send(b"\x16\x03\x01")
-        closed = await asyncio.wait_for(client.closed(), 60)
+        closed = await asyncio.wait_for(client.closed(), HANGS_AFTER)
         client.close()
         await eventually(lambda: running.connections() == 0)
 
@@ -346,43 +347,42 @@ async def test_a_tls_handshake_that_never_ends_is_given_up(short_folder: Path):
 
 async def test_a_stream_may_be_silent_for_as_long_as_it_likes(short_folder: Path):
     watched = Watched()
-    async with edge(short_folder, ScriptedDoor(watched.answer), silence=0.1) as running, tls_client(running) as client:
+    clock, door = HandClock(), ScriptedDoor(watched.answer)
+    async with edge(short_folder, door, clock=clock) as running, tls_client(running) as client:
         await client.send(request("GET", "/watch", AS_U))
         await client.head()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + 0.5
-        await eventually(lambda: loop.time() > until)
+        for _ in range(20):
+            await clock.advance(SILENCE)
         watched.queue.put_nowait(b"at last\n")
 
         assert await client.chunk() == b"at last\n"
 
 
 async def test_a_watcher_that_is_slow_and_goes_on_reading_is_not_cut(short_folder: Path):
-    watched = Watched()
-    door, whole = ScriptedDoor(watched.answer), 24 << 20
-    async with edge(short_folder, door, silence=SHORT) as running, local_client(running) as client:
+    watched, clock = Watched(), HandClock()
+    door, whole, received = ScriptedDoor(watched.answer), 24 << 20, 0
+    async with edge(short_folder, door, clock=clock) as running, local_client(running) as client:
         await client.send(request("GET", "/watch"))
         await client.head()
         watched.queue.put_nowait(b"x" * whole)
-        received, loop = 0, asyncio.get_running_loop()
-        began = loop.time()
         while received < whole:
-            due = began + 4 * SHORT * received / whole
-            await eventually(lambda due=due: loop.time() >= due)
             received += len(await client.chunk())
+            # The sockets hold the next few chunks: the server is blocked for as long as reading those takes.
+            await clock.advance(SILENCE / 20)
 
+    assert clock.elapsed() > 4 * SILENCE
     assert received == whole
 
 
 @pytest.mark.parametrize("connect", [tls_client, local_client])
 async def test_a_watcher_that_stops_reading_is_cut_and_others_are_unharmed(connect, short_folder: Path):
-    stalled, live = Watched(), Watched()
+    stalled, live, clock = Watched(), Watched(), HandClock()
 
     async def reply(asked: HttpRequest, user: User) -> HttpResponse | HttpStream:
         return await (stalled if asked.query else live).answer(asked, user)
 
     async with (
-        edge(short_folder, ScriptedDoor(reply), silence=SHORT) as running,
+        edge(short_folder, ScriptedDoor(reply), clock=clock) as running,
         connect(running) as silent,
         connect(running) as other,
     ):
@@ -391,7 +391,7 @@ async def test_a_watcher_that_stops_reading_is_cut_and_others_are_unharmed(conne
         await other.head()
         for _ in range(1000):
             stalled.queue.put_nowait(b"x" * 65536)
-        await eventually(lambda: stalled.closed)
+        await clock.advance_until(lambda: stalled.closed, SILENCE)
         live.queue.put_nowait(b"well\n")
         unharmed = await other.chunk()
 
@@ -404,10 +404,11 @@ async def test_who_does_not_read_a_long_answer_is_cut(short_folder: Path):
     async def long(_request: HttpRequest, _user: User) -> HttpResponse | HttpStream:
         return HttpResponse(200, {}, b"x" * (64 << 20))
 
-    async with edge(short_folder, ScriptedDoor(long), silence=SHORT) as running, local_client(running) as client:
+    clock = HandClock()
+    async with edge(short_folder, ScriptedDoor(long), clock=clock) as running, local_client(running) as client:
         await client.send(request("GET", "/x"))
         await client.head()
-        await eventually(lambda: running.connections() == 0)
+        await clock.advance_until(lambda: running.connections() == 0, SILENCE)
 
 
 async def test_a_long_answer_arrives_whole(short_folder: Path):
@@ -454,7 +455,7 @@ async def test_whatever_bytes_come_the_server_goes_on(short_folder: Path):
             async with local_client(running) as client:
                 await client.send(_changed(whole, random))
                 client.writer.write_eof()
-                await asyncio.wait_for(client.closed(), 60)
+                await asyncio.wait_for(client.closed(), HANGS_AFTER)
         async with local_client(running) as client:
             last = await client.get("/x")
         logged = list(running.logged)
@@ -507,11 +508,11 @@ async def test_of_three_thousand_connections_two_thousand_stay_and_the_rest_is_c
 
 
 async def test_a_connection_between_two_requests_is_kept_for_longer_than_gos_clients_keep_it(short_folder: Path):
-    async with edge(short_folder, ScriptedDoor(), silence=0.1) as running, local_client(running) as client:
+    clock = HandClock()
+    async with edge(short_folder, ScriptedDoor(), clock=clock) as running, local_client(running) as client:
         await client.get("/x")
-        loop = asyncio.get_running_loop()
-        until = loop.time() + 0.5
-        await eventually(lambda: loop.time() > until)
+        for _ in range(20):
+            await clock.advance(SILENCE)
         again = await client.get("/x")
 
     assert again[0] == 200
@@ -592,7 +593,7 @@ async def test_near_the_most_connections_each_answer_says_that_it_is_the_last(sh
                 await stack.enter_async_context(local_client(running))
             await eventually(lambda: running.connections() == 10)
             last = await client.get("/x")
-            closed = await asyncio.wait_for(client.closed(), 60)
+            closed = await asyncio.wait_for(client.closed(), HANGS_AFTER)
 
     assert "connection" not in before[1]
     assert last[0] == 200

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.apiserver.proto.message_table import KINDS, MESSAGES
 from onenode.apiserver.requests.protobuf_bodies import MalformedBody, UnsupportedKind, decode_body
-from onenode.apiserver.requests.protobuf_messages import DEEPEST_RAW_JSON
-from onenode.apiserver.requests.protobuf_wire import MOST_FIELDS
+from onenode.apiserver.requests.protobuf_messages import DEEPEST_RAW_JSON, KINDS, MOST_FIELDS
+from support.api.kube_messages import MESSAGES
 from support.api.kube_protobuf import (
     decoded,
     drawn_documents,
@@ -39,39 +38,43 @@ def test_a_body_without_a_kind_is_malformed():
         decode_body(b"k8s\0", default_kind="Pod")
 
 
-@pytest.mark.parametrize(("api_version", "kind"), [("batch/v1", "Job"), ("v1", "Service"), ("v2", "Pod"), ("", "Pod")])
+OTHERS = [("batch/v2", "Job"), ("v1", "Job"), ("resource.k8s.io/v1", "DeviceClass"), ("v2", "Pod"), ("", "Pod")]
+
+
+@pytest.mark.parametrize(("api_version", "kind"), OTHERS)
 def test_any_other_kind_is_named_as_not_supported(api_version: str, kind: str):
     with pytest.raises(UnsupportedKind, match=f"{kind} is not read in protobuf form") as raised:
         decode_body(envelope(api_version, kind, b"\xff"))
     assert (raised.value.api_version, raised.value.kind) == (api_version, kind)
 
 
+CORRUPT = "parsing message with type 'core.Pod': Wire format was corrupt"
 MALFORMED = [
-    (number(1, 5), "field 1 of core.Pod, before byte .*, has wire type 0"),
-    (tag(2, 5) + bytes(4), "field 2 of core.Pod, before byte .*, has wire type 5"),
-    (stretch(1, stretch(7, b"\1")), "field 7 of meta.ObjectMeta, before byte .*, has wire type 2"),
-    (tag(1, 2), "does not end"),
-    (tag(1, 2) + b"\x05", "5 bytes are announced at byte .*, and only 0 are there"),
-    (stretch(1, tag(1, 2) + b"\x7f"), "127 bytes are announced"),
-    (stretch(1, b"\x8a"), "does not end"),
-    (tag(1, 2) + b"\xff" * 9, "does not end"),
-    (tag(1, 2) + b"\xff" * 11, "does not end"),
-    (tag(1, 2) + varint(2**63), "are announced"),
-    (tag(1, 2) + b"\x80" * 10 + b"\0", "does not end"),
-    (stretch(1, tag(7, 0)) + stretch(2, b""), "does not end"),
-    (stretch(1, tag(1, 2)) + stretch(2, b""), "does not end"),
-    (b"\x00", "number 0"),
-    (stretch(0, b""), "number 0"),
-    (tag(9000, 3), "wire type 3"),
-    (tag(9000, 4), "wire type 4"),
-    (tag(9000, 7), "wire type 7"),
-    (tag(9000, 1) + bytes(7), "^8 bytes are announced at byte .*, and only 7 are there"),
-    (tag(9000, 5) + bytes(3), "^4 bytes are announced at byte .*, and only 3 are there"),
-    (tag(9000, 0), "does not end"),
-    (tag(9000, 2) + b"\x01", "1 bytes are announced"),
-    (stretch(1, stretch(1, b"\xff\xfe")), "not UTF-8"),
-    (stretch(1, stretch(1, b"\xed\xa0\x80")), "not UTF-8"),
-    (stretch(1, stretch(11, stretch(1, b"\xc3"))), "not UTF-8"),
+    (number(1, 5), "field 1 of core.Pod has wire type 0"),
+    (tag(2, 5) + bytes(4), "field 2 of core.Pod has wire type 5"),
+    (stretch(1, stretch(7, b"\1")), "field 7 of meta.ObjectMeta has wire type 2"),
+    (tag(1, 2), CORRUPT),
+    (tag(1, 2) + b"\x05", CORRUPT),
+    (stretch(1, tag(1, 2) + b"\x7f"), CORRUPT),
+    (stretch(1, b"\x8a"), CORRUPT),
+    (tag(1, 2) + b"\xff" * 9, CORRUPT),
+    (tag(1, 2) + b"\xff" * 11, CORRUPT),
+    (tag(1, 2) + varint(2**63), CORRUPT),
+    (tag(1, 2) + b"\x80" * 10 + b"\0", CORRUPT),
+    (stretch(1, tag(7, 0)) + stretch(2, b""), CORRUPT),
+    (stretch(1, tag(1, 2)) + stretch(2, b""), CORRUPT),
+    (b"\x00", CORRUPT),
+    (stretch(0, b""), CORRUPT),
+    (tag(9000, 3), CORRUPT),
+    (tag(9000, 4), CORRUPT),
+    (tag(9000, 7), CORRUPT),
+    (tag(9000, 1) + bytes(7), CORRUPT),
+    (tag(9000, 5) + bytes(3), CORRUPT),
+    (tag(9000, 0), CORRUPT),
+    (tag(9000, 2) + b"\x01", CORRUPT),
+    (stretch(1, stretch(1, b"\xff\xfe")), "bad UTF-8"),
+    (stretch(1, stretch(1, b"\xed\xa0\x80")), "bad UTF-8"),
+    (stretch(1, stretch(11, stretch(1, b"\xc3"))), "bad UTF-8"),
 ]
 
 
@@ -99,11 +102,10 @@ def test_json_within_the_body_that_is_nested_too_deep_is_refused(depth: int):
     [
         stretch(1, stretch(14, "") * (MOST_FIELDS + 1)),
         stretch(2, stretch(2, b"") * MOST_FIELDS),
-        stretch(1, b"") * MOST_FIELDS,
         stretch(2, stretch(14, stretch(4, b"\1" * (MOST_FIELDS + 1)))),
-        stretch(9000, b"") * MOST_FIELDS,
+        stretch(9000, b"") * (MOST_FIELDS + 1),
     ],
-    ids=["texts", "containers", "pieces", "packed numbers", "unknown fields"],
+    ids=["texts", "containers", "packed numbers", "unknown fields"],
 )
 def test_a_body_of_very_many_fields_is_refused(raw: bytes):
     with pytest.raises(MalformedBody, match="more than 100000 fields"):
@@ -111,8 +113,8 @@ def test_a_body_of_very_many_fields_is_refused(raw: bytes):
 
 
 def test_the_most_fields_that_are_read_are_read():
-    of_the_envelope_and_around = 7
-    most = MOST_FIELDS - of_the_envelope_and_around
+    around = 2
+    most = MOST_FIELDS - around
     assert decoded("Pod", stretch(1, stretch(14, "f") * most))["metadata"] == {"finalizers": ["f"] * most}
     with pytest.raises(MalformedBody, match="fields"):
         decoded("Pod", stretch(1, stretch(14, "f") * (most + 1)))

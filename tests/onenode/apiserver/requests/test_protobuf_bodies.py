@@ -4,13 +4,13 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onenode.apiserver.proto.message_table import KINDS
 from onenode.apiserver.requests.protobuf_bodies import MalformedBody, decode_body
-from onenode.apiserver.requests.protobuf_messages import MapField, Message, NumberListField, message
-from onenode.apiserver.requests.protobuf_wire import ProtobufBody
+from onenode.apiserver.requests.protobuf_messages import KINDS, read_message
 from support.api.kube_protobuf import (
     decoded,
     drawn_documents,
@@ -30,16 +30,21 @@ from support.api.kube_protobuf import (
 
 PROMISED = {
     "v1": "Namespace ConfigMap Secret ServiceAccount DeleteOptions Binding Event Node Pod PersistentVolume "
-    "PersistentVolumeClaim",
+    "PersistentVolumeClaim Service Endpoints ReplicationController ResourceQuota LimitRange",
     "rbac.authorization.k8s.io/v1": "Role ClusterRole RoleBinding ClusterRoleBinding",
     "authorization.k8s.io/v1": "SubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview "
     "LocalSubjectAccessReview",
     "authentication.k8s.io/v1": "TokenReview SelfSubjectReview TokenRequest",
-    "policy/v1": "Eviction",
+    "policy/v1": "Eviction PodDisruptionBudget",
     "coordination.k8s.io/v1": "Lease",
     "events.k8s.io/v1": "Event",
     "storage.k8s.io/v1": "StorageClass CSINode VolumeAttachment CSIStorageCapacity VolumeAttributesClass CSIDriver",
-    "apps/v1": "Deployment ReplicaSet StatefulSet DaemonSet",
+    "apps/v1": "Deployment ReplicaSet StatefulSet DaemonSet ControllerRevision",
+    "batch/v1": "CronJob Job",
+    "discovery.k8s.io/v1": "EndpointSlice",
+    "node.k8s.io/v1": "RuntimeClass",
+    "scheduling.k8s.io/v1": "PriorityClass",
+    "autoscaling/v1": "Scale",
 }
 
 
@@ -98,8 +103,24 @@ def test_what_json_shows_also_when_empty_is_there():
 
 
 def test_any_field_can_be_one_that_json_always_shows():
-    fields = (MapField("map", message("TextList")), NumberListField("numbers", int))
-    assert Message("M", {}, {}, fields).read(ProtobufBody(b""), 0, 0, {}) == {"map": {}, "numbers": []}
+    pool = descriptor_pool.Default()
+    file = FileDescriptorProto(name="always.proto", package="orlop.kube.test", syntax="proto3")
+    file.dependency.append("onenode/apiserver/proto/json_form.proto")
+    message = file.message_type.add(name="M")
+    entry = message.nested_type.add(name="MapEntry")
+    entry.options.map_entry = True
+    kinds = [("map", ".orlop.kube.test.M.MapEntry"), ("numbers", ""), ("time", ".orlop.kube.Time")]
+    for place, (name, type_name) in enumerate(kinds, 1):
+        field = message.field.add(
+            name=name, number=place, label=1 if name == "time" else 3, type_name=type_name or None
+        )
+        field.type = field.TYPE_MESSAGE if type_name else field.TYPE_INT64
+        field.options.Extensions[pool.FindExtensionByName("orlop.kube.always")] = True
+    for place, name in enumerate(("key", "value"), 1):
+        entry.field.add(name=name, number=place, label=1, type=9)
+    pool.AddSerializedFile(file.SerializeToString())
+    assert read_message("test.M", b"") == {"map": {}, "numbers": []}
+    assert read_message("test.M", number(2, 5)) == {"map": {}, "numbers": [5]}
 
 
 def test_an_empty_message_is_left_out_unless_go_has_a_pointer_to_it():

@@ -46,6 +46,14 @@ CREATED = [
     "clusterrole all --aggregation-rule=a=b",
     "rolebinding readers --role=reader --user=me --group=us --serviceaccount=team:robot",
     "clusterrolebinding readers --clusterrole=reader --user=me",
+    "service clusterip web --tcp=80:8080",
+    "service nodeport web --tcp=80 --node-port=30080",
+    "service externalname web --external-name=e.example",
+    "job once --image=i",
+    "cronjob often --image=i --schedule=1,2",
+    "quota small --hard=pods=2,requests.storage=1Gi --scopes=BestEffort",
+    "poddisruptionbudget calm --selector=a=b --min-available=50%",
+    "priorityclass high --value=1000 --global-default=false --description=d",
 ]
 
 
@@ -114,6 +122,6 @@ def test_what_kubectl_asks_is_read(command: str, expected: dict[str, Any], recor
 
 
 def test_a_kind_of_kubectl_s_that_is_not_read_in_protobuf_form_is_named(recorder: Recorder):
-    body = recorder.body_of("create", "job", "web", "--image=i")
-    with pytest.raises(UnsupportedKind, match="batch/v1 Job is not read in protobuf form"):
+    body = recorder.body_of("create", "ingress", "web", "--rule=e.example/=web:80")
+    with pytest.raises(UnsupportedKind, match=r"networking\.k8s\.io/v1 Ingress is not read in protobuf form"):
         decode_body(body)

@@ -157,12 +157,40 @@ async def test_what_stands_against_a_command_is_what_kubectl_shows(folder: Path)
     async with streaming_machine(folder) as m:
         await m.make("sleep 1000")
 
-        terminal = await m.on.ask("GET", exec_target("sh", tty="true"))
-        assert (terminal.status, "there are no terminals here" in terminal.body["message"]) == (400, True)
         missing = await m.kubectl("exec", "p", "--", "nonsense")
         assert (missing.code, "executable file not found" in missing.err) == (1, True), missing
         other = await m.kubectl("exec", "p", "-c", "x", "--", "true")
         assert "container x is not valid for pod p" in other.err
+
+
+async def test_kubectl_has_a_terminal_with_its_size_its_signals_and_its_exit_code(folder: Path):
+    async with streaming_machine(folder) as m:
+        await m.make("sleep 1000")
+        async with m.kubectl_on_terminal("exec", "-it", "p", "--", "sh") as shell:
+            await shell.types("while [ \"$(stty size)\" != '24 100' ]; do sleep 0.01; done; echo fi''rst\r")
+            await shell.shows("first")
+            shell.resize(width=120, height=40)
+            await shell.types("while [ \"$(stty size)\" != '40 120' ]; do sleep 0.01; done; echo re''sized\r")
+            await shell.shows("resized")
+            # A signal between two commands, or while one is forked, would be lost: only `wait` is always interrupted.
+            await shell.types('sh -c \'trap "exit 130" INT; echo be""gun; sleep 999 & wait\'\r')
+            await shell.shows("begun")
+            await shell.types("\x03")
+            await shell.types("echo it ended with $?; exit 7\r")
+            await shell.shows("it ended with 130")
+
+            assert await shell.ended() == 7
+
+
+async def test_kubectl_that_is_killed_leaves_nothing_of_its_terminal(folder: Path):
+    async with streaming_machine(folder) as m:
+        await m.make("sleep 1000")
+        async with m.kubectl_on_terminal("exec", "-it", "p", "--", "sh") as shell:
+            await shell.types("echo be''gun; exec tail -f /dev/null\r")
+            await shell.shows("begun")
+            shell.kill()
+
+        await gone(m, "tail")
 
 
 async def test_kubectl_copies_files_both_ways(folder: Path):

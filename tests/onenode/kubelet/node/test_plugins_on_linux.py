@@ -39,7 +39,7 @@ from support.api.api_servers import TestServer, api_server
 from support.host import kernel_rooms
 from support.kubelet.plugin_worlds import NODE_NAME, Plugin
 from support.processes.orlop_process import Running, running
-from support.waiting import eventually, eventually_answered
+from support.waiting import HANGS_AFTER, eventually, eventually_answered
 from support.worlds import running as tasks_running
 
 MOCK = "mock.example.com"
@@ -165,7 +165,7 @@ async def test_orlop_registrar_has_any_driver_registered_and_taken_away_when_it_
             await driver.says("listening")
             await process.says("kubelet has registered the driver")
             assert watcher.drivers[MOCK].node_id == "n-9"
-            assert "STAGE_UNSTAGE_VOLUME" in await watcher.drivers[MOCK].capabilities(within=5.0)
+            assert "STAGE_UNSTAGE_VOLUME" in await watcher.drivers[MOCK].capabilities(within=HANGS_AFTER)
             assert await the.csi_drivers() == [MOCK]
 
             process.signal(signal.SIGTERM)
@@ -206,7 +206,7 @@ async def test_orlop_node_is_registered_and_forgotten_with_its_driver(short_fold
                 driver = watcher.drivers["csi.orlop.dev"]
                 assert driver.node_id == "n1"
                 assert driver.endpoint.path == str(the.plugins / "csi.orlop.dev" / "csi.sock")
-                assert "GET_VOLUME_STATS" in await driver.capabilities(within=5.0)
+                assert "GET_VOLUME_STATS" in await driver.capabilities(within=HANGS_AFTER)
                 node.signal(signal.SIGTERM)
                 await node.exit_code()
             await eventually(lambda: not watcher.drivers)

@@ -186,7 +186,9 @@ async def test_a_call_that_waited_for_the_connection_tells_the_driver_the_time_t
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         received = await reader.read(1000)
-        while loop.time() == began:  # uvloop counts milliseconds
+        # The call began before these bytes came. uvloop counts milliseconds: wait until one has passed since.
+        arrived = loop.time()
+        while loop.time() == arrived:
             await asyncio.sleep(0)
         writer.write(settings())
         while not (timeout := re.search(rb"([0-9]{7,8})u", received)):
@@ -195,7 +197,6 @@ async def test_a_call_that_waited_for_the_connection_tells_the_driver_the_time_t
         writer.close()
 
     server = await asyncio.start_unix_server(listen, path)
-    began = loop.time()
     async with server, connected(path) as connection:
         with pytest.raises(Unavailable):
             await connection.call(ECHO, b"", 60.0)

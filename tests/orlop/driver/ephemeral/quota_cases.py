@@ -59,7 +59,7 @@ class Node:
         )
         self.service = EphemeralNodeService(
             self.folders,
-            self.host.workdir,
+            self.host,
             NodeIdentity("n1", "csi.orlop.dev/node"),
             NodeRules((str(room / "kubelet"),), LIMITS),
             timed_threads=right_here,

@@ -119,7 +119,7 @@ async def test_a_publish_over_what_an_unpublish_left_gives_no_final_code(machine
     machine.busy.add(names_of(UID))
     with pytest.raises(Internal):
         await folders.unpublish(ID, order().target)
-    machine.faults.fail("identity", errno.EIO, times=2)
+    machine.faults.fail("is_shown_by", errno.EIO, times=2)
     with pytest.raises(Unavailable):
         await folders.publish(order())
     assert mounted(machine) == [names_of(UID)]

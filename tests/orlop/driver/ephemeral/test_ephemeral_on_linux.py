@@ -112,18 +112,35 @@ async def test_statistics_are_those_of_the_volume(node: KernelNode):
             await service.NodeGetVolumeStats(stats(node.target("another-pod")))
 
 
-@pytest.mark.parametrize("limit", [{"size": "1Gi"}, {"inodes": "100"}], ids=str)
+@pytest.mark.parametrize("limit", [{"size": "1Gi", "inodes": "100"}, {"inodes": "100"}], ids=str)
 async def test_a_limit_that_the_disk_cannot_hold_is_refused_by_name_and_nothing_is_left(node: KernelNode, limit):
     async with node.running() as service:
         target = node.pod()
         with folder_descriptor(node.workdir) as workdir:
             if why_not_enforced(workdir) is None:
                 pytest.skip("this machine's own file system has project quotas")
-        why = f"orlop.dev/{next(iter(limit))} cannot be enforced here.*no project quota"
+        why = f"{' and '.join(f'orlop.dev/{each}' for each in limit)} cannot be enforced here.*no project quota"
         with pytest.raises(FailedPrecondition, match=why):
             await service.NodePublishVolume(publish(target, **limit))
         assert node.left() == []
         assert not target.exists()
+
+
+async def test_a_size_that_no_quota_holds_is_held_by_an_image(node: KernelNode):
+    async with node.running() as service:
+        target = node.pod()
+        await service.NodePublishVolume(publish(target, size="20Mi"))
+        with pytest.raises(OSError, match="No space left"):
+            (target / "large").write_bytes(bytes(20 << 20))
+        (target / "large").write_bytes(bytes(1 << 20))
+        response = await service.NodeGetVolumeStats(stats(target))
+        usage = {each.unit: each for each in response.usage}[csi_pb2.VolumeUsage.Unit.BYTES]
+        await service.NodeUnpublishVolume(unpublish(target))
+
+        assert 1 << 20 <= usage.used < 8 << 20
+        assert 14 << 20 < usage.total <= 20 << 20
+        assert not target.exists()
+        assert [each.name for each in node.buried().iterdir()] == ["image"]
 
 
 async def test_a_second_process_on_the_same_working_directory_is_refused(node: KernelNode):

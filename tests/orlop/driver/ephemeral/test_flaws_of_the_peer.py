@@ -187,13 +187,13 @@ async def test_publishes_and_unpublishes_of_one_volume_at_once_end_in_one_state(
 async def test_a_size_is_held_or_refused_and_never_passed_over(node: KernelNode):
     async with node.running() as service:
         try:
-            await service.NodePublishVolume(publish(node.pod(), size="1Mi"))
+            await service.NodePublishVolume(publish(node.pod(), size="20Mi"))
         except CsiError:
             assert node.left() == []
             assert node.mounts() == []
             return
         with pytest.raises(OSError, match=r"quota|space"):
-            (node.target() / "too much").write_bytes(bytes(2 << 20))
+            (node.target() / "too much").write_bytes(bytes(20 << 20))
 
 
 # ---- unpublishing ----------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orlop.csi.error_codes import FailedPrecondition, is_final
-from orlop.driver.ephemeral.folder_index import FIRST_PROJECT, LAST_PROJECT, ProjectNumbers
 from orlop.driver.ephemeral.publish_request_rules import AdminLimits
 from orlop.driver.ephemeral.upkeep.quota_watch import why_limits_cannot_be_held
+from orlop.driver.project_numbers import FIRST_PROJECT, LAST_PROJECT, ProjectNumbers
 from orlop.host.folders.project_quota import FolderQuota, ProjectLimits
 from orlop.host.host_errors import HostError
 from orlop.host.node_host import FolderPlace, FolderState
@@ -216,7 +216,7 @@ def test_a_number_reserved_and_one_of_a_known_folder_are_not_let_go(machine: Fak
 
 
 def test_when_all_numbers_are_taken_that_is_a_sentence(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orlop.driver.ephemeral.folder_index.LAST_PROJECT", FIRST_PROJECT + 1)
+    monkeypatch.setattr("orlop.driver.project_numbers.LAST_PROJECT", FIRST_PROJECT + 1)
     numbers = numbers_on(machine)
     with (
         numbers.reserved(),
@@ -262,9 +262,9 @@ class Halting:
     def __init__(self, numbers: ProjectNumbers, method: str) -> None:
         self.lock = ShownLock()
         self.has_come = threading.Event()
-        self._inner = getattr(numbers._workdir, method)
+        self._inner = getattr(numbers._quotas, method)
         numbers._lock = self.lock  # type: ignore[assignment]
-        setattr(numbers._workdir, method, self._call)
+        setattr(numbers._quotas, method, self._call)
 
     def _call(self, number: int) -> object:
         if not self.has_come.is_set():

@@ -189,7 +189,7 @@ async def test_a_published_target_below_a_folder_that_is_no_shared_mount_is_answ
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("step", ["identity", "make_target", "mounted_at", "bind", "is_shared"])
+@pytest.mark.parametrize("step", ["is_shown_by", "make_target", "mounted_at", "bind", "is_shared"])
 @pytest.mark.parametrize("number", [5, 13, 20, 40, 95])
 async def test_no_error_of_the_machine_is_final_where_an_earlier_call_may_have_mounted_the_target(
     machine: FakeMachine, step: str, number: int

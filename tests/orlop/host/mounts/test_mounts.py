@@ -11,7 +11,14 @@ from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, open_below
 from orlop.host.mounts import mounts
 from orlop.host.mounts.mount_option_rules import AccessTimes, MountOptions
-from support.host.kernel_rooms import descriptor, mount_points_of, other_namespace, run, swapped_again_and_again
+from support.host.kernel_rooms import (
+    descriptor,
+    disk_image,
+    mount_points_of,
+    other_namespace,
+    run,
+    swapped_again_and_again,
+)
 
 ENOUGH = 3_000 if SOAK else 50
 PLAIN = MountOptions()
@@ -245,3 +252,19 @@ def test_a_target_swapped_for_a_link_while_we_mount_and_unmount_harms_nobody(sou
             assert (victim / "mount" / "treasure").exists()
 
     assert mount_points_of("self").count(str(victim / "mount")) == 1
+
+
+@pytest.mark.parametrize("kind", ["xfs", "ext4"])
+def test_a_mount_of_a_file_system_that_failed_is_found_and_unmounted(tmp_path: Path, kind: str):
+    with disk_image(tmp_path / "room", kind) as disk:
+        target = tmp_path / "room" / "target"
+        (disk.folder / "volume").mkdir()
+        target.mkdir()
+        bind(disk.folder / "volume", target)
+        disk.lose_power()
+
+        mounted = at(target)
+        assert mounted is not None
+        assert mounted.is_failed == (kind == "xfs")
+        assert unmount(target) == 1
+        assert at(target) is None

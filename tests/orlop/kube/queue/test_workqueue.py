@@ -17,7 +17,8 @@ from orlop.foundation.metrics import Metrics
 from orlop.kube.queue.workqueue import FairShare, Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.testing.virtual_clock import NothingCanHappen, VirtualClock, run_virtual
-from support.queues import BACKOFF, HandClock, queue_of, scraped, take_all
+from support.hand_clock import HandClock
+from support.queues import BACKOFF, queue_of, scraped, take_all
 
 # ---- adding and taking -----------------------------------------------------------------------------------------------
 

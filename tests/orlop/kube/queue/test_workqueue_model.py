@@ -15,7 +15,8 @@ from orlop.foundation.structured_log import silent_log
 from orlop.foundation.task_group import TaskGroup
 from orlop.kube.queue.reconcile_loop import Done, Failed, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.testing.virtual_clock import VirtualClock, run_virtual
-from support.queues import BACKOFF, HandClock, queue_of
+from support.hand_clock import HandClock
+from support.queues import BACKOFF, queue_of
 from support.random_tests import FEWER
 
 POOLS = ("attach", "detach")

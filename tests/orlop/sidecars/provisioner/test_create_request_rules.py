@@ -94,6 +94,9 @@ def volume(**fields: Any) -> csi_pb2.Volume:
     return csi_pb2.Volume(**{"volume_id": "vol-1", "capacity_bytes": GIB, **fields})
 
 
+MANY_TOPOLOGIES = [csi_pb2.Topology(segments={"zone": f"z{number:05}"}) for number in range(30_000)]
+
+
 @pytest.mark.parametrize("size", [0, GIB, 2 * GIB])
 def test_a_volume_of_at_least_the_size_or_of_an_unknown_one_is_good(size: int):
     assert fault_of_volume(order(), volume(capacity_bytes=size)) is None
@@ -105,6 +108,8 @@ def test_a_volume_of_at_least_the_size_or_of_an_unknown_one_is_good(size: int):
         (volume(capacity_bytes=GIB - 1), "less than requested capacity"),
         (volume(accessible_topology=[csi_pb2.Topology(segments={"no key!": "a"})]), "illegal topology"),
         (volume(volume_context={"k": "v" * (256 << 10)}), "volume context is larger"),
+        (volume(volume_context={"k": "\u20ac" * (100 << 10)}), "volume context is larger"),
+        (volume(accessible_topology=MANY_TOPOLOGIES), "topology of the volume is larger"),
     ],
 )
 def test_a_volume_that_does_not_serve_is_named_so_that_it_can_be_deleted(answer: Any, reason: str):

@@ -12,7 +12,7 @@ from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import LEASE
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.provisioner.journal_leases import JournalLost
-from support.api.api_wires import failing, refusal
+from support.api.api_wires import NO_RIGHT_TO_LEASES, failing, refusal
 from support.provisioning.journal_worlds import (
     NAMESPACE,
     JournalWorld,
@@ -275,7 +275,7 @@ async def test_a_write_that_fails_fails_its_records_alone_and_what_is_forgotten_
 
 async def test_without_rights_the_journal_is_volatile_and_that_is_logged_once():
     async with JournalWorld() as world:
-        world.wire.before = failing("GET", "PUT", "POST", times=99, answer=refusal(403, "Forbidden"))
+        world.wire.before = failing("GET", "PUT", "POST", times=99, answer=NO_RIGHT_TO_LEASES)
         async with world.opened() as ours:
             await ours.record(entry(1))
             await ours.record(entry(2))
@@ -291,7 +291,7 @@ async def test_without_the_right_to_list_the_journal_is_volatile_and_the_process
     async with JournalWorld() as world:
 
         async def refuse_lists(request: HttpRequest) -> object:
-            return refusal(403, "Forbidden") if request.path.endswith("/leases") and request.method == "GET" else None
+            return NO_RIGHT_TO_LEASES if request.path.endswith("/leases") and request.method == "GET" else None
 
         world.wire.before = refuse_lists  # type: ignore[assignment]
         async with world.opened() as ours:

@@ -14,7 +14,7 @@ from orlop.kube.kinds import LEASE, ROLE, ROLE_BINDING
 from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
 from orlop.kube.objects import ObjectName
 from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL, PageOverflow, encode_page
-from support.api.api_wires import failing, refusal
+from support.api.api_wires import NO_RIGHT_TO_LEASES, failing
 from support.places import REPOSITORY
 from support.provisioning.journal_worlds import (
     DRIVER,
@@ -240,7 +240,7 @@ async def test_a_page_whose_label_was_removed_is_found_and_labelled_again():
 
 async def test_an_entry_of_the_time_without_rights_that_is_forgotten_while_it_is_written_leaves_the_journal():
     async with JournalWorld() as world, world.opened() as ours:
-        world.wire.before = failing("PUT", times=1, answer=refusal(403, "Forbidden"))
+        world.wire.before = failing("PUT", times=1, answer=NO_RIGHT_TO_LEASES)
         await ours.record(entry(1))
         assert await world.names() == []
 

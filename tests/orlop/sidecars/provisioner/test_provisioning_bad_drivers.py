@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orlop.kube.kinds import PERSISTENT_VOLUME
+from support.provisioning.late_watches import LateWatch
 from support.provisioning.provisioner_worlds import CREATE, DELETE, DRIVER, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
@@ -123,6 +124,40 @@ async def test_one_volume_for_two_claims_is_used_for_one_and_never_deleted():
             assert handles == ["twin"]
         assert "twin" in world.names()
         assert DELETE not in world.calls()
+
+
+async def test_one_volume_for_two_claims_is_used_for_one_also_while_the_cache_lacks_its_persistent_volume():
+    async with ProvisionerWorld() as world:
+        world.wire = wire = LateWatch(PERSISTENT_VOLUME, world.clock)
+        world.storage.add_volume("twin", 1 << 30)
+        twin = answer(volumeId="twin", capacityBytes=str(1 << 30))
+        world.play({CREATE: [{**twin, "times": 1}, {**twin, "times": 1, "delay": "1s"}]})
+        await world.make_class()
+        async with world.provisioner():
+            await world.clock.sleep(2)
+            wire.is_late = True
+            await world.make_claim("one")
+            await world.make_claim("two")
+            await world.until_event("ProvisioningFailed", "returned the volume twin, which already belongs to pvc-")
+            await world.clock.sleep(30)
+            handles = [volume["spec"]["csi"]["volumeHandle"] for volume in await world.volumes()]
+        assert handles.count("twin") == 1
+        assert DELETE not in world.calls()
+
+
+async def test_the_id_of_a_volume_that_is_gone_can_be_used_again():
+    async with ProvisionerWorld() as world:
+        again = answer(volumeId="again", capacityBytes=str(1 << 30))
+        world.play({CREATE: [{**again, "times": 0}]})
+        await world.make_class()
+        async with world.provisioner():
+            for _ in range(2):
+                await world.make_claim()
+                (volume,) = await world.until_provisioned()
+                await world.delete_claim()
+                await world.release(volume["metadata"]["name"])
+                await world.until_provisioned(0)
+        assert world.calls() == [CREATE, DELETE] * 2
 
 
 @pytest.mark.parametrize(

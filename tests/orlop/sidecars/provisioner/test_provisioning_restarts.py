@@ -10,7 +10,7 @@ import pytest
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import PERSISTENT_VOLUME, STORAGE_CLASS
 from orlop.kube.objects import ObjectName
-from support.api.api_wires import failing, refusal
+from support.api.api_wires import NO_RIGHT_TO_LEASES, failing, refusal
 from support.provisioning.provisioner_drama import NoLocks
 from support.provisioning.provisioner_worlds import CREATE, DELETE, ProvisionerWorld
 
@@ -252,7 +252,7 @@ async def test_without_rights_on_leases_claims_are_provisioned_all_the_same():
     async with ProvisionerWorld() as world:
         await begin(world)
         starts = [f"{verb} namespaces/default/leases" for verb in ("GET", "PUT", "POST")]
-        world.wire.before = failing(*starts, times=999, answer=refusal(403, "Forbidden"))
+        world.wire.before = failing(*starts, times=999, answer=NO_RIGHT_TO_LEASES)
         async with world.provisioner():
             (volume,) = await world.until_provisioned()
             await world.release(volume["metadata"]["name"])
@@ -267,7 +267,7 @@ async def test_without_rights_on_leases_any_more_claims_are_provisioned_and_the_
         writes = [f"{verb} namespaces/default/leases" for verb in ("PUT", "POST")]
         async with world.provisioner():
             await world.clock.sleep(1)
-            world.wire.before = failing(*writes, times=999, answer=refusal(403, "Forbidden"))
+            world.wire.before = failing(*writes, times=999, answer=NO_RIGHT_TO_LEASES)
             await world.make_claim("one")
             await world.until_provisioned()
             world.wire.before = held(world, "NONE", "")
@@ -286,7 +286,7 @@ async def test_an_order_of_the_time_without_rights_is_in_the_journal_when_they_a
         writes = [f"{verb} namespaces/default/leases" for verb in ("PUT", "POST")]
         async with world.provisioner(timeout=300.0):
             await world.clock.sleep(1)
-            world.wire.before = failing(*writes, times=999, answer=refusal(403, "Forbidden"))
+            world.wire.before = failing(*writes, times=999, answer=NO_RIGHT_TO_LEASES)
             await world.make_claim()
             await world.clock.sleep(5)
             assert await world.journal() == []
@@ -295,6 +295,29 @@ async def test_an_order_of_the_time_without_rights_is_in_the_journal_when_they_a
             assert len(await world.journal()) == 1
             await world.until_provisioned()
             await world.until_journal_is_empty()
+
+
+QUOTA = refusal(
+    403,
+    "Forbidden",
+    'leases.coordination.k8s.io "journal" is forbidden: exceeded quota: few, requested: '
+    "count/leases.coordination.k8s.io=1, used: count/leases.coordination.k8s.io=1, limited: "
+    "count/leases.coordination.k8s.io=1",
+)
+
+
+@pytest.mark.parametrize("verb", ["POST", "PUT"])
+async def test_no_volume_is_made_while_the_journal_is_refused_for_another_reason_than_rights(verb: str):
+    async with ProvisionerWorld() as world:
+        await begin(world)
+        world.wire.before = failing(f"{verb} namespaces/default/leases", times=9999, answer=QUOTA)
+        async with world.provisioner():
+            await world.clock.sleep(60)
+            assert (world.calls(CREATE), await world.volumes()) == ([], [])
+            world.wire.before = held(world, "NONE", "")
+            await world.until_provisioned()
+            await world.until_journal_is_empty()
+        assert not [line for line in world.log if "journal cannot be kept" in line.message]
 
 
 async def test_a_server_that_fails_while_the_journal_is_opened_is_waited_for():

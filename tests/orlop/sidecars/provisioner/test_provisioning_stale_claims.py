@@ -2,69 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
+from orlop.binding import claim_state_rules as state
 from orlop.kube.client import MergePatch
-from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
+from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from orlop.kube.objects import ObjectName
-from support.api.api_wires import Wire
+from support.provisioning.late_watches import LateWatch
 from support.provisioning.provisioner_worlds import CREATE, DELETE, NAMESPACE, ProvisionerWorld
 
 pytestmark = pytest.mark.virtual_time
-
-
-class LateClaims(Wire):
-    """Delivers events of claims five seconds late, once `is_late`."""
-
-    def __init__(self, world: ProvisionerWorld) -> None:
-        super().__init__()
-        self.is_late = False
-        self.world = world
-
-    def around(self, inner: Transport) -> Transport:
-        return _Late(self, super().around(inner))
-
-
-@dataclass
-class _Late:
-    is_remote: ClassVar[bool] = False
-    wire: LateClaims
-    inner: Transport
-
-    async def exchange(self, request: HttpRequest, within: float) -> HttpResponse:
-        return await self.inner.exchange(request, within)
-
-    def open(self, request: HttpRequest, within: float) -> AbstractAsyncContextManager[HttpStream]:
-        opened = self.inner.open(request, within)
-        return self._delayed(opened) if request.path.endswith("persistentvolumeclaims") else opened
-
-    @asynccontextmanager
-    async def _delayed(self, opened: AbstractAsyncContextManager[HttpStream]) -> AsyncIterator[HttpStream]:
-        async def pieces(stream: HttpStream) -> AsyncIterator[bytes]:
-            async for piece in stream.pieces:
-                if self.wire.is_late:
-                    await self.wire.world.clock.sleep(5.0)
-                yield piece
-
-        async with opened as stream:
-            yield replace(stream, pieces=pieces(stream))
-
-    async def renew_credentials(self) -> None:
-        await self.inner.renew_credentials()
-
-    async def close(self) -> None:
-        await self.inner.close()
+OF_ANOTHER = dict.fromkeys((state.STORAGE_PROVISIONER, state.BETA_STORAGE_PROVISIONER), "another.example.com")
 
 
 async def test_a_claim_that_went_with_its_volume_is_not_provisioned_again_by_a_late_event_of_it():
     async with ProvisionerWorld() as world:
-        world.wire = wire = LateClaims(world)
+        world.wire = wire = LateWatch(PERSISTENT_VOLUME_CLAIM, world.clock)
         await world.make_class()
         async with world.provisioner():
             await world.clock.sleep(2)
@@ -99,12 +55,34 @@ async def test_a_claim_that_went_with_its_volume_between_the_lists_of_a_start_is
                 unprotected = MergePatch({"metadata": {"finalizers": None}})
                 await world.client.patch(PERSISTENT_VOLUME, ObjectName(None, name), unprotected)
 
-        world.wire = wire = LateClaims(world)
+        world.wire = wire = LateWatch(PERSISTENT_VOLUME_CLAIM, world.clock)
         wire.is_late = True
         wire.before = between_the_lists
         async with world.provisioner():
             await world.clock.sleep(60)
         assert world.calls() == [CREATE]
+
+
+@pytest.mark.parametrize(("waiting", "others", "reads"), [(6, 0, 0), (1, 30, 1)], ids=["many wait", "one of many"])
+async def test_claims_that_wait_at_the_start_are_confirmed_by_a_list_where_that_is_less_work(
+    waiting: int, others: int, reads: int
+):
+    async with ProvisionerWorld() as world:
+        await world.make_class()
+        for number in range(others):
+            await world.make_claim(f"other-{number}", annotations=OF_ANOTHER)
+        for number in range(waiting):
+            await world.make_claim(f"data-{number}")
+        asked: list[str] = []
+
+        async def note(request: HttpRequest) -> None:
+            if request.method == "GET" and "/persistentvolumeclaims/" in request.path:
+                asked.append(request.path)
+
+        world.wire.before = note
+        async with world.provisioner():
+            await world.until_provisioned(waiting)
+        assert len(asked) == reads
 
 
 async def test_a_claim_whose_persistent_volume_was_deleted_before_it_was_bound_gets_another_one():

@@ -52,7 +52,7 @@ def test_no_final_error_ends_an_uncertain_order_or_drops_an_uncertain_request(
     left = refused(opened(FIRST, SECOND, order=current), code, is_rebuildable=is_rebuildable)
 
     assert left is not None
-    assert left.uncertain == (FIRST, SECOND)
+    assert set(left.uncertain) == {FIRST, SECOND}
 
 
 def test_a_request_that_was_refused_in_its_only_call_is_not_kept():
@@ -73,6 +73,21 @@ def test_a_volume_that_exists_for_another_request_is_asked_for_with_that_request
 
 def test_a_volume_that_exists_though_no_other_request_could_have_created_it_is_left_to_the_user():
     assert refused(opened(FIRST), Code.ALREADY_EXISTS) == opened(FIRST, is_refused=True)
+
+
+@pytest.mark.parametrize("built", [FIRST, SECOND, THIRD])
+def test_of_a_volume_that_exists_every_request_is_tried_and_the_current_objects_again_and_again(built: Any):
+    known = opened(FIRST, SECOND)
+    requests, rebuilds = [], []
+    for step in range(12):
+        requests.append(known.order)
+        known = refused(known, Code.ALREADY_EXISTS) or known
+        if known.is_refused:
+            rebuilds.append(step)
+            known = rebuilt(known, built)
+    assert set(requests[4:]) == {FIRST, SECOND, built}
+    assert set(known.uncertain) == {FIRST, SECOND}
+    assert len(rebuilds) >= 3
 
 
 def test_without_a_claim_the_requests_are_repeated_in_turn():

@@ -151,6 +151,14 @@ def test_the_object_goes_after_its_volume_and_the_finalizer_last():
     assert isinstance(step(done, is_deleted=True), NoVolumeStep)
 
 
+@pytest.mark.parametrize(("others", "resets"), [([], True), (["kubernetes.io/pv-protection"], False)])
+def test_who_changed_which_field_is_dropped_only_with_the_object(others: list[str], *, resets: bool):
+    dying = released(metadata={**DYING, "finalizers": [*others, FINALIZER]})
+    patch = step(dying, is_deleted=True)
+    assert isinstance(patch, PatchFinalizers)
+    assert any(each["path"] == "/metadata/managedFields" for each in patch.patch.operations) is resets
+
+
 # ---- the finalizer ---------------------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,9 @@ T = TypeVar("T")
 class FolderAccess(Protocol):
     """Opens folders of the working directory, as `LinuxWorkdir` does."""
 
-    def opened(self, place: FolderPlace) -> AbstractContextManager[int]: ...
+    def opened_content(self, place: FolderPlace, file_system: str) -> AbstractContextManager[int]:
+        """Open the folder, or the root of the file system in its image, mounted read-only where nobody sees it."""
+        ...
 
     def holds(self, folder: int) -> bool:
         """Return whether an open folder is inside the working directory, or inside a mount of one of its folders."""
@@ -226,14 +228,14 @@ class AfterlifeReading:
                 if retained is None:
                     raise RequestRefused.gone(volume_id)
                 stack.enter_context(self._book.being_read(volume_id))
-                generator = self._opened_then(retained_place(retained.burial), read)
+                generator = self._opened_then(retained, read)
                 steps = ThreadedGenerator(generator, self._threads, owned.pop_all())
                 stack.callback(steps.close)
                 await steps.next()
             yield retained, steps
 
-    def _opened_then(self, place: FolderPlace, read: Callable[[int], Generator[T]]) -> Generator[T | None]:
-        with self._access.opened(place) as folder:
+    def _opened_then(self, retained: Retained, read: Callable[[int], Generator[T]]) -> Generator[T | None]:
+        with self._access.opened_content(retained_place(retained.burial), retained.record.image) as folder:
             yield None  # the folder is open: a rename no longer matters
             yield from read(folder)
 

@@ -38,8 +38,9 @@ def why_limits_cannot_be_held(workdir: Workdir, limits: AdminLimits) -> str | No
     """
     sizes = [("--default-size", limits.default_size), ("--max-size", limits.max_size)]
     flags = [flag for flag, size in sizes if size]
-    reason = workdir.why_no_quota() if flags else None
-    return why_limits_are_refused(flags, reason) if reason is not None else None
+    no_quota = workdir.why_no_quota() if flags else None
+    no_images = workdir.why_no_images() if no_quota is not None else None
+    return why_limits_are_refused(flags, f"{no_quota} {no_images}") if no_images is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from enum import Enum
 
 from orlop.csi.proto import csi_pb2
 from orlop.driver.ephemeral.folder_index import live_place
-from orlop.driver.ephemeral.publish_sequence import LEADS_ASTRAY
+from orlop.driver.host_failures import UNSAFE_PATH_ERRORS
 from orlop.host.folders.project_strays import StrayCount
 from orlop.host.host_errors import HostError
-from orlop.host.mounts.mounts import FileIdentity
 from orlop.host.node_host import NodeHost
 from orlop.records.ephemeral_folder import FolderRecord
 
@@ -118,11 +117,10 @@ class VolumeHealth:
             return troubles(VolumeFacts(disk_trouble=str(error)))
 
     def _facts(self, record: FolderRecord, targets: tuple[str, ...]) -> VolumeFacts:
-        folder = self._folder(record.volume_id)
-        if folder is None:
+        if not self._exists(record.volume_id):
             return VolumeFacts(is_missing=True)
         return VolumeFacts(
-            targets=tuple((target, self._at(target, folder)) for target in targets),
+            targets=tuple((target, self._at(target, record.volume_id)) for target in targets),
             no_changes=self._workdir.why_not_writable(),
             no_quota=self._workdir.why_no_quota() if record.project else None,
             left_quota=self._left_quota(record.volume_id),
@@ -132,24 +130,28 @@ class VolumeHealth:
         strays = self._escapes.get(volume_id)
         return LeftQuota(strays.count, strays.bytes, strays.first) if strays is not None else None
 
-    def _folder(self, volume_id: str) -> FileIdentity | None:
+    def _exists(self, volume_id: str) -> bool:
         try:
-            return self._workdir.identity(live_place(volume_id))
+            self._workdir.identity(live_place(volume_id))
         except HostError as error:
-            if error.errno == errno.ENOENT or error.errno in LEADS_ASTRAY:
-                return None
+            if error.errno == errno.ENOENT or error.errno in UNSAFE_PATH_ERRORS:
+                return False
             raise
+        return True
 
-    def _at(self, target: str, folder: FileIdentity) -> Target:
+    def _at(self, target: str, volume_id: str) -> Target:
         try:
             mounted = self._kubelet_dir.mounted_at(tuple(target.split("/")))
         except HostError as error:
-            if error.errno in LEADS_ASTRAY:
+            if error.errno in UNSAFE_PATH_ERRORS:
                 return Target.NOTHING
             raise
         if mounted is None:
             return Target.NOTHING
-        return Target.THE_VOLUME if mounted.root == folder else Target.SOMETHING_ELSE
+        if mounted.is_failed:
+            raise HostError(errno.EIO, f"The file system at {target} has failed; the kernel's log (dmesg) shows why.")
+        is_ours = self._workdir.is_shown_by(live_place(volume_id), mounted.root)
+        return Target.THE_VOLUME if is_ours else Target.SOMETHING_ELSE
 
 
 # ---- usage -----------------------------------------------------------------------------------------------------------

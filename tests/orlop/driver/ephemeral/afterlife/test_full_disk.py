@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def fill_up(folder: Path) -> None:
 async def test_every_volume_can_be_given_back_when_one_has_filled_the_disk(tmp_path: Path, file_system: str):
     with disk_image(tmp_path / "room", file_system) as disk:
         node = KernelNode(made(disk.folder / "work"), made(tmp_path / "room" / "kubelet"))
-        async with node.running() as service:
+        # A full disk shortens every afterlife.
+        async with node.running(headroom=Fraction(1, 10)) as service:
             for volume_id in IDS:
                 await service.NodePublishVolume(publish(node.pod(volume_id), volume_id, afterlifespan="1m"))
             fill_up(node.live(IDS[-1]))

@@ -46,7 +46,7 @@ class Node:
         host = FakeNodeHost(self.machine)
         self.service = EphemeralNodeService(
             self.folders,
-            host.workdir,
+            host,
             NodeIdentity("n1", "csi.orlop.dev/node"),
             NodeRules((KUBELET,), AdminLimits(1.0, 1.0)),
             timed_threads=right_here,
@@ -80,6 +80,15 @@ async def test_the_size_of_a_volume_with_limits_is_its_limit():
         Unit.BYTES: (11 * BLOCK, MIB - 11 * BLOCK, MIB),
         Unit.INODES: (2, 8, 10),
     }
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("path", ["some/path", "/etc", f"{KUBELET}/pods/other"])
+async def test_a_path_where_a_volume_is_not_published_is_not_found(path: str):
+    node = Node()
+    await node.folders.publish(order())
+    with pytest.raises(NotFound):
+        await node.service.NodeGetVolumeStats(csi_pb2.NodeGetVolumeStatsRequest(volume_id=ID, volume_path=path))
 
 
 @pytest.mark.virtual_time

@@ -1,4 +1,4 @@
-"""The table of Kubernetes' messages, and the program that makes it from our .proto files."""
+"""The definitions of Kubernetes' messages, and the program that makes their descriptors from our .proto files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
-from onenode.apiserver.proto import message_table
-from onenode.apiserver.proto.message_table import KINDS, MESSAGES
+from onenode.apiserver.proto import message_descriptors
+from onenode.apiserver.requests import protobuf_messages
+from support.api.kube_messages import KINDS, MESSAGES
 from support.api.kube_protobuf import FORMS, table_fields
 from support.places import REPOSITORY
 
@@ -22,38 +22,29 @@ def generator() -> dict[str, Any]:
     return runpy.run_path(str(REPOSITORY / "tools" / "generate_kube_protos.py"))
 
 
-def test_the_committed_table_is_what_the_generator_gives(generator: dict[str, Any]):
-    assert Path(message_table.__file__).read_bytes() == generator["generate"]()
+def test_the_committed_descriptors_are_what_the_generator_gives(generator: dict[str, Any]):
+    assert Path(message_descriptors.__file__).read_bytes() == generator["generate"]()
 
 
-def test_a_stale_table_is_named_and_a_new_one_is_written(
+def test_stale_descriptors_are_named_and_new_ones_are_written(
     generator: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert generator["main"](["--check", "--into", str(tmp_path)]) == 1
-    assert "message_table.py differs from what the generator gives" in capsys.readouterr().out
+    assert "message_descriptors.py differs from what the generator gives" in capsys.readouterr().out
     assert generator["main"](["--into", str(tmp_path)]) == 0
     assert generator["main"](["--check", "--into", str(tmp_path)]) == 0
 
 
-def test_messages_that_hold_themselves_are_refused(generator: dict[str, Any]):
-    generator["refuse_recursion"]({"a": {"b"}, "b": set()})
-    with pytest.raises(generator["GenerationError"], match="holds itself: a, b"):
-        generator["refuse_recursion"]({"a": {"b"}, "b": {"a"}, "c": set()})
+def test_the_kinds_that_are_read_are_the_messages_with_an_api_version():
+    assert protobuf_messages.KINDS == KINDS
 
 
-def test_a_type_that_the_decoder_does_not_know_is_refused(generator: dict[str, Any]):
-    message = DescriptorProto(name="M")
-    field = FieldDescriptorProto(name="f", number=1, type=FieldDescriptorProto.TYPE_DOUBLE)
-    with pytest.raises(generator["GenerationError"], match="has a type that the decoder does not know"):
-        generator["type_text"]("m.M", message, field)
-
-
-def test_every_type_in_the_table_is_a_scalar_or_a_message_of_the_table():
+def test_every_type_is_a_scalar_or_a_message_with_a_definition():
     kinds = {field.kind for message in MESSAGES for field in table_fields(message)}
     assert kinds <= SCALARS | set(MESSAGES)
 
 
-def test_every_message_of_the_table_is_part_of_a_kind():
+def test_every_message_is_part_of_a_kind():
     reached: set[str] = set()
     ahead = set(KINDS.values())
     while ahead:

@@ -1,0 +1,86 @@
+"""Record Events about drives, their volumes, and the claims of those: one for each change that was written.
+
+Objects are compared before and after a write of their status, so a restart repeats no event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from orlop.kube.events.event_bodies import ObjectReference
+from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
+from orlop.records.drive_record import DriveState
+
+ApiObject = Mapping[str, Any]
+_UID_OF_CLAIM: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+MOST_VOLUMES_WITH_EVENTS: Final = 200
+
+
+class ReportEvents:
+    def __init__(self, events: EventRecorder) -> None:
+        self._events = events
+
+    def drive_changed(self, before: ApiObject, after: ApiObject, volumes: Sequence[ApiObject]) -> None:
+        """Record a change of the state of a drive, on the drive and on everything that is on it."""
+        state, why = _status(after, "state"), _status(after, "message")
+        if state == _status(before, "state") or not state:
+            return
+        about = [after]
+        # Volumes get an event only if their drive fails, or works again.
+        if _status(before, "state") or state != DriveState.READY.value:
+            about += volumes[:MOST_VOLUMES_WITH_EVENTS]
+        for obj in about:
+            drive = "The drive" if obj is after else f"The drive {after['metadata']['name']}"
+            note = f"{drive} is {state}. {why}".rstrip()
+            self._record(obj, f"Drive{state}", note, is_bad=state in {DriveState.LOST.value, DriveState.ERROR.value})
+
+    def volume_changed(self, before: ApiObject, after: ApiObject) -> None:
+        """Record a change of the phase or the condition of a volume, on the volume and on its claim."""
+        phase, was = _status(after, "phase"), _status(before, "phase")
+        if phase != was and phase in {"Erasing", "Erased"}:
+            self._record(after, f"Volume{phase}", f"The volume is {phase}. {_status(after, 'message')}".rstrip())
+        trouble, old = _condition(after), _condition(before)
+        if trouble and trouble != old:
+            self._record(after, "VolumeAbnormal", trouble, is_bad=True)
+        elif old and not trouble:
+            self._record(after, "VolumeNormal", "The volume works again.")
+        if (message := _status(after, "message")).startswith("The data is kept") and message != _status(
+            before, "message"
+        ):
+            self._record(after, "DataKept", message, is_bad=True)
+
+    def request_ended(self, request: ApiObject, state: str, message: str) -> None:
+        record = self._events.warning if state == "Error" else self._events.normal
+        record(request, f"Request{state}", message)
+
+    def _record(self, obj: ApiObject, reason: str, note: str, *, is_bad: bool = False) -> None:
+        record = self._events.warning if is_bad else self._events.normal
+        claim = claim_of(obj)
+        record(obj, reason, note, related=claim)
+        if claim is not None:
+            record(claim, reason, note, related=obj)
+
+
+def claim_of(volume: ApiObject) -> ObjectReference | None:
+    """Return the claim of a Volume. Its uid is the end of the PersistentVolume's name, unless a prefix hides it."""
+    spec = volume.get("spec") or {}
+    claim = spec.get("claim") or {}
+    if not claim.get("name"):
+        return None
+    uid = _UID_OF_CLAIM.search(spec.get("persistentVolume", ""))
+    kind = PERSISTENT_VOLUME_CLAIM
+    return ObjectReference(
+        kind.api_version, kind.kind, claim["name"], claim.get("namespace", ""), uid=uid[0] if uid is not None else ""
+    )
+
+
+def _status(obj: ApiObject, field: str) -> str:
+    return str((obj.get("status") or {}).get(field, ""))
+
+
+def _condition(obj: ApiObject) -> str:
+    condition = (obj.get("status") or {}).get("condition") or {}
+    return str(condition.get("message", "")) if condition.get("abnormal") else ""

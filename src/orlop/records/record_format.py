@@ -1,0 +1,28 @@
+"""The versions of records that nodes keep on their disks: an older program must not read a newer record. Pure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+
+class UnreadableRecord(ValueError):
+    """A record that is damaged, or written by a newer version: the folder is left alone and reported."""
+
+
+class _Versioned(msgspec.Struct):
+    version: int | None = None
+
+
+def version_of(data: bytes) -> int | None:
+    """Return the version of a record, also of one whose other fields cannot be decoded; None if it has none."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(data, type=_Versioned).version
+    return None
+
+
+def refuse_newer(version: int | None, newest: int) -> None:
+    """Raise UnreadableRecord for a version above the newest that this program reads."""
+    if version is not None and version > newest:
+        raise UnreadableRecord(f"it has the format {version}, and this version of Orlop reads formats up to {newest}")

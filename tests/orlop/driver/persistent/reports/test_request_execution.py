@@ -1,0 +1,292 @@
+"""DriveRequests: carried out once, whatever dies or fails meanwhile, and never on a disk that was not shown."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from orlop.driver.persistent.upkeep.drive_task_rules import derived_drive_id
+from orlop.records.api_record import new_object
+from orlop.records.drive import DRIVE, DriveSpec
+from orlop.records.drive_record import MIB, DriveType, decode_drive
+from orlop.records.drive_request import DRIVE_REQUEST, RequestedDevice, RequestedFolder
+from orlop.testing.fake_host import FakeDisk, FakeDrive, FakeMachine
+from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
+from support.drives.reporting_nodes import ReportingWorld, put_volume, volume_on_disk
+from support.drives.watched_nodes import GIB, ID, NODE, ROOT, drive_disk, folder_drive, machine_with, record
+
+pytestmark = pytest.mark.virtual_time
+Object = dict[str, Any]
+
+
+async def shown(world: ReportingWorld, *names: str, force: bool = False) -> tuple[RequestedDevice, ...]:
+    """The devices as NodeDevices shows them."""
+    await world.until(lambda: have_all(world, names))
+    devices = await world.devices()
+    return tuple(RequestedDevice(name=name, fingerprint=devices[name]["fingerprint"], force=force) for name in names)
+
+
+async def have_all(world: ReportingWorld, names: tuple[str, ...]) -> bool:
+    return set(names) <= set(await world.devices())
+
+
+async def new_drive(world: ReportingWorld, status: Object, number: int = 0) -> str:
+    drive = status["results"][number]["drive"]
+    await world.until(lambda: world.is_ready(drive))
+    return str(drive)
+
+
+async def test_chosen_disks_become_drives_and_each_has_a_result():
+    machine = machine_with(sdb=FakeDisk(100 * GIB), sdc=FakeDisk(GIB // 4))
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.request(devices=await shown(world, "sdb", "sdc"))
+        status = await world.ended()
+        drive = await new_drive(world, status)
+        capacity = (await world.status(drive))["capacityBytes"]
+
+    assert status["state"] == "Error"
+    assert status["message"] == "1 done, 1 failed."
+    made, failed = status["results"]
+    assert (made["target"], made["message"]) == ("sdb", "sdb was formatted with xfs.")
+    assert failed["target"] == "sdc"
+    assert "too small" in failed["error"]
+    assert capacity == 99 * GIB
+    assert machine.mounted_drives[drive] is machine.disks["sdb"]
+
+
+async def test_a_folder_becomes_a_drive_with_its_space_set_aside():
+    machine = FakeMachine(total_bytes=100 * GIB)
+    machine.drives[f"{ROOT}/a"] = FakeDrive()
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.request(folder=RequestedFolder(path=f"{ROOT}/a", capacity_bytes=10 * GIB + 5))
+        status = await world.ended()
+        drive = await new_drive(world, status)
+        assert (await world.status(drive))["capacityBytes"] == 10 * GIB
+
+    assert machine.drives[f"{ROOT}/a"].reserve == 10 * GIB
+
+
+@pytest.mark.parametrize(
+    ("path", "capacity", "why"),
+    [
+        ("/etc", GIB, "does not lie below"),
+        (f"{ROOT}/a", 1000 * GIB, "cannot be a drive of"),
+        (f"{ROOT}/a", MIB - 1, "1Mi"),
+    ],
+)
+async def test_a_folder_that_cannot_be_a_drive_is_refused_with_the_reason(path: str, capacity: int, why: str):
+    machine = FakeMachine(total_bytes=100 * GIB)
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.request(folder=RequestedFolder(path=path, capacity_bytes=capacity))
+        status = await world.ended()
+
+    assert why in status["results"][0]["error"]
+    assert not machine.drives
+
+
+async def test_a_dry_run_is_dry():
+    machine = machine_with(sdb=FakeDisk(), sdc=drive_disk(node="n2"))
+    machine.known_drives.clear()
+    machine.drives[f"{ROOT}/a"] = FakeDrive()
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.request("r1", devices=await shown(world, "sdb"), dry_run=True)
+        await world.request("r2", folder=RequestedFolder(path=f"{ROOT}/a", capacity_bytes=GIB), dry_run=True)
+        await world.request("r3", adopt=True, dry_run=True)
+        results = [(await world.ended(name))["results"][0] for name in ("r1", "r2", "r3")]
+        await world.settle(60)
+
+    assert [result["message"].split(" would ")[1] for result in results] == [
+        "be formatted with xfs.",
+        "become a drive of 1Gi.",
+        "be taken over, unless it was removed on purpose.",
+    ]
+    assert not any("drive" in result for result in results)
+    assert machine.disks["sdb"].drive is None
+    assert machine.drives[f"{ROOT}/a"].record is None
+    assert machine.faults.calls("mount_disk") == 0
+
+
+async def test_another_disk_that_got_the_name_since_is_not_formatted():
+    machine = machine_with(sdb=FakeDisk(serial="A"))
+
+    async with ReportingWorld() as world, world.node(machine) as node:
+        devices = await shown(world, "sdb")
+        machine.pull_disk("sdb")
+        machine.plug_disk("sdb", FakeDisk(serial="B"))
+        node.watch.wake()
+        await world.request(devices=devices)
+        status = await world.ended()
+
+    assert "not as it was shown" in status["results"][0]["error"]
+    assert machine.disks["sdb"].drive is None
+
+
+async def test_of_two_requests_for_one_disk_one_makes_a_drive():
+    machine = machine_with(sdb=FakeDisk())
+
+    async with ReportingWorld() as world, world.node(machine):
+        devices = await shown(world, "sdb", force=True)
+        await world.request("r1", devices=devices)
+        await world.request("r2", devices=devices)
+        one, other = await world.ended("r1"), await world.ended("r2")
+        made = [each for each in (one, other) if each["state"] == "Done"]
+        assert len(made) == 1
+        await new_drive(world, made[0])
+
+    assert len(machine.mounted_drives) == 1
+
+
+async def test_a_request_that_was_withdrawn_before_it_began_changes_nothing():
+    machine = machine_with(sdb=FakeDisk())
+
+    async with ReportingWorld() as world:
+        async with world.node(machine):
+            devices = await shown(world, "sdb")
+        await world.request(devices=devices)
+        await world.delete(DRIVE_REQUEST, "r1")
+        async with world.node(machine):
+            await world.settle(60)
+
+    assert machine.disks["sdb"].drive is None
+
+
+async def test_a_request_for_another_node_is_left_alone():
+    machine = machine_with(sdb=FakeDisk())
+
+    async with ReportingWorld() as world:
+        async with world.node(machine):
+            devices = await shown(world, "sdb")
+        await world.request(devices=devices)
+        async with world.node(machine, "n2"):
+            await world.settle(60)
+        assert await world.request_status() == {}
+
+    assert machine.disks["sdb"].drive is None
+
+
+# ---- adoption --------------------------------------------------------------------------------------------------------
+
+
+async def test_drives_of_a_lost_node_are_adopted_with_what_is_on_them():
+    machine = FakeMachine(total_bytes=100 * GIB)
+    machine.disks["sdb"] = drive_disk(node="old")
+    put_volume(machine.disks["sdb"].drive, volume_on_disk())
+    folder_drive(machine, f"{ROOT}/a", "6d7f3c1e-0a0b-4c1d-8e2f-000000000002", node="old")
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.settle(10)
+        assert await world.find(DRIVE, ID) is None
+
+        await world.request(adopt=True)
+        status = await world.ended()
+        assert status["state"] == "Done"
+        assert {result["target"] for result in status["results"]} == {"sdb", f"{ROOT}/a"}
+        await world.settle(10)
+        adopted = await world.status()
+        assert [each["volume"] for each in adopted["unrecordedVolumes"]] == [volume_on_disk().volume_id]
+        assert adopted["state"] == "Error"  # until the allocations are restored
+        assert await world.is_ready("6d7f3c1e-0a0b-4c1d-8e2f-000000000002")
+
+    disk = machine.disks["sdb"].drive
+    assert disk is not None
+    assert disk.record is not None
+    assert decode_drive(disk.record).node_name == NODE
+
+
+async def test_a_drive_that_another_node_has_is_not_adopted():
+    machine = FakeMachine()
+    machine.disks["sdb"] = drive_disk(node="n2")
+
+    async with ReportingWorld() as world:
+        await world.create(DRIVE, new_object("Drive", ID, DriveSpec(node_name="n2", type=DriveType.DISK)))
+        async with world.node(machine):
+            await world.settle(10)
+            await world.request(adopt=True)
+            status = await world.ended()
+
+    assert "is of the node n2" in status["results"][0]["error"]
+    assert machine.faults.calls("mount_disk") == 0
+
+
+async def test_a_drive_that_was_removed_on_purpose_is_left_as_it_is():
+    machine = FakeMachine()
+    machine.disks["sdb"] = drive_disk(content=record(removed=True))
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.settle(10)
+        await world.request(adopt=True)
+        status = await world.ended()
+        assert "removed on purpose" in status["results"][0]["message"]
+        await world.settle(60)
+
+    assert not machine.mounted_drives
+    assert not machine.known_drives
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_is_carried_out_whatever_is_killed_meanwhile():
+    async with ReportingWorld() as world:
+        numbers = iter(range(1000))
+
+        def build() -> tuple[FakeMachine, str]:
+            machine = machine_with(sdb=FakeDisk(100 * GIB))
+            machine.total_bytes = 100 * GIB
+            machine.drives[f"{ROOT}/a"] = FakeDrive()
+            return machine, f"r{next(numbers)}"
+
+        async def run(made: tuple[FakeMachine, str], points: KillPoints) -> None:
+            machine, name = made
+            async with world.node(machine, points=points):
+                if not await world.find(DRIVE_REQUEST, name):
+                    await world.settle(3)
+                    await world.request(name, devices=await shown(world, "sdb"))
+                    folder = RequestedFolder(path=f"{ROOT}/a", capacity_bytes=GIB)
+                    await world.request(f"{name}-f", folder=folder)
+                for each in (name, f"{name}-f"):
+                    status = await world.ended(each)
+                    assert status["state"] == "Done", status
+                    await new_drive(world, status)
+
+        def check(made: tuple[FakeMachine, str]) -> None:
+            machine, _ = made
+            assert len(machine.mounted_drives) == 1
+            assert machine.drives[f"{ROOT}/a"].reserve == GIB
+
+        explored = await explore_kills(build, run, check)
+    assert explored.runs >= 12
+
+
+@pytest.mark.parametrize("moment", KillMoment)
+async def test_an_error_while_formatting_is_the_result_and_a_repeated_request_succeeds(moment: KillMoment):
+    machine = machine_with()
+
+    async with ReportingWorld() as world, world.node(machine) as node:
+        for number in (errno.EIO, errno.ENOSPC, errno.EROFS, errno.ENODEV, errno.EBUSY):
+            disk, name = f"sd{number}", f"r{number}"
+            machine.plug_disk(disk, FakeDisk())
+            node.watch.wake()
+            devices = await shown(world, disk)
+            machine.faults.fail("make_disk_drive", number, moment=moment)
+            await world.request(name, devices=devices)
+            status = await world.ended(name)
+            assert status["state"] == "Error"
+            assert "as requested" in status["results"][0]["error"]
+
+            await world.settle(60)
+            await world.request(f"{name}-again", devices=await shown(world, disk, force=True))
+            await new_drive(world, await world.ended(f"{name}-again"))
+
+
+def test_the_id_of_a_drive_is_the_same_for_the_same_request_and_another_for_another():
+    ids = {derived_drive_id(uid, target) for uid in ("a", "b") for target in ("sdb", "sdc")}
+
+    assert len(ids) == 4
+    assert derived_drive_id("a", "sdb") in ids

@@ -1,0 +1,258 @@
+"""Space returns when the data is gone and never before, and lost allocations come back, whoever lost them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from orlop.csi.error_codes import ResourceExhausted
+from orlop.driver.persistent.reservation_rules import PlacedVolume
+from orlop.driver.persistent.space_return_rules import (
+    UNKNOWN_SECONDS,
+    CheckAgain,
+    DeleteDriveObject,
+    DeleteVolumeObject,
+    FindVolume,
+    LeaveAllocations,
+    LeaveVolume,
+    RestoreAllocations,
+    ReturnSpace,
+    next_drive_step,
+    next_volume_step,
+    unknown_allocations,
+)
+from orlop.records.drive import DRIVE, RELEASED, Allocation
+from orlop.records.volume import ERASE_FINALIZER, VOLUME, DriveVolumeSpec, DriveVolumeStatus, VolumePhase
+from support.drives.drive_facts import GIB, drive
+from support.drives.drive_worlds import DriveController, DriveWorld, drive_id
+from support.drives.node_models import NodeModel
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+SPEC = DriveVolumeSpec(
+    drive=drive_id(1), node_name="n1", bytes=GIB, backing="directory", file_system="xfs", volume_mode="Filesystem"
+)
+
+
+def test_a_released_drive_is_deleted_only_when_it_lists_nothing():
+    assert isinstance(next_drive_step(drive(released=True), {}, {}), DeleteDriveObject)
+    assert isinstance(next_drive_step(drive(volumes={"v": GIB}, released=True), {}, {}), LeaveAllocations)
+
+
+def placed(phase: VolumePhase | None, *, is_being_deleted: bool = False, **flags: bool) -> PlacedVolume:
+    spec = DriveVolumeSpec(**{name: getattr(SPEC, name) for name in SPEC.__struct_fields__} | flags)
+    finalizers = (ERASE_FINALIZER,)
+    return PlacedVolume("v", "u", "1", spec, DriveVolumeStatus(phase=phase), finalizers, is_being_deleted)
+
+
+@pytest.mark.parametrize(
+    ("volume", "step"),
+    [
+        (placed("Pending"), LeaveVolume),
+        (placed("Erased"), LeaveVolume),
+        (placed("Pending", is_being_deleted=True), LeaveVolume),
+        (placed("Staged", erase=True), DeleteVolumeObject),
+        (placed("Erasing", erase=True, is_being_deleted=True), LeaveVolume),
+        (placed("Erased", erase=True), DeleteVolumeObject),
+        (placed("Erased", erase=True, is_being_deleted=True), ReturnSpace),
+        (placed("Pending", reservation_only=True), LeaveVolume),
+        (placed("Erased", reservation_only=True), DeleteVolumeObject),
+        (placed("Erased", reservation_only=True, is_being_deleted=True), ReturnSpace),
+    ],
+)
+def test_the_next_step_of_a_volume(volume: PlacedVolume, step: type[object]):
+    assert type(next_volume_step(volume)) is step
+
+
+def test_a_volume_without_our_finalizer_is_left():
+    volume = replace(placed("Erased", erase=True, is_being_deleted=True), finalizers=("example.com/theirs",))
+
+    assert isinstance(next_volume_step(volume), LeaveVolume)
+
+
+def test_an_allocation_is_unknown_unless_the_cluster_or_its_node_knows_the_volume():
+    facts = drive(volumes={"known": GIB, "found": GIB, "unknown": GIB}, unrecorded_names=frozenset({"found"}))
+
+    assert [each.volume for each in unknown_allocations(facts, lambda name: name == "known")] == ["unknown"]
+
+
+def test_the_next_step_of_a_drive():
+    alone = Allocation(volume="v", bytes=GIB)
+    facts = drive(volumes={"v": GIB})
+
+    assert next_drive_step(drive(), {"v": SPEC}, {}) == RestoreAllocations((alone,))
+    assert next_drive_step(facts, {}, {alone: UNKNOWN_SECONDS}) == FindVolume(alone)
+    assert next_drive_step(facts, {}, {alone: 100.0}) == CheckAgain(UNKNOWN_SECONDS - 100.0)
+    assert isinstance(next_drive_step(facts, {"v": SPEC}, {}), LeaveAllocations)
+
+
+# ---- with a node -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def node_and_controller(capacity: int = 4 * GIB) -> AsyncIterator[tuple[DriveWorld, NodeModel, DriveController]]:
+    async with DriveWorld() as world:
+        node = NodeModel("n1", world.on, world.client, world.clock)
+        node.add_disk(1, capacity)
+        world.start(node.run(), "node")
+        await world.settle(5.0)
+        async with world.controller() as controller:
+            yield world, node, controller
+
+
+async def is_free(world: DriveWorld) -> bool:
+    return await world.allocations(1) == {} and await world.find(VOLUME, "pvc-1") is None
+
+
+@pytest.mark.virtual_time
+async def test_the_space_of_a_deleted_volume_returns_when_its_data_is_gone():
+    async with node_and_controller() as (world, node, controller):
+        volume = await controller.create()
+        node.stage("pvc-1", volume.volume_context)
+        node.unstage("pvc-1")
+        node.is_away = True
+        await controller.delete()
+        await world.settle(600.0)
+        while_away = await world.allocations(1), dict(node.disks[drive_id(1)].volumes)
+
+        node.is_away = False
+        await world.until(lambda: is_free(world))
+
+        assert while_away == ({"pvc-1": GIB}, {"pvc-1": GIB})
+        assert node.disks[drive_id(1)].volumes == {}
+        assert not (await world.drive(1))["metadata"].get("finalizers")
+
+
+@pytest.mark.virtual_time
+async def test_a_volume_whose_object_was_deleted_by_hand_keeps_data_and_space():
+    async with node_and_controller() as (world, node, controller):
+        volume = await controller.create()
+        node.stage("pvc-1", volume.volume_context)
+        node.unstage("pvc-1")
+        await world.delete(VOLUME, "pvc-1")
+        await world.settle(600.0)
+
+        assert node.disks[drive_id(1)].volumes == {"pvc-1": GIB}
+        assert await world.allocations(1) == {"pvc-1": GIB}
+        await controller.delete()
+        await world.until(lambda: is_free(world))
+
+
+@pytest.mark.virtual_time
+async def test_a_drive_whose_object_was_lost_lists_its_volumes_again_before_it_takes_others():
+    async with node_and_controller() as (world, node, controller):
+        for number in (1, 2):
+            volume = await controller.create(f"pvc-{number}", 2 * GIB)
+        node.stage("pvc-2", volume.volume_context)
+        # What only the disk knows: every object of it is gone.
+        node.disks[drive_id(1)].volumes["pvc-disk"] = GIB // 2
+        await world.settle(5.0)
+        await world.merge(DRIVE, drive_id(1), {"metadata": {"finalizers": None}})
+        await world.delete(DRIVE, drive_id(1))
+
+        with pytest.raises(ResourceExhausted):
+            await controller.create("pvc-3", GIB)
+        await world.settle(30.0)
+
+        assert await world.allocations(1) == {"pvc-1": 2 * GIB, "pvc-2": 2 * GIB, "pvc-disk": GIB // 2}
+        assert (await world.drive(1))["status"]["allocationsRestored"]
+        with pytest.raises(ResourceExhausted, match="too little free space"):
+            await controller.create("pvc-3", GIB)
+
+
+@pytest.mark.virtual_time
+async def test_a_reservation_that_nothing_knows_returns_after_its_node_was_asked():
+    async with node_and_controller() as (world, _, _):
+        await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})
+        await world.settle(UNKNOWN_SECONDS - 60.0)
+        before = await world.allocations(1)
+
+        await world.settle(120.0)
+        assert await is_free(world)
+
+        assert before == {"pvc-1": GIB}
+
+
+@pytest.mark.virtual_time
+async def test_a_reservation_with_data_that_nothing_knows_is_kept():
+    async with node_and_controller() as (world, node, controller):
+        node.disks[drive_id(1)].volumes["pvc-1"] = GIB
+        await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})
+        await world.settle(2 * UNKNOWN_SECONDS)
+
+        stored = await world.volume("pvc-1")
+        assert stored is not None
+        assert stored.reservation_only
+        assert node.disks[drive_id(1)].volumes == {"pvc-1": GIB}
+        assert await world.allocations(1) == {"pvc-1": GIB}
+        # Deleted through CSI, it goes.
+        await controller.delete()
+        await world.until(lambda: is_free(world))
+
+
+@pytest.mark.virtual_time
+async def test_a_reservation_that_a_persistent_volume_names_is_left():
+    async with node_and_controller() as (world, _, controller):
+        controller.handles.add("pvc-1")
+        await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})
+        await world.settle(3 * UNKNOWN_SECONDS)
+        kept = await world.allocations(1), await world.find(VOLUME, "pvc-1")
+
+        controller.handles.clear()
+        await world.settle(3 * UNKNOWN_SECONDS)
+
+        assert await is_free(world)
+        assert kept == ({"pvc-1": GIB}, None)
+
+
+@pytest.mark.virtual_time
+async def test_an_erased_volume_whose_drive_is_gone_for_good_goes_too():
+    async with node_and_controller() as (world, node, controller):
+        await controller.create()
+        await controller.delete()
+        await world.until(lambda: is_free(world))
+        await controller.create()
+        node.is_away = True
+        await controller.delete()
+        await world.settle()
+        node.disks.clear()
+        await world.merge(DRIVE, drive_id(1), {"metadata": {"finalizers": None}})
+        await world.delete(DRIVE, drive_id(1))
+        await world.set_volume_status("pvc-1", phase="Erased")
+
+        async def is_gone() -> bool:
+            return await world.find(VOLUME, "pvc-1") is None
+
+        await world.until(is_gone)
+
+
+@pytest.mark.virtual_time
+async def test_the_object_of_a_removed_drive_goes_when_its_node_has_released_it():
+    async with DriveWorld() as world, world.controller():
+        await world.add_drive(1)
+        await world.merge(DRIVE, drive_id(1), {"spec": {"removing": True}})
+        await world.settle()
+        before = await world.find(DRIVE, drive_id(1))
+        released = {"type": RELEASED, "status": "True", "reason": "Released"}
+        await world.set_drive_status(1, conditions=[released])
+        await world.settle()
+
+        assert before is not None
+        assert await world.find(DRIVE, drive_id(1)) is None
+
+
+@pytest.mark.virtual_time
+async def test_an_acknowledged_step_of_another_process_is_continued():
+    async with DriveWorld() as world:
+        node = NodeModel("n1", world.on, world.client, world.clock)
+        node.add_disk(1, 4 * GIB)
+        world.start(node.run(), "node")
+        await world.settle(5.0)
+        async with world.controller("first") as first:
+            await first.create()
+            await first.delete()
+        async with world.controller("second"):
+            await world.until(lambda: is_free(world))

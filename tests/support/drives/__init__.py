@@ -1,0 +1,1 @@
+"""Drives and volumes for tests of the controller."""
