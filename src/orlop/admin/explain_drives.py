@@ -53,7 +53,8 @@ WAITING: Final = frozenset(
 """The states of a claim in which it matters whether a drive fits."""
 TO_DO: Final = {
     "Lost": "Put its disk or folder back: the drive is used again at once. If the disk is in another machine now, "
-    "`orlop drives adopt` takes it over there. If it is broken, its data is gone: delete the claim, and take a copy.",
+    "`orlop drives adopt` takes it over there. If it is broken for good: `orlop drives forget {drive}` gives its "
+    "volumes up, and shows what to delete.",
     "Error": "Remove the cause, which `orlop drives info {drive}` shows; the drive is used again at once.",
     "Repairing": "Wait until its file system is repaired.",
     "Removing": "Delete the claims of its volumes: it is being taken out of use.",

@@ -25,6 +25,7 @@ from orlop.admin.drives.drive_changes import ChangeResult, OperatedDrives
 from orlop.admin.drives.drive_list_rules import DriveFilter, DriveRow, chosen_drives, find_drive, totals_of
 from orlop.admin.refusals import WrongUse
 from orlop.cli.adopt import adopt_drives
+from orlop.cli.drives_forget import forget_drives
 from orlop.cli.drives_format import (
     drive_details,
     drive_table,
@@ -206,7 +207,7 @@ def remove_drives(drives: Sequence[str], *, dry_run: bool) -> None:
     """Take empty drives out of use. A drive with a volume is refused.
 
     The node releases the disk or folder. The file system stays on the disk, which can become a drive again with
-    `orlop drives init --force`.
+    `orlop drives init --force`. A drive whose disk is gone for good is given up with `orlop drives forget`.
     """
     change_drives(drives, lambda _row, volumes: remove(volumes), dry_run=dry_run, with_volumes=True)
 
@@ -252,7 +253,7 @@ def _print_changes(results: Sequence[ChangeResult], *, dry_run: bool) -> None:
         sys.exit(FAILED)
 
 
-for each in (discover, init, add_folder, adopt_drives):
+for each in (discover, init, add_folder, adopt_drives, forget_drives):
     command.add_command(each)
 
 

@@ -133,10 +133,11 @@ class Bench:
         return items
 
     def drive(self, number: int = 1, node: str = "n1", capacity: int = 10 * GIB, **more: Any) -> str:
-        """Create a drive; `more`: `spec`, `labels`, and fields of the status."""
+        """Create a drive; `more`: `spec`, `labels`, `finalizers`, and fields of the status."""
         device = f"sd{'abcdefghij'[number % 10]}"
-        spec, labels = more.pop("spec", {}), more.pop("labels", {})
-        obj = new_object("Drive", drive_id(number), DriveSpec(node_name=node, type=DriveType.DISK, **spec))
+        spec, labels, finalizers = more.pop("spec", {}), more.pop("labels", {}), more.pop("finalizers", ())
+        whole = DriveSpec(node_name=node, type=DriveType.DISK, **spec)
+        obj = new_object("Drive", drive_id(number), whole, finalizers=finalizers)
         obj["metadata"]["labels"] = labels
         status = {
             "state": "Ready",

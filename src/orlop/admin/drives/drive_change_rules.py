@@ -139,6 +139,11 @@ def remove(volumes: Sequence[str]) -> DecideChange:
 
 def _why_not_empty(row: DriveRow, volumes: Sequence[str]) -> str:
     held = sorted({each.volume for each in row.spec.allocations} | set(volumes))
+    if held and row.status.state is DriveState.LOST:
+        return (
+            f"is Lost and holds {_names(held)}: put the disk back, or give up the drive and its volumes with "
+            f"'orlop drives forget {row.name}'"
+        )
     if held:
         return (
             f"holds {_names(held)}: only an empty drive can be removed. Delete the claims of its volumes; "
