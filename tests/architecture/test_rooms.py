@@ -59,6 +59,7 @@ SMALL_FOLDERS_WITH_A_REASON = {
     "orlop/driver/persistent": "grows with volumes; what is there is of no other folder",
     "orlop/driver": "one file per CSI service; what they do is in its folders",
     "onenode/cli": "one file per verb",
+    "orlop/static_pv": "grows with its worker and its master",
 }
 SPLINTERS_WITH_A_REASON = {
     "orlop.driver.identity_service": "one file for each CSI service",

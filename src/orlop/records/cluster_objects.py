@@ -35,32 +35,33 @@ DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 READ: Final = ("get", "list", "watch")
 
 
-def _rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...]) -> ApiObject:
+def access_rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...]) -> ApiObject:
+    """Return one rule of a role."""
     return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
 
 
 EVENTS: Final = (
-    _rule("events.k8s.io", ("events",), ("create", "patch")),
+    access_rule("events.k8s.io", ("events",), ("create", "patch")),
     # Where a server does not have the newer group.
-    _rule("", ("events",), ("create", "patch")),
+    access_rule("", ("events",), ("create", "patch")),
 )
 NODE_RULES: Final = (
-    _rule(GROUP, ("drives", "nodedevices"), (*READ, "create")),
-    _rule(GROUP, ("volumes", "driverequests"), READ),
-    _rule(GROUP, ("drives/status", "nodedevices/status", "volumes/status", "driverequests/status"), ("patch",)),
+    access_rule(GROUP, ("drives", "nodedevices"), (*READ, "create")),
+    access_rule(GROUP, ("volumes", "driverequests"), READ),
+    access_rule(GROUP, ("drives/status", "nodedevices/status", "volumes/status", "driverequests/status"), ("patch",)),
     *EVENTS,
 )
 CONTROLLER_RULES: Final = (
-    _rule(GROUP, ("drives",), (*READ, "patch", "delete")),
-    _rule(GROUP, ("volumes",), (*READ, "create", "patch", "delete")),
+    access_rule(GROUP, ("drives",), (*READ, "patch", "delete")),
+    access_rule(GROUP, ("volumes",), (*READ, "create", "patch", "delete")),
     # As the provisioner beside any driver; without attachments, which this driver does not have.
-    _rule("", ("persistentvolumes",), (*READ, "create", "patch", "delete")),
-    _rule("", ("persistentvolumeclaims",), (*READ, "update")),
-    _rule("storage.k8s.io", ("storageclasses", "csinodes"), READ),
-    _rule("", ("nodes",), READ),
+    access_rule("", ("persistentvolumes",), (*READ, "create", "patch", "delete")),
+    access_rule("", ("persistentvolumeclaims",), (*READ, "update")),
+    access_rule("storage.k8s.io", ("storageclasses", "csinodes"), READ),
+    access_rule("", ("nodes",), READ),
     *EVENTS,
 )
-LEASE_RULES: Final = (_rule("coordination.k8s.io", ("leases",), (*READ, "create", "update", "delete")),)
+LEASE_RULES: Final = (access_rule("coordination.k8s.io", ("leases",), (*READ, "create", "update", "delete")),)
 """In the controller's own namespace: the lease of the leader, and the provisioner's journal."""
 
 
@@ -80,23 +81,23 @@ def cluster_objects(namespace: str = SYSTEM_NAMESPACE, *, is_default_class: bool
 def namespace_object(namespace: str) -> ApiObject:
     """Return the namespace. The node's process mounts file systems of the host, so it must allow privileged pods."""
     levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
-    return _object(NAMESPACE, namespace, labels=levels)
+    return labelled_object(NAMESPACE, namespace, labels=levels)
 
 
 def node_access(namespace: str) -> list[ApiObject]:
-    account = _object(SERVICE_ACCOUNT, NODE_ACCOUNT, component="node", namespace=namespace)
+    account = labelled_object(SERVICE_ACCOUNT, NODE_ACCOUNT, component="node", namespace=namespace)
     # The DaemonSet asks for the token itself: no other pod of the account gets one unasked.
     account["automountServiceAccountToken"] = False
     return [account, *_cluster_role(NODE_ACCOUNT, "node", namespace, NODE_RULES)]
 
 
 def controller_access(namespace: str) -> list[ApiObject]:
-    account = _object(SERVICE_ACCOUNT, CONTROLLER_ACCOUNT, component="controller", namespace=namespace)
+    account = labelled_object(SERVICE_ACCOUNT, CONTROLLER_ACCOUNT, component="controller", namespace=namespace)
     name = f"{CONTROLLER_ACCOUNT}-leases"
-    leases = _object(ROLE, name, component="controller", namespace=namespace)
+    leases = labelled_object(ROLE, name, component="controller", namespace=namespace)
     leases["rules"] = list(LEASE_RULES)
-    binding = _object(ROLE_BINDING, name, component="controller", namespace=namespace)
-    binding |= _granted(ROLE, name, CONTROLLER_ACCOUNT, namespace)
+    binding = labelled_object(ROLE_BINDING, name, component="controller", namespace=namespace)
+    binding |= granted(ROLE, name, CONTROLLER_ACCOUNT, namespace)
     return [
         account,
         *_cluster_role(CONTROLLER_ACCOUNT, "controller", namespace, CONTROLLER_RULES),
@@ -106,11 +107,12 @@ def controller_access(namespace: str) -> list[ApiObject]:
 
 
 def _cluster_role(name: str, component: str, namespace: str, rules: tuple[ApiObject, ...]) -> list[ApiObject]:
-    role, binding = (_object(kind, name, component=component) for kind in (CLUSTER_ROLE, CLUSTER_ROLE_BINDING))
-    return [role | {"rules": list(rules)}, binding | _granted(CLUSTER_ROLE, name, name, namespace)]
+    role, binding = (labelled_object(kind, name, component=component) for kind in (CLUSTER_ROLE, CLUSTER_ROLE_BINDING))
+    return [role | {"rules": list(rules)}, binding | granted(CLUSTER_ROLE, name, name, namespace)]
 
 
-def _granted(kind: Kind, role: str, account: str, namespace: str) -> ApiObject:
+def granted(kind: Kind, role: str, account: str, namespace: str) -> ApiObject:
+    """Return the fields of a binding that grants a role to a service account."""
     return {
         "roleRef": {"apiGroup": kind.group, "kind": kind.kind, "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
@@ -123,7 +125,9 @@ def csi_driver(name: str = DRIVER_NAME) -> ApiObject:
     `storageCapacity` stays false: with true, and without capacity objects, no pod would be scheduled.
     """
     # Pods of OpenShift's restricted profile may use inline volumes: empty folders that contain nothing of the host.
-    driver = _object(CSI_DRIVER, name, labels={"security.openshift.io/csi-ephemeral-volume-profile": "restricted"})
+    driver = labelled_object(
+        CSI_DRIVER, name, labels={"security.openshift.io/csi-ephemeral-volume-profile": "restricted"}
+    )
     driver["spec"] = {
         "volumeLifecycleModes": ["Ephemeral", "Persistent"],
         "attachRequired": False,
@@ -136,7 +140,7 @@ def csi_driver(name: str = DRIVER_NAME) -> ApiObject:
 
 def storage_class(name: str = CLASS_NAME, *, driver: str = DRIVER_NAME, is_default: bool = False) -> ApiObject:
     """Return the class. Its volumes wait for their pod, so that the pod's node has a drive that fits."""
-    storage = _object(STORAGE_CLASS, name, annotations={DEFAULT_CLASS: "true"} if is_default else None)
+    storage = labelled_object(STORAGE_CLASS, name, annotations={DEFAULT_CLASS: "true"} if is_default else None)
     return storage | {
         "provisioner": driver,
         "reclaimPolicy": "Delete",
@@ -146,7 +150,7 @@ def storage_class(name: str = CLASS_NAME, *, driver: str = DRIVER_NAME, is_defau
     }
 
 
-def _object(
+def labelled_object(
     kind: Kind,
     name: str,
     *,
@@ -155,6 +159,7 @@ def _object(
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
 ) -> ApiObject:
+    """Return an object with the labels that all of ours have, and without a spec."""
     common = {
         "app.kubernetes.io/name": "orlop",
         **({"app.kubernetes.io/component": component} if component else {}),

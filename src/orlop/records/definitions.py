@@ -17,6 +17,7 @@ from orlop.records.api_record import DRIVE_ID, LONGEST_VOLUME_ID, VOLUME_ID, Api
 from orlop.records.drive import DRIVE, DriveSpec, DriveStatus
 from orlop.records.drive_request import DRIVE_REQUEST, ONE_KIND, DriveRequestSpec, DriveRequestStatus
 from orlop.records.node_devices import NODE_DEVICES, NodeDevicesSpec, NodeDevicesStatus
+from orlop.records.provisioner_status import PROVISIONER_STATUS, ProvisionerSpec, ProvisionerStatusStatus
 from orlop.records.volume import CLAIM_STAYS, VOLUME, DriveVolumeSpec, DriveVolumeStatus
 
 Schema = dict[str, Any]
@@ -137,6 +138,21 @@ DEFINITIONS: Final = (
         ),
         rules=(OWN_NAME,),
     ),
+    KindDefinition(
+        PROVISIONER_STATUS,
+        "The disks of a node that become PersistentVolumes, and the wiping of released ones. Its name is that of the "
+        "node.",
+        ProvisionerSpec,
+        ProvisionerStatusStatus,
+        (
+            PrinterColumn("Disks", ".status.disks", "integer"),
+            PrinterColumn("Requested", ".status.requested", "integer"),
+            PrinterColumn("Wiping", ".status.wiping", "integer"),
+            PrinterColumn("Errors", ".status.errors", "integer"),
+            AGE,
+        ),
+        rules=(OWN_NAME,),
+    ),
 )
 
 
@@ -168,7 +184,12 @@ def definition_object(definition: KindDefinition) -> dict[str, Any]:
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": kind.resource, "labels": {"app.kubernetes.io/name": "orlop"}},
-        "spec": {"group": kind.group, "scope": "Cluster", "names": names, "versions": [version]},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
     }
 
 

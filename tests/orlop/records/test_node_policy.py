@@ -218,8 +218,14 @@ async def test_the_policy_refuses_as_much_even_if_the_account_may_do_everything(
 
 REASONS = [
     ("a drive of another node", "the object is of the node n2, and the token of the node n1"),
-    ("a volume", "a node creates its Drives and its NodeDevices, and changes nothing but status"),
-    ("the deletion of its own Drive", "a node creates its Drives and its NodeDevices, and changes nothing but status"),
+    (
+        "a volume",
+        "a node creates its Drives, its NodeDevices and its ProvisionerStatus, and changes nothing but status",
+    ),
+    (
+        "the deletion of its own Drive",
+        "a node creates its Drives, its NodeDevices and its ProvisionerStatus, and changes nothing but status",
+    ),
     ("a drive with an allocation", "a node creates a Drive without allocations: the controller restores them"),
 ]
 
