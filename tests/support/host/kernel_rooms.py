@@ -137,9 +137,16 @@ class DiskImage:
             fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
 
     def switch_off(self) -> None:
-        """Also for whoever copied our mounts in that moment: a file system that was shut down stays so until then."""
-        run("umount", self.folder)
+        """Unmount, and wait until no copy of the mount exists: until then a file system that was shut down stays so."""
+        # A loop device is closed late if another test reads all block devices at that moment; until then an image on
+        # this disk keeps it busy.
+        eventually_there(self._is_unmounted)
         eventually_there(lambda: not self._loop_devices())
+
+    def _is_unmounted(self) -> bool:
+        ended = subprocess.run(["umount", self.folder], check=False, capture_output=True, text=True)
+        assert ended.returncode == 0 or "busy" in ended.stderr, ended.stderr
+        return ended.returncode == 0
 
     def _loop_devices(self) -> bytes:
         return subprocess.run(["losetup", "--associated", self._file], check=True, capture_output=True).stdout
