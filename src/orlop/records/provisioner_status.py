@@ -129,6 +129,10 @@ class DeleteStatus(ApiRecord, frozen=True):
     progress: Annotated[int, described("Percentage that is done.", ge=0, le=100, format_="int32")] = 0
     bytes_done: Annotated[int, byte_count("Bytes written so far, over all passes.")] = 0
     bytes_total: Annotated[int, byte_count("Bytes to be written, over all passes; 0: unknown.")] = 0
+    method: Annotated[
+        str, described("How the disk is wiped; bytesDone counts only for this method.", max_length=LONGEST_TEXT)
+    ] = ""
+    identity: DiskIdentity = ""
     attempts: Annotated[int, described("Attempts so far.", ge=0, format_="int32")] = 0
     start_time: Annotated[TimeText, described("When the first attempt began.")] = ""
     end_time: Annotated[TimeText, described("When it was complete.")] = ""
