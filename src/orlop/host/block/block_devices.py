@@ -13,7 +13,7 @@ import fcntl
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +63,12 @@ class BlockDevices:
         uses = _Uses.read(self._root)
         devices = (self._device(name, uses) for name in self._names())
         return tuple(self._with_fingerprint(device) for device in devices if device is not None)
+
+    def described(self, names: Iterable[str]) -> dict[str, BlockDevice]:
+        """Return devices by name, as /sys and the mount tables describe them. None of them is opened."""
+        uses = _Uses.read(self._root)
+        devices = {name: self._device(name, uses) for name in names if _NAME.fullmatch(name)}
+        return {name: device for name, device in devices.items() if device is not None}
 
     def find(self, name: str) -> FoundDevice:
         """Return one device, as it is now. ENOENT: there is none of this name."""
@@ -178,7 +184,7 @@ def refuse_another_device(opened: int, device: BlockDevice) -> None:
         raise HostError.because(error, f"{device.path} cannot be read") from error
     is_same = f"{os.major(number)}:{os.minor(number)}" == device.major_minor and size == device.bytes
     if not is_same or (sequence and device.disk_sequence and sequence != device.disk_sequence):
-        raise HostError(errno.ENODEV, f"{device.path} is another device now: run 'orlop drives discover' again.")
+        raise HostError(errno.ENODEV, f"{device.path} is another device now: list the devices again.")
 
 
 def _sequence_of(opened: int) -> int:

@@ -22,7 +22,6 @@ from orlop.driver.persistent.reports.drive_status_rules import (
     unlisted,
 )
 from orlop.driver.persistent.reports.report_events import ReportEvents
-from orlop.driver.persistent.reports.status_writing import REPORT_BACKOFF, ObjectsOfNode
 from orlop.driver.persistent.reports.volume_status_rules import VolumeObservation, volume_status
 from orlop.driver.persistent.upkeep.drive_sightings import ExpectedDrive
 from orlop.driver.persistent.upkeep.node_drives import NodeDrives
@@ -34,6 +33,7 @@ from orlop.kube.api_errors import AlreadyExists
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
+from orlop.kube.status_writing import REPORT_BACKOFF, ObjectsOfNode
 from orlop.records.api_record import new_object, part_of
 from orlop.records.drive import DriveSpec, DriveStatus
 from orlop.records.node_devices import NodeDevicesSpec, NodeDevicesStatus

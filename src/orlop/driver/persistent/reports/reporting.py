@@ -13,7 +13,6 @@ from typing import Any
 from orlop.driver.persistent.reports.node_reports import NodeObjects, NodeReports
 from orlop.driver.persistent.reports.report_events import ReportEvents
 from orlop.driver.persistent.reports.request_execution import RequestExecution
-from orlop.driver.persistent.reports.status_writing import ObjectsOfNode
 from orlop.driver.persistent.upkeep.drive_making import DriveMaking
 from orlop.driver.persistent.upkeep.node_drives import NodeDrives
 from orlop.foundation.runtime import Runtime
@@ -25,6 +24,7 @@ from orlop.kube.client import KubeClient, Selection
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import Kind
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
+from orlop.kube.status_writing import ObjectsOfNode
 from orlop.records.api_record import part_of
 from orlop.records.drive import DRIVE, DriveSpec
 from orlop.records.drive_request import DRIVE_REQUEST

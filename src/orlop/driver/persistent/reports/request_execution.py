@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from orlop.driver.persistent.reports.report_events import ReportEvents
-from orlop.driver.persistent.reports.status_writing import REPORT_BACKOFF, ApiObject, ObjectsOfNode
 from orlop.driver.persistent.upkeep.drive_making import DriveMaking
 from orlop.driver.persistent.upkeep.drive_task_rules import (
     AdoptDrive,
@@ -30,6 +29,7 @@ from orlop.kube.api_errors import NotFound
 from orlop.kube.queue.reconcile_loop import Done, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
+from orlop.kube.status_writing import REPORT_BACKOFF, ApiObject, ObjectsOfNode
 from orlop.records.api_record import part_of
 from orlop.records.drive import FileSystem
 from orlop.records.drive_record import whole_mebibytes

@@ -17,7 +17,6 @@ from orlop.kube.client import KubeClient
 from orlop.kube.kinds import Kind
 from orlop.kube.objects import ObjectName, version_order
 from orlop.kube.patches import JsonPatch, guarded_by_uid
-from orlop.records.api_record import ApiRecord
 
 ApiObject = Mapping[str, Any]
 RESYNC_SECONDS: Final = 600.0
@@ -25,10 +24,11 @@ REPORT_BACKOFF: Final = Backoff(initial=0.5, factor=2.0, cap=60.0, jitter=0.2)
 
 
 class ObjectsOfNode:
-    """The objects of one kind that are this node's. They have no namespace."""
+    """The objects of one kind that are this node's, all in one namespace or all in none."""
 
-    def __init__(self, kind: Kind, client: KubeClient, informer: Informer) -> None:
+    def __init__(self, kind: Kind, client: KubeClient, informer: Informer, namespace: str | None = None) -> None:
         self.kind = kind
+        self._namespace = namespace
         self._client = client
         self._informer = informer
         self._written: dict[str, ApiObject] = {}
@@ -39,7 +39,7 @@ class ObjectsOfNode:
 
     def get(self, name: str) -> ApiObject | None:
         """Return the newest state that is known."""
-        cached, written = self._informer.get(ObjectName(None, name)), self._written.get(name)
+        cached, written = self._informer.get(ObjectName(self._namespace, name)), self._written.get(name)
         if cached is None or written is None or _is_newer(cached, written):
             # Also a written object that the cache lacks: it was deleted, or comes with the next event.
             self._written.pop(name, None)
@@ -54,26 +54,38 @@ class ObjectsOfNode:
         return [name.name for name in self._informer.cache.names()]
 
     async def create(self, body: ApiObject) -> ApiObject:
-        return await self._client.create(self.kind, body)
+        return await self._client.create(self.kind, body, namespace=self._namespace)
 
     async def read(self, name: str) -> ApiObject:
         """Read an object from the API server. NotFound: there is none."""
-        return await self._client.get(self.kind, ObjectName(None, name))
+        return await self._client.get(self.kind, ObjectName(self._namespace, name))
 
     async def write_status(
-        self, obj: ApiObject, status: Mapping[str, Any], record: type[ApiRecord]
+        self,
+        obj: ApiObject,
+        status: Mapping[str, Any],
+        record: type[msgspec.Struct],
+        guard: Callable[[ApiObject], JsonPatch] = guarded_by_uid,
     ) -> ApiObject | None:
-        """Make the status of an object this one; return the written object, None if nothing had to be changed."""
-        patch = status_patch(obj, status, record)
+        """Make the status of an object this one; return the written object, None if nothing had to be changed.
+
+        `guard` begins the patch with what must still be as it was read, else `PatchRefused` is raised.
+        """
+        patch = status_patch(obj, status, record, guard)
         if patch is None:
             return None
         name = objects.name(obj)
-        written = await self._client.patch(self.kind, ObjectName(None, name), patch, subresource="status")
+        written = await self._client.patch(self.kind, ObjectName(self._namespace, name), patch, subresource="status")
         self._written[name] = written
         return written
 
 
-def status_patch(obj: ApiObject, status: Mapping[str, Any], record: type[ApiRecord]) -> JsonPatch | None:
+def status_patch(
+    obj: ApiObject,
+    status: Mapping[str, Any],
+    record: type[msgspec.Struct],
+    guard: Callable[[ApiObject], JsonPatch] = guarded_by_uid,
+) -> JsonPatch | None:
     """Return the patch that sets each field of the status, and removes those that are not there; None: all are so.
 
     Fields that `record` does not have stay: the object may have been written by a newer version.
@@ -81,7 +93,7 @@ def status_patch(obj: ApiObject, status: Mapping[str, Any], record: type[ApiReco
     before = obj.get("status")
     # As the server returns it, or no list would ever be equal: a record has tuples.
     status = msgspec.json.decode(msgspec.json.encode(status))
-    patch = guarded_by_uid(obj)
+    patch = guard(obj)
     if not isinstance(before, Mapping):
         return patch.add("status", value=status)
     guards = len(patch.operations)
