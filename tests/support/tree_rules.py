@@ -120,7 +120,11 @@ IMPURE = (
     *("onenode.host", "onenode.containers"),
 )
 # Values alone, in a folder that otherwise does things.
-PURE_THOUGH_IN_HOST = ("onenode.containers.container_request", "onenode.host.payload_files")
+PURE_THOUGH_IN_HOST = (
+    "orlop.host.static_disks.disk_entries",
+    "onenode.containers.container_request",
+    "onenode.host.payload_files",
+)
 GRAB_BAGS = ("utils", "util", "common", "helpers", "helper", "misc")
 LONGEST_FILE = 400
 GENERATED = ("orlop/csi/proto/", "onenode/apiserver/proto/")

@@ -26,6 +26,8 @@ LONGEST_EVENT: Final = 1 << 16
 OF_A_BLOCK_DEVICE: Final = b"SUBSYSTEM=block"
 CREATED_OR_GONE: Final = 0x100 | 0x200 | 0x40 | 0x80
 """IN_CREATE, IN_DELETE, IN_MOVED_FROM, IN_MOVED_TO."""
+WRITTEN: Final = 0x8
+"""IN_CLOSE_WRITE."""
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 MOST_READS: Final = 1000
 
@@ -41,9 +43,18 @@ class DeviceEvents:
             self._inotify = inotify_init()
             opened.callback(os.close, self._inotify)
             for folder in folders:
-                with suppress(OSError), _handle(folder) as handle:
-                    inotify_add_watch(self._inotify, handle, CREATED_OR_GONE)
+                self.watch(folder)
             self._opened = opened.pop_all()
+
+    def watch(self, folder: str, *, contents: bool = False) -> bool:
+        """Watch one more folder, with `contents` also for files that are written; return whether it exists.
+
+        To watch a folder again changes nothing, unless it is another one of the same path.
+        """
+        with suppress(OSError), _handle(folder) as handle:
+            inotify_add_watch(self._inotify, handle, CREATED_OR_GONE | (WRITTEN if contents else 0))
+            return True
+        return False
 
     def close(self) -> None:
         self._opened.close()

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -30,8 +31,12 @@ _LONGEST_READ: Final = 1 << 16
 class Child:
     """A child process. `handle` is readable when it has ended, `output` when it has written. The caller closes it."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        """Start the program. Call it from the main thread: the kernel ends a child with the thread that started it."""
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start the program, with our own environment or this one. The first word is a path.
+
+        The kernel ends a child with the thread that started it: call it from the main thread, or from one that waits
+        for the child.
+        """
         package_folder = str(Path(orlop.__file__).parent.parent)
         between = [sys.executable, "-I", "-S", "-c", _BETWEEN, package_folder, str(os.getpid()), *words]
         try:
@@ -41,6 +46,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=dict(environment) if environment is not None else None,
             )
         except OSError as error:
             raise HostError.because(error, f"{words[0]} cannot be started") from error
@@ -69,6 +75,11 @@ class Child:
 
     def kill(self) -> None:
         self._process.kill()
+
+    def kill_session(self) -> None:
+        """Kill the child, and what it has started in its session."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill the child if it still runs, wait for it, and close the descriptors."""

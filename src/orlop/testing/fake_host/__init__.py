@@ -13,6 +13,7 @@ from orlop.testing.fake_host.fake_drive_host import FakeDisk, FakeDriveHost
 from orlop.testing.fake_host.fake_drive_volumes import FakeDriveVolumes
 from orlop.testing.fake_host.fake_drives import FakeDrive, FakeFolderDrives, FakeVolume
 from orlop.testing.fake_host.fake_node_host import FakeNodeHost
+from orlop.testing.fake_host.fake_static_host import FakeStaticDisk, FakeStaticHost
 from orlop.testing.fake_host.faults import Faults
 from orlop.testing.fake_host.machine import FakeFolder, FakeMachine, FakeMount
 
@@ -26,6 +27,8 @@ __all__ = [
     "FakeMachine",
     "FakeMount",
     "FakeNodeHost",
+    "FakeStaticDisk",
+    "FakeStaticHost",
     "FakeVolume",
     "Faults",
 ]

@@ -23,6 +23,7 @@ from orlop.testing.fake_host.faults import Faults
 if TYPE_CHECKING:
     from orlop.testing.fake_host.fake_drive_host import FakeDisk
     from orlop.testing.fake_host.fake_drives import FakeDrive
+    from orlop.testing.fake_host.fake_static_host import FakeStaticDisk
 
 BLOCK: Final = 4096
 DEVICE: Final = 1
@@ -109,6 +110,8 @@ class FakeMachine:
         self.known_drives: set[str] = set()
         self.busy_drives: set[str] = set()
         """Drives that cannot be unmounted, because a process uses them."""
+        # Folders of disks for static volumes, by path, and the disk of each entry.
+        self.static_folders: dict[str, dict[str, FakeStaticDisk]] = {}
         self.strangers: dict[FolderState | None, dict[str, str]] = {}
         """Entries that are not ours, by shelf (None: beside the shelves): each name, with the reason."""
         self.kubelet_folders: set[Names] = {()}
