@@ -1,8 +1,8 @@
 """The expressions of an admission policy: compiled once, evaluated for each write that the policy matches. Pure.
 
 A variable is evaluated when the first expression names it. One that fails is without a value, so it fails only the
-expressions that come to it. Each evaluation costs as much as the values it sees, and all of one policy share a budget;
-the library limits the iterations of each.
+expressions that come to it. All expressions of one policy share a budget (`expression_cost_rules`), and the library
+limits the iterations of each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any, Final
 
 from onenode.apiserver.admission.write_attributes import REQUEST_FIELDS
-from onenode.apiserver.custom_resources.expression_rules import BUDGET, LONGEST_MESSAGE, OUT_OF_BUDGET, size_of
+from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET, ExpressionCost, extent_of
+from onenode.apiserver.custom_resources.expression_rules import LONGEST_MESSAGE, OUT_OF_BUDGET
 from onenode.apiserver.custom_resources.expressions import (
     CelScope,
     CelValues,
@@ -44,6 +45,7 @@ class PolicyExpression:
     """`variables` are the names of all that the expression needs, also through other variables."""
 
     program: ScopedProgram
+    cost: ExpressionCost
     variables: frozenset[str] = frozenset()
 
     @property
@@ -83,7 +85,8 @@ class ExpressionCompiler:
             expected = results[0] if len(results) == 1 else f"one of [{' '.join(results)}]"
             raise InvalidExpression(f"must evaluate to {expected} but got {program.type_name}")
         direct = frozenset(_VARIABLE.findall(plain)) & self.variables.keys()
-        return PolicyExpression(program, direct.union(*(self.variables[name].variables for name in direct)))
+        needed = direct.union(*(self.variables[name].variables for name in direct))
+        return PolicyExpression(program, ExpressionCost.of(plain), needed)
 
 
 @cache
@@ -162,7 +165,7 @@ class SeenValues:
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data = data
-        self.cost = size_of(data.get("object")) + size_of(data.get("oldObject"))
+        self.extent = extent_of(data.get("object"), data.get("oldObject"))
         self.converted = _scope().values(data)
 
 
@@ -196,7 +199,7 @@ class _Evaluation:
             self._failed[name] = str(error)
 
     def _evaluated(self, expression: PolicyExpression) -> Any:
-        self._left -= self._seen.cost
+        self._left -= expression.cost.on(self._seen.extent)
         if self._left < 0:
             raise _PolicyBudgetSpent
         try:

@@ -14,11 +14,23 @@ from typing import Any, Final
 
 from onenode.apiserver.custom_resources.cel_address_functions import is_url
 from onenode.apiserver.custom_resources.cel_function import CelFunction, CelValue, function, member, unwrapped
-from onenode.apiserver.custom_resources.leaf_rules import FORMATS, go_pattern
+from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET
+from onenode.apiserver.custom_resources.leaf_rules import FORMATS
 from onenode.apiserver.schema import name_rules
 
 FORMAT: Final = "kubernetes.NamedFormat"
 OPTIONAL: Final = "optional"
+POSIX_CLASSES: Final[Mapping[str, str]] = {
+    "[:alnum:]": "0-9A-Za-z",
+    "[:alpha:]": "A-Za-z",
+    "[:digit:]": "0-9",
+    "[:lower:]": "a-z",
+    "[:punct:]": r"!-/:-@\[-`{-~",
+    "[:space:]": r"\t\n\v\f\r ",
+    "[:upper:]": "A-Z",
+    "[:word:]": "0-9A-Za-z_",
+    "[:xdigit:]": "0-9A-Fa-f",
+}
 
 
 # ---- lists and sets --------------------------------------------------------------------------------------------------
@@ -33,7 +45,24 @@ def _last_index(items: Sequence[Any], item: Any) -> int:
 
 
 def _contains(items: Sequence[Any], others: Sequence[Any]) -> bool:
-    return all(other in items for other in others)
+    try:
+        return set(items).issuperset(others)
+    except TypeError:  # lists and maps have no hash: each is compared with each
+        _refuse_too_many(items, others)
+        return all(other in items for other in others)
+
+
+def _intersects(items: Sequence[Any], others: Sequence[Any]) -> bool:
+    try:
+        return not set(items).isdisjoint(others)
+    except TypeError:
+        _refuse_too_many(items, others)
+        return any(other in items for other in others)
+
+
+def _refuse_too_many(items: Sequence[Any], others: Sequence[Any]) -> None:
+    if len(items) * len(others) > BUDGET:
+        raise ValueError("operation cancelled: actual cost limit exceeded")
 
 
 LIST_FUNCTIONS: Final[tuple[CelFunction, ...]] = (
@@ -45,11 +74,26 @@ LIST_FUNCTIONS: Final[tuple[CelFunction, ...]] = (
     member("lastIndexOf", ["LIST", "DYN"], "INT", _last_index),
     function("sets.contains", ["LIST", "LIST"], "BOOL", _contains),
     function("sets.equivalent", ["LIST", "LIST"], "BOOL", lambda a, b: _contains(a, b) and _contains(b, a)),
-    function("sets.intersects", ["LIST", "LIST"], "BOOL", lambda a, b: any(each in b for each in a)),
+    function("sets.intersects", ["LIST", "LIST"], "BOOL", _intersects),
 )
 
 
 # ---- regular expressions ---------------------------------------------------------------------------------------------
+
+
+def go_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a regular expression of Go's dialect; raises re.error.
+
+    Two things differ from Python's in patterns people write: `$` is the end of the text and not the end of its last
+    line, and character classes have names.
+    """
+    for name, characters in POSIX_CLASSES.items():
+        pattern = pattern.replace(name, characters)
+    in_class, made = False, ""
+    for part in re.findall(r"\\.|.", pattern, re.DOTALL):
+        in_class = part == "[" or (in_class and part != "]")
+        made += r"\Z" if part in {"$", r"\z"} and not in_class else part
+    return re.compile(made)
 
 
 def _found(text: str, pattern: str, limit: int = -1) -> list[str]:

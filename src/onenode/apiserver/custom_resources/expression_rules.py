@@ -2,8 +2,8 @@
 
 A rule belongs to a node of the schema and is evaluated where the object has a value there. A transition rule (one that
 uses `oldSelf`) is evaluated only where the old object has a value, too; a value that did not change is not held against
-any other rule. All rules of one object share a budget: each evaluation costs as much as the values it sees, and the
-library limits the iterations of each.
+any other rule. All rules of one object share a budget (`expression_cost_rules`), and the library limits the iterations
+of each.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET, ExpressionCost, extent_of
 from onenode.apiserver.custom_resources.expressions import (
     CelExpression,
     EvaluationFailed,
@@ -39,8 +40,6 @@ from onenode.apiserver.custom_resources.value_rules import NO_OLD, item_key
 from onenode.apiserver.schema.field_errors import Cause, invalid, not_supported, required, shown
 from orlop.foundation.duration import Duration
 
-BUDGET: Final = 1_000_000
-"""Of one object: values that all its rules see together."""
 LONGEST_MESSAGE: Final = 5 * 1024
 OUT_OF_BUDGET: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
 REASONS: Final = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
@@ -59,6 +58,7 @@ class ExpressionRule:
     """One rule, compiled. `path` is appended to the field that a cause names."""
 
     text: str
+    cost: ExpressionCost
     expression: CelExpression
     is_transition: bool
     is_optional: bool
@@ -95,6 +95,7 @@ def _compiled(given: Mapping[str, Any]) -> ExpressionRule:
     message = given.get("messageExpression")
     return ExpressionRule(
         given["rule"],
+        ExpressionCost.of(without_texts(f"{given['rule']} {message or ''}")),
         compile_expression(given["rule"], "bool", optional_old=is_optional),
         uses_old_self(given["rule"]),
         is_optional,
@@ -116,17 +117,10 @@ class _Budget:
     def __init__(self) -> None:
         self._left = BUDGET
 
-    def spend(self, value: Any) -> None:
-        self._left -= size_of(value)
+    def spend(self, cost: int) -> None:
+        self._left -= cost
         if self._left < 0:
             raise _OutOfBudget
-
-
-def size_of(value: Any) -> int:
-    """Return how many values an expression may see."""
-    if isinstance(value, dict):
-        return 1 + sum(size_of(inner) for inner in value.values())
-    return 1 + sum(map(size_of, value)) if isinstance(value, list) else 1
 
 
 def expression_causes(tree: RuleTree, value: Any, old: Any = NO_OLD, path: str = "") -> list[Cause]:
@@ -164,10 +158,11 @@ def _broken(tree: RuleTree, value: Any, old: Any, path: str, budget: _Budget) ->
     has_old, is_same = old is not NO_OLD and old is not None, old is not NO_OLD and value == old
     bound = bound_value(value, tree.node, is_root=not path)
     bound_old = bound_value(old, tree.node, is_root=not path) if has_old else None
+    extent = extent_of(bound, bound_old)
     for rule in tree.rules:
         if (rule.is_transition and not has_old and not rule.is_optional) or (is_same and not rule.is_transition):
             continue
-        budget.spend([bound, bound_old])
+        budget.spend(rule.cost.on(extent))
         # oldSelf is bound for transition rules alone: no other one can refer to it.
         passed = (bound, bound_old) if rule.is_transition else (bound, None)
         present = has_old and rule.is_transition

@@ -15,6 +15,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
+from onenode.apiserver.custom_resources.schema_patterns import SchemaPattern
 from onenode.apiserver.schema.field_errors import Cause, invalid, shown
 from onenode.apiserver.schema.name_rules import dns_label, dns_subdomain
 from onenode.go_text import quoted
@@ -28,17 +29,6 @@ LeafCheck = Callable[[Any, str], Iterator[Cause]]
 # Beyond these exponents Go writes a number as 1e+06.
 LARGEST_PLAIN_EXPONENT: Final = 5
 SMALLEST_PLAIN_EXPONENT: Final = -4
-POSIX_CLASSES: Final[Mapping[str, str]] = {
-    "[:alnum:]": "0-9A-Za-z",
-    "[:alpha:]": "A-Za-z",
-    "[:digit:]": "0-9",
-    "[:lower:]": "a-z",
-    "[:punct:]": r"!-/:-@\[-`{-~",
-    "[:space:]": r"\t\n\v\f\r ",
-    "[:upper:]": "A-Z",
-    "[:word:]": "0-9A-Za-z_",
-    "[:xdigit:]": "0-9A-Fa-f",
-}
 _UUID: Final = "[0-9a-f]{8}-?[0-9a-f]{4}-?%s[0-9a-f]{3}-?%s[0-9a-f]{3}-?[0-9a-f]{12}"
 _HOST: Final = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*\.?"
 _DATE_TIME: Final = r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})"
@@ -51,7 +41,7 @@ def leaf_checks(schema: Mapping[str, Any]) -> tuple[LeafCheck, ...]:
         if name in schema:
             checks.append(partial(make, schema[name]))
     if schema.get("pattern"):
-        checks.append(partial(_pattern, schema["pattern"], go_pattern(schema["pattern"])))
+        checks.append(partial(_pattern, SchemaPattern(schema["pattern"])))
     if (holds := FORMATS.get(_format(schema))) is not None:
         checks.append(partial(_of_format, schema["format"], holds))
     if schema.get("type") == "integer" and schema.get("format") in _SMALLEST:
@@ -78,21 +68,6 @@ def is_known_format(schema: Mapping[str, Any]) -> bool:
 def _format(schema: Mapping[str, Any]) -> str:
     stated: str = schema.get("format", "") if schema.get("type", "") in {"", "string"} else ""
     return stated if stated.startswith("k8s-") else stated.replace("-", "")
-
-
-def go_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression of Go's dialect; raises re.error.
-
-    Two things differ from Python's in patterns people write: `$` is the end of the text and not the end of its last
-    line, and character classes have names.
-    """
-    for name, characters in POSIX_CLASSES.items():
-        pattern = pattern.replace(name, characters)
-    in_class, made = False, ""
-    for part in re.findall(r"\\.|.", pattern, re.DOTALL):
-        in_class = part == "[" or (in_class and part != "]")
-        made += r"\Z" if part in {"$", r"\z"} and not in_class else part
-    return re.compile(made)
 
 
 def go_number(value: float) -> str:
@@ -198,9 +173,9 @@ def _minimum(least: float, exclusive: bool, value: Any, path: str) -> Iterator[C
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _pattern(text: str, pattern: re.Pattern[str], value: Any, path: str) -> Iterator[Cause]:
-    if isinstance(value, str) and not pattern.search(value):
-        yield invalid(path, value, f"{path} in body should match '{text}'")
+def _pattern(pattern: SchemaPattern, value: Any, path: str) -> Iterator[Cause]:
+    if isinstance(value, str) and not pattern.is_in(value):
+        yield invalid(path, value, f"{path} in body should match '{pattern.text}'")
 
 
 def _of_format(name: str, holds: Callable[[str], bool], value: Any, path: str) -> Iterator[Cause]:

@@ -6,13 +6,11 @@ say. A schema that passes can be made into nodes (schema_nodes).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from onenode.apiserver.custom_resources.expression_rules import expression_causes, rule_tree, rules_causes
 from onenode.apiserver.custom_resources.expressions import InvalidExpression
-from onenode.apiserver.custom_resources.leaf_rules import go_pattern
 from onenode.apiserver.custom_resources.schema_nodes import (
     EMBEDDED,
     INT_OR_STRING,
@@ -26,6 +24,7 @@ from onenode.apiserver.custom_resources.schema_nodes import (
     SchemaNode,
     node_of,
 )
+from onenode.apiserver.custom_resources.schema_patterns import InvalidSchemaPattern, SchemaPattern
 from onenode.apiserver.custom_resources.shaping_rules import shaped
 from onenode.apiserver.custom_resources.value_rules import value_causes
 from onenode.apiserver.schema.field_errors import Cause, forbidden, invalid, not_supported, required
@@ -154,9 +153,9 @@ def _metadata_invariants(schema: JsonSchema, level: str, path: str) -> Iterator[
 def _clause_invariants(schema: JsonSchema, path: str) -> Iterator[Cause]:
     if pattern := schema.get("pattern"):
         try:
-            go_pattern(pattern)
-        except re.error as error:
-            why = f"must be a valid regular expression, but isn't: {error}"
+            SchemaPattern.of(pattern)
+        except InvalidSchemaPattern as error:
+            why = f"must be a valid regular expression, but isn't: error parsing regexp: {error}"
             yield invalid(f"{path}.pattern", pattern, why)
     for inner, inner_path in _clauses(schema, path):
         yield from _nested(inner, inner_path)

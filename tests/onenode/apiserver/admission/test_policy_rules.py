@@ -126,7 +126,7 @@ def test_a_variable_that_fails_is_an_error_only_where_it_is_needed():
 
 
 def test_variables_that_nothing_names_are_not_evaluated(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policy_rules, "BUDGET", 2 * seen(OBJECT).cost)
+    monkeypatch.setattr(policy_rules, "BUDGET", 2 * seen(OBJECT).extent.values)
     many = variables(**{f"v{number}": "object.text" for number in range(10)})
 
     assert messages(spec("variables.v9 == 'x'", variables=many), seen(OBJECT)) == []
@@ -136,7 +136,7 @@ def test_variables_that_nothing_names_are_not_evaluated(monkeypatch: pytest.Monk
 
 
 def test_a_policy_ends_at_its_budget(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policy_rules, "BUDGET", 2 * seen(OBJECT).cost)
+    monkeypatch.setattr(policy_rules, "BUDGET", 2 * seen(OBJECT).extent.values)
 
     assert messages(spec("true", "true"), seen(OBJECT)) == []
     assert messages(spec("true", "false", "true"), seen(OBJECT)) == [

@@ -12,6 +12,7 @@ TRUE = [
     "[3, 1].min() == 1 && [3, 1].max() == 3 && [1, 2].isSorted() && [1.5, 2.5].sum() == 4.0",
     "sets.contains([1, 2, 3], [3, 1]) && !sets.contains([1], [2]) && sets.contains([1], [])",
     "sets.equivalent([1, 2], [2, 1, 1]) && sets.intersects([1, 2], [2, 3]) && !sets.intersects([1], [2])",
+    "sets.contains([{'a': 1}, [2]], [[2]]) && !sets.intersects([{'a': 1}], [{'a': 2}])",
     "'abc 123'.find('[0-9]+') == '123' && 'abc'.find('[0-9]+') == ''",
     "'a1b2c3'.findAll('[0-9]') == ['1', '2', '3'] && 'a1b2'.findAll('[0-9]', 1) == ['1'] && 'a'.findAll('b') == []",
     "url('https://me@example.com:80/a b?k=1&k=2&e').getHost() == 'example.com:80'",
@@ -92,3 +93,17 @@ NOT_THERE = ["[1].all(i, v, v > 0)", "{'a': 1}.transformList(k, v, v)", "authori
 def test_what_kubernetes_has_and_the_library_cannot_take_is_refused(text: str):
     with pytest.raises(InvalidExpression):
         compile_expression(text, "bool")
+
+
+def test_sets_of_thousands_are_compared_at_once():
+    many = [str(number) for number in range(50_000)]
+    expression = compile_expression("sets.equivalent(self, self) && !sets.intersects(self, ['x'])", "bool")
+
+    assert expression.evaluate(many) is True
+
+
+def test_sets_that_would_be_compared_for_minutes_are_refused():
+    expression = compile_expression("sets.contains(self, self)", "bool")
+
+    with pytest.raises(EvaluationFailed, match="actual cost limit exceeded"):
+        expression.evaluate([{"a": number} for number in range(2_000)])

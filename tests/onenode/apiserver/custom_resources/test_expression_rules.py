@@ -140,6 +140,16 @@ def test_a_rule_that_loops_too_long_fails():
     assert "operation cancelled: actual cost limit exceeded" in found
 
 
+def test_a_rule_that_multiplies_what_it_sees_ends_at_the_budget():
+    """Without a limit a text of 1.4 MB becomes one of two terabytes, and 9,000 items are converted 9,000 times."""
+    (text,) = causes(ruled(of(a=TEXT), "self.a.replace('', self.a) != ''"), {"a": "x" * 1_400_000})
+    items = {"type": "array", "items": TEXT}
+    (calls,) = causes(ruled(items, "self.all(x, self.indexOf(x) >= 0)"), [str(number) for number in range(9_000)])
+
+    assert "running out of cost budget" in text
+    assert "running out of cost budget" in calls
+
+
 REFUSED = [
     (ruled(TEXT, "self.nope("), ".rule", "compilation failed: "),
     (ruled(TEXT, "made.up"), ".rule", "compilation failed: ERROR: <input>:1:5: undeclared reference to 'made.up'"),
