@@ -76,6 +76,9 @@ class KindRegistry:
             self._current = self._made()
         return self._current
 
+    def is_built_in(self, path: PathOfKind) -> bool:
+        return path in self._built_in_store
+
     def openapi(self) -> list[CustomSchema]:
         """Return what OpenAPI describes of the custom resources that are served."""
         self.current()

@@ -98,6 +98,12 @@ def is_served(definition: Mapping[str, Any]) -> bool:
     return bool(true & {"Established", "NamesAccepted"})
 
 
+def waits_for_names(definition: Mapping[str, Any]) -> bool:
+    """Return whether another definition had one of its names when they were last compared."""
+    conditions = definition.get("status", {}).get("conditions", [])
+    return any(each.get("type") == "NamesAccepted" and each.get("status") != "True" for each in conditions)
+
+
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ from onenode.apiserver.requests.request_paths import PlainPath, ResourcePath, re
 from onenode.apiserver.schema.schemas import Schemas
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.store_errors import StoreClosed, WriteFailed
-from onenode.apiserver.upkeep.definition_deletion import DefinitionDeletion
+from onenode.apiserver.upkeep.definition_deletion import DefinitionDeletion, FreedNames
 from onenode.apiserver.upkeep.event_expiry import EventExpiry
 from onenode.apiserver.upkeep.first_objects import make_first_objects
 from onenode.apiserver.upkeep.namespace_deletion import NamespaceDeletion
@@ -99,6 +99,7 @@ class ApiServer:
         self._definition_deletion = DefinitionDeletion(
             store, runtime, lambda: self.registry.current().stored, self._verbs.deleter, self._verbs.updater
         )
+        self._freed_names = FreedNames(store, runtime, self._verbs.updater)
         self._event_expiry = EventExpiry(store, runtime, self._verbs.deleter)
 
     async def answer(self, request: HttpRequest, user: User) -> ServerAnswer:
@@ -125,6 +126,7 @@ class ApiServer:
                 loops = [
                     group.start(self._namespace_deletion.run(), name="namespace deletion"),
                     group.start(self._definition_deletion.run(), name="definition deletion"),
+                    group.start(self._freed_names.run(), name="names of definitions"),
                     group.start(self._event_expiry.run(), name="event expiry"),
                 ]
                 yield self
@@ -143,8 +145,13 @@ class ApiServer:
             return await self._plain(request, path.path, user)
         verb = verb_of(request.method, path, watch=asks_to_watch(request.query))
         self._authorize(path, verb or request.method.lower(), request, user)
+        named = (path.group, path.version, path.resource)
+        if not self.registry.is_built_in(named):
+            # Objects that are written behind a change of their schema count as having its shape. So a schema that is on
+            # its way to the disk is waited for; from here to the decision of a write nothing else runs.
+            await self._verbs.creator.definitions_written()
         served = self.registry.current()
-        is_known = (path.group, path.version, path.resource) in served.by_path
+        is_known = named in served.by_path
         if not served.has_group(path.group) or (path.group in served.custom_groups and not is_known):
             return PAGE_NOT_FOUND
         if (path.group, path.version) not in served.group_versions:

@@ -1,9 +1,8 @@
-"""Deletes the objects of CustomResourceDefinitions that are ending, and then lets the definitions go.
+"""Deletes the objects of CustomResourceDefinitions that are ending, lets the definitions go, and passes on their names.
 
 Order for each definition: its status names the deletion → its objects are deleted → those with finalizers are waited
-for → the finalizer that the deletion added is taken off, with which the definition goes → names that it had are
-accepted for others. No object is created from the moment its end was decided (`namespace_gate.DefinitionGate`), so
-nothing is left behind.
+for → the finalizer that the deletion added is taken off, with which the definition goes. No object is created from the
+moment its end was decided (`namespace_gate.DefinitionGate`), so nothing is left behind.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 from onenode.apiserver.answers.status_answers import Refusal
-from onenode.apiserver.custom_resources.definition_status_rules import CLEANUP, emptied, emptying
+from onenode.apiserver.custom_resources.definition_status_rules import CLEANUP, emptied, emptying, waits_for_names
 from onenode.apiserver.schema.validation_rules import STATUS
 from onenode.apiserver.store.store import ObjectStore
-from onenode.apiserver.store.versions import fresh
-from onenode.apiserver.upkeep.endings import BACKGROUND, EndingObject, Endings
+from onenode.apiserver.store.store_errors import StoreClosed, WriteFailed
+from onenode.apiserver.store.versions import Page, fresh
+from onenode.apiserver.upkeep.endings import BACKGROUND, BACKOFF, EndingObject, Endings, any_change
 from onenode.apiserver.verbs.deleting import Deleter
 from onenode.apiserver.verbs.stored_objects import KindInStore
 from onenode.apiserver.verbs.updating import Updater, WriteTarget
@@ -50,13 +50,11 @@ class DefinitionDeletion(Endings):
         return bool(metadata.get("deletionTimestamp")) and CLEANUP in metadata.get("finalizers", [])
 
     async def empty_and_release(self, ending: EndingObject) -> None:
-        group = fresh(ending.stored())["spec"]["group"]
         await self._write(ending, emptying)
         # A definition's name is the name of its resource.
         for kind in [kind for kind in self._kinds() if kind.resource == ending.name]:
             await self._delete_objects(ending, kind)
         await self._write(ending, emptied)
-        await self._accept_names(group)
 
     async def _write(self, ending: EndingObject, change: Callable[[Object, str], Object]) -> None:
         """Write the status, which of definitions takes changes of metadata too."""
@@ -73,12 +71,42 @@ class DefinitionDeletion(Endings):
             await self._deleter.delete_all(kind, items, BACKGROUND, ending.check)
             page = self._store.list(kind.resource)
             if page.items:
-                await self.any_change(kind.resource, page)
+                await any_change(self._store, kind.resource, page)
 
-    async def _accept_names(self, group: str) -> None:
-        """Names are compared with those of others in every write, also in one that changes nothing else."""
-        for stored in self._store.list(CUSTOM_RESOURCE_DEFINITION.resource).items:
-            if fresh(stored)["spec"]["group"] != group:
+
+class FreedNames:
+    """Accepts the names that definitions wait for.
+
+    Names become free when another definition gives them up, or is gone, which may be long after its deletion: it may
+    have more finalizers. So every change of a definition is a reason to compare, and so is the start of the server.
+    """
+
+    def __init__(self, store: ObjectStore, runtime: Runtime, updater: Updater) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._updater = updater
+        self._definitions = KindInStore(CUSTOM_RESOURCE_DEFINITION, CUSTOM_RESOURCE_DEFINITION)
+
+    async def run(self) -> None:
+        """Until it is cancelled, or the store is closed."""
+        failures = 0
+        with suppress(StoreClosed):
+            while True:
+                page = self._store.list(CUSTOM_RESOURCE_DEFINITION.resource)
+                try:
+                    await self._accept(page)
+                except WriteFailed as error:
+                    failures += 1
+                    self._runtime.log.error("cannot accept names of definitions, retrying", error=error)
+                    await self._runtime.clock.sleep(BACKOFF.delay(failures, self._runtime.random))
+                else:
+                    failures = 0
+                    await any_change(self._store, CUSTOM_RESOURCE_DEFINITION.resource, page)
+
+    async def _accept(self, page: Page) -> None:
+        """Every write compares the names with those of others, also one that changes nothing else."""
+        for stored in page.items:
+            if not waits_for_names(fresh(stored)):
                 continue
             place = WriteTarget(self._definitions, stored.key)
             with suppress(Refusal):  # another request deleted it

@@ -127,14 +127,15 @@ class Endings:
         finally:
             self._at_work.pop(ending.uid, None)
 
-    async def any_change(self, resource: str, seen: Page, namespace: str | None = None) -> None:
-        """Waits until something of this kind has changed there since it was seen."""
-        try:
-            with self._store.watch(resource, namespace, after=seen.revision) as watch:
-                if await anext(watch, None) is None:
-                    raise StoreClosed
-        except (TooSlow, RevisionExpired):
-            return
+
+async def any_change(store: ObjectStore, resource: str, seen: Page, namespace: str | None = None) -> None:
+    """Wait until something of this kind has changed since it was seen; raise StoreClosed."""
+    try:
+        with store.watch(resource, namespace, after=seen.revision) as watch:
+            if await anext(watch, None) is None:
+                raise StoreClosed
+    except (TooSlow, RevisionExpired):
+        return
 
 
 def uid_of(stored: Stored) -> str:

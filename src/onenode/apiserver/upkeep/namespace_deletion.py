@@ -17,7 +17,7 @@ from onenode.apiserver.schema.creation_rules import NAMESPACE_FINALIZER
 from onenode.apiserver.schema.validation_rules import FINALIZE
 from onenode.apiserver.store.store import ObjectStore
 from onenode.apiserver.store.versions import Page, fresh
-from onenode.apiserver.upkeep.endings import BACKGROUND, EndingObject, Endings
+from onenode.apiserver.upkeep.endings import BACKGROUND, EndingObject, Endings, any_change
 from onenode.apiserver.verbs.deleting import Deleter
 from onenode.apiserver.verbs.stored_objects import KindInStore
 from onenode.apiserver.verbs.updating import Updater, WriteTarget
@@ -46,7 +46,7 @@ class NamespaceDeletion(Endings):
     async def empty_and_release(self, ending: EndingObject) -> None:
         # Something may be left of several kinds: after each change all of them are deleted again.
         while remaining := await self._emptied(ending):
-            await self.any_change(remaining[0].resource, remaining[1], ending.name)
+            await any_change(self._store, remaining[0].resource, remaining[1], ending.name)
         if self.is_ours_to_end(fresh(ending.stored())):
             place = WriteTarget(self._namespaces, ending.key, FINALIZE)
             await self._updater.change(place, lambda newest: _released(ending, newest), dry_run=False)

@@ -95,6 +95,12 @@ class Creator:
         """
         return self._definitions if kind is CUSTOM_RESOURCE_DEFINITION else nullcontext()
 
+    async def definitions_written(self) -> None:
+        """Wait until no definition is being written."""
+        if self._definitions.locked():
+            async with self._definitions:
+                pass
+
     async def _try(self, kind: KindInStore, namespace: str, given: Object, admit: Admit, *, dry_run: bool) -> Stored:
         made = self._made(kind, namespace, given)
         # Before the name is known to be free: as in Kubernetes, who may not create an object learns nothing of others.
