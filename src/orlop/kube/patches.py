@@ -81,14 +81,18 @@ def add_finalizer(obj: Mapping[str, Any], finalizer: str) -> JsonPatch | None:
 
 
 def remove_finalizer(obj: Mapping[str, Any], finalizer: str) -> JsonPatch | None:
-    """Remove every copy of a finalizer, by index: safe because the patch tests the whole list first."""
+    """Remove every copy of a finalizer, by index. The patch fails if a copy is no longer in its place."""
     present = objects.finalizers(obj)
     places = [place for place, found in enumerate(present) if found == finalizer]
     if not places:
         return None
-    patch = guarded_by_uid(obj).test("metadata", "finalizers", value=list(present))
+    patch = guarded_by_uid(obj)
     if len(places) == len(present):
-        return patch.remove("metadata", "finalizers")
+        return patch.test("metadata", "finalizers", value=list(present)).remove("metadata", "finalizers")
+    # Test our entries and not the list: when an object is deleted, several controllers remove their finalizers at the
+    # same time. Each would fail because of the others, and would have to read the object and write it again.
+    for place in places:
+        patch = patch.test("metadata", "finalizers", place, value=finalizer)
     for place in reversed(places):  # From the end, so that no removal shifts an index that is still to come.
         patch = patch.remove("metadata", "finalizers", place)
     return patch

@@ -66,19 +66,44 @@ def test_adding_and_removing_a_finalizer_gives_the_object_back(present: list[str
 
 @FEWER
 @given(LISTS, LISTS)
-def test_a_finalizer_patch_fails_when_the_list_has_changed_since_it_was_read(
+def test_adding_a_finalizer_fails_when_the_list_has_changed_since_it_was_read(
     seen: list[str] | None, meanwhile: list[str] | None
 ):
-    changed = pv(finalizers=meanwhile)
-    for make in (patches.add_finalizer, patches.remove_finalizer):
-        patch = make(pv(finalizers=seen), OURS)
-        if patch is None:
-            continue
-        if seen == meanwhile:
+    patch, changed = patches.add_finalizer(pv(finalizers=seen), OURS), pv(finalizers=meanwhile)
+    if patch is None or seen == meanwhile:
+        apply(patch, changed)
+    else:
+        with pytest.raises(PatchDoesNotApply):
             apply(patch, changed)
-        else:
-            with pytest.raises(PatchDoesNotApply):
-                apply(patch, changed)
+
+
+@FEWER
+@given(st.lists(OTHERS, unique=True), st.lists(OTHERS, unique=True), st.data())
+def test_removing_a_finalizer_removes_it_or_fails_whatever_became_of_the_others(
+    seen: list[str], meanwhile: list[str], data: st.DataObject
+):
+    before = [*seen]
+    before.insert(data.draw(st.integers(0, len(seen))), OURS)
+    now = [*meanwhile]
+    now.insert(data.draw(st.integers(0, len(meanwhile))), OURS)
+    patch, changed = patches.remove_finalizer(pv(finalizers=before), OURS), pv(finalizers=now)
+    try:
+        removed = apply(patch, changed)
+    except PatchDoesNotApply:
+        assert before != now
+    else:
+        assert objects.finalizers(removed) == tuple(meanwhile)
+
+
+def test_a_finalizer_is_removed_although_another_one_behind_it_was_removed_meanwhile():
+    patch = patches.remove_finalizer(pv(finalizers=[OURS, "kubernetes.io/pv-protection"]), OURS)
+    assert objects.finalizers(apply(patch, pv(finalizers=[OURS]))) == ()
+
+
+def test_no_other_finalizer_is_removed_from_the_place_of_ours():
+    patch = patches.remove_finalizer(pv(finalizers=["a.io/x", OURS, "b.io/y"]), OURS)
+    with pytest.raises(PatchDoesNotApply):
+        apply(patch, pv(finalizers=[OURS, "b.io/y"]))
 
 
 def test_nothing_is_to_be_done_where_the_finalizer_is_as_it_should_be():
