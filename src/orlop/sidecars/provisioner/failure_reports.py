@@ -10,8 +10,10 @@ from typing import Final
 
 from orlop.binding import claim_state_rules as state
 from orlop.csi.error_codes import CsiError
+from orlop.kube.api_errors import Conflict, NotFound, PatchRefused, StatusError
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from orlop.kube.retry_rules import is_passing
 from orlop.records.volume_order import ClaimIdentity
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject
@@ -57,6 +59,15 @@ def identity_reference(claim: ClaimIdentity) -> ApiObject:
 def rpc_error(error: CsiError) -> str:
     """Return the error as gRPC for Go prints it, so that events read as upstream's do."""
     return f"rpc error: code = {error.code.go_name} desc = {error.message}"
+
+
+def refused_request(error: StatusError) -> str | None:
+    """Return a sentence if the API server refuses a request until somebody changes a quota, a role or a webhook.
+
+    None for errors that pass by themselves, also by a decision on newer objects: an event of them would only alarm.
+    """
+    passes = is_passing(error) or isinstance(error, Conflict | NotFound | PatchRefused)
+    return None if passes else f"the API server refuses a request: {error}"
 
 
 def shown_id(volume_id: str) -> str:

@@ -18,6 +18,7 @@ from orlop.csi.error_codes import CsiError, Delivery, InvalidArgument, ResourceE
 from orlop.csi.proto import csi_pb2
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
+from orlop.kube.api_errors import StatusError
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
 from orlop.records.provision_journal import JournalEntry, PageOverflow
@@ -47,6 +48,7 @@ from orlop.sidecars.provisioner.failure_reports import (
     ProvisioningReports,
     claim_reference,
     printable_sentence,
+    refused_request,
     rpc_error,
     shown_id,
 )
@@ -123,6 +125,10 @@ class ProvisionHandler:
     async def reconcile(self, uid: str) -> Outcome:
         try:
             return await self._reconcile(uid)
+        except StatusError as error:
+            if (sentence := refused_request(error)) is None:
+                raise
+            return self._report(uid, sentence)
         finally:
             opened = self._open.get(uid)
             self._metrics.uncertain(uid, is_uncertain=opened is not None and bool(opened.uncertain))

@@ -14,14 +14,14 @@ from orlop.binding import claim_state_rules as state
 from orlop.csi.error_codes import CsiError
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
-from orlop.kube.api_errors import Conflict, NotFound, PatchRefused
+from orlop.kube.api_errors import Conflict, NotFound, PatchRefused, StatusError
 from orlop.kube.client import DeleteOptions, KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import PERSISTENT_VOLUME
 from orlop.kube.objects import ObjectName
 from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, RetryAfter
 from orlop.records.volume_order import SecretReference
-from orlop.sidecars.provisioner.failure_reports import ProvisioningReports, rpc_error
+from orlop.sidecars.provisioner.failure_reports import ProvisioningReports, refused_request, rpc_error
 from orlop.sidecars.provisioner.provisioner_metrics import ProvisionerMetrics
 from orlop.sidecars.provisioner.provisioner_settings import ApiObject, ProvisionerCaches, ProvisionerSettings
 from orlop.sidecars.provisioner.volume_calls import VolumeCalls
@@ -107,6 +107,10 @@ class VolumeHandler:
             except (Conflict, PatchRefused):
                 # The cache was stale: read the object, and decide again.
                 outcome = _Next(await self._read(name))
+            except StatusError as error:
+                if (sentence := refused_request(error)) is None:
+                    raise
+                outcome = self._report(volume, sentence)
             if not isinstance(outcome, _Next):
                 return outcome
             volume = outcome.volume

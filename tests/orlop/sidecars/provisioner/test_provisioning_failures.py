@@ -308,6 +308,20 @@ async def test_a_persistent_volume_that_cannot_be_saved_now_keeps_its_volume(cod
         assert world.calls() == [CREATE]
 
 
+@pytest.mark.parametrize("request_refused", ["POST persistentvolumes", "PUT namespaces/default/leases"])
+async def test_a_claim_whose_volume_the_server_forbids_to_save_or_to_record_is_told_so(request_refused: str):
+    async with ProvisionerWorld() as world:
+        await world.make_class()
+        async with world.provisioner():
+            await world.make_claim("first")
+            await world.until_provisioned()
+            world.wire.before = failing(request_refused, times=3, answer=refusal(403, "Forbidden", "exceeded quota"))
+            await world.make_claim()
+            await world.until_event("ProvisioningFailed", "the API server refuses a request: exceeded quota")
+            await world.until_provisioned(2)
+        assert world.calls() == [CREATE, CREATE]
+
+
 async def test_a_persistent_volume_whose_creation_had_its_effect_without_a_response_is_recognised():
     async with ProvisionerWorld() as world:
         await ordered(world)

@@ -238,6 +238,18 @@ async def test_an_object_that_cannot_be_deleted_at_once_costs_no_second_call():
         assert world.calls(DELETE) == [DELETE]
 
 
+@pytest.mark.parametrize("request_refused", ["DELETE persistentvolumes", "PATCH persistentvolumes"])
+async def test_an_object_that_the_server_forbids_to_delete_is_reported(request_refused: str):
+    async with ProvisionerWorld() as world:
+        name = await provisioned(world)
+        world.wire.before = failing(request_refused, times=3, answer=refusal(403, "Forbidden", "denied by a webhook"))
+        async with world.provisioner():
+            await world.release(name)
+            await world.until_event("VolumeFailedDelete", "the API server refuses a request: denied by a webhook")
+            await world.until_provisioned(0)
+        assert world.calls(DELETE) == [DELETE]
+
+
 async def test_an_object_that_changes_under_the_deletion_is_read_again():
     async with ProvisionerWorld() as world:
         name = await provisioned(world)
