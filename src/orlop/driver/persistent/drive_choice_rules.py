@@ -44,6 +44,7 @@ SMALLEST_XFS: Final = 300 * MIB
 SMALLEST_EXT4: Final = 16 * MIB
 DEFAULT_BYTES: Final = 1 << 30
 """Size of a volume whose request names none."""
+_IMAGINABLE: Final[tuple[FileSystem, ...]] = ("xfs", "ext4")
 ANY_CAPACITY: Final = 2**63
 """Assumed for a drive whose node has not reported its capacity yet."""
 
@@ -328,12 +329,15 @@ def volume_bytes(size: SizeRange, least: int = 0) -> int:
 
 def _no_drive(wanted: WantedVolume, drives: Sequence[DriveFacts], failed: Sequence[DriveTest]) -> NoDrive | NoSuchSize:
     """Return the error. Without a best drive, every drive has failed a test: `failed` is in the order of `drives`."""
-    form = placement_on(wanted.storage, wanted.size, Offer("xfs", ("directory", "image")))
-    if form is None:
+    # Any drive that could be added counts: the request may fit none of those that are there, and another one later.
+    offers = (Offer(each, ("directory", "image")) for each in _IMAGINABLE)
+    forms = [form.bytes for each in offers if (form := placement_on(wanted.storage, wanted.size, each)) is not None]
+    if not forms:
         return NoSuchSize(f"no volume of this kind can have {_range_text(wanted.size)}")
-    size = Quantity.of(form.bytes)
+    least = min(forms)
+    size = Quantity.of(least)
     largest = max((drive.capacity or ANY_CAPACITY for drive in drives), default=ANY_CAPACITY)
-    if form.bytes > largest:
+    if least > largest:
         return NoSuchSize(f"{size} is more than any drive has: the largest has {Quantity.of(largest)}")
     if not drives:
         return NoDrive("there are no drives: make one with `orlop drives init` or `orlop drives add-folder`")

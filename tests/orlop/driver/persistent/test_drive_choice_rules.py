@@ -224,6 +224,18 @@ def test_an_xfs_image_within_a_limit_below_its_minimum_is_out_of_range():
     assert isinstance(choose_drive(request, [drive()]), NoSuchSize)
 
 
+def test_a_directory_with_ext4_is_possible_on_other_drives_than_those_that_are_there():
+    asked = {"capability": mount("ext4"), "backing": "directory"}
+    ext4 = Offer("ext4", ("directory", "image"))
+
+    assert refused(drive(), **asked) == (
+        "no drive can take 1Gi: of 1 drives, 1 cannot hold the backing and file system asked for"
+    )
+    assert "too little free space" in refused(drive(offer=ext4, volumes={"x": 10 * GIB}), **asked)
+    assert chosen(drive(offer=ext4), **asked) == "d1"
+    assert "cannot hold" in refused(drive(), size=MIB, limit=8 * MIB, capability=mount("ext4"))
+
+
 # ---- what the volume will be -----------------------------------------------------------------------------------------
 
 PLACEMENTS: list[tuple[dict[str, Any], Offer, DrivePlacement | None]] = [
