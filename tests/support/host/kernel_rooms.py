@@ -115,6 +115,12 @@ def swapped_again_and_again(one: Path, other: Path, *, stubborn: bool = False) -
             attacker.kill()
 
 
+def shut_down(folder: Path) -> None:
+    """Nothing reaches the disk of this file system any more, as after an I/O error, until it is mounted anew."""
+    with descriptor(folder) as opened:
+        fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
+
+
 class DiskImage:
     """A file system of its own, in a file, whose power can be cut."""
 
@@ -133,8 +139,7 @@ class DiskImage:
 
     def lose_power(self) -> None:
         """From now on nothing reaches the disk, and everybody who tries is told; it can be switched off."""
-        with descriptor(self.folder) as opened:
-            fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
+        shut_down(self.folder)
 
     def switch_off(self) -> None:
         """Unmount, and wait until no copy of the mount exists: until then a file system that was shut down stays so."""

@@ -21,8 +21,10 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from orlop.host.host_errors import HostError
@@ -260,16 +262,29 @@ def other_mounts_of(descriptor: int) -> tuple[str, ...]:
 
 
 def _line_of(descriptor: int, own_table: bytes) -> MountLine:
-    try:
-        mount_id = system_calls.statx(descriptor, "").mount_id
-    except OSError as error:
-        raise HostError.because(error, f"The mount of {_path_of(descriptor)} cannot be read") from error
+    mount_id = _mount_id_of(descriptor)
     line = line_of_mount(own_table, mount_id)
     if line is None:
         raise HostError(
             errno.ENOENT, f"The mount {mount_id} of {_path_of(descriptor)} is not in our mount table: it was unmounted."
         )
     return line
+
+
+def _mount_id_of(descriptor: int) -> int:
+    with suppress(OSError):
+        return system_calls.statx(descriptor, "").mount_id
+    return mount_number(descriptor)
+
+
+def mount_number(descriptor: int) -> int:
+    """Return the id of the mount that an open file or folder is on, also if its file system fails every call."""
+    # This file is the kernel's own: it accesses no other file system.
+    try:
+        lines = Path(f"{PROC}/self/fdinfo/{descriptor}").read_text("ascii").splitlines()
+    except OSError as error:
+        raise HostError.because(error, f"The mount of {_path_of(descriptor)} cannot be read") from error
+    return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
 
 
 def _processes(proc: str) -> list[str]:

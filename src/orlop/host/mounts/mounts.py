@@ -14,12 +14,12 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, path_by_descriptor, shown
+from orlop.host.mounts import mount_table
 from orlop.host.mounts.mount_option_rules import MountOptions
 
 MOST_STACKED: Final = 1000
@@ -102,11 +102,10 @@ def is_mount_point(parent: int, name: str) -> bool:
         raise HostError.because(error, f"Cannot check whether something is mounted at {name}") from error
 
 
-def _mount_number(parent: int, name: str = "") -> str:
-    """Return which mount a name is on, without asking its file system: one that failed answers nothing."""
+def _mount_number(parent: int, name: str = "") -> int:
+    """Return which mount a name is on."""
     with opened_below(parent, (name,) if name else (), DescriptorUse.HANDLE, Mounts.CROSSED) as place:
-        lines = Path(f"/proc/self/fdinfo/{place}").read_text().splitlines()
-    return next(line for line in lines if line.startswith("mnt_id:"))
+        return mount_table.mount_number(place)
 
 
 def unmount(parent: int, name: str) -> int:

@@ -12,7 +12,8 @@ from conftest import SOAK
 from orlop.host.host_errors import HostError
 from orlop.host.mounts import mount_table
 from orlop.host.mounts.mount_table import FolderInFileSystem
-from support.host.kernel_rooms import descriptor, other_namespace, run
+from support.host.disks import GIB, loop_disk
+from support.host.kernel_rooms import descriptor, mount_room, other_namespace, run, shut_down
 
 MANY = 5_000 if SOAK else 300
 
@@ -239,3 +240,22 @@ def test_a_zombie_is_passed_over(folder: Path):
         assert ended.stdout
         assert ended.stdout.read() == b""
         assert not mounted_anywhere(folder)
+
+
+def test_other_mounts_of_a_file_system_that_has_shut_down_are_found(tmp_path: Path):
+    with mount_room(tmp_path / "room") as room, loop_disk(tmp_path / "disk.img", GIB // 2) as disk:
+        staged, target = room / "staged", room / "target"
+        staged.mkdir()
+        target.mkdir()
+        run("mkfs.xfs", "-q", disk.path)
+        run("mount", disk.path, staged)
+        run("mount", "--bind", staged, target)
+        with descriptor(staged, os.O_PATH) as opened:
+            shut_down(staged)
+            with pytest.raises(OSError, match="Input/output error"):
+                staged.stat()
+
+            assert mount_table.other_mounts_of(opened) == (str(target),)
+            assert mount_table.mount_of(opened).mount_point == str(staged)
+        run("umount", target)
+        run("umount", staged)
