@@ -55,7 +55,8 @@ TO_DO: Final = {
     "Lost": "Put its disk or folder back: the drive is used again at once. If the disk is in another machine now, "
     "`orlop drives adopt` takes it over there. If it is broken for good: `orlop drives forget {drive}` gives its "
     "volumes up, and shows what to delete.",
-    "Error": "Remove the cause, which `orlop drives info {drive}` shows; the drive is used again at once.",
+    "Error": "Remove the cause, which `orlop drives info {drive}` shows: the drive is used again at once, after an I/O "
+    "error as soon as no pod uses its volumes (delete those pods).",
     "Repairing": "Wait until its file system is repaired.",
     "Removing": "Delete the claims of its volumes: it is being taken out of use.",
     "Unknown": "Check that `orlop node` runs on the node {node}.",

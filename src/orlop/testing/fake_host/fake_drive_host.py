@@ -54,6 +54,8 @@ class FakeDisk:
     is_read_only: bool = False
     """The mount of it refuses changes."""
     wrong_options: str = ""
+    has_shut_down: bool = False
+    """Its file system failed, and works again when it is mounted anew."""
     is_corrupt: bool = False
     """Its file system cannot be mounted."""
 
@@ -124,7 +126,9 @@ class FakeDriveHost(FakeFolderDrives):
         with self._acts.change("unmount_disk", f"unmount {drive_id}"):
             if drive_id in self._machine.busy_drives:
                 refuse(errno.EBUSY, f"{_path(drive_id)} cannot be unmounted")
-            self._machine.mounted_drives.pop(drive_id, None)
+            disk = self._machine.mounted_drives.pop(drive_id, None)
+            if disk is not None and disk.drive is not None and disk.has_shut_down:
+                disk.has_shut_down = disk.drive.is_gone = False
             if forget:
                 self._machine.known_drives.discard(drive_id)
 
@@ -143,7 +147,9 @@ class FakeDriveHost(FakeFolderDrives):
 
     def _found(self, name: str) -> FoundDevice:
         disk = self._machine.disks[name]
-        points = tuple(_path(each) for each, mounted in self._machine.mounted_drives.items() if mounted is disk)
+        mounted = [each for each, other in self._machine.mounted_drives.items() if other is disk]
+        pods = [f"/pods/{each}/mount" for each in mounted if each in self._machine.busy_drives]
+        points = (*map(_path, mounted), *pods)
         device = BlockDevice(
             name=name,
             major_minor=f"8:{disk.number}",

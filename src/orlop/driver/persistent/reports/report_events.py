@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from orlop.driver.persistent.upkeep.drive_state_rules import BEING_REMOVED
 from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
@@ -34,7 +35,9 @@ class ReportEvents:
             about += volumes[:MOST_VOLUMES_WITH_EVENTS]
         for obj in about:
             drive = "The drive" if obj is after else f"The drive {after['metadata']['name']}"
-            note = f"{drive} is {state}. {why}".rstrip()
+            # A drive that is only waiting to be removed has nothing to add.
+            more = "" if why == BEING_REMOVED else why
+            note = f"{drive} is {state}. {more}".rstrip()
             self._record(obj, f"Drive{state}", note, is_bad=state in {DriveState.LOST.value, DriveState.ERROR.value})
 
     def volume_changed(self, before: ApiObject, after: ApiObject) -> None:

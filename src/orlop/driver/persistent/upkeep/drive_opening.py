@@ -15,10 +15,11 @@ from typing import TypeAlias
 import msgspec
 
 from orlop.driver.persistent.drive_table import OpenDrive
+from orlop.foundation.quantity import Quantity
 from orlop.host.drive_host import DriveHost, DriveRoot, DriveSurvey
 from orlop.host.drive_volumes import DriveVolumes
 from orlop.host.host_errors import HostError
-from orlop.records.drive_record import DriveRecord, DriveType, decode_drive, encode_drive
+from orlop.records.drive_record import MIB, DriveRecord, DriveType, decode_drive, encode_drive
 from orlop.records.record_format import UnreadableRecord
 
 VolumesOf: TypeAlias = Callable[[DriveRoot], DriveVolumes]
@@ -94,7 +95,8 @@ def fit_reserve_of(drive: OpenDrive) -> str:
         missing = drive.place.fit_reserve(drive.record.capacity_bytes)
     if not missing:
         return ""
-    return f"Others hold {missing} bytes of its capacity on the file system of {drive.path}: free them."
+    size = Quantity.of(-(-missing // MIB) * MIB)
+    return f"Others hold {size} of its capacity on the file system of {drive.path}: free them."
 
 
 def record_at(place: DriveRoot, drive_id: str) -> DriveRecord:

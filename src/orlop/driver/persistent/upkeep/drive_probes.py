@@ -34,6 +34,8 @@ class ProbeResult:
     """The end of a sentence; empty if it could be read and written."""
     shortage: str = ""
     """A sentence, if others hold a part of the capacity of a folder."""
+    is_hanging: bool = False
+    """It is failing because it does not respond."""
     failed_at: float | None = None
     """When it last failed, in elapsed time; None: not since it was opened."""
 
@@ -115,7 +117,8 @@ class DriveProbes:
         before = self.result(drive)
         # A disk that was only slow needs no watching when it responds again.
         failed_at = self._clock.elapsed() if is_error else before.failed_at
-        self._results[drive] = ProbeResult(failing, shortage, failed_at)
+        is_hanging = bool(failing) and not is_error
+        self._results[drive] = ProbeResult(failing, shortage, is_hanging=is_hanging, failed_at=failed_at)
         if (failing, shortage) != (before.failing, before.shortage):
             self._changed(drive.drive_id)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from orlop.driver.persistent.upkeep.drive_state_rules import DriveSighting
-from orlop.host.drive_host import DriveSurvey, SeenFolder
+from orlop.host.drive_host import DriveSurvey, MountedDisk, SeenFolder
 from orlop.records.drive_record import DriveRecord, DriveType, decode_drive
 from orlop.records.record_format import UnreadableRecord
 
@@ -114,4 +114,17 @@ def _disks(
             is_stale=mounted is not None and name is None,
             is_read_only=mounted is not None and mounted.is_read_only,
             wrong_options=mounted.wrong_options if mounted is not None else "",
+            is_in_use=mounted is not None and _is_in_use(mounted, survey),
         )
+
+
+def _is_in_use(drive: MountedDisk, survey: DriveSurvey) -> bool:
+    """Return whether a volume is mounted from a drive, or the image of one is attached, in any mount namespace."""
+    home = f"/{drive.drive_id}"
+    for found in survey.devices:
+        device = found.device
+        if device.backing_file.startswith(f"{drive.path}/"):
+            return True
+        if device.major_minor == drive.major_minor and any(not each.endswith(home) for each in device.mount_points):
+            return True
+    return False

@@ -15,7 +15,9 @@ TRANSITIONS is the table from state and finding to the next state:
     REMOVAL         Removing   Removing  Removing  Removing  Removing   its object says so
 
 The state before matters only after an I/O error: a drive that fails again and again takes no volumes in between.
-A drive that is not lost stays open whatever its state: volumes on it can be unmounted, and often be read.
+A drive that is not lost stays open while its volumes are in use: they can be unmounted, and often be read. A disk that
+fails is unmounted and mounted again once nothing uses it, because a file system that has shut down after an error works
+again only then.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from orlop.records.drive_record import DriveState, DriveType
 
 RECOVERY_SECONDS: Final = 60.0
 """How long a drive must work after an I/O error before it is Ready again."""
+BEING_REMOVED: Final = "It is being removed."
+REMOUNT_ADVICE: Final = "It is mounted again when no pod uses its volumes any more"
 
 
 class DriveFinding(Enum):
@@ -86,6 +90,10 @@ class DriveSighting:
     """What the last probe found, as the end of a sentence."""
     seconds_since_failure: float | None = None
     """None: no I/O error since it was opened."""
+    is_in_use: bool = False
+    """A volume on it is mounted, or its image is attached."""
+    may_remount: bool = False
+    """It responds with I/O errors, and was not mounted again a short while ago."""
     trouble: str = ""
     """Why the last attempt to mount, open or unmount it failed, as a sentence."""
     may_retry: bool = True
@@ -135,7 +143,7 @@ def why_in_state(state: DriveState, drive: DriveSighting) -> str:  # noqa: PLR09
     what = "disk" if drive.type is DriveType.DISK else "folder"
     match finding_of(drive):
         case DriveFinding.REMOVAL:
-            waits = drive.trouble or "It is being removed."
+            waits = drive.trouble or BEING_REMOVED
             return "It was removed, and can be unplugged or used otherwise." if is_gone(drive) else waits
         case DriveFinding.GONE:
             # Also of a folder without its record: nothing else shows that it is the drive.
@@ -144,7 +152,8 @@ def why_in_state(state: DriveState, drive: DriveSighting) -> str:  # noqa: PLR09
         case DriveFinding.DUPLICATES:
             return f"{places} have the same identity: remove all but one, or wipe the copies with 'wipefs --all'."
         case DriveFinding.FAILING:
-            return f"Its {what} ({places}) fails: {drive.failing}. The kernel's log (dmesg) has the reason."
+            advice = f" {REMOUNT_ADVICE}." if drive.mounted and drive.is_in_use else ""
+            return f"Its {what} ({places}) fails: {drive.failing}. The kernel's log (dmesg) has the reason.{advice}"
         case DriveFinding.READ_ONLY:
             return f"{drive.mounted} is mounted read-only: check the kernel's log (dmesg), then remount it writable."
         case DriveFinding.WRONG_OPTIONS:
@@ -190,6 +199,11 @@ class UnmountDrive:
 
 
 @dataclass(frozen=True, slots=True)
+class RemountDrive:
+    """Close and unmount a disk that fails, so that it is mounted anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseDrive:
     """Write into its record that the drive was removed; of a folder, remove the files of the drive."""
 
@@ -199,19 +213,29 @@ class NothingToDo:
     """No step is needed, or none would help."""
 
 
-UpkeepStep: TypeAlias = MountDrive | OpenDrivePlace | CloseDrive | UnmountDrive | ReleaseDrive | NothingToDo
+UpkeepStep: TypeAlias = (
+    MountDrive | OpenDrivePlace | CloseDrive | UnmountDrive | RemountDrive | ReleaseDrive | NothingToDo
+)
 
 
 def next_drive_step(drive: DriveSighting) -> UpkeepStep:
     """Return one step. The caller takes it, gathers the facts again, and asks for the next one."""
     if drive.trouble and not drive.may_retry:
         return NothingToDo()
+    if _helps_remount(drive):
+        return RemountDrive()
     if drive.removing or drive.is_released:
         return _removal_step(drive)
     if not drive.places or drive.is_stale or (drive.opened and drive.opened not in {drive.mounted, *drive.places}):
         # The root of a disk that is gone keeps its mount busy, and the disk cannot be mounted again.
         return CloseDrive() if drive.opened else UnmountDrive() if drive.mounted else NothingToDo()
     return NothingToDo() if drive.opened else _opening_step(drive)
+
+
+def _helps_remount(drive: DriveSighting) -> bool:
+    # Not while a volume is in use: the file system would stay as it is, and what is on it could not be unmounted.
+    is_free = drive.mounted and not drive.is_in_use and not drive.is_stale
+    return bool(drive.may_remount and is_free and len(drive.places) == 1 and not drive.is_released)
 
 
 def _removal_step(drive: DriveSighting) -> UpkeepStep:

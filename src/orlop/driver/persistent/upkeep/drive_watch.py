@@ -4,7 +4,7 @@ A survey is made at start, at every event of a device and every `wake`, and ever
 step (`drive_state_rules`), in a thread of its own, because a disk may hang; after a step everything is surveyed again.
 
 Order for a drive that appears: mount → open, and check that it is this node's → add it to the table. For one that
-disappears: remove it from the table → close its root after its last user → unmount.
+disappears, or fails while no volume is in use: remove it from the table → close its root after its last user → unmount.
 
 Nothing here needs the API server. Objects of drives only add what is expected: `expect`.
 """
@@ -12,6 +12,7 @@ Nothing here needs the API server. Objects of drives only add what is expected: 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,6 +29,7 @@ from orlop.driver.persistent.upkeep.drive_state_rules import (
     NothingToDo,
     OpenDrivePlace,
     ReleaseDrive,
+    RemountDrive,
     UnmountDrive,
     UpkeepStep,
     finding_of,
@@ -49,6 +51,10 @@ from orlop.records.drive_record import DriveState, DriveType
 SURVEY_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.2
 """Between two surveys: a disk that is plugged in makes many events."""
+REMOUNT_SECONDS: Final = 60.0
+"""How often a drive that fails is mounted again."""
+IO_ERRORS: Final = frozenset({errno.EIO, errno.ESHUTDOWN})
+"""The errors of a file system that has shut down."""
 RETRY: Final = Backoff(initial=2.0, factor=2.0, cap=300.0, jitter=0.2)
 
 
@@ -57,6 +63,7 @@ class _FailedAttempt:
     """An attempt that failed, and the facts of the drive then: if they change, it is repeated at once."""
 
     why: str
+    is_disk_error: bool
     facts: tuple[object, ...]
     failures: int
     retry_at: float
@@ -87,6 +94,8 @@ class DriveWatch:
         self._trusted: frozenset[str] = frozenset()
         self._types: dict[str, DriveType] = {}
         self._troubles: dict[str, _FailedAttempt] = {}
+        self._remounted: dict[str, float] = {}
+        """When a drive that failed was last mounted again, in elapsed time."""
         self._released: set[str] = set()
         self._warned: set[UnreadableFolder] = set()
         self._working: set[str] = set()
@@ -196,11 +205,15 @@ class DriveWatch:
         if trouble is not None and trouble.facts != _changeable_facts(seen):
             trouble = None
         now = self._clock.elapsed()
+        remounted = self._remounted.get(drive_id)
+        failures = [each for each in (probed.failed_at, remounted) if each is not None]
+        fails = (probed.failing and not probed.is_hanging) or (trouble is not None and trouble.is_disk_error)
         return replace(
             seen,
             opened=drive.path if drive is not None else "",
             failing=probed.failing,
-            seconds_since_failure=now - probed.failed_at if probed.failed_at is not None else None,
+            seconds_since_failure=now - max(failures) if failures else None,
+            may_remount=bool(fails) and (remounted is None or now - remounted >= REMOUNT_SECONDS),
             trouble=trouble.why if trouble is not None else probed.shortage,
             may_retry=trouble is None or now >= trouble.retry_at,
             is_released=drive_id in self._released,
@@ -256,6 +269,12 @@ class DriveWatch:
                 self._put_open(await self._threads(lambda: self._opening.open(drive_id, path, type_)))
             case CloseDrive():
                 self._table.put(drive_id, self._table.standings()[drive_id], None)
+            case RemountDrive():
+                self._remounted[drive_id] = self._clock.elapsed()
+                if drive is not None:
+                    self._table.put(drive_id, self._table.standings()[drive_id], None)
+                await self._threads(lambda: self._host.unmount_disk(drive_id))
+                self._log.warning("drive that fails unmounted, to mount it again", drive=drive_id)
             case UnmountDrive(forget):
                 await self._threads(lambda: self._host.unmount_disk(drive_id, forget=forget))
                 self._trusted -= {drive_id} if forget else frozenset()
@@ -284,7 +303,7 @@ class DriveWatch:
         # A foreign drive stays one until an admin changes something, and then its facts differ.
         delay = RETRY.cap if isinstance(error, ForeignDrive) else RETRY.delay(failures, self._random)
         self._troubles[drive_id] = _FailedAttempt(
-            str(error), _changeable_facts(seen), failures, self._clock.elapsed() + delay
+            str(error), error.errno in IO_ERRORS, _changeable_facts(seen), failures, self._clock.elapsed() + delay
         )
         self._log.warning("drive not usable", drive=drive_id, error=error, retry_after_seconds=round(delay, 1))
         self._update_table(drive_id)

@@ -20,6 +20,7 @@ from orlop.driver.persistent.upkeep.drive_state_rules import (
     NothingToDo,
     OpenDrivePlace,
     ReleaseDrive,
+    RemountDrive,
     UnmountDrive,
     UpkeepStep,
     finding_of,
@@ -64,6 +65,8 @@ def sightings() -> st.SearchStrategy[DriveSighting]:
         opened=st.sampled_from(["", HOME]),
         failing=st.sampled_from(["", "it cannot be used"]),
         seconds_since_failure=st.sampled_from([None, 1.0, RECOVERY_SECONDS]),
+        is_in_use=st.booleans(),
+        may_remount=st.booleans(),
         trouble=st.sampled_from(["", "It cannot be mounted."]),
         may_retry=st.booleans(),
         removing=st.booleans(),
@@ -126,6 +129,13 @@ def test_of_two_disks_with_one_identity_none_is_mounted(drive: DriveSighting):
 
 
 @given(sightings())
+def test_a_drive_whose_volumes_are_in_use_is_not_mounted_again(drive: DriveSighting):
+    if isinstance(next_drive_step(drive), RemountDrive):
+        assert drive.mounted
+        assert not drive.is_in_use
+
+
+@given(sightings())
 def test_a_drive_of_another_node_is_neither_mounted_nor_opened(drive: DriveSighting):
     if not drive.is_ours:
         assert not isinstance(next_drive_step(drive), MountDrive | OpenDrivePlace)
@@ -150,7 +160,7 @@ def test_steps_come_to_an_end(drive: DriveSighting):
         assert len(taken) <= 7, taken
 
 
-def after(step: UpkeepStep, drive: DriveSighting) -> DriveSighting:
+def after(step: UpkeepStep, drive: DriveSighting) -> DriveSighting:  # noqa: PLR0911 - one line for each step
     """What the step leads to when it succeeds."""
     match step:
         case MountDrive():
@@ -159,6 +169,8 @@ def after(step: UpkeepStep, drive: DriveSighting) -> DriveSighting:
             return replace(drive, opened=path)
         case CloseDrive():
             return replace(drive, opened="")
+        case RemountDrive():
+            return replace(drive, mounted="", opened="", failing="", may_remount=False)
         case UnmountDrive(forget):
             return replace(drive, mounted="", is_stale=False, is_ours=drive.is_ours and not forget)
         case ReleaseDrive():
@@ -172,6 +184,17 @@ STEPS = [
     ("and opened", replace(FOUND, mounted=HOME), OpenDrivePlace(HOME)),
     ("a folder is opened where it is", replace(FOUND, type=DriveType.FOLDER, places=("/f",)), OpenDrivePlace("/f")),
     ("one that is open stays so, also as an error", LOOKS[DriveFinding.FAILING], NothingToDo()),
+    ("it is mounted again", replace(LOOKS[DriveFinding.FAILING], may_remount=True), RemountDrive()),
+    (
+        "not while a volume is in use",
+        replace(LOOKS[DriveFinding.FAILING], may_remount=True, is_in_use=True),
+        NothingToDo(),
+    ),
+    (
+        "nor beside another disk of its identity",
+        replace(LOOKS[DriveFinding.DUPLICATES], may_remount=True),
+        NothingToDo(),
+    ),
     ("one that is gone is closed first", LOOKS[DriveFinding.GONE], CloseDrive()),
     ("and unmounted then", replace(LOOKS[DriveFinding.GONE], opened=""), UnmountDrive()),
     ("it came back while its old mount is there", replace(WELL, is_stale=True), CloseDrive()),

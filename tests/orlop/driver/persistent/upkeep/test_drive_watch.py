@@ -117,12 +117,14 @@ async def test_an_io_error_is_found_by_a_probe_and_the_drive_is_watched_before_i
     disk = drive_disk()
     assert disk.drive is not None
     node = WatchedNode(machine_with(sdb=disk))
+    node.machine.busy_drives.add(ID)
 
     async with node.running():
         disk.drive.is_gone = True
         await node.passes(31)
         assert node.state() is ERROR
         assert "Input/output error" in node.why()
+        assert node.why().endswith("It is mounted again when no pod uses its volumes any more.")
         assert node.table.get(ID).drive_id == ID  # volumes can still be unmounted
 
         disk.drive.is_gone = False
@@ -130,6 +132,73 @@ async def test_an_io_error_is_found_by_a_probe_and_the_drive_is_watched_before_i
         assert node.state() is ERROR
         await node.passes(91)
         assert node.state() is READY
+
+
+async def test_a_file_system_that_has_shut_down_is_mounted_again_when_no_volume_is_in_use():
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+    node.machine.busy_drives.add(ID)
+
+    async with node.running():
+        disk.has_shut_down = disk.drive.is_gone = True
+        await node.passes(300)
+        assert node.state() is ERROR
+        assert node.table.open_drive(ID) is not None
+        assert node.machine.faults.calls("unmount_disk") == 0
+
+        node.machine.busy_drives.clear()
+        await node.passes(35)
+        assert not disk.has_shut_down
+        assert node.state() is ERROR  # watched until it has worked for a minute
+        await node.passes(91)
+        assert node.state() is READY
+
+
+async def test_a_process_that_finds_a_file_system_which_has_shut_down_mounts_it_again():
+    disk = drive_disk()
+    machine = machine_with(sdb=disk)
+    async with WatchedNode(machine).running():
+        pass
+    assert disk.drive is not None
+    disk.has_shut_down = disk.drive.is_gone = True
+    node = WatchedNode(machine)
+
+    async with node.running():
+        await node.passes(100)
+
+        assert node.state() is READY
+
+
+async def test_a_disk_that_goes_on_failing_is_mounted_again_once_a_minute_and_never_ready():
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+    states: set[DriveState | None] = set()
+
+    async with node.running():
+        disk.drive.is_gone = True
+        await node.passes(31)
+        node.table.listen(lambda _drive: states.add(node.state()))
+        await node.passes(600)
+
+        assert states == {ERROR}
+        assert 2 <= node.machine.faults.calls("unmount_disk") <= 11
+
+
+async def test_a_failing_drive_that_is_empty_can_be_removed():
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+    node.watch.expect(EXPECTED)
+
+    async with node.running():
+        disk.has_shut_down = disk.drive.is_gone = True
+        await node.passes(31)
+        node.watch.expect(REMOVED)
+        await node.passes(100)
+
+        assert node.watch.has_released(ID)
 
 
 async def test_a_disk_that_hangs_is_an_error_and_delays_no_other_drive():
@@ -299,7 +368,7 @@ async def test_a_folder_whose_space_others_took_takes_no_volumes_until_it_is_fre
     async with node.running():
         await node.passes(60)
         assert node.state() is ERROR
-        assert f"hold {5 * GIB} bytes" in node.why()
+        assert "Others hold 5Gi of its capacity" in node.why()
 
         machine.used_by_others = 0
         await node.passes(60)

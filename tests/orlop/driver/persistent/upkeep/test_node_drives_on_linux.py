@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from random import Random
 
 import pytest
 
-from orlop.driver.persistent.upkeep import drive_probes, drive_watch
+from orlop.driver.persistent.upkeep import drive_probes, drive_state_rules, drive_watch
 from orlop.driver.persistent.upkeep.drive_making import DriveMaking
 from orlop.driver.persistent.upkeep.drive_task_rules import FormatDevice, MakeFolder, derived_drive_id
 from orlop.driver.persistent.upkeep.node_drives import NodeDrives
@@ -32,7 +30,7 @@ from orlop.host.threads import OwnThreads
 from orlop.records.drive_record import MIB, DriveState
 from orlop.records.drive_request import RequestedDevice, RequestedFolder
 from support.host.disks import GIB, LoopDisk, loop_disk
-from support.host.kernel_rooms import SHUT_DOWN, WITHOUT_FLUSHING_THE_LOG, descriptor, mount_room, run
+from support.host.kernel_rooms import mount_room, run, shut_down
 from support.host.own_loops import OwnDisk, own_disk
 
 PATIENCE = 120.0
@@ -105,12 +103,6 @@ class LinuxNode:
                 await SystemClock().sleep(0.02)
 
 
-def stop_working(mounted: Path) -> None:
-    """From now on nothing reaches the disk, as when it was pulled out."""
-    with descriptor(mounted) as opened:
-        fcntl.ioctl(opened, SHUT_DOWN, struct.pack("=I", WITHOUT_FLUSHING_THE_LOG))
-
-
 async def nobody(_drive_id: str) -> str:
     return ""
 
@@ -168,13 +160,43 @@ async def test_a_disk_that_fails_in_the_middle_of_a_write_is_an_error_and_the_ot
         file = folder / "drives" / failing / "file"
         with file.open("wb") as stream:
             stream.write(os.urandom(MIB))
-            stop_working(folder / "drives" / failing)
+            shut_down(folder / "drives" / failing)
             await node.until(lambda: node.state(failing) is ERROR)
         assert "fails" in node.drives.table.standings()[failing].why
         assert node.state(other) is READY
         (folder / "drives" / other / "file").write_bytes(b"still works")
     run("umount", "--lazy", folder / "drives" / failing)
     node.host.unmount_disk(other, forget=True)
+
+
+async def test_a_file_system_that_has_shut_down_is_mounted_again_when_no_volume_is_in_use(
+    folder: Path, disks: list[LoopDisk], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(drive_probes, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(drive_watch, "SURVEY_SECONDS", 0.2)
+    monkeypatch.setattr(drive_watch, "REMOUNT_SECONDS", 0.5)
+    monkeypatch.setattr(drive_state_rules, "RECOVERY_SECONDS", 0.1)
+    (folder / "target").mkdir()
+    node = LinuxNode(folder, disks)
+    async with node.running():
+        drive_id = await node.make(disks[0])
+        mounted = folder / "drives" / drive_id
+        run("mount", "--bind", mounted, folder / "target")  # as the volume of a pod
+        shut_down(mounted)
+        await node.until(lambda: "mounted again when no pod uses" in node.drives.table.standings()[drive_id].why)
+        assert node.state(drive_id) is ERROR
+        assert node.drives.table.open_drive(drive_id) is not None
+
+        run("umount", folder / "target")
+        await node.until(lambda: node.state(drive_id) is READY)
+        (mounted / "file").write_bytes(b"works again")
+    shut_down(mounted)
+
+    # A new process finds the mount of the earlier one, and cannot read the record through it.
+    later = LinuxNode(folder, disks)
+    async with later.running():
+        await later.until(lambda: later.state(drive_id) is READY)
+    later.host.unmount_disk(drive_id, forget=True)
 
 
 async def test_a_copy_of_a_drive_and_a_read_only_mount_are_errors_that_end_with_their_cause(
