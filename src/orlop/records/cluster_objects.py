@@ -33,6 +33,7 @@ CLASS_NAME: Final = "orlop"
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 READ: Final = ("get", "list", "watch")
+FOLLOW: Final = ("list", "watch")
 
 
 def access_rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...]) -> ApiObject:
@@ -47,7 +48,7 @@ EVENTS: Final = (
 )
 NODE_RULES: Final = (
     access_rule(GROUP, ("drives", "nodedevices"), (*READ, "create")),
-    access_rule(GROUP, ("volumes", "driverequests"), READ),
+    access_rule(GROUP, ("volumes", "driverequests"), FOLLOW),
     access_rule(GROUP, ("drives/status", "nodedevices/status", "volumes/status", "driverequests/status"), ("patch",)),
     *EVENTS,
 )
@@ -61,7 +62,7 @@ CONTROLLER_RULES: Final = (
     access_rule("", ("nodes",), READ),
     *EVENTS,
 )
-LEASE_RULES: Final = (access_rule("coordination.k8s.io", ("leases",), (*READ, "create", "update", "delete")),)
+LEASE_RULES: Final = (access_rule("coordination.k8s.io", ("leases",), ("get", "list", "create", "update", "delete")),)
 """In the controller's own namespace: the lease of the leader, and the provisioner's journal."""
 
 
