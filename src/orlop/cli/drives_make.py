@@ -166,7 +166,8 @@ def add_folder(path: str, capacity: str, node: str, seconds: float, output: str,
 def _absolute(path: str) -> str:
     pure = PurePosixPath(path)
     if not pure.is_absolute() or ".." in pure.parts:
-        raise click.UsageError(f"{path!r} is no absolute path on the node: write one such as /var/lib/orlop/folders/a.")
+        fault = "has '..' in it" if pure.is_absolute() else "is no absolute path"
+        raise click.UsageError(f"{path!r} {fault}: write the path on the node, such as /var/lib/orlop/folders/a.")
     return str(pure)
 
 

@@ -48,7 +48,9 @@ class SeenDevice(ApiRecord, frozen=True):
     serial: Annotated[ShortText, described("Serial number.")] = ""
     wwn: Annotated[ShortText, described("World wide name.")] = ""
     rotational: Annotated[bool, described("Whether it has spinning disks.")] = False
-    file_system: Annotated[ShortText, described("File system or other signature on it; empty: none.")] = ""
+    file_system: Annotated[
+        ShortText, described("File system or other signature on it; empty: none, or it was not read.")
+    ] = ""
     file_system_uuid: Annotated[ShortText, described("UUID of the file system.")] = ""
     label: Annotated[ShortText, described("Label of the file system.")] = ""
     holders: Annotated[tuple[ShortText, ...], described("Devices built on it.", max_length=64)] = ()

@@ -235,7 +235,9 @@ def test_a_lost_drive_that_lists_nothing_is_removed_though_its_node_cannot_compa
 
 
 def test_devices_are_shown_with_why_one_cannot_be_a_drive(here: Bench):
-    here.devices("n1", SDA, SDB, SDC, DRIVE_DEVICE)
+    adopt = f"it is the drive {D2}, which this node does not use: 'orlop drives adopt' takes it over"
+    foreign = {"name": "sde", "path": "/dev/sde", "bytes": GIB, "drive": D2, "unusable": [adopt]}
+    here.devices("n1", SDA, SDB, SDC, DRIVE_DEVICE, foreign)
     shown = here.typed("drives", "discover")
     lines = shown.out.splitlines()
     assert lines[1].endswith("no: it is mounted at /")
@@ -243,6 +245,7 @@ def test_devices_are_shown_with_why_one_cannot_be_a_drive(here: Bench):
     assert lines[2].endswith("yes")
     assert lines[3].endswith("with --force")
     assert lines[4].endswith(f"no: it is the drive {D1}")
+    assert lines[5].endswith(f"no: {adopt}")
     assert "orlop drives init n1/sdb" in shown.err
     usable = here.typed("drives", "discover", "--usable", "-o", "json").json
     assert [(each["node"], each["name"]) for each in usable if each["isUsable"]] == [("n1", "sdb"), ("n1", "sdc")]
@@ -440,7 +443,7 @@ def test_a_folder_becomes_a_drive_of_the_only_node_in_whole_mebibytes(here: Benc
     ("words", "code", "why"),
     [
         (["srv/a", "--capacity", "1Gi"], 2, "no absolute path"),
-        (["/srv/../etc", "--capacity", "1Gi"], 2, "no absolute path"),
+        (["/srv/../etc", "--capacity", "1Gi"], 2, "has '..' in it"),
         (["/srv/a", "--capacity", "much"], 2, "not a quantity"),
         (["/srv/a", "--capacity", "1Ki"], 2, "no capacity of a drive"),
         (["/srv/a", "--capacity", "1Gi", "--node", "n9"], 3, "The node n9 has not reported its devices"),

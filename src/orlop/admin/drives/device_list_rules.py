@@ -35,9 +35,8 @@ class DeviceRow:
     @property
     def why_not(self) -> str:
         """Why it cannot become a drive; empty if it can."""
-        if self.device.drive:
-            return f"it is the drive {self.device.drive}"
-        return "; ".join(self.device.unusable)
+        is_drive = f"it is the drive {self.device.drive}" if self.device.drive else ""
+        return "; ".join(self.device.unusable) or is_drive
 
     def why_not_overwritten(self, drives: Collection[str]) -> str:
         """Why it cannot become a drive even by force; empty if it can. `drives` have an object.

@@ -79,7 +79,9 @@ class DriveRow:
     @property
     def title(self) -> str:
         """The name of the drive in a sentence."""
-        return f"{self.name} ({self.node}/{self.place})" if self.place else f"{self.name} ({self.node})"
+        # The path of a folder has its own slash.
+        place = f"/{self.place.removeprefix('/')}" if self.place else ""
+        return f"{self.name} ({self.node}{place})"
 
 
 def read_drive_row(obj: ApiObject) -> DriveRow:

@@ -142,6 +142,7 @@ class BlockDevices:
             mapper=_text(folder / "dm/uuid"),
             backing_file=_text(folder / "loop/backing_file"),
             mount_points=uses.mount_points.get(number, ()),
+            mounted_as=uses.file_systems.get(number, ""),
             is_swap=number in uses.swaps,
         )
 
@@ -214,17 +215,20 @@ def _is_claimed(device: BlockDevice) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Uses:
     mount_points: Mapping[str, tuple[str, ...]]
+    file_systems: Mapping[str, str]
     swaps: frozenset[str]
 
     @classmethod
     def read(cls, root: Path) -> _Uses:
         points: dict[str, list[str]] = {}
+        file_systems: dict[str, str] = {}
         for table in read_all_namespaces(str(root / "proc")).tables:
             for line in parse_mount_lines(table):
                 known = points.setdefault(line.root.device, [])
+                file_systems[line.root.device] = line.file_system
                 if line.mount_point not in known:
                     known.append(line.mount_point)
-        return cls({number: tuple(paths) for number, paths in points.items()}, _swaps(root))
+        return cls({number: tuple(paths) for number, paths in points.items()}, file_systems, _swaps(root))
 
 
 def _swaps(root: Path) -> frozenset[str]:

@@ -85,11 +85,12 @@ class DeviceContent:
 
     @property
     def names(self) -> str:
-        """Return what is there, for people; empty for a blank device."""
+        """Return what is there, for people; empty for a blank device, and for one that was not read."""
         if self.is_half_made:
             return SignatureKind.OURS.value
         known = " and ".join(signature.name for signature in self.signatures)
-        return known or ("" if self.is_blank or self.why_unread else "unknown data")
+        # Without a digest nothing was read: the content of a device in use is not.
+        return known or ("unknown data" if self.digest and not self.is_blank else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ class BlockDevice:
     backing_file: str = ""
     """The file behind a loop device."""
     mount_points: tuple[str, ...] = ()
+    mounted_as: str = ""
+    """The file system that is mounted from it."""
     is_swap: bool = False
     is_claimed: bool = False
     """Another program holds it exclusively, perhaps in another mount namespace."""
@@ -151,7 +154,8 @@ def why_unusable(device: BlockDevice, limits: DeviceLimits) -> tuple[str, ...]:
 
 def destroyed_content(device: BlockDevice) -> str:
     """Return what formatting would destroy; empty if nothing."""
-    return "" if device.content.is_blank or device.content.is_half_made else device.content.names
+    content = device.content
+    return "" if content.is_blank or content.is_half_made else content.names or "unknown data"
 
 
 def fingerprint_of(device: BlockDevice, boot: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from orlop.foundation.quantity import Quantity
 from orlop.host.drive_host import FolderDriveHost, SeenFolder
 from orlop.host.drives import drive_files, drive_reserve
 from orlop.host.drives.drive_files import HALF_MADE, OWN_NAMES, RECORD, LinuxDriveRoot
@@ -206,9 +207,13 @@ def _refuse_too_small(folder: int, path: str, capacity: int, reserved: int) -> N
     if free < capacity:
         raise HostError(
             errno.ENOSPC,
-            f"The folder {path} cannot be a drive of {capacity} bytes: its file system has {free} bytes free. "
-            "Choose a smaller capacity, or another file system.",
+            f"The folder {path} cannot be a drive of {Quantity.of(capacity)}: its file system has {_mebibytes(free)} "
+            "free. Choose a smaller capacity, or another file system.",
         )
+
+
+def _mebibytes(size: int) -> Quantity:
+    return Quantity.of(size >> 20 << 20)
 
 
 def _status_of(path: str) -> os.stat_result | None:

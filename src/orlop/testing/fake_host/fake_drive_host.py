@@ -158,6 +158,7 @@ class FakeDriveHost(FakeFolderDrives):
             model="Fake Disk",
             serial=disk.serial,
             mount_points=points,
+            mounted_as=disk.file_system if points else "",
             # The content of a disk in use is not read.
             content=DeviceContent() if points else disk.content(),
         )

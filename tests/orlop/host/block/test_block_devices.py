@@ -54,6 +54,18 @@ def test_a_disk_mounted_in_another_namespace_alone_is_in_use(disk: LoopDisk, tmp
         assert reasons(disk.found()) == (f"it is mounted at {spot}",)
 
 
+def test_a_disk_that_is_not_read_because_it_is_mounted_has_the_file_system_of_its_mount(disk: LoopDisk, tmp_path: Path):
+    run("mkfs.xfs", "-q", disk.path)
+    spot = tmp_path / "spot"
+    spot.mkdir()
+    run("mount", disk.path, spot)
+    found = disk.found()
+    run("umount", spot)
+
+    assert (found.device.content.names, found.device.mounted_as) == ("", "xfs")
+    assert disk.found().device.content.names == "xfs"
+
+
 def test_a_disk_that_somebody_holds_is_in_use(disk: LoopDisk):
     with descriptor(disk.path, os.O_RDWR | os.O_EXCL):
         assert reasons(disk.found()) == ("it is in use, perhaps in another mount namespace",)

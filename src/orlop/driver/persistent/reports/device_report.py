@@ -66,7 +66,7 @@ def _seen_device(
     drive = mounted_drive or device.content.drive
     reasons = [f"it is the drive {drive}"] if mounted_drive else list(survey.unusable.get(device.name, ()))
     if drive in foreign:
-        reasons.append(f"it is the drive {drive}, which is not this node's: 'orlop drives adopt' takes it over")
+        reasons.append(f"it is the drive {drive}, which this node does not use: 'orlop drives adopt' takes it over")
     return SeenDevice(
         name=device.name,
         path=device.path[:LONGEST_PATH],
@@ -89,4 +89,5 @@ def _seen_device(
 
 
 def _content(device: BlockDevice) -> str:
-    return device.content.names[:LONGEST_NAME]
+    in_use = device.mounted_as or ("swap" if device.is_swap else "")
+    return (device.content.names or in_use)[:LONGEST_NAME]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from orlop.foundation.metrics import Metrics
+from orlop.foundation.runtime import Runtime
+from orlop.foundation.structured_log import collecting_log
 from orlop.kube.kinds import EVENT
 from orlop.records.api_record import new_object
 from orlop.records.drive import DRIVE, DriveSpec
-from orlop.records.drive_record import DriveType
+from orlop.records.drive_record import DriveState, DriveType
 from orlop.records.node_devices import NODE_DEVICES
 from orlop.records.volume import VOLUME
 from orlop.records.volume_record import VolumeTarget
@@ -53,7 +58,8 @@ async def test_every_device_is_reported_with_why_it_cannot_be_a_drive():
     assert "too small" in devices["sdc"]["unusable"][0]
     assert devices["sda"]["drive"] == ID
     assert devices["sda"]["unusable"] == [f"it is the drive {ID}"]
-    assert "is not this node's" in devices["sdd"]["unusable"][-1]
+    assert devices["sda"]["fileSystem"] == "xfs"
+    assert "which this node does not use" in devices["sdd"]["unusable"][-1]
     assert obj is not None
     assert {name: obj["status"][name] for name in ("count", "usable", "drives")} == {
         "count": 4,
@@ -297,6 +303,39 @@ async def test_the_status_of_a_volume_says_where_it_is_mounted_and_how_full_it_i
     ]
     assert (status["capacity"], status["capacityBytes"]) == ("1Gi", GIB)
     assert status["condition"] == {"abnormal": False}
+
+
+async def test_the_metrics_of_a_node_are_those_of_its_drives_and_volumes():
+    machine = machine_with(sdb=drive_disk())
+    made = put_volume(machine.disks["sdb"].drive, volume_on_disk(project=7))
+    made.files["data"] = b"x" * 5000
+    made.project = 7
+
+    async with ReportingWorld() as world, world.node(machine) as node:
+        await world.until(lambda: world.find(DRIVE, ID))
+        await world.allocate(VOLUME_ID)
+        await world.until(world.is_ready)
+        await world.settle(70)
+        shown = Runtime(
+            clock=world.clock,
+            random=Random(1),
+            log=collecting_log([]),
+            metrics=Metrics("test", of_process=False),
+        )
+        node.register_metrics(shown)
+        lines = shown.metrics.render()[0].decode().splitlines()
+
+    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("orlop_drive", "orlop_volume")))
+    assert {name: float(value) for name, value in values.items()} == {
+        f'orlop_drive_capacity_bytes{{drive="{ID}"}}': 10.0 * GIB,
+        f'orlop_drive_allocated_bytes{{drive="{ID}"}}': 1.0 * GIB,
+        **{
+            f'orlop_drive_state{{drive="{ID}",state="{each.value}"}}': float(each.value == "Ready")
+            for each in DriveState
+        },
+        f'orlop_volume_capacity_bytes{{drive="{ID}",volume="{VOLUME_ID}"}}': 1.0 * GIB,
+        f'orlop_volume_used_bytes{{drive="{ID}",volume="{VOLUME_ID}"}}': 5000.0,
+    }
 
 
 async def test_a_volume_object_that_differs_from_the_record_and_one_on_a_drive_of_nobody_are_marked():
