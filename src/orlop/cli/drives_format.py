@@ -12,7 +12,7 @@ from orlop.admin.afterlife_list_rules import short_ids
 from orlop.admin.drives.device_list_rules import DeviceRow
 from orlop.admin.drives.drive_list_rules import DriveRow, NodeTotals
 from orlop.admin.drives.drive_requests import NodeReport
-from orlop.cli.tables import NOTHING, escaped_table, properties, size_text, span_text, states_table
+from orlop.cli.tables import NOTHING, counted, escaped_table, properties, size_text, span_text, states_table
 from orlop.kube import objects
 from orlop.records.drive_record import DriveType
 from orlop.records.drive_request import RequestResult
@@ -79,7 +79,7 @@ def drive_details(row: DriveRow, now: datetime) -> str:
         **({"Why": status.message} if status.message else {}),
         "Tier": row.spec.tier,
         "Capacity": f"{size_text(row.capacity)} ({row.capacity} bytes)",
-        "Allocated": f"{size_text(row.allocated)} to {len(row.spec.allocations)} volumes",
+        "Allocated": f"{size_text(row.allocated)} to {counted(len(row.spec.allocations), 'volume')}",
         "Free": size_text(max(0, row.free)),
         "File system": status.file_system or "",
         "Backings": ", ".join(status.backings),

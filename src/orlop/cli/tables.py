@@ -36,6 +36,11 @@ def escaped(text: str) -> str:
     return harmless(text.replace("\\", "\\\\"))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `1 volume`, `2 volumes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def size_text(count: int | None) -> str:
     """Return a size such as `1.2Gi`, with two significant digits or more, never more than it is.
 

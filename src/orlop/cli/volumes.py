@@ -30,6 +30,7 @@ from orlop.cli.options import (
     yes_option,
 )
 from orlop.cli.output import harmless, show
+from orlop.cli.tables import counted
 from orlop.cli.volumes_format import cleaning_table, plan_value, volume_details, volume_table, volume_value
 
 PATTERN: Final = "* and ? match anything"
@@ -109,7 +110,9 @@ def list_volumes(output: str, **words: Any) -> None:
     else:
         click.echo("No volume matches." if rows or lost else "There are no volumes on drives.", err=True)
     if lost and output in {"text", "wide"}:
-        click.echo(f"{lost} volumes on drives have lost their objects: `orlop adopt --dry-run` shows them.", err=True)
+        fate, them = ("has lost its object", "it") if lost == 1 else ("have lost their objects", "them")
+        hint = f"`orlop adopt --dry-run` shows {them}."
+        click.echo(f"{counted(lost, 'volume')} on drives {fate}: {hint}", err=True)
 
 
 @command.command("show", epilog=HELP_ON_CODES)

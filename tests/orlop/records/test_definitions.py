@@ -104,6 +104,43 @@ def test_every_text_and_list_has_a_limit_so_that_rules_cost_little(definition: d
     assert [*_unbounded(version["schema"]["openAPIV3Schema"], "")] == []
 
 
+LONG_VALUES = {
+    "Node": "ip-10-0-112-203",
+    "State": "Removing",
+    "Tier": "default",
+    "Capacity": "15360Gi",
+    "Free": "15359Gi",
+    "Volumes": "2048",
+    "Age": "364d",
+    "Claim": "data-postgres-12",
+    "Size": "1024Gi",
+    "Used": "1023Gi",
+    "Phase": "Published",
+    "Dry-Run": "false",
+    "Message": "64 would be done, 64 failed.",
+    "Devices": "1024",
+    "Usable": "1024",
+    "Drives": "1024",
+    "Disks": "1024",
+    "Requested": "1024",
+    "Wiping": "1024",
+    "Errors": "1024",
+}
+LONG_NAMES = {"Drive": ID, "Volume": f"pvc-{ID}", "DriveRequest": "orlop-0123456789abcdef"}
+
+
+@pytest.mark.parametrize("definition", definitions(), ids=lambda each: each["metadata"]["name"])
+def test_the_columns_of_kubectl_fit_into_120_characters(definition: dict[str, Any]):
+    spec = definition["spec"]
+    (version,) = spec["versions"]
+    columns = [each["name"] for each in version["additionalPrinterColumns"] if not each.get("priority")]
+    names = LONG_NAMES.get(spec["names"]["kind"], LONG_VALUES["Node"])
+    cells = [(name, LONG_VALUES[name]) for name in columns]
+    widths = [max(len(title), len(value)) for title, value in (("Name", names), *cells)]
+
+    assert sum(widths) + 3 * (len(widths) - 1) <= 120
+
+
 async def test_a_server_takes_the_definitions_and_objects_of_them():
     async with server_with_definitions() as client:
         drive = await client.create(DRIVE, DRIVE_1)

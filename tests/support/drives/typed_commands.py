@@ -70,6 +70,8 @@ class Typed:
     code: int
     out: str
     err: str
+    shown: str = ""
+    """Both, in the order in which a terminal shows them."""
 
     @property
     def json(self) -> Any:
@@ -98,7 +100,7 @@ class Bench:
             ended = CliRunner().invoke(COMMANDS[words[0]], words[1:], obj=run, input=answer)
         if ended.exception is not None and not isinstance(ended.exception, SystemExit):
             raise ended.exception
-        return Typed(ended.exit_code, ended.stdout, ended.stderr)
+        return Typed(ended.exit_code, ended.stdout, ended.stderr, ended.output)
 
     async def _work(self, work: Work[Any], user: User) -> Any:
         client = self.server.client(user)

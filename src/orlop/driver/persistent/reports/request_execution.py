@@ -135,9 +135,10 @@ def with_result(request: ApiObject, result: RequestResult) -> dict[str, Any]:
 def ended_status(request: ApiObject) -> dict[str, Any]:
     before = part_of(request, "status", DriveRequestStatus)
     failed = sum(bool(result.error) for result in before.results)
-    dry_run = part_of(request, "spec", DriveRequestSpec).dry_run
-    done = f"{len(before.results) - failed} {'would be done' if dry_run else 'done'}, {failed} failed."
-    message = done if before.results else "There was nothing to do."
+    spec = part_of(request, "spec", DriveRequestSpec)
+    done = f"{len(before.results) - failed} {'would be done' if spec.dry_run else 'done'}, {failed} failed."
+    nothing = "There is no drive to take over." if spec.adopt else "There was nothing to do."
+    message = done if before.results else nothing
     return _built(msgspec.structs.replace(before, state="Error" if failed else "Done", message=message))
 
 
