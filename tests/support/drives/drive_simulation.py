@@ -1,8 +1,9 @@
 """A cluster of many nodes with drives, whose claims come and go for days while controllers and nodes are lost.
 
 Every change of an object is checked as it happens: no drive promises more than it has (I2), it goes on listing every
-volume that was acknowledged and not deleted, and it has our finalizer as long as it lists any. Data are checked where
-they are written, by `NodeModel.stage`. In the end everything is deleted, and nothing may be left.
+volume that was acknowledged and not deleted, it has our finalizer as long as it lists any, and no such volume is
+erased. Data are checked where they are written, by `NodeModel.stage`. In the end everything is deleted, and nothing may
+be left.
 """
 
 from __future__ import annotations
@@ -129,7 +130,9 @@ class DriveSimulation(DriveWorld):
             self.changes += 1
             if volume is None:
                 assert name.name not in self.acknowledged, f"the Volume {name} is gone, and was not deleted"
-            elif not (node := self.nodes[volume["spec"]["nodeName"]]).is_away:
+                continue
+            assert not volume["spec"].get("erase") or name.name not in self.acknowledged, f"{name} was not deleted"
+            if not (node := self.nodes[volume["spec"]["nodeName"]]).is_away:
                 await node.follow(dict(volume))
 
     async def _reported(self, node: NodeModel, volume: str) -> None:

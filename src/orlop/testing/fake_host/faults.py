@@ -37,6 +37,10 @@ class Faults:
     def calls(self, function: str) -> int:
         return self._calls[function]
 
+    def all_calls(self) -> Counter[str]:
+        """Return how often each function was called, so that a test can fail every one that a program calls."""
+        return Counter(self._calls)
+
     @contextmanager
     def around(self, function: str) -> Iterator[None]:
         self._calls[function] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import product
 from typing import Any
 
 import pytest
@@ -264,25 +265,61 @@ async def test_a_request_is_carried_out_whatever_is_killed_meanwhile():
     assert explored.runs >= 12
 
 
-@pytest.mark.parametrize("moment", KillMoment)
-async def test_an_error_while_formatting_is_the_result_and_a_repeated_request_succeeds(moment: KillMoment):
-    machine = machine_with()
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.ENODEV, errno.EBUSY)
+WAYS = [(KillMoment.AFTER, errno.EIO), *((KillMoment.BEFORE, number) for number in ERRORS)]
 
-    async with ReportingWorld() as world, world.node(machine) as node:
-        for number in (errno.EIO, errno.ENOSPC, errno.EROFS, errno.ENODEV, errno.EBUSY):
-            disk, name = f"sd{number}", f"r{number}"
-            machine.plug_disk(disk, FakeDisk())
-            node.watch.wake()
-            devices = await shown(world, disk)
-            machine.faults.fail("make_disk_drive", number, moment=moment)
-            await world.request(name, devices=devices)
-            status = await world.ended(name)
-            assert status["state"] == "Error"
-            assert "as requested" in status["results"][0]["error"]
 
+@pytest.mark.parametrize("kind", ["disk", "folder"])
+async def test_whatever_host_call_fails_the_result_has_the_error_and_repeating_the_request_ends_in_a_drive(kind: str):
+    expected = machine_to_fill()
+    async with ReportingWorld() as world, world.node(expected):
+        before = expected.faults.all_calls()
+        await make_one(world, kind, "r")
+    called = sorted(expected.faults.all_calls() - before)
+    assert {"disk": "make_disk_drive", "folder": "make_folder_drive"}[kind] in called
+    assert len(called) >= 5
+
+    failed = 0
+    for function, (moment, number) in product(called, WAYS):
+        machine = machine_to_fill()
+        async with ReportingWorld() as world, world.node(machine):
+            await world.until(lambda: have_all(world, ("sdb",)))
+            machine.faults.fail(function, number, moment=moment)
+            status = await made(world, kind, "r")
+            if status["state"] == "Error":
+                failed += 1
+                assert "as requested" in status["results"][0]["error"], (function, moment, number)
+                machine.faults.forget()
+                await world.settle(60)
+                # Refused, if the failed call took effect: then the drive is there.
+                await made(world, kind, "again", force=True)
             await world.settle(60)
-            await world.request(f"{name}-again", devices=await shown(world, disk, force=True))
-            await new_drive(world, await world.ended(f"{name}-again"))
+            (drive,) = (await world.client.list(DRIVE)).items
+            assert drive["status"]["state"] == "Ready", (function, moment, number)
+    assert failed > len(ERRORS)
+
+
+def machine_to_fill() -> FakeMachine:
+    machine = machine_with(sdb=FakeDisk(100 * GIB))
+    machine.total_bytes = 100 * GIB
+    machine.drives[f"{ROOT}/a"] = FakeDrive()
+    return machine
+
+
+async def make_one(world: ReportingWorld, kind: str, name: str, *, force: bool = False) -> Object:
+    status = await made(world, kind, name, force=force)
+    assert status["state"] == "Done", status
+    await new_drive(world, status)
+    return status
+
+
+async def made(world: ReportingWorld, kind: str, name: str, *, force: bool = False) -> Object:
+    """Request a drive; return what came of it."""
+    if kind == "disk":
+        await world.request(name, devices=await shown(world, "sdb", force=force))
+    else:
+        await world.request(name, folder=RequestedFolder(path=f"{ROOT}/a", capacity_bytes=GIB))
+    return await world.ended(name)
 
 
 def test_the_id_of_a_drive_is_the_same_for_the_same_request_and_another_for_another():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import product
 
 import pytest
 from msgspec.structs import replace
@@ -10,11 +11,12 @@ from msgspec.structs import replace
 from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.mounts.mounts import FileIdentity
 from orlop.records.drive import DRIVE
+from orlop.records.drive_record import DriveState
 from orlop.records.volume import VOLUME
 from orlop.records.volume_record import encode_volume
 from orlop.testing.fake_host import FakeDrive, FakeMachine, FakeMount
 from orlop.testing.fake_host.fake_drive_volumes import DRIVE_DEVICE
-from orlop.testing.kill_points import KillPoints, explore_kills
+from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
 from support.drives.reporting_nodes import (
     STAGED,
     VOLUME_ID,
@@ -26,6 +28,10 @@ from support.drives.reporting_nodes import (
 from support.drives.watched_nodes import GIB, ID, OTHER, ROOT, drive_disk, folder_drive, machine_with
 
 pytestmark = pytest.mark.virtual_time
+
+
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.ENODEV, errno.EBUSY)
+WAYS = [(KillMoment.AFTER, errno.EIO), *((KillMoment.BEFORE, number) for number in ERRORS)]
 
 
 def machine_with_volume() -> tuple[FakeMachine, FakeDrive]:
@@ -221,23 +227,43 @@ async def test_the_space_of_an_image_returns_to_the_reserve_of_a_folder():
     assert (drive.images, drive.reserve) == ({}, 10 * GIB)
 
 
-@pytest.mark.parametrize(
-    "function",
-    ["read_volume_record", "write_volume_record", "discard_volume", "erase_volume", "list_trash", "is_in_use"],
-)
-async def test_after_an_error_of_the_host_the_volume_is_erased_later(function: str):
-    machine, drive = machine_with_volume()
+@pytest.mark.parametrize("kind", ["directory", "folder"])
+async def test_whatever_host_call_of_a_deletion_fails_the_volume_is_erased_later_and_no_other(kind: str):
+    async with ReportingWorld() as world:
+        await world.add_volume(backing="image" if kind == "folder" else "directory")
+        await world.order_erasure()
 
-    async with ReportingWorld() as world, world.node(machine):
-        for number in (errno.EIO, errno.ENOSPC, errno.EROFS, errno.ENODEV, errno.EBUSY):
-            name = f"pvc-{number}"
-            put_volume(drive, volume_on_disk(name))
-            await world.add_volume(name, persistent_volume=name)
-            machine.faults.fail(function, number, times=2)
-            await world.order_erasure(name)
-            await world.settle(300)
-            assert await world.phase(name) == "Erased", name
-    assert set(drive.volumes) == {VOLUME_ID, "pvc-other"}
+        async def erased(machine: FakeMachine, drive: FakeDrive) -> None:
+            await world.merge(VOLUME, VOLUME_ID, {"status": {"phase": "Pending"}}, subresource="status")
+            async with world.node(machine) as node:
+
+                async def is_erased() -> bool:
+                    return await world.phase() == "Erased" and node.table.standings()[ID].state is DriveState.READY
+
+                await world.until(is_erased)
+                await world.until(lambda: drive.reserve == (9 * GIB if kind == "folder" else 0))
+
+        expected, drive = machine_of_kind(kind)
+        await erased(expected, drive)
+        called = sorted(expected.faults.all_calls())
+        assert {"discard_volume", "erase_volume", "is_in_use", "write_volume_record"} <= set(called)
+        for function, (moment, number) in product(called, WAYS):
+            machine, drive = machine_of_kind(kind)
+            machine.faults.fail(function, number, times=2, moment=moment)
+            await erased(machine, drive)
+            assert (set(drive.volumes), drive.trash) == ({"pvc-other"}, {}), (function, moment, number)
+
+
+def machine_of_kind(kind: str) -> tuple[FakeMachine, FakeDrive]:
+    if kind == "directory":
+        return machine_with_volume()
+    machine = FakeMachine(total_bytes=100 * GIB)
+    drive = folder_drive(machine, f"{ROOT}/a")
+    for name in (VOLUME_ID, "pvc-other"):
+        put_volume(drive, volume_on_disk(name, backing="image"))
+        drive.images[name] = GIB
+    drive.reserve = 8 * GIB
+    return machine, drive
 
 
 async def test_a_volume_is_erased_and_reported_whatever_is_killed_meanwhile():
