@@ -145,11 +145,19 @@ def detach_lost(folder: str, ending: str) -> int:
     count = 0
     for name in loop_names():
         path = path_behind(name) or ""
-        if path.startswith(f"{folder.rstrip('/')}/") and path.endswith(ending):
+        if path.endswith(ending) and (path.startswith(f"{folder.rstrip('/')}/") or _is_out_of_sight(path)):
             _refuse_if_open(f"/dev/{name}")
             clear(f"/dev/{name}")
             count += 1
     return count
+
+
+def _is_out_of_sight(path: str) -> bool:
+    """Return whether a file was opened in a mount namespace that has ended, such as that of our previous container.
+
+    The kernel shows its path from the root of its file system then, which is no path here.
+    """
+    return not os.path.lexists(path)
 
 
 def adopt_size(device: str) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -262,6 +263,36 @@ async def test_the_loop_device_of_a_raw_volume_does_not_keep_a_dead_disk_mounted
         disk.switch_on()
 
 
+async def test_a_loop_device_of_a_mount_namespace_that_ended_does_not_keep_a_dead_disk_mounted(tmp_path: Path):
+    """As when the node's container was replaced: the kernel then shows the path of the image below the drive alone."""
+    with disk_image(tmp_path / "room", "xfs") as disk:
+        with descriptor(disk.folder) as root:
+            drive_files.make_shelves(root)
+        kubelet, before = tmp_path / "room" / "kubelet", tmp_path / "room" / "before"
+        before.mkdir()
+        run("mount", "--bind", disk.folder, before)
+        record, volume_id = drive_record(capacity=256 * MIB), f"pvc-{uuid4()}"
+        node = LinuxNode(kubelet, before, record)
+        await node.stage(block=True, facts=RAW, volume_id=volume_id)
+        node.close()
+        run("umount", "--lazy", before)
+        (device,) = loops_over(f"/volumes/{volume_id}/image")
+
+        node = LinuxNode(kubelet, disk.folder, record)
+        await node.index.read_all()
+        disk.lose_power()
+        node.table.put(DRIVE, LOST, None)
+        await node.unstage(volume_id)
+
+        left = loops_over(f"/volumes/{volume_id}/image")
+        if left:
+            run("losetup", "--detach", device)
+        assert left == []
+        node.close()
+        disk.switch_off()
+        disk.switch_on()
+
+
 @pytest.mark.parametrize("kind", ["xfs", "ext4"])
 async def test_what_was_acknowledged_survives_power_loss(tmp_path: Path, kind: str):
     """Staged: the volume with its record and its whole image. Expanded: its new size."""
@@ -290,6 +321,11 @@ async def test_what_was_acknowledged_survives_power_loss(tmp_path: Path, kind: s
             assert (volume.bytes, volume.unfinished) == (size, "")
             assert found.table.get(DRIVE).volumes.image_bytes(ID) == size
             found.close()
+
+
+def loops_over(path: str) -> list[str]:
+    files = Path("/sys/block").glob("loop*/loop/backing_file")
+    return [f"/dev/{file.parts[3]}" for file in files if file.read_text() == f"{path}\n"]
 
 
 def loops_of(folder: Path) -> list[str]:
