@@ -99,6 +99,59 @@ def test_a_claim_works_with_nothing_prepared_and_its_space_returns():
         eventually_there(lambda: drive(up)["status"]["free"] == "128Mi")
 
 
+SPREAD = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: apart}
+provisioner: csi.orlop.dev
+volumeBindingMode: WaitForFirstConsumer
+parameters:
+  csi.storage.k8s.io/fstype: ext4
+  orlop.dev/volume-claim-id: 2b1c7f5e-6a55-4a38-9c3d-5a0e1c7f9b10
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 3
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: main
+          image: busybox
+          command: [sh, -c, "sleep 100000"]
+          volumeMounts: [{name: data, mountPath: /data}]
+  volumeClaimTemplates:
+    - metadata: {name: data}
+      spec:
+        accessModes: [ReadWriteOnce]
+        resources: {requests: {storage: 16Mi}}
+        storageClassName: apart
+"""
+
+
+def test_the_three_claims_of_a_stateful_set_are_on_three_drives_as_its_class_asks():
+    with orlop_up() as up:
+        up.start("--drive-capacity=64Mi")
+        eventually_there(lambda: items(up, "nodedevices"))
+        for name in ("a", "b"):
+            path = f"{up.state}/folders/{name}"
+            added = run_here("drives", "add-folder", path, "--capacity=32Mi", f"--state={up.state}")
+            assert added.returncode == 0, added.stderr
+        up.kubectl.ok("apply", "-f", "-", stdin=SPREAD)
+        up.kubectl.ok("rollout", "status", "statefulset/db", "--timeout=150s")
+        volumes = items(up, "volumes.orlop.dev")
+
+        # Without the id, the first drive would have the most free space for two of them.
+        assert {each["spec"]["claim"]["name"] for each in volumes} == {"data-db-0", "data-db-1", "data-db-2"}
+        assert len({each["spec"]["drive"] for each in volumes}) == 3
+
+
 def story() -> list[tuple[str, list[str]]]:
     """Return the commands of README's story, each with its output."""
     section = (REPOSITORY / "README.md").read_text().partition("## Persistent volumes on drives\n")[2]

@@ -148,6 +148,39 @@ async def test_both_kinds_of_volumes_live_behind_one_socket_and_over_a_kill_of_t
     assert [path.name for path in (machine.room / "work" / "retained").iterdir()] != []
 
 
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: away
+contexts: [{name: away, context: {cluster: away, user: node}}]
+clusters: [{name: away, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: node, user: {token: "t"}}]
+"""
+
+
+async def test_volumes_are_staged_and_taken_apart_while_the_api_server_is_away(machine: Machine):
+    kubeconfig = machine.room / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    flags = (f"--kubeconfig={kubeconfig}", "--workdir=")
+    async with machine.node(*flags) as node:
+        machine.stage()
+        machine.publish()
+        (machine.target / "data").write_text("hello")
+        node.signal(signal.SIGKILL)
+        await node.exit_code()
+    async with machine.node(*flags) as node:
+        assert (machine.target / "data").read_text() == "hello"
+        machine.publish()
+        machine.unpublish()
+        machine.unstage()
+        assert "127.0.0.1:1" in node.logged()
+        node.signal(signal.SIGTERM)
+        assert await node.exit_code() == 0
+
+    assert not machine.target.exists()
+    assert loops_about(machine.folders) == []
+
+
 async def test_without_a_working_directory_it_serves_volumes_on_drives_alone(machine: Machine):
     async with machine.node("--workdir=") as node:
         machine.stage()
