@@ -50,6 +50,8 @@ class NodeModel:
     disks: dict[str, DiskModel] = field(default_factory=dict)
     staged: set[str] = field(default_factory=set)
     is_away: bool = False
+    reports_undescribed: bool = False
+    """Report a volume that no Volume object places on its drive, though the drive lists it."""
 
     def add_disk(self, number: int, capacity: int, **fields: Any) -> DiskModel:
         disk = DiskModel(number, capacity, fields=fields)
@@ -93,9 +95,11 @@ class NodeModel:
         if drive is None:
             return
         listed = {each.volume for each in part_of(drive, "spec", DriveSpec).allocations}
-        lost = [{"volume": name, "bytes": size} for name, size in disk.volumes.items() if name not in listed]
+        described = {objects.name(each) for each in all_of(self.on, VOLUME) if each["spec"]["drive"] == disk.id}
+        lacking = {*disk.volumes} - (listed & described if self.reports_undescribed else listed)
+        lost = [{"volume": name, "bytes": size} for name, size in disk.volumes.items() if name in lacking]
         before = drive.get("status") or {}
-        restored = bool(before.get("allocationsRestored")) or not lost
+        restored = bool(before.get("allocationsRestored")) or listed >= {*disk.volumes}
         status = drive_status(
             disk.capacity, state=disk.state, allocationsRestored=restored, unrecordedVolumes=lost, volumes=len(listed)
         )

@@ -26,6 +26,7 @@ from orlop.driver.persistent.space_return_rules import (
     DeleteDriveObject,
     DeleteVolumeObject,
     FindVolume,
+    RemoveStray,
     RestoreAllocations,
     ReturnSpace,
     next_drive_step,
@@ -146,14 +147,19 @@ class SpaceReturn:
         drive = self._catalog.get(key.name)
         if drive is None:
             return Done()
-        unknown = unknown_allocations(drive, self._is_known)
-        match next_drive_step(drive, self._catalog.volumes_on(key.name), self._unknown_for(drive, unknown)):
+        unknown = unknown_allocations(drive, partial(self._is_known, key.name))
+        elsewhere = {each.volume for each in unknown if self._catalog.volume(each.volume) is not None}
+        unknown_for = self._unknown_for(drive, unknown)
+        match next_drive_step(drive, self._catalog.volumes_on(key.name), unknown_for, elsewhere):
             case RestoreAllocations():
                 await self._restore(drive)
                 return Done()
             case FindVolume(allocation):
                 self._log.warning("allocation has no volume; asking its node", volume=allocation.volume, drive=key.name)
                 await self._volumes.create(volume_to_find(drive, allocation))
+                return RetryAfter(0.0)
+            case RemoveStray(allocation):
+                await self._remove_stray(drive, allocation)
                 return RetryAfter(0.0)
             case DeleteDriveObject():
                 await self._reservations.delete_drive(drive)
@@ -173,8 +179,18 @@ class SpaceReturn:
             reference = ObjectReference(DRIVE.api_version, DRIVE.kind, drive.name, uid=drive.uid)
             self._events.normal(reference, "AllocationsRestored", f"Restored the allocations of {restored} volumes")
 
-    def _is_known(self, volume_id: str) -> bool:
-        return self._catalog.volume(volume_id) is not None or self._is_used(volume_id)
+    async def _remove_stray(self, drive: DriveFacts, allocation: Allocation) -> None:
+        # From the server: the cache may have an earlier Volume of the name.
+        volume = await self._volumes.read(allocation.volume)
+        if volume is None or volume.spec.drive == drive.name:
+            return
+        await self._reservations.release(drive.name, allocation.volume)
+        where = {"drive": drive.name, "placed_on": volume.spec.drive}
+        self._log.warning("reservation removed; another drive has its volume", volume=allocation.volume, **where)
+
+    def _is_known(self, drive: str, volume_id: str) -> bool:
+        volume = self._catalog.volume(volume_id)
+        return self._is_used(volume_id) if volume is None else volume.spec.drive == drive
 
     def _unknown_for(self, drive: DriveFacts, unknown: tuple[Allocation, ...]) -> dict[Allocation, float]:
         now = self._clock.elapsed()

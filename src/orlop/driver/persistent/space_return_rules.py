@@ -5,20 +5,24 @@
     Drive    does not list what is on it: restore allocations
              was removed, and its node has released it: delete its object
              has had an allocation without a volume for ten minutes: ask its node, by a Volume with `reservationOnly`
+             has had an allocation for ten minutes whose Volume is on another drive: remove it
 
-An allocation without a Volume is left by a crash between the two writes of a creation, or by a forced removal of the
-Volume. The controller cannot tell these apart, and the disk may hold the only copy of the data: only the node decides.
+An allocation whose Volume is on another drive is left by a process that died, or lost its lease, between the two writes
+of a creation, while the next leader created the volume elsewhere: no response has named it. One without a Volume is
+left by a crash between these writes, or by a forced removal of the Volume. The controller cannot tell these two apart,
+and the disk may hold the only copy of the data: only the node decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from orlop.driver.persistent.drive_choice_rules import DriveFacts
 from orlop.driver.persistent.reservation_rules import PlacedVolume, missing_allocations
 from orlop.records.drive import Allocation
+from orlop.records.drive_record import DriveState
 from orlop.records.volume import ERASE_FINALIZER, DriveVolumeSpec
 
 UNKNOWN_SECONDS: Final = 600.0
@@ -64,6 +68,13 @@ class FindVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveStray:
+    """Remove an allocation whose Volume is on another drive."""
+
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
 class CheckAgain:
     """Decide again after `seconds`: then an allocation has been unknown for long enough."""
 
@@ -78,28 +89,39 @@ class LeaveAllocations:
     """Nothing to do until something changes."""
 
 
-DriveStep = RestoreAllocations | FindVolume | CheckAgain | DeleteDriveObject | LeaveAllocations
+DriveStep = RestoreAllocations | FindVolume | RemoveStray | CheckAgain | DeleteDriveObject | LeaveAllocations
 
 
 def unknown_allocations(drive: DriveFacts, is_known: Callable[[str], bool]) -> tuple[Allocation, ...]:
-    """Return the allocations without a volume: neither the cluster nor the node of the drive has one of this name."""
+    """Return the allocations without a volume: neither the cluster nor the drive's node has one of this name on it."""
     return tuple(
         each for name, each in drive.allocations.items() if name not in drive.unrecorded_names and not is_known(name)
     )
 
 
 def next_drive_step(
-    drive: DriveFacts, volumes: Mapping[str, DriveVolumeSpec], unknown_for: Mapping[Allocation, float]
+    drive: DriveFacts,
+    volumes: Mapping[str, DriveVolumeSpec],
+    unknown_for: Mapping[Allocation, float],
+    elsewhere: Container[str] = frozenset(),
 ) -> DriveStep:
-    """Return the next step. `unknown_for`: for how many seconds some allocations have had no volume."""
+    """Return the next step.
+
+    `unknown_for`: for how many seconds some allocations have had no volume on this drive. `elsewhere`: the names among
+    them of volumes that another drive has.
+    """
     missing = missing_allocations(drive, volumes)
     if missing:
         return RestoreAllocations(missing)
     if drive.released and not drive.allocations:
         return DeleteDriveObject()
     due = [each for each, seconds in unknown_for.items() if seconds >= UNKNOWN_SECONDS]
-    if due:
-        return FindVolume(due[0])
-    if unknown_for:
-        return CheckAgain(UNKNOWN_SECONDS - max(unknown_for.values()))
+    strays = [each for each in due if each.volume in elsewhere]
+    # Only while the node reports what is on the drive: data under this name would be reported.
+    if strays and drive.state is DriveState.READY:
+        return RemoveStray(strays[0])
+    if others := [each for each in due if each.volume not in elsewhere]:
+        return FindVolume(others[0])
+    if waiting := [seconds for seconds in unknown_for.values() if seconds < UNKNOWN_SECONDS]:
+        return CheckAgain(UNKNOWN_SECONDS - max(waiting))
     return LeaveAllocations()

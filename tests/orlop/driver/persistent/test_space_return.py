@@ -18,6 +18,7 @@ from orlop.driver.persistent.space_return_rules import (
     FindVolume,
     LeaveAllocations,
     LeaveVolume,
+    RemoveStray,
     RestoreAllocations,
     ReturnSpace,
     next_drive_step,
@@ -25,6 +26,7 @@ from orlop.driver.persistent.space_return_rules import (
     unknown_allocations,
 )
 from orlop.records.drive import DRIVE, RELEASED, Allocation
+from orlop.records.drive_record import DriveState
 from orlop.records.volume import ERASE_FINALIZER, VOLUME, DriveVolumeSpec, DriveVolumeStatus, VolumePhase
 from support.drives.drive_facts import GIB, drive
 from support.drives.drive_worlds import DriveController, DriveWorld, drive_id
@@ -87,6 +89,10 @@ def test_the_next_step_of_a_drive():
     assert next_drive_step(facts, {}, {alone: UNKNOWN_SECONDS}) == FindVolume(alone)
     assert next_drive_step(facts, {}, {alone: 100.0}) == CheckAgain(UNKNOWN_SECONDS - 100.0)
     assert isinstance(next_drive_step(facts, {"v": SPEC}, {}), LeaveAllocations)
+    assert next_drive_step(facts, {}, {alone: UNKNOWN_SECONDS}, {"v"}) == RemoveStray(alone)
+    assert next_drive_step(facts, {}, {alone: 100.0}, {"v"}) == CheckAgain(UNKNOWN_SECONDS - 100.0)
+    lost = replace(facts, state=DriveState.LOST)
+    assert isinstance(next_drive_step(lost, {}, {alone: UNKNOWN_SECONDS}, {"v"}), LeaveAllocations)
 
 
 # ---- with a node -----------------------------------------------------------------------------------------------------
@@ -191,6 +197,39 @@ async def test_a_reservation_with_data_that_nothing_knows_is_kept():
         # Deleted through CSI, it goes.
         await controller.delete()
         await world.until(lambda: is_free(world))
+
+
+async def two_drives_list_one_volume(world: DriveWorld, node: NodeModel, controller: DriveController) -> None:
+    """As after a leader that died when the next one had just created the volume elsewhere."""
+    await controller.create()
+    node.add_disk(2, 4 * GIB)
+    node.reports_undescribed = True
+    await world.settle(5.0)
+    await world.merge(DRIVE, drive_id(2), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})
+    await world.settle(UNKNOWN_SECONDS - 60.0)
+    assert await world.allocations(2) == {"pvc-1": GIB}
+
+
+@pytest.mark.virtual_time
+async def test_a_reservation_for_a_volume_that_another_drive_has_returns():
+    async with node_and_controller() as (world, node, controller):
+        await two_drives_list_one_volume(world, node, controller)
+        await world.settle(120.0)
+        stored = await world.volume("pvc-1")
+
+        assert (await world.allocations(1), await world.allocations(2)) == ({"pvc-1": GIB}, {})
+        assert stored is not None
+        assert not stored.reservation_only
+
+
+@pytest.mark.virtual_time
+async def test_a_reservation_on_the_drive_that_has_data_of_the_name_is_kept():
+    async with node_and_controller() as (world, node, controller):
+        await two_drives_list_one_volume(world, node, controller)
+        node.disks[drive_id(2)].volumes["pvc-1"] = GIB
+        await world.settle(2 * UNKNOWN_SECONDS)
+
+        assert (await world.allocations(1), await world.allocations(2)) == ({"pvc-1": GIB}, {"pvc-1": GIB})
 
 
 @pytest.mark.virtual_time
