@@ -32,6 +32,8 @@ from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.mounts.mounts import FileIdentity, identity_of
 
 MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+_DAMAGED: Final = frozenset({errno.EUCLEAN, errno.EINVAL, errno.EBADMSG})
+"""Which of them a damaged file system returns depends on its kind and on what is damaged: EINVAL for a superblock."""
 _NEW_IMAGE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -188,6 +190,10 @@ def _held(device: str | None) -> Iterator[str | None]:
 
 def _not_mounted(error: OSError, name: str, kind: str) -> HostError:
     sentence = f"The file system of {name} cannot be mounted"
-    if error.errno == errno.EUCLEAN:
-        return HostError(errno.EUCLEAN, f"{sentence}: it is damaged. Unmount it and repair its image ({kind}).")
+    if error.errno in _DAMAGED:
+        return HostError(
+            errno.EUCLEAN,
+            f"{sentence}: it is damaged, or not {kind}. The kernel's log (dmesg) has the reason. Repair its image, "
+            "or restore the data from a backup.",
+        )
     return HostError.because(error, sentence)

@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from orlop.csi.error_codes import CsiError, FailedPrecondition
+from orlop.csi.error_codes import CsiError, DataLoss, FailedPrecondition
+from orlop.csi.proto import csi_pb2
 from orlop.driver.persistent.drive_table import DriveStanding
 from orlop.host.block.image_formats import MIB
 from orlop.host.drives import drive_files, drive_reserve
@@ -212,6 +213,44 @@ async def test_an_xfs_grows_while_pods_write(room: Path):
     (total, _) = await node.stats()
     assert total.total > 500 * MIB
     assert (node.path(TARGET) / "data").read_bytes() == b"beforeafter"
+    node.take_apart()
+
+
+DAMAGE = {
+    "xfs without its magic": ("xfs", 0, bytes(4)),
+    "xfs with a wrong checksum": ("xfs", 200, b"\xff"),
+    "ext4 without its magic": ("ext4", 1024 + 56, bytes(2)),
+    "ext4 with a wrong checksum": ("ext4", 1024 + 1020, b"\x12\x34\x56\x78"),
+    "ext4 without its group descriptors": ("ext4", 4096, b"\xff" * 4096),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_volume_with_a_damaged_file_system_is_marked_and_not_mounted(room: Path, damage: str):
+    kind, position, garbage = DAMAGE[damage]
+    drive = room / "drive"
+    drive.mkdir()
+    with descriptor(drive) as root:
+        drive_files.make_shelves(root)
+    node = LinuxNode(room / "kubelet", drive, drive_record(capacity=1 << 40))
+    facts = {"bytes": 320 * MIB, "thin": True, "file_system": kind}
+    await node.stage(facts=facts)
+    await node.unstage()
+    (image,) = drive.rglob("image")
+    with image.open("r+b") as file:
+        file.seek(position)
+        file.write(garbage)
+
+    with pytest.raises(DataLoss, match="damaged"):
+        await node.stage(facts=facts)
+
+    assert await node.health() == ["LastCallFailed"]
+    assert mount_points(node) == []
+    assert loops_about(drive) == []
+    await node.stage(facts=EXT4, volume_id="pvc-other", path=OTHER_TARGET[:-1])
+    await node.service.NodeUnstageVolume(
+        csi_pb2.NodeUnstageVolumeRequest(volume_id="pvc-other", staging_target_path=str(node.path(OTHER_TARGET[:-1])))
+    )
     node.take_apart()
 
 
