@@ -7,7 +7,8 @@
         await stage.acts(Act("order", world.order), Act("cancel", world.cancel, world.check_delivered))
         world.check_end()
 
-An act is a change by a user or another controller. It happens when the processes are idle or, as a departure, earlier.
+An act is a change by a user or another controller. It happens when the processes are idle or, as a departure, earlier;
+acts are carried out one after another.
 
 The chooser decides what happens, never this module. `api_seam` and `driver_seam` know Kubernetes and CSI; this module
 does not.
@@ -63,6 +64,7 @@ class Stage:
         self._chooser = chooser
         self._checks: list[Callable[[], object]] = []
         self._to_come: deque[Act] = deque()
+        self._acting = asyncio.Lock()
         self._processes: list[Process] = []
         self._loose: set[asyncio.Task[None]] = set()
         """Effects that land after the process that started them is gone."""
@@ -195,11 +197,14 @@ class Stage:
             loop.default_exception_handler(context)
 
     async def _act(self, act: Act) -> None:
-        try:
-            await act.do()
-        except Exception as error:  # noqa: BLE001 - not raised in the caller, which might take it for its own
-            self.broken(error)
-        self.moved()
+        # Several processes may choose early acts at once. Later acts rely on what former ones did: one that removes an
+        # object must not come while the act that creates it is still waiting for the API server.
+        async with self._acting:
+            try:
+                await act.do()
+            except Exception as error:  # noqa: BLE001 - not raised in the caller, which might take it for its own
+                self.broken(error)
+            self.moved()
 
     def _start_loose(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)

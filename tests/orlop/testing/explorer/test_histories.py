@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from math import comb
 
@@ -73,6 +74,35 @@ def test_acts_before_their_time_are_counted_by_themselves() -> None:
     assert histories(faults=0, early_acts=0, departures=2) == 1
     assert histories(faults=0, early_acts=1, departures=2) == 4
     assert histories(faults=1, early_acts=0, departures=2) == 4
+
+
+def test_acts_before_their_time_are_carried_out_one_after_another() -> None:
+    overlapping: list[str] = []
+
+    async def scenario(stage: Stage) -> None:
+        running: list[str] = []
+
+        def act(name: str) -> Act:
+            async def do() -> None:
+                overlapping.extend(running)
+                running.append(name)
+                await stage.clock.sleep(1.0)
+                running.remove(name)
+
+            return Act(name, do)
+
+        async def choice(number: int) -> None:
+            await stage.choose(f"choice {number}", [])
+
+        async def choices(_life: object) -> None:
+            await asyncio.gather(*map(choice, range(3)))
+
+        stage.run("process", choices)
+        await stage.acts(act("first"), act("second"), act("third"))
+
+    explored = explore(scenario, Bounds(faults=0, early_acts=3, departures=3))
+    assert explored.histories > 3
+    assert overlapping == []
 
 
 def test_the_same_seed_plays_the_same_histories_and_another_seed_others() -> None:
