@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from orlop.kube.http.client_connection import HttpConnection
-from orlop.kube.http.connection_pool import IDLE_SECONDS, MOST_BEING_MADE, ConnectionPool
+from orlop.kube.http.connection_pool import IDLE_SECONDS, MOST_BEING_MADE, PLENTY, SECONDS_FOR_ONE_MORE, ConnectionPool
 from orlop.testing.virtual_clock import VirtualClock
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -198,3 +198,16 @@ async def test_closing_waits_for_what_is_being_dialled():
         assert server.cancelled == 1
         await asyncio.wait([waiting])
         assert isinstance(waiting.exception(), ConnectionError)
+
+
+@pytest.mark.virtual_time
+async def test_many_requests_at_once_get_plenty_of_connections_and_then_one_after_another():
+    async with pool_and_server() as (pool, server):
+        taking = [asyncio.create_task(pool.take(1000)) for _ in range(PLENTY + 3)]
+        for _ in range(PLENTY):
+            await settle()
+        assert len(server.ends) == PLENTY
+        await asyncio.sleep(SECONDS_FOR_ONE_MORE * 1.5)
+        assert len(server.ends) == PLENTY + 1
+        await asyncio.gather(*taking)
+        assert len(server.ends) == PLENTY + 3

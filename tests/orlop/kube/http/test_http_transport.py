@@ -628,16 +628,16 @@ async def test_requests_that_are_answered_at_once_share_a_few_connections():
 
 
 async def test_requests_that_take_long_do_not_wait_for_each_other():
-    everybody = asyncio.Barrier(30)
+    everybody = asyncio.Barrier(40)
 
     async def together(_: web.BaseRequest) -> web.Response:
         await everybody.wait()
         return web.Response()
 
     async with served(together) as (transport, server):
-        await asyncio.gather(*(transport.exchange(GET, HANGS_AFTER) for _ in range(30)))
+        await asyncio.gather(*(transport.exchange(GET, HANGS_AFTER) for _ in range(40)))
 
-    assert len(server.connections) == 30
+    assert len(server.connections) == 40
 
 
 async def test_who_is_cancelled_while_he_waits_takes_nothing_from_others():
