@@ -14,6 +14,8 @@ from support.api.api_objects import config_map, core_event, labelled, named, new
 from support.api.api_under_test import Answer, Api
 from support.api.forgotten_history import forgotten_token, forgotten_version
 
+SERVICE = next(kind for kind in kinds.STORED_ONLY if kind.kind == "Service")
+
 
 async def test_a_list_has_a_kind_and_its_items_have_none(api: Api):
     await api.make(kinds.CONFIG_MAP, config_map("a"))
@@ -126,6 +128,47 @@ async def test_nodes_namespaces_and_secrets_have_fields_of_their_own(api: Api):
     assert node not in await api.names(kinds.NODE, fieldSelector="spec.unschedulable=false")
     assert api.namespace in await api.names(kinds.NAMESPACE, fieldSelector="status.phase=Active")
     assert await api.names(kinds.SECRET, fieldSelector="type=example.com/x") == ["s"]
+
+
+async def test_services_are_selected_by_address_and_type(api: Api):
+    ports = [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    await api.make(SERVICE, named("headless", spec={"clusterIP": "None", "ports": ports}))
+    await api.make(SERVICE, named("outside", spec={"type": "ExternalName", "externalName": "example.com"}))
+
+    assert await api.names(SERVICE, fieldSelector="spec.clusterIP=None") == ["headless"]
+    assert await api.names(SERVICE, fieldSelector="spec.clusterIP!=None") == ["outside"]
+    assert await api.names(SERVICE, fieldSelector="spec.type=ExternalName") == ["outside"]
+
+
+@pytest.mark.parametrize(
+    ("path", "selector"),
+    [
+        ("/api/v1/replicationcontrollers", "status.replicas=0"),
+        ("/apis/batch/v1/jobs", "status.successful=7"),
+        ("/apis/certificates.k8s.io/v1/certificatesigningrequests", "spec.signerName=example.com/none"),
+        ("/apis/certificates.k8s.io/v1/podcertificaterequests", "spec.nodeName=n,spec.podName=p,spec.signerName=s"),
+        ("/apis/resource.k8s.io/v1/resourceslices", "spec.nodeName=n,spec.driver=d,spec.pool.name=p"),
+    ],
+)
+async def test_kinds_that_are_only_stored_have_fields_of_their_own(api: Api, path: str, selector: str):
+    assert (await api.ask("GET", path, fieldSelector=selector)).made["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/api/v1/services", "field label not supported: spec.foo"),
+        ("/api/v1/replicationcontrollers", "field label not supported: spec.foo"),
+        ("/apis/batch/v1/jobs", 'field label "spec.foo" not supported for Job'),
+        ("/apis/certificates.k8s.io/v1/certificatesigningrequests", "field label not supported: spec.foo"),
+        (
+            "/apis/resource.k8s.io/v1/resourceslices",
+            "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: spec.foo",
+        ),
+    ],
+)
+async def test_kinds_that_are_only_stored_refuse_other_fields(api: Api, path: str, message: str):
+    (await api.ask("GET", path, fieldSelector="spec.foo=1")).is_refused(400, "BadRequest", message)
 
 
 async def test_events_are_selected_by_what_they_are_about(api: Api):

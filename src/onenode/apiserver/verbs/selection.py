@@ -38,6 +38,11 @@ def _event_source(event: Object) -> str:
     return field_text(event, "source.component") or field_text(event, "reportingComponent")
 
 
+def _number(path: str) -> FieldReader:
+    """A number that is not set is 0."""
+    return lambda obj: field_text(obj, path) or "0"
+
+
 def _pod_addresses(pod: Object) -> str:
     addresses = (pod.get("status") or {}).get("podIPs") or []
     return ",".join(str(one.get("ip", "")) for one in addresses)
@@ -57,6 +62,13 @@ FIELDS: Final[Mapping[str, Mapping[str, FieldReader]]] = {
     "nodes": {"spec.unschedulable": _flag("spec.unschedulable")},
     "namespaces": _plain("status.phase"),
     "secrets": _plain("type"),
+    # kubelet watches the services that have an address, and starts no container before it has read them.
+    "services": _plain("spec.clusterIP", "spec.type"),
+    "replicationcontrollers": {"status.replicas": _number("status.replicas")},
+    "jobs.batch": {"status.successful": _number("status.succeeded")},
+    "certificatesigningrequests.certificates.k8s.io": _plain("spec.signerName"),
+    "podcertificaterequests.certificates.k8s.io": _plain("spec.signerName", "spec.podName", "spec.nodeName"),
+    "resourceslices.resource.k8s.io": _plain("spec.nodeName", "spec.driver", "spec.pool.name"),
     "events": {
         **_plain(*(f"involvedObject.{part}" for part in _ABOUT), "reason", "reportingComponent", "type"),
         "source": _event_source,
@@ -76,6 +88,11 @@ def unsupported_fields(kind: KindInStore, selector: FieldSelector) -> list[str]:
 
 def why_unsupported(kind: KindInStore, field: str) -> str:
     """Kinds with fields of their own say it in other words than those without."""
+    match kind.kind.resource:
+        case "jobs.batch":
+            return f"field label {quoted(field)} not supported for Job"
+        case "resourceslices.resource.k8s.io":
+            return f"field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: {field}"
     if kind.kind.resource in FIELDS or kind.selectable is not None:
         return f"field label not supported: {field}"
     return f'{quoted(field)} is not a known field selector: only "metadata.name", "metadata.namespace"'
