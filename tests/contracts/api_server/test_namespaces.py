@@ -120,3 +120,9 @@ async def test_namespaces_cannot_be_deleted_all_at_once(api: Api):
     answer = await api.ask("DELETE", kinds.NAMESPACE.collection_path(), labelSelector="no=such")
 
     answer.is_refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
+
+
+async def test_servers_find_the_ca_of_their_clients_in_the_system_namespace(api: Api):
+    path = kinds.CONFIG_MAP.object_path("kube-system", "extension-apiserver-authentication")
+
+    assert (await api.ask("GET", path)).made["data"]["client-ca-file"]

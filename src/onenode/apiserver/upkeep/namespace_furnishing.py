@@ -4,6 +4,9 @@ In a cluster two controllers of Kubernetes see to it. Level-triggered: it looks 
 begins, makes what is missing, and corrects the CA: the one of before is of no use to anybody. Whatever else people have
 put there stays. What fails is tried again, later each time. A namespace that is ending refuses new content, and is left
 alone.
+
+The namespace kube-system also has the ConfigMap that the API server of a cluster writes for servers that have it
+authenticate their own clients: kube-controller-manager and kube-scheduler log an error each second while it is missing.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import CONFIG_MAP, NAMESPACE, SERVICE_ACCOUNT, Kind
 
 ACCOUNT: Final = "default"
+SYSTEM: Final = "kube-system"
 CA: Final = "kube-root-ca.crt"
+DELEGATION: Final = "extension-apiserver-authentication"
 ABOUT_CA: Final = {"kubernetes.io/description": "The CA with which pods verify the API server."}
 JSON: Final = {"content-type": "application/json", "accept": "application/json"}
 # Somebody else made or changed it, which is seen as a change of its own; or the namespace is ending or gone.
@@ -60,6 +65,7 @@ class NamespaceFurnishing:
             (SERVICE_ACCOUNT, {"metadata": {"name": ACCOUNT}}),
             (CONFIG_MAP, {"metadata": annotated, "data": {"ca.crt": ca_certificate}}),
         )
+        self._system_furniture = (*self._furniture, (CONFIG_MAP, _delegated_authentication(ca_certificate)))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -91,7 +97,7 @@ class NamespaceFurnishing:
         if change.key.resource == NAMESPACE.resource:
             if change.kind is ChangeKind.CREATED:
                 await self._furnish(change.key.name)
-        elif change.key.name in {ACCOUNT, CA}:
+        elif change.key.name in {ACCOUNT, CA, DELEGATION}:
             await self._furnish(change.key.namespace)
 
     async def _furnish_all(self) -> None:
@@ -115,7 +121,8 @@ class NamespaceFurnishing:
 
     async def _is_furnished(self, namespace: str) -> bool:
         """Whether all is there, made and corrected by this call where it was not."""
-        done = [await self._place(namespace, kind, wanted) for kind, wanted in self._furniture]
+        furniture = self._system_furniture if namespace == SYSTEM else self._furniture
+        done = [await self._place(namespace, kind, wanted) for kind, wanted in furniture]
         return all(done)
 
     async def _place(self, namespace: str, kind: Kind, wanted: Object) -> bool:
@@ -133,6 +140,18 @@ class NamespaceFurnishing:
             return True
         self._log.error("cannot create default objects of namespace, retrying", path=path, status=answer.status)
         return False
+
+
+def _delegated_authentication(ca_certificate: str) -> Object:
+    """Return the ConfigMap, with one CA for both uses: it signs no client's certificate."""
+    headers = {"username-headers": "User", "uid-headers": "Uid", "group-headers": "Group"}
+    proxy = {
+        **{f"requestheader-{key}": f'["X-Remote-{header}"]' for key, header in headers.items()},
+        "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+        "requestheader-allowed-names": '["front-proxy-client"]',
+        "requestheader-client-ca-file": ca_certificate,
+    }
+    return {"metadata": {"name": DELEGATION}, "data": {"client-ca-file": ca_certificate, **proxy}}
 
 
 def _corrected(found: Object, wanted: Object) -> Object:

@@ -37,7 +37,10 @@ async def names(on: TestServer, plural: str, namespace: str) -> list[str]:
 async def test_namespaces_that_are_there_are_furnished_before_anybody_asks():
     async with api_server() as on, furnishing(on).running():
         assert await names(on, "serviceaccounts", "default") == ["default"]
-        assert await names(on, "configmaps", "kube-system") == ["kube-root-ca.crt"]
+        assert await names(on, "configmaps", "kube-system") == [
+            "extension-apiserver-authentication",
+            "kube-root-ca.crt",
+        ]
 
 
 async def test_a_new_namespace_is_furnished():
@@ -48,6 +51,16 @@ async def test_a_new_namespace_is_furnished():
         assert await names(on, "serviceaccounts", "new") == ["default"]
         made = await on.ask("GET", "/api/v1/namespaces/new/configmaps/kube-root-ca.crt")
         assert made.body["data"] == {"ca.crt": "the CA"}
+
+
+async def test_only_the_system_namespace_has_the_ca_for_clients_of_other_servers():
+    async with api_server() as on, furnishing(on).running():
+        assert await names(on, "configmaps", "default") == ["kube-root-ca.crt"]
+        made = await on.ask("GET", "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication")
+
+    assert made.body["data"]["client-ca-file"] == "the CA"
+    assert made.body["data"]["requestheader-client-ca-file"] == "the CA"
+    assert made.body["data"]["requestheader-username-headers"] == '["X-Remote-User"]'
 
 
 async def test_what_is_deleted_comes_back_as_another():
@@ -164,11 +177,13 @@ async def test_what_could_not_be_written_is_written_when_it_can_be(seconds: floa
             await asyncio.sleep(90)
             for namespace in ("default", "kube-system", "kube-public", "kube-node-lease"):
                 assert await names(on, "serviceaccounts", namespace) == ["default"]
-                assert await names(on, "configmaps", namespace) == ["kube-root-ca.crt"]
+                assert "kube-root-ca.crt" in await names(on, "configmaps", namespace)
+            assert "extension-apiserver-authentication" in await names(on, "configmaps", "kube-system")
             settled = len(on.told.entries)
             await asyncio.sleep(3600)
             assert len(on.told.entries) == settled
-        rounds = settled / (4 * 2 * 2)  # namespaces, what each has, and the two who tell of a failed write
+        # Namespaces, what each has, what one of them has besides, and the two who tell of a failed write.
+        rounds = settled / ((4 * 2 + 1) * 2)
         assert rounds < 12 + seconds / 60
     await store.close()
 
