@@ -129,7 +129,7 @@ async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Eve
             drives = services.persistent.drives
             await stack.enter_async_context(noticing_devices(drives, settings.drives.folder_root))
             await stack.enter_async_context(reporting_drives(drives, settings.node.kubeconfig, runtime))
-        await register_until_stopped(registrar, stop)
+        await register_until_stopped(registrar.keep_running(), stop)
 
 
 def main(arguments: Sequence[str]) -> int:

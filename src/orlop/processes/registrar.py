@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orlop import __version__
 from orlop.csi.client import CsiClient
@@ -164,7 +164,7 @@ async def run(settings: RegistrarSettings, runtime: Runtime, stop: asyncio.Event
         )
         if settings.http_address is not None:
             await _serve_http(settings, runtime, registrar, stack, settings.http_address)
-        await register_until_stopped(registrar, stop)
+        await register_until_stopped(registrar.run(), stop)
 
 
 async def _serve_http(
@@ -232,11 +232,11 @@ async def _node_writer(settings: NodeMetadataSettings, runtime: Runtime, stack: 
     )
 
 
-async def register_until_stopped(registrar: Registrar, stop: asyncio.Event) -> None:
-    """Run the registrar until `stop` is set; raise `CannotGoOn` if kubelet refuses the driver."""
+async def register_until_stopped(registration: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Run a registrar's `run` or `keep_running` until `stop` is set; raise `CannotGoOn` if a refusal ends it."""
     try:
         async with TaskGroup() as tasks:
-            task = tasks.start(registrar.run(), name="registrar")
+            task = tasks.start(registration, name="registrar")
             await stop.wait()
             task.cancel()
     except RegistrationRefused as error:

@@ -141,6 +141,22 @@ async def test_kubelet_learns_of_the_driver_where_it_looks_for_plugins(machine: 
     ] == []
 
 
+async def test_it_goes_on_serving_while_kubelet_refuses_it_and_is_registered_afterwards(machine: Machine):
+    registry = RealFolder(machine.kubelet_dir / "plugins_registry")
+    kubelet = Kubelet(registry, lambda path: GrpcConnection(UnixEndpoint(path)), SystemClock(), every=0.05)
+    kubelet.refuse[DRIVER] = "the API server is away"
+    watching = asyncio.get_running_loop().create_task(kubelet.run())
+    try:
+        async with machine.node() as node:
+            await node.says("kubelet has not registered the driver")
+            await eventually(lambda: node.logged().count("announcing the driver to kubelet") > 1 or node.ended())
+            assert not node.ended(), node.logged()
+            kubelet.refuse.clear()
+            await node.says("kubelet has registered")
+    finally:
+        watching.cancel()
+
+
 GAUGES = """
 orlop_ephemeral_folders_live 1.0
 orlop_ephemeral_folders_retained 0.0

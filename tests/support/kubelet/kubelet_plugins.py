@@ -120,7 +120,10 @@ class Registered:
 
 @dataclass
 class Kubelet:
-    """`driver_at` connects to a driver's own socket; `refuse` says why a name is not taken."""
+    """`driver_at` connects to a driver's own socket; `refuse` says why a name is not taken.
+
+    `gives_up` is kubelet before 1.36: it never tries a socket again whose driver it has refused.
+    """
 
     folder: Folder
     driver_at: Callable[[str], ClientTransport]
@@ -132,6 +135,8 @@ class Kubelet:
     forgotten: list[str] = field(default_factory=list)
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     every: float = 1.0
+    gives_up: bool = False
+    given_up: dict[str, Hashable] = field(default_factory=dict)
 
     async def run(self) -> None:
         while True:
@@ -146,6 +151,8 @@ class Kubelet:
                 self.forgotten.append(name)
         known_paths = {known.path for known in self.drivers.values()}
         for path, identity in sockets.items():
+            if self.given_up.get(path) == identity:
+                continue
             if path not in known_paths and self.clock.elapsed() >= self.waits.get(path, (0.0, 0.0))[0]:
                 await self._try(path, identity)
 
@@ -155,6 +162,9 @@ class Kubelet:
             self.waits.pop(path, None)
         except (CsiError, Refused):
             wait = min(LONGEST_WAIT, 2 * self.waits.get(path, (0.0, FIRST_WAIT / 2))[1])
+            if self.gives_up:
+                self.given_up[path] = identity
+                return
             self.waits[path] = (self.clock.elapsed() + wait, wait)
 
     async def _register(self, path: str, identity: Hashable) -> None:

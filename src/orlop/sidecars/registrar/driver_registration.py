@@ -5,8 +5,9 @@ socket `<driver>-reg.sock` → call NodeGetInfo → write the result to the Node
 new connection, and call it again. To announce a change, the socket is removed and created again. A socket that a reboot
 or a kill left behind is replaced. On cancellation the socket is removed, and kubelet unregisters the driver.
 
-If kubelet refuses the driver, `run` raises `RegistrationRefused`: a restarted process makes kubelet try again. `run`
-also ends if another process serves the socket. It waits for a driver that is absent, slow or faulty.
+If kubelet refuses the driver, `run` raises `RegistrationRefused`: a restarted process makes kubelet try again. A
+process that is the driver as well calls `keep_running`, which creates the socket again, later each time. Both also end
+if another process serves the socket. They wait for a driver that is absent, slow or faulty.
 
     Exception
       RegistrationRefused     with kubelet's own error
@@ -48,6 +49,7 @@ CHECK_SECONDS: Final = 1.0
 """Interval of checks for a new connection to the driver; kubelet itself polls once a second."""
 NODE_GET_INFO_SECONDS: Final = 120.0
 """As long as kubelet waits for the same response."""
+REFUSED_BACKOFF: Final = Backoff(initial=1.0, factor=2.0, cap=15.0, jitter=0.2)
 ASK_BACKOFF: Final = Backoff(initial=0.25, factor=2.0, cap=10.0, jitter=0.2)
 
 Response = TypeVar("Response")
@@ -101,6 +103,8 @@ class Registrar:
         self._serving: str | None = None
         self._registered = False
         self._refusal: asyncio.Future[str] | None = None
+        self._refusals = 0
+        """Since kubelet last registered the driver."""
         self._announcements = runtime.metrics.counter(
             "orlop_registrar_announcements_total", "Registration sockets created for kubelet.", ("driver_name",)
         )
@@ -116,6 +120,19 @@ class Registrar:
                 tasks.start(self._node_writer.run(), name="write to the Node")
             tasks.start(self._follow_driver(), name="follow the driver")
             raise RegistrationRefused(f"kubelet did not register the driver: {await self._refusal}")
+
+    async def keep_running(self) -> None:
+        """Run until cancelled, also if kubelet refuses the driver; raise the other errors of `run`.
+
+        For a process that serves volumes of running pods: kubelet refuses every driver while the API server is away.
+        """
+        while True:
+            try:
+                await self.run()
+            except RegistrationRefused:
+                self._refusals += 1
+            # A new socket is needed: kubelet before 1.36 never tries again one whose driver it has refused.
+            await self._runtime.clock.sleep(REFUSED_BACKOFF.delay(self._refusals, self._runtime.random))
 
     async def health(self, seconds: float) -> SocketHealth:
         """Return whether kubelet could register the driver now, by a call over the socket of at most `seconds`."""
@@ -215,6 +232,7 @@ class Registrar:
     def _on_outcome(self, name: str, outcome: RegistrationStatus) -> None:
         if outcome.registered:
             self._registered = True
+            self._refusals = 0
             self._is_registered.set(1, name)
             self._log.info("kubelet has registered the driver", driver=name)
             # kubelet may have rewritten the annotation.

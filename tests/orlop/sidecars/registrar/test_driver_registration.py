@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -202,6 +203,28 @@ async def test_kubelet_s_refusal_ends_it_with_kubelet_s_sentence_and_without_a_s
 
         assert the.folder.there == {}
         assert len(the.said("kubelet has not registered the driver", Level.ERROR)) == 1
+
+
+@pytest.mark.parametrize("gives_up", [False, True], ids=["kubelet since 1.36", "kubelet before 1.36"])
+async def test_a_driver_that_must_go_on_is_announced_again_until_kubelet_takes_it(*, gives_up: bool):
+    async with RegistrarWorld() as the:
+        the.kubelet.gives_up = gives_up
+        the.kubelet.refuse[MOCK] = "the API server is away"
+        registrar = the.registrar()
+        the.running = asyncio.get_running_loop().create_task(registrar.keep_running())
+        await the.settle(600)
+
+        assert not the.running.done()
+        assert await registrar.why_not_registered() == f"kubelet has not registered {MOCK} yet"
+        assert 20 < len(the.folder.made) < 80, "announced again, later each time"
+
+        the.kubelet.refuse.clear()
+        await the.settle(150)
+        assert await registrar.why_not_registered() is None
+        assert list(the.kubelet.drivers) == [MOCK]
+        announced = len(the.folder.made)
+        await the.settle(600)
+        assert len(the.folder.made) == announced
 
 
 async def test_a_topology_that_collides_with_a_label_of_the_node_is_refused_by_kubelet():
