@@ -16,7 +16,7 @@ from orlop.kube.api_errors import NotFound
 from orlop.kube.client import Selection
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream
 from orlop.kube.kinds import NAMESPACE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, SERVICE_ACCOUNT, Kind
-from orlop.kube.objects import ObjectName, finalizers, is_being_deleted
+from orlop.kube.objects import ObjectName, finalizers
 from support.api.api_objects import claim, finalized, pod, volume
 from support.api.protected_storage import ProtectionWorld, user_of
 from support.worlds import AT_ONCE
@@ -211,8 +211,9 @@ class Between:
             found = await self.world.find(kind, "o")
             assert found is not None
             ours = [one for one in finalizers(found) if one.startswith("kubernetes.io/")]
-            wanted = [*others, *ours] if not is_being_deleted(found) else [*ours, *others][: len(finalizers(found))]
-            await self.world.merge(kind, "o", {"metadata": {"finalizers": wanted, "labels": {"n": str(self.left)}}})
+            # The finalizer is in another place each time, so that every patch of the protection is refused.
+            changed = {"finalizers": [*others, *ours], "labels": {"n": str(self.left)}}
+            await self.world.merge(kind, "o", {"metadata": changed})
         return await self.world.on.server.answer(request, user)
 
 
