@@ -68,6 +68,27 @@ async def test_a_folder_is_held_to_the_size_and_the_inodes_it_was_asked_with(mac
         machine.tenant_writes(live(), "large", bytes(MIB))
 
 
+class WatchedLimits(dict[int, ProjectLimits]):
+    """The limits of a file system; `act` is called after each that is set."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act = act
+
+    def __setitem__(self, project: int, limits: ProjectLimits) -> None:
+        super().__setitem__(project, limits)
+        self._act()
+
+
+@pytest.mark.virtual_time
+async def test_limits_are_not_lifted_before_the_folder_exists_that_they_are_for(machine: FakeMachine):
+    """Nothing counts under the number yet: only its reservation shows that it is in use."""
+    folders = folders_on(machine)
+    machine.limits = WatchedLimits(folders.numbers.release_unused)
+    await folders.publish(order(size_bytes=MIB))
+    assert machine.limits == {machine.folders[live()].project: ProjectLimits(MIB, None)}
+
+
 @pytest.mark.virtual_time
 async def test_a_folder_without_limits_has_no_number_and_needs_no_quota(machine: FakeMachine):
     machine.why_no_quota = "None here."

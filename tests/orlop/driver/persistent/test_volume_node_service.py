@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from typing import TypeVar
 
 import pytest
@@ -23,6 +24,8 @@ from orlop.driver.persistent.drive_table import DriveStanding
 from orlop.driver.persistent.locked_volumes import RELEASE_SECONDS
 from orlop.host.batched_work import BatchedWork, run_alone
 from orlop.host.drive_host import DriveFeatures
+from orlop.host.folders.project_quota import ProjectLimits
+from orlop.host.node_host import Names
 from orlop.records.drive_record import MIB, DriveState, DriveType
 from orlop.records.volume_record import decode_volume
 from orlop.testing.virtual_clock import VirtualClock
@@ -795,3 +798,53 @@ async def test_calls_for_one_volume_wait_for_each_other(node: FakeNode):
     await asyncio.gather(node.unpublish(), node.unpublish(OTHER_TARGET), node.unpublish())
     await asyncio.gather(node.unstage(), node.unstage())
     assert mounted(node) == set()
+
+
+async def test_two_volumes_never_share_a_target(node: FakeNode):
+    """The first has found the target free; the second must not find it free as well."""
+    other, other_staging = "pvc-2", (*STAGING[:-1], "g2")
+    node.ground.machine.kubelet_makes(other_staging)
+    await node.stage()
+    await node.stage(volume_id=other, path=other_staging)
+    loop, has_made, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    make_target = node.kubelet_dir.make_target
+
+    def make_and_stop(target: Names) -> bool:
+        is_new = make_target(target)
+        if threading.current_thread() is not threading.main_thread():
+            loop.call_soon_threadsafe(has_made.set)
+            go_on.wait()
+        return is_new
+
+    async def in_thread(work: BatchedWork[T], /) -> T:
+        return await asyncio.to_thread(run_alone, work) if not has_made.is_set() else run_alone(work)
+
+    node.kubelet_dir.make_target = make_and_stop  # type: ignore[method-assign]
+    node.volumes._batched = in_thread
+    first = asyncio.ensure_future(node.publish())
+    await has_made.wait()
+    second = asyncio.ensure_future(node.publish(volume_id=other, path=other_staging))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    go_on.set()
+
+    ended = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(each) for each in ended] == [type(None), FailedPrecondition]
+    assert len(node.ground.machine.mounts[TARGET]) == 1
+
+
+async def test_limits_are_not_lifted_before_the_directory_exists_that_they_are_for(node: FakeNode):
+    """Nothing counts under the number yet: only its reservation shows that it is in use."""
+    (drive,) = node.table.open_drives()
+    numbers = node.volumes._numbers_of(drive)
+    limited: list[int] = []
+
+    class WatchedLimits(dict[int, ProjectLimits]):
+        def __setitem__(self, project: int, limits: ProjectLimits) -> None:
+            super().__setitem__(project, limits)
+            numbers.release_unused()
+            limited.append(project)
+
+    node.ground.drive().limits = WatchedLimits()
+    await node.stage(backing="directory")
+    assert [*node.ground.drive().limits] == limited == [node.ground.drive().volumes[ID].project]

@@ -131,6 +131,16 @@ async def test_a_folder_that_a_lost_container_has_mounted_is_kept_until_it_has_n
 
 
 @pytest.mark.virtual_time
+async def test_a_folder_that_is_mounted_since_the_mounts_were_read_is_not_buried():
+    """A pod was started again meanwhile: burying would move the folder away under its feet."""
+    machine = machine_with_pods()
+    folders = folders_on(machine)
+    await folders.publish(order())
+    assert not await folders.bury_if_unused(ID, why="its pod is gone")
+    assert folder_ids(machine, FolderState.LIVE) == [ID]
+
+
+@pytest.mark.virtual_time
 async def test_after_a_restart_the_grace_begins_anew():
     machine = machine_with_pods()
     async with watching(machine) as (folders, clock):

@@ -90,6 +90,22 @@ async def test_a_volume_that_is_staged_is_marked_and_erased_when_it_was_unstaged
             assert await world.phase() == "Erased"
 
 
+async def test_a_volume_is_not_touched_while_a_call_of_kubelet_works_on_it():
+    """The call has read a record without the mark, and would stage a volume that is being erased."""
+    machine, drive = machine_with_volume()
+
+    async with ReportingWorld() as world:
+        await world.add_volume()
+        async with world.node(machine) as node:
+            await world.until(world.phase)
+            async with node.index.keys.hold(VOLUME_ID, why="NodeStageVolume"):
+                await world.order_erasure()
+                await world.settle(60)
+                assert not record_on(drive).deleted
+            await world.settle(60)
+            assert await world.phase() == "Erased"
+
+
 async def test_a_volume_that_something_has_mounted_is_not_moved_until_that_is_gone():
     machine, drive = machine_with_volume()
     root = FileIdentity(DRIVE_DEVICE, drive.volumes[VOLUME_ID].inode)
