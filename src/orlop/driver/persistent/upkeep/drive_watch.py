@@ -207,7 +207,9 @@ class DriveWatch:
         now = self._clock.elapsed()
         remounted = self._remounted.get(drive_id)
         failures = [each for each in (probed.failed_at, remounted) if each is not None]
-        fails = (probed.failing and not probed.is_hanging) or (trouble is not None and trouble.is_disk_error)
+        # One error may pass: opening is tried again before the drive is mounted again, and watched for a minute.
+        cannot_be_opened = trouble is not None and trouble.is_disk_error and trouble.failures > 1
+        fails = cannot_be_opened or (probed.failing and not probed.is_hanging)
         return replace(
             seen,
             opened=drive.path if drive is not None else "",
