@@ -13,6 +13,7 @@ import pytest
 
 from orlop.host.block import image_devices
 from orlop.host.block.image_formats import MIB, SMALLEST, ImageFormatter, grow_file_system, make_file_system
+from orlop.host.block.loop_devices import loop_names, path_behind
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import names_in
 from orlop.host.kernel.system_calls import new_file_system
@@ -77,6 +78,18 @@ def test_its_device_is_found_again_by_the_identity_of_the_image(image: int):
     assert image_devices.devices_of(image, ENDING) == (image_devices.ImageDevice(device, False),)
     assert image_devices.image_behind(Path(device).stat().st_rdev) == identity_of(image)
     assert image_devices.devices_of(image, "/another") == ()
+
+
+def test_only_devices_that_have_a_file_behind_them_are_listed(image: int):
+    device = image_devices.attach_image(image, read_only=False, keeps_space=True)
+    assert Path(device).name in loop_names()
+
+    listed = {name: path_behind(name) for name in loop_names()}
+    free = [path.name for path in Path("/sys/block").glob("loop*") if not (path / "loop").exists()]
+
+    assert (listed[Path(device).name] or "").endswith(ENDING)
+    # Tests beside this one attach and detach others meanwhile.
+    assert not [name for name in free if name in listed and path_behind(name) is None and name in loop_names()]
 
 
 def test_a_read_only_device_of_it_stands_beside_the_writable_one_and_refuses_writes(image: int):
