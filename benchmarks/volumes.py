@@ -2,13 +2,18 @@
 
     python benchmarks/volumes.py choice [--drives 10000]
     python benchmarks/volumes.py images [--volumes 30] [--memory 100]
+    python benchmarks/volumes.py directories [--volumes 30]
 
 `choice` is the choice of a drive among many, by the kind of request and its answer. The goal is 10 ms for 10,000.
 
 `images` makes, stages and publishes image volumes, and takes them apart, with `orlop driver` over its socket and with
 the programs that peers run (fallocate, mkfs, losetup, mount, umount), in turns on one new XFS, in a mount namespace of
-their own. Ours are durable when they are acknowledged. The goal is a quarter of the programs' time. Then it shows the
-memory of the process with many published volumes; the goal is 50 MB for 100.
+their own. Ours are durable when they are acknowledged. The goal is a quarter of the programs' time. Then it compares
+direct I/O in a volume with that on the disk (the goal is 0.9 of it), and shows the memory of the process with many
+published volumes; the goal is 50 MB for 100.
+
+`directories` does the same with directory volumes (xfs_quota, mount, umount) in user-mode-linux, which has quotas. The
+goals are a fiftieth of the programs' time, and 0.97 of the disk's I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ import argparse
 import asyncio
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,22 +30,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from measuring.directory_volumes import directories
+from measuring.time_table import show_times
+from measuring.volume_driver import DRIVE, Driver, run
+from measuring.volume_io import compare_io
 from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.grpc.grpc_transport import GrpcConnection
-from orlop.csi.proto import csi_pb2, rpc
 from orlop.driver.persistent.drive_choice_rules import DriveFacts, Offer, choose_drive
 from orlop.driver.persistent.volume_request_rules import SizeRange, WantedStorage, WantedTopology, WantedVolume
-from orlop.host.drives.folder_drives import LinuxFolderDrives
 from orlop.kube.selectors import LabelSelector
 from orlop.records.drive import Allocation
-from orlop.records.drive_record import DriveRecord, DriveType, encode_drive
-from orlop.records.volume_context import TOPOLOGY_NODE, VolumeContext, encode_context
+from orlop.records.volume_context import TOPOLOGY_NODE, VolumeContext
 
 GIB = 1 << 30
 OFFER = Offer("xfs", ("directory", "image"))
 DRIVES_OF_A_NODE = 10
 VOLUMES_OF_A_DRIVE = 20
 ROUNDS = 30
+IO_BATCHES = 200
 
 
 def fleet(count: int) -> list[DriveFacts]:
@@ -106,83 +112,7 @@ IN_NAMESPACE = "ORLOP_BENCHMARK_NAMESPACE"
 DISK_BYTES = 64 * GIB
 CAPACITY = 56 * GIB
 IMAGE_BYTES = 320 << 20
-DRIVE = "6d7f3c1e-0a0b-4c1d-8e2f-000000000001"
-CONTEXT = encode_context(
-    VolumeContext(drive=DRIVE, bytes=IMAGE_BYTES, backing="image", file_system="xfs", volume_mode="Filesystem")
-)
-CAPABILITY = csi_pb2.VolumeCapability(
-    mount=csi_pb2.VolumeCapability.MountVolume(fs_type="xfs"),
-    access_mode=csi_pb2.VolumeCapability.AccessMode(
-        mode=csi_pb2.VolumeCapability.AccessMode.Mode.SINGLE_NODE_MULTI_WRITER
-    ),
-)
-
-
-class Driver:
-    """`orlop driver` with one folder drive that takes the whole disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.kubelet, self.folders = folder, folder / "kubelet", folder / "folders"
-        for path in (self.kubelet, self.folders):
-            path.mkdir()
-        record = DriveRecord(
-            drive_id=DRIVE,
-            type=DriveType.FOLDER,
-            file_system="xfs",
-            capacity_bytes=CAPACITY,
-            node_name="n",
-            created_at=0.0,
-        )
-        LinuxFolderDrives(str(self.folders)).make_folder_drive(
-            str(self.folders / "a"), encode_drive(record), record.capacity_bytes
-        )
-
-    @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        flags = {
-            "nodeid": "n",
-            "endpoint": f"unix://{self.folder}/csi.sock",
-            "workdir": "",
-            "kubelet-dir": self.kubelet,
-            "drives-dir": self.folder / "drives",
-            "folder-root": self.folders,
-            "log-level": "warning",
-        }
-        words = [sys.executable, "-m", "orlop", "driver", *(f"--{name}={value}" for name, value in flags.items())]
-        with subprocess.Popen(words) as process:
-            try:
-                yield process
-            finally:
-                process.terminate()
-
-    def paths(self, name: str) -> tuple[str, str]:
-        staging = self.kubelet / f"plugins/kubernetes.io/csi/csi.orlop.dev/{name}/globalmount"
-        target = self.kubelet / f"pods/{name}/volumes/kubernetes.io~csi/{name}/mount"
-        staging.mkdir(parents=True, exist_ok=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return str(staging), str(target)
-
-    async def use(self, connection: GrpcConnection, name: str) -> None:
-        staging, target = self.paths(name)
-        stage = csi_pb2.NodeStageVolumeRequest(
-            volume_id=name, staging_target_path=staging, volume_capability=CAPABILITY, volume_context=CONTEXT
-        )
-        publish = csi_pb2.NodePublishVolumeRequest(
-            volume_id=name, staging_target_path=staging, target_path=target, volume_capability=CAPABILITY
-        )
-        await connection.call(rpc.NODE_STAGE_VOLUME.path, stage.SerializeToString(), 60.0)
-        await connection.call(rpc.NODE_PUBLISH_VOLUME.path, publish.SerializeToString(), 60.0)
-
-    async def leave(self, connection: GrpcConnection, name: str) -> None:
-        staging, target = self.paths(name)
-        unpublish = csi_pb2.NodeUnpublishVolumeRequest(volume_id=name, target_path=target)
-        unstage = csi_pb2.NodeUnstageVolumeRequest(volume_id=name, staging_target_path=staging)
-        await connection.call(rpc.NODE_UNPUBLISH_VOLUME.path, unpublish.SerializeToString(), 60.0)
-        await connection.call(rpc.NODE_UNSTAGE_VOLUME.path, unstage.SerializeToString(), 60.0)
-
-
-def run(*words: str | Path) -> str:
-    return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout.strip()
+CONTEXT = VolumeContext(drive=DRIVE, bytes=IMAGE_BYTES, backing="image", file_system="xfs", volume_mode="Filesystem")
 
 
 def by_programs(folder: Path, name: str) -> tuple[float, float]:
@@ -215,7 +145,7 @@ async def compare(
         name = f"pvc-{number + 1}"
         driver.paths(name)
         began = time.perf_counter()
-        await until_known(driver, connection, name)
+        await driver.use_first(connection, name)
         used = time.perf_counter()
         await driver.leave(connection, name)
         ours = (used - began, time.perf_counter() - used)
@@ -241,42 +171,35 @@ def cpu_of_children() -> float:
     return times.children_user + times.children_system
 
 
-async def until_known(driver: Driver, connection: GrpcConnection, name: str) -> None:
-    """Use a volume; wait before the first one until the drive is open."""
-    for _ in range(100):
-        try:
-            return await driver.use(connection, name)
-        except Exception as error:  # noqa: BLE001 - of the last try it is shown
-            last = error
-            await asyncio.sleep(0.1)
-    raise last
-
-
 def images(count: int, published: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="orlop-volumes-"))
     try:
         with new_disk(folder) as disk:
             programs = disk / "programs"
             programs.mkdir()
-            driver = Driver(disk)
+            driver = Driver(disk, CONTEXT)
+            driver.make_folder_drive(CAPACITY)
             with driver.running() as process:
-                show_times(asyncio.run(compare(driver, process, programs, count)))
+                show_figures(asyncio.run(compare(driver, process, programs, count)))
                 shutil.rmtree(programs)
+                asyncio.run(image_io(driver, disk))
                 asyncio.run(show_memory(driver, process, published))
     finally:
         shutil.rmtree(folder)
 
 
-def show_times(figures: dict[str, list[tuple[float, float]]]) -> None:
-    print(f"image volumes of {IMAGE_BYTES >> 20} MiB (XFS), one after the other: p50 and p99 in milliseconds")
+async def image_io(driver: Driver, disk: Path) -> None:
+    async with driver.connected() as connection:
+        await driver.use(connection, "io")
+        _, target = driver.paths("io")
+        compare_io({"the disk": disk, "an image": Path(target)}, IO_BATCHES)
+        await driver.leave(connection, "io")
+
+
+def show_figures(figures: dict[str, list[tuple[float, float]]]) -> None:
     for place, what in enumerate(("create, stage, publish", "unpublish, unstage")):
-        medians = {}
-        for name, pairs in figures.items():
-            seconds = sorted(pair[place] for pair in pairs)
-            medians[name] = statistics.median(seconds)
-            worst = seconds[min(len(seconds) - 1, int(len(seconds) * 0.99))]
-            print(f"  {what:<24} {name:<10} {medians[name] * 1e3:8.1f} {worst * 1e3:8.1f}")
-        print(f"  {what:<24} {medians['programs'] / medians['orlop']:.1f} times cheaper than the programs")
+        seconds = {name: [pair[place] for pair in pairs] for name, pairs in figures.items()}
+        show_times(f"image volumes of {IMAGE_BYTES >> 20} MiB (XFS), one after the other: {what}", seconds)
 
 
 async def show_memory(driver: Driver, process: subprocess.Popen[bytes], count: int) -> None:
@@ -304,23 +227,28 @@ def new_disk(folder: Path) -> Iterator[Path]:
     with image.open("wb") as file:
         file.truncate(DISK_BYTES)
     run("mkfs.xfs", "-q", image)
-    run("mount", "-o", "loop", image, place)
+    # Direct I/O: otherwise the figures would be those of this machine's memory.
+    device = run("losetup", "--find", "--show", "--direct-io=on", image)
+    run("mount", device, place)
     run("mount", "--make-shared", place)
     try:
         yield place
     finally:
         run("umount", "--lazy", place)
+        run("losetup", "--detach", device)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choice", "images"), nargs="?", default="choice")
+    parser.add_argument("what", choices=("choice", "images", "directories"), nargs="?", default="choice")
     parser.add_argument("--drives", type=int, default=10_000)
     parser.add_argument("--volumes", type=int, default=30)
     parser.add_argument("--memory", type=int, default=100)
     options = parser.parse_args()
     if options.what == "choice":
         choice(options.drives)
+    elif options.what == "directories":
+        directories(options.volumes)
     elif IN_NAMESPACE in os.environ:
         images(options.volumes, options.memory)
     else:
