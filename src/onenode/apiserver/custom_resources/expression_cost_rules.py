@@ -21,7 +21,7 @@ _GROWING: Final = re.compile(r"\.\s*(?:replace|join)\s*\(")
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ValueExtent:
     """How much an expression may see."""
 
     values: int
@@ -29,7 +29,7 @@ class Extent:
     longest_text: int = 0
 
 
-def extent_of(*values: Any) -> Extent:
+def extent_of(*values: Any) -> ValueExtent:
     """Measure values, with all that they contain."""
     count, longest_list, longest_text = 0, 0, 0
     waiting = list(values)
@@ -43,7 +43,7 @@ def extent_of(*values: Any) -> Extent:
         elif isinstance(value, list):
             longest_list = max(longest_list, len(value))
             waiting.extend(value)
-    return Extent(count, longest_list, longest_text)
+    return ValueExtent(count, longest_list, longest_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ExpressionCost:
         loops = _LOOP.search(plain) is not None
         return cls(loops, loops and _OF_LISTS.search(plain) is not None, _GROWING.search(plain) is not None)
 
-    def on(self, extent: Extent) -> int:
+    def on(self, extent: ValueExtent) -> int:
         factor = 1
         if self.loops:
             factor = max(factor, extent.longest_text // TEXT_PER_VALUE)

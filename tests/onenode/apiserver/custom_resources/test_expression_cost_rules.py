@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET, ExpressionCost, Extent, extent_of
+from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET, ExpressionCost, ValueExtent, extent_of
 from onenode.apiserver.custom_resources.expressions import without_texts
 
 MANY = {"l": [str(number) for number in range(9_000)]}
@@ -16,7 +16,7 @@ def cost(text: str, value: Any) -> int:
 
 
 def test_an_extent_counts_what_is_inside():
-    assert extent_of({"a": ["x", "yyy"], "b": {"c": None}}, None) == Extent(7, longest_list=2, longest_text=3)
+    assert extent_of({"a": ["x", "yyy"], "b": {"c": None}}, None) == ValueExtent(7, longest_list=2, longest_text=3)
 
 
 @pytest.mark.parametrize(
