@@ -36,6 +36,10 @@ ROLES: Final[Mapping[str, EntryPoint]] = {
     "node": EntryPoint("orlop.processes.node", "serves the CSI services of a node and registers them with its kubelet"),
     "controller": EntryPoint("orlop.processes.controller", "creates and deletes volumes on the drives of a cluster"),
     "driver": EntryPoint("orlop.processes.driver", "serves the CSI services alone, for use with other sidecars"),
+    "static-worker": EntryPoint(
+        "orlop.processes.static_worker",
+        "lists the disks of a node that become PersistentVolumes, and wipes released ones",
+    ),
     "registrar": EntryPoint("orlop.processes.registrar", "registers any CSI driver with the kubelet of its node"),
     "provisioner": EntryPoint("orlop.processes.provisioner", "creates and deletes the volumes of any CSI driver"),
     "attacher": EntryPoint("orlop.processes.attacher", "attaches and detaches the volumes of any CSI driver"),

@@ -39,6 +39,9 @@ class WipedDevice(Protocol):
 
 
 class StaticHost(Protocol):
+    def configuration_files(self, folder: str) -> dict[str, str]:
+        """Return the files of a folder, by name: those of a ConfigMap volume, or plain ones. ENOENT, …: unreadable."""
+
     def survey(self, folder: str, is_wanted: Callable[[str], bool]) -> tuple[DiskEntry, ...]:
         """Return the entries whose names are wanted, in order. ENOENT, …: the folder cannot be read."""
 

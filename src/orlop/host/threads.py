@@ -21,6 +21,7 @@ from orlop.foundation.clock import Clock
 from orlop.foundation.structured_log import Log
 from orlop.host.batched_work import BatchRunner, BatchThreads
 from orlop.host.host_errors import HostError
+from orlop.host.kernel.idle_thread import become_idle
 
 T = TypeVar("T")
 USUAL_PUBLISHERS: Final = 1
@@ -81,6 +82,19 @@ class OwnThreads:
         """Block until every thread has ended."""
         for thread in tuple(self._running):
             thread.join()
+
+
+def idle_threads(threads: Threads) -> Threads:
+    """Return a function that runs each call at idle I/O priority. `threads` must run it in a thread of its own."""
+
+    async def run(work: Callable[[], T], /) -> T:
+        def idly() -> T:
+            become_idle()
+            return work()
+
+        return await threads(idly)
+
+    return run
 
 
 def _outcome_of(work: Callable[[], T]) -> Callable[[], T]:

@@ -31,8 +31,11 @@ from orlop.foundation.quantity import Quantity
 from orlop.foundation.runtime import Runtime
 from orlop.processes.daemon import (
     CannotGoOn,
+    is_absolute_or_none,
     is_folder,
     is_not_negative,
+    is_plain,
+    is_size,
     is_some_time,
     log_example_call,
     request_ids,
@@ -66,23 +69,6 @@ def is_share(value: Fraction) -> str | None:
 
 def is_count(number: int) -> str | None:
     return None if 0 <= number < 2**31 else "allowed is 0 (no limit) or more"
-
-
-def is_absolute(path: str) -> str | None:
-    return None if Path(path).is_absolute() else "it has to begin with '/'"
-
-
-def is_plain(path: str) -> str | None:
-    """Check a folder without '..': targets are compared with it as text."""
-    return "it must not contain '..'" if ".." in path.split("/") else is_absolute(path)
-
-
-def is_absolute_or_none(path: str) -> str | None:
-    return is_absolute(path) if path else None
-
-
-def is_size(quantity: Quantity) -> str | None:
-    return None if quantity.value() >= 0 else "allowed is 0 (no limit) or more"
 
 
 def is_node_id(node_id: str) -> str | None:

@@ -27,6 +27,7 @@ from orlop.foundation.clock import Clock, SystemClock
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import HelpRequested, UsageError, flag, integer, parse_flags
 from orlop.foundation.metrics import Metrics
+from orlop.foundation.quantity import Quantity
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import HeldLines, Level, LineStyle, Log, TextStream, level_named, lines_for
 from orlop.foundation.unix_socket import SocketInUse, SocketUnusable
@@ -212,6 +213,23 @@ def is_not_negative(duration: Duration) -> str | None:
 def is_some_time(duration: Duration) -> str | None:
     """Check a flag that is a duration and must not be zero; return what is wrong with it."""
     return None if duration.nanoseconds > 0 else "allowed is more than 0s"
+
+
+def is_absolute(path: str) -> str | None:
+    return None if Path(path).is_absolute() else "it has to begin with '/'"
+
+
+def is_plain(path: str) -> str | None:
+    """Check a folder without '..': targets are compared with it as text."""
+    return "it must not contain '..'" if ".." in path.split("/") else is_absolute(path)
+
+
+def is_absolute_or_none(path: str) -> str | None:
+    return is_absolute(path) if path else None
+
+
+def is_size(quantity: Quantity) -> str | None:
+    return None if quantity.value() >= 0 else "allowed is 0 (no limit) or more"
 
 
 def log_example_call(endpoint: Endpoint, log: Log) -> None:

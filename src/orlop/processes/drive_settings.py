@@ -8,8 +8,7 @@ from typing import Final
 
 from orlop.foundation.go_flags import flag, text
 from orlop.host.block.device_rules import DeviceLimits
-from orlop.processes.csi_wiring import is_plain
-from orlop.processes.daemon import CannotGoOn
+from orlop.processes.daemon import CannotGoOn, is_plain
 
 DEFAULT_FOLDER_ROOT: Final = "/var/lib/orlop/folders"
 

@@ -1,18 +1,19 @@
-"""`orlop node`: the CSI services of a node and their registration with kubelet, in one process."""
+"""`orlop node`: the CSI services of a node, their registration with kubelet, and static volumes, in one process."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orlop.csi.endpoint import PLUGINS, PLUGINS_REGISTRY, Endpoint, UnixEndpoint, parse_endpoint
 from orlop.csi.in_process_transport import InProcessConnection
 from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.runtime import Runtime
+from orlop.host.block.device_events import DeviceEvents
 from orlop.processes.csi_wiring import CsiSettings, EphemeralSettings, ServedSettings, serving_csi
 from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, folder_exists, is_folder, run_daemon
 from orlop.processes.drive_settings import DriveSettings
@@ -23,8 +24,14 @@ from orlop.processes.registrar import (
     register_until_stopped,
     registration_folder,
 )
+from orlop.processes.static_settings import StaticSettings
 from orlop.sidecars.registrar.driver_registration import Registrar
 
+if TYPE_CHECKING:
+    from orlop.driver.persistent.upkeep.node_drives import NodeDrives
+    from orlop.processes.node_reporting import ApiUse
+
+NAME: Final = "orlop-node"
 SOCKET_FOLDER_MODE: Final = 0o750
 TIMEOUT_IN_PROCESS: Final = 5.0
 
@@ -40,6 +47,7 @@ class NodeProcessSettings:
     csi: CsiSettings = group(CsiSettings)
     ephemeral: EphemeralSettings = group(EphemeralSettings)
     drives: DriveSettings = group(DriveSettings)
+    static: StaticSettings = group(StaticSettings)
     registration_path_flag: str = flag(
         text,
         name="kubelet-registration-path",
@@ -104,6 +112,7 @@ async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Eve
     # Check this first: without root the next steps fail too, and their error would blame a folder.
     settings.ephemeral.refuse_without_root()
     settings.drives.refuse_without_root()
+    settings.static.refuse_without_root()
     settings.make_own_folder()
     served = ServedSettings(settings.csi, settings.ephemeral, settings.drives)
     registrar: Registrar | None = None
@@ -123,13 +132,40 @@ async def run(settings: NodeProcessSettings, runtime: Runtime, stop: asyncio.Eve
             call_seconds=TIMEOUT_IN_PROCESS,
             node=settings.node,
         )
-        if services.persistent is not None:
-            from orlop.processes.report_wiring import noticing_devices, reporting_drives  # noqa: PLC0415 - saves memory
+        drives = services.persistent.drives if services.persistent is not None else None
+        if drives is not None:
+            await stack.enter_async_context(_noticing_devices(drives, settings.drives.folder_root))
+        if uses := _api_uses(settings, drives, runtime):
+            from orlop.processes.node_reporting import using_api  # noqa: PLC0415 - saves memory if nothing is reported
 
-            drives = services.persistent.drives
-            await stack.enter_async_context(noticing_devices(drives, settings.drives.folder_root))
-            await stack.enter_async_context(reporting_drives(drives, settings.node.kubeconfig, runtime))
+            api = using_api(uses, NAME, settings.csi.node_id, settings.node.kubeconfig, runtime)
+            await stack.enter_async_context(api)
         await register_until_stopped(registrar.keep_running(), stop)
+
+
+def _api_uses(settings: NodeProcessSettings, drives: NodeDrives | None, runtime: Runtime) -> list[ApiUse]:
+    """Return what this node does with the API server. Each imports much, so that a node without it saves memory."""
+    uses: list[ApiUse] = []
+    if drives is not None:
+        from orlop.driver.persistent.reports.reporting import reporting  # noqa: PLC0415 - as the docstring has it
+
+        uses.append(lambda api: reporting(drives, api.client, api.informers, api.events, runtime, api.queue_metrics))
+    if settings.static.static_config:
+        from orlop.processes.static_wiring import static_work  # noqa: PLC0415 - as above
+
+        uses.append(static_work(settings.static, settings.csi.node_id, runtime))
+    return uses
+
+
+@asynccontextmanager
+async def _noticing_devices(drives: NodeDrives, folder_root: str) -> AsyncIterator[None]:
+    """Survey the node at once whenever a device or a folder comes or goes."""
+    events = DeviceEvents(("/dev", folder_root))
+    try:
+        with events.waking(asyncio.get_running_loop(), drives.watch.wake):
+            yield
+    finally:
+        events.close()
 
 
 def main(arguments: Sequence[str]) -> int:

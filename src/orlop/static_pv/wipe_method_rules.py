@@ -106,15 +106,15 @@ def bytes_to_write(method: OverwriteDevice, size: int) -> int:
     return sum(count for each in method.passes for _, count in _extents(each, size))
 
 
-def next_piece(method: OverwriteDevice, size: int, done: int) -> WipePiece | None:
-    """Return the next bytes after `done` of all passes; None at the end."""
+def next_piece(method: OverwriteDevice, size: int, done: int, chunk: int = CHUNK_BYTES) -> WipePiece | None:
+    """Return the next bytes after `done` of all passes, at most a chunk; None at the end."""
     before = 0
     for each in method.passes:
         for start, count in _extents(each, size):
             if done < before + count:
                 # An offset between two blocks is none that we recorded: repeat its block.
                 offset = max(0, done - before) // ALIGNMENT * ALIGNMENT
-                piece = min(CHUNK_BYTES, count - offset)
+                piece = min(chunk, count - offset)
                 return WipePiece(each.fill, start + offset, piece, before + offset + piece)
             before += count
     return None

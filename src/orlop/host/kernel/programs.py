@@ -1,4 +1,4 @@
-"""Run other programs: a child that ends with this process, a program whose output is needed, or one to become (exec).
+"""Run other programs: a child that ends with this process, one whose output is needed, or one to become (exec).
 
 A short step of our own interpreter sets PR_SET_PDEATHSIG before a child's program runs, so there is no moment in which
 a child could outlive this process. A child has its own session: a Ctrl-C in the terminal goes only to this process.
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +28,8 @@ _BETWEEN: Final = (
     "run_until_parent_ends(int(sys.argv[2]), sys.argv[3:])"
 )
 _LONGEST_READ: Final = 1 << 16
+CHECK_MILLISECONDS: Final = 200
+LONGEST_OUTPUT: Final = 2048
 
 
 class Child:
@@ -127,6 +131,46 @@ def ask_program(
     except subprocess.TimeoutExpired:
         raise HostError(errno.ETIMEDOUT, f"{words[0]} took longer than {within:g} seconds") from None
     return ended.returncode, ended.stdout, ended.stderr
+
+
+def run_until_stopped(words: Sequence[str], environment: Mapping[str, str], stop: threading.Event) -> None:
+    """Run an admin's command in the calling thread until it ends or is stopped.
+
+    When it is stopped, everything in its session is killed, so that no part of a script goes on; when this process
+    dies, the kernel kills the command itself. EIO: it failed. ECANCELED: it was stopped. ENOENT: there is none.
+    """
+    program = find_program(words[0])
+    if program is None:
+        raise HostError(errno.ENOENT, f"The command {words[0]} cannot be found: is it in the image of the worker?")
+    child = Child([program, *words[1:]], environment)
+    try:
+        output = _output_until_ended(child, stop)
+        # The command has not been waited for yet, so its number is still its own.
+        child.kill_session()
+    finally:
+        child.close()
+    if stop.is_set():
+        raise HostError(errno.ECANCELED, f"The command {words[0]} was stopped.")
+    if (code := child.exit_code()) != 0:
+        last = output.decode("utf-8", "replace").strip().rpartition("\n")[2] or "it printed nothing"
+        raise HostError(errno.EIO, f"The command {words[0]} failed with exit code {code}: {last}")
+
+
+def _output_until_ended(child: Child, stop: threading.Event) -> bytes:
+    """Return the end of the output, when the command has ended or is to be stopped."""
+    waiting, output = select.poll(), b""
+    waiting.register(child.handle, select.POLLIN)
+    waiting.register(child.output, select.POLLIN)
+    while not stop.is_set():
+        ready = {descriptor for descriptor, _ in waiting.poll(CHECK_MILLISECONDS)}
+        if child.output in ready:
+            if (piece := child.read_output()) is None:  # closed: only the end of the command is left to wait for
+                waiting.unregister(child.output)
+            else:
+                output = (output + piece)[-LONGEST_OUTPUT:]
+        elif child.handle in ready:
+            break
+    return output
 
 
 def find_program(name: str, beside: Path | None = None) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,13 +26,18 @@ from orlop.host.erase.empty_folder import empty_folder
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, opened_root
 from orlop.host.kernel.io_pressure import IoPressure
+from orlop.host.kernel.programs import run_until_stopped
 from orlop.host.mounts.mount_table import PROC, read_all_namespaces
-from orlop.host.static_disks.cleaner_command import run_command
 from orlop.host.static_disks.disk_entries import DiskEntry, EntryKind
 from orlop.host.static_disks.disk_uses import all_uses, folder_uses
 from orlop.host.static_disks.entry_survey import EntrySurvey
 
 DEVICE_VARIABLE: Final = "LOCAL_PV_BLKDEVICE"
+LARGEST_FILE: Final = 1 << 20
+MOST_FILES: Final = 100
+MOST_TRIES: Final = 10
+HIDDEN: Final = "."
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class LinuxWipedDevice:
@@ -63,6 +69,9 @@ class LinuxStaticHost:
         self._environment = environment
         self._devices = BlockDevices(DeviceLimits(allow_loop_devices=True))
         self._survey = EntrySurvey(self._devices)
+
+    def configuration_files(self, folder: str) -> dict[str, str]:
+        return read_configuration_files(folder)
 
     def survey(self, folder: str, is_wanted: Callable[[str], bool]) -> tuple[DiskEntry, ...]:
         return self._survey.read(folder, is_wanted)
@@ -99,7 +108,7 @@ class LinuxStaticHost:
         _entry, device = self._device_of(folder, name, identity)
         with self._held(device):
             pass  # nothing uses it at this moment
-        run_command(words, {**self._environment, DEVICE_VARIABLE: device.path}, stop)
+        run_until_stopped(words, {**self._environment, DEVICE_VARIABLE: device.path}, stop)
         with self._held(device) as descriptor:
             block_wipe.flush(descriptor)
 
@@ -163,3 +172,51 @@ def _own_is_host() -> bool:
         return os.readlink(f"{PROC}/1/ns/mnt") == os.readlink(f"{PROC}/self/ns/mnt")
     except OSError:
         return True
+
+
+# ---- the configuration ----------------------------------------------------------------------------------------------
+
+
+def read_configuration_files(folder: str) -> dict[str, str]:
+    """Return the content of each file, by name. EAGAIN: they are being replaced again and again.
+
+    Kubelet replaces the files of a ConfigMap at once, by one rename of the link `..data`: a reader that meets the
+    change reads again.
+    """
+    for _ in range(MOST_TRIES):
+        try:
+            names = [name for name in os.listdir(folder) if not name.startswith(HIDDEN)][:MOST_FILES]
+            before = _version(folder)
+            files = {name: text for name in sorted(names) if (text := _content(folder, name)) is not None}
+        except FileNotFoundError as error:
+            if not os.path.isdir(folder):
+                raise HostError.because(error, f"The folder {folder} cannot be read") from error
+            continue
+        except OSError as error:
+            raise HostError.because(error, f"The configuration in {folder} cannot be read") from error
+        if _version(folder) == before:
+            return files
+    raise HostError(errno.EAGAIN, f"The files in {folder} are being replaced: they are read again later.")
+
+
+def _version(folder: str) -> str:
+    """Return what the link that kubelet replaces points to; empty in a folder of plain files."""
+    try:
+        return os.readlink(f"{folder}/..data")
+    except OSError:
+        return ""
+
+
+def _content(folder: str, name: str) -> str | None:
+    """Return the content of a plain file; None for a folder."""
+    descriptor = os.open(f"{folder}/{name}", _OPEN)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise HostError(errno.EFBIG, f"The file {folder}/{name} is too large for a configuration.")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise HostError(errno.EILSEQ, f"The file {folder}/{name} is no UTF-8 text.") from error

@@ -97,6 +97,13 @@ class FakeStaticHost:
         self.commands: list[tuple[str, ...]] = []
         self.clean: Callable[[FakeStaticDisk], None] = lambda disk: disk.data.clear()
 
+    def configuration_files(self, folder: str) -> dict[str, str]:
+        with self._acts.look("read_configuration"):
+            files = self._machine.configuration_files.get(folder)
+            if files is None:
+                refuse(errno.ENOENT, f"The folder {folder} cannot be opened")
+            return dict(files)
+
     def survey(self, folder: str, is_wanted: Callable[[str], bool]) -> tuple[DiskEntry, ...]:
         with self._acts.look("survey_disks"):
             disks = self._machine.static_folders.get(folder)

@@ -110,8 +110,9 @@ class FakeMachine:
         self.known_drives: set[str] = set()
         self.busy_drives: set[str] = set()
         """Drives that cannot be unmounted, because a process uses them."""
-        # Folders of disks for static volumes, by path, and the disk of each entry.
+        # Folders of disks for static volumes, by path, and the disk of each entry; folders of files.
         self.static_folders: dict[str, dict[str, FakeStaticDisk]] = {}
+        self.configuration_files: dict[str, dict[str, str]] = {}
         self.strangers: dict[FolderState | None, dict[str, str]] = {}
         """Entries that are not ours, by shelf (None: beside the shelves): each name, with the reason."""
         self.kubelet_folders: set[Names] = {()}
@@ -137,8 +138,7 @@ class FakeMachine:
         """Devices whose file systems fail: their mounts can only be unmounted."""
         self.busy: set[Names] = set()
         """Targets that cannot be unmounted, because a process uses them."""
-        self.total_bytes = total_bytes
-        self.total_inodes = total_inodes
+        self.total_bytes, self.total_inodes = total_bytes, total_inodes
         self.used_by_others = 0
         """Bytes on the same disk that are not in our folders."""
         self.why_no_quota: str | None = "The fake disk has no project quota. Give it one."

@@ -1,4 +1,4 @@
-"""Wiring of a node's reports to the API server: its devices, its drives, the status of its volumes, and its requests.
+"""What a node does with the API server, as soon as there is one: one client, for drives and static volumes alike.
 
 The node serves pods without the API server. Its address and credentials are searched in the background, with a warning
 in the log as long as there are none. A kubeconfig named with --kubeconfig may appear later: `orlop up` writes one.
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
-from orlop.driver.persistent.reports.reporting import reporting
-from orlop.driver.persistent.upkeep.node_drives import NodeDrives
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
-from orlop.host.block.device_events import DeviceEvents
 from orlop.kube.cache.informers import Informers
+from orlop.kube.client import KubeClient
 from orlop.kube.config.cluster_access import ClusterAccess
 from orlop.kube.events.event_bodies import Reporter
-from orlop.kube.events.event_recorder import recording
+from orlop.kube.events.event_recorder import EventRecorder, recording
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.processes.daemon import CannotGoOn
 from orlop.processes.kube_wiring import RequestRate, kube_access, kube_client
 
-NAME: Final = "orlop-node"
 RATE: Final = RequestRate(per_second=10.0, burst=50)
 """Of each node: a cluster has thousands."""
 CHECK_SECONDS: Final = 0.5
@@ -34,39 +32,44 @@ PATIENCE_SECONDS: Final = 20.0
 """How long a kubeconfig may be missing before a warning is logged."""
 
 
-@asynccontextmanager
-async def noticing_devices(drives: NodeDrives, folder_root: str) -> AsyncIterator[None]:
-    """Survey the node at once whenever a device or a folder comes or goes."""
-    events = DeviceEvents(("/dev", folder_root))
-    try:
-        with events.waking(asyncio.get_running_loop(), drives.watch.wake):
-            yield
-    finally:
-        events.close()
+@dataclass(frozen=True, slots=True)
+class ReportingClient:
+    """The client of a node, and what is built on it."""
+
+    client: KubeClient
+    informers: Informers
+    events: EventRecorder
+    queue_metrics: WorkqueueMetrics
+
+
+ApiUse = Callable[[ReportingClient], AbstractAsyncContextManager[object]]
+"""A part of the node that works with the API server while its context lasts."""
 
 
 @asynccontextmanager
-async def reporting_drives(drives: NodeDrives, kubeconfig: str, runtime: Runtime) -> AsyncIterator[None]:
-    """Report in this context, as soon as the API server can be reached."""
+async def using_api(
+    uses: Sequence[ApiUse], program: str, node: str, kubeconfig: str, runtime: Runtime
+) -> AsyncIterator[None]:
+    """Run the parts in this context, as soon as the API server can be reached. `program` is our field manager."""
     async with TaskGroup() as tasks:
-        task = tasks.start(_report(drives, kubeconfig, runtime), name="reports to the API server")
+        task = tasks.start(_use(uses, Reporter(program, node), kubeconfig, runtime), name="work with the API server")
         try:
             yield
         finally:
             task.cancel()
 
 
-async def _report(drives: NodeDrives, kubeconfig: str, runtime: Runtime) -> None:
+async def _use(uses: Sequence[ApiUse], reporter: Reporter, kubeconfig: str, runtime: Runtime) -> None:
     access = await _access(kubeconfig, runtime)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(kube_client(access, runtime, name=NAME, rate=RATE))
-        events = await stack.enter_async_context(recording(client, Reporter(NAME, drives.node_name), runtime))
+        client = await stack.enter_async_context(kube_client(access, runtime, name=reporter.controller, rate=RATE))
+        events = await stack.enter_async_context(recording(client, reporter, runtime))
         informers = await stack.enter_async_context(
             Informers(client, clock=runtime.clock, random=runtime.random, log=runtime.log)
         )
-        metrics = WorkqueueMetrics(runtime.metrics)
-        await stack.enter_async_context(reporting(drives, client, informers, events, runtime, metrics))
-        runtime.log.info("reporting drives", node=drives.node_name)
+        api = ReportingClient(client, informers, events, WorkqueueMetrics(runtime.metrics))
+        for use in uses:
+            await stack.enter_async_context(use(api))
         await asyncio.Event().wait()
 
 
@@ -83,6 +86,6 @@ async def _access(kubeconfig: str, runtime: Runtime) -> ClusterAccess:
             why = str(error)
         # `orlop up` writes the kubeconfig after this process has started: a missing one is no problem at first.
         if why != logged and (seconds == RETRY_SECONDS or patience.passed()):
-            runtime.log.warning("nothing is reported of drives", why=why)
+            runtime.log.warning("nothing is reported of this node", why=why)
             logged = why
         await runtime.clock.sleep(seconds)

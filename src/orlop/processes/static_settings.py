@@ -1,0 +1,55 @@
+"""The flags of the worker of static volumes, in `orlop node` and alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from orlop.foundation.duration import Duration
+from orlop.foundation.go_flags import at_least, flag, integer, text
+from orlop.foundation.quantity import Quantity
+from orlop.processes.daemon import CannotGoOn, is_absolute_or_none, is_size, is_some_time
+
+DEFAULT_NAMESPACE: Final = "orlop-static"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticSettings:
+    static_config: str = flag(
+        text,
+        default="",
+        metavar="DIR",
+        check=is_absolute_or_none,
+        help="The folder of the configuration of static volumes, a ConfigMap of local-static-provisioner's keys; "
+        "empty: serve no static volumes.",
+    )
+    static_namespace: str = flag(
+        text,
+        default=DEFAULT_NAMESPACE,
+        metavar="NAMESPACE",
+        help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
+    )
+    static_discovery_period: Duration = flag(
+        Duration.parse,
+        default="10s",
+        aliases=("discovery-period",),
+        metavar="DURATION",
+        check=is_some_time,
+        help="How often the disks are looked for without an event of the kernel.",
+    )
+    static_wipes: int = flag(
+        integer, default="4", metavar="COUNT", check=at_least(1), help="How many released disks are wiped at a time."
+    )
+    static_wipe_rate: Quantity = flag(
+        Quantity.parse,
+        default="0",
+        metavar="QUANTITY",
+        check=is_size,
+        help="The most bytes per second that are overwritten on all block devices together, such as 200Mi; "
+        "0: no limit.",
+    )
+
+    def refuse_without_root(self) -> None:
+        if self.static_config and os.geteuid() != 0:
+            raise CannotGoOn("wiping disks needs root: run it as root, or set --static-config= to serve no disks")

@@ -1,0 +1,86 @@
+"""A folder is emptied and stays, whatever a tenant left in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orlop.host.erase.empty_folder import ASIDE, empty_folder
+from orlop.host.host_errors import HostError
+from support.host.kernel_rooms import descriptor, mount_room, run
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Path]:
+    with mount_room(tmp_path / "room") as made:
+        (made / "disk").mkdir()
+        run("mount", "-t", "tmpfs", "tmpfs", made / "disk")
+        yield made
+
+
+def emptied(folder: Path, stop: threading.Event | None = None) -> None:
+    with descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as opened:
+        empty_folder(opened, stop or threading.Event())
+
+
+def test_everything_goes_and_the_folder_stays(room: Path):
+    disk = room / "disk"
+    inode = disk.stat().st_ino
+    (disk / "deep/er/est").mkdir(parents=True)
+    (disk / "deep/er/file").write_text("old")
+    for name in ("x" * 255, "-rf", "new\nline", f"{ASIDE}0", ".rest-x"):
+        (disk / name).touch()
+    (disk / f"{ASIDE}1").mkdir()
+    (disk / ("y" * 255)).mkdir()
+    (disk / ("y" * 255) / ("z" * 255)).touch()
+    os.mkfifo(disk / "fifo")
+
+    emptied(disk)
+
+    assert list(disk.iterdir()) == []
+    assert disk.stat().st_ino == inode
+    emptied(disk)
+
+
+def test_links_and_mounts_that_lead_out_leave_the_victim_alone(room: Path):
+    disk, victim = room / "disk", room / "victim"
+    (victim / "sub").mkdir(parents=True)
+    (victim / "precious").write_text("keep")
+    (disk / "link").symlink_to(victim)
+    for name in ("mounted", "deep/mounted"):
+        (disk / name).mkdir(parents=True)
+        run("mount", "--bind", victim, disk / name)
+
+    emptied(disk)
+
+    assert list(disk.iterdir()) == []
+    assert (victim / "precious").read_text() == "keep"
+    assert (victim / "sub").is_dir()
+
+
+def test_many_folders_at_the_top_go_too(room: Path):
+    for number in range(2000):
+        (room / f"disk/{number}").mkdir()
+        (room / f"disk/{number}/file").touch()
+
+    emptied(room / "disk")
+
+    assert list((room / "disk").iterdir()) == []
+
+
+def test_an_emptying_that_is_stopped_says_so_and_goes_on_later(room: Path):
+    (room / "disk/file").touch()
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(HostError) as caught:
+        emptied(room / "disk", stop)
+    assert caught.value.errno == errno.ECANCELED
+
+    emptied(room / "disk")
+
+    assert list((room / "disk").iterdir()) == []
