@@ -153,6 +153,8 @@ class StaticMaster:
             return Failed(failures[0])
         if is_report_over(self._view.disks_of(node, configuration, is_gone=is_gone)):
             await self._writes.delete_report(node)
+            # A worker that still runs creates it again: the node has the same time again to appear.
+            self._missing_since.pop(node, None)
         return RetryAfter(seconds_to_wait) if seconds_to_wait else Done()
 
     async def _seconds_until_gone(self, node: str) -> float | None:

@@ -1,0 +1,126 @@
+"""A listed disk gets a PersistentVolume, unless anything of it is on record or it cannot be offered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orlop.records.provisioner_status import DeleteStatus
+from orlop.static_pv.configuration import StaticClass
+from orlop.static_pv.disk_step_rules import LeaveAlone, OfferDisk, ReportDisk
+from orlop.static_pv.master_rules import next_disk_step
+from orlop.static_pv.naming_rules import volume_name
+from orlop.static_pv.node_disks_rules import NodeReport, VersionedVolume
+from support.static_volumes.static_objects import CONFIGURATION, class_object, local_volume, node_object
+from support.static_volumes.static_views import NAME, disks, listing, operation, report, static_volume
+
+BLOCK_CLASS = StaticClass("fast", "/mnt/fast", "/mnt/fast", volume_mode="Block")
+PATTERNED = StaticClass("fast", "/mnt/fast", "/mnt/fast", name_pattern="ssd*")
+SLOW = StaticClass("slow", "/mnt/fast", "/mnt/fast")
+OPERATION = operation("u9", volume="local-pv-9", storage_class="other", entry="y")
+
+
+def test_a_listed_disk_without_a_volume_is_offered():
+    step = next_disk_step(disks(listing()), NAME)
+
+    assert isinstance(step, OfferDisk)
+    assert step.volume["metadata"]["name"] == NAME
+    assert step.volume["spec"]["local"] == {"path": "/mnt/fast/disk1"}
+
+
+COMPLETE = DeleteStatus(uid="u1", state="Complete")
+
+
+@pytest.mark.parametrize(
+    ("of_node", "why"),
+    [
+        (report(volumes=None), "nothing is there"),
+        (report(), "nothing is there"),
+        (listing(operations=(operation(),)), "its disk is being wiped"),
+        (listing(statuses=(COMPLETE,)), "not forgotten yet"),
+        (listing(operations=(OPERATION,), statuses=(COMPLETE,)), "not forgotten yet"),
+        # The same disk, under another entry.
+        (
+            report(
+                volumes=(local_volume("disk1", identity="wwn:1"),),
+                operations=(operation("u2", volume="local-pv-2", entry="disk9", identity="wwn:1"),),
+            ),
+            "not forgotten yet",
+        ),
+    ],
+)
+def test_a_disk_of_which_anything_is_on_record_is_left_alone(of_node: NodeReport, why: str):
+    step = next_disk_step(disks(of_node), NAME)
+
+    assert isinstance(step, LeaveAlone)
+    assert why in step.reason
+
+
+def test_a_disk_of_a_missing_node_is_left_alone():
+    assert next_disk_step(disks(listing(), node=None), NAME) == LeaveAlone("its node is gone")
+
+
+def other_volume() -> VersionedVolume:
+    return static_volume(name="local-pv-2", storage_class="slow")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "why"),
+    [
+        ({"configuration": replace(CONFIGURATION, classes=())}, "ClassNotConfigured", "not in the master's"),
+        ({"classes": {}}, "StorageClassMissing", "there is no StorageClass"),
+        ({"classes": {"fast": class_object(reclaimPolicy="Recycle")}}, "VolumeUnsupportedReclaimPolicy", "Recycle"),
+        ({"taken_names": frozenset({NAME})}, "DiskRefused", "another PersistentVolume"),
+        ({"volumes": {"local-pv-2": other_volume()}}, "DiskRefused", "the volume local-pv-2 has its path"),
+        (
+            {"configuration": replace(CONFIGURATION, classes=(BLOCK_CLASS,))},
+            "DiskRefused",
+            "it is a folder, and the class offers block devices",
+        ),
+        ({"configuration": replace(CONFIGURATION, classes=(PATTERNED,))}, "DiskRefused", "namePattern"),
+        ({"node": {"metadata": {"name": "n1"}}}, "DiskRefused", "has no label kubernetes.io/hostname"),
+    ],
+)
+def test_a_disk_that_cannot_be_offered_is_reported(changes: dict[str, Any], reason: str, why: str):
+    step = next_disk_step(disks(listing(), **changes), NAME)
+
+    assert isinstance(step, ReportDisk)
+    assert step.reason == reason
+    assert why in step.note
+
+
+def test_a_path_where_another_volume_s_disk_is_being_wiped_is_not_offered():
+    of_slow = operation("u2", volume="local-pv-2", storage_class="slow")
+    configuration = replace(CONFIGURATION, classes=(*CONFIGURATION.classes, SLOW))
+
+    step = next_disk_step(disks(listing(operations=(of_slow,)), configuration=configuration), NAME)
+
+    assert isinstance(step, ReportDisk)
+    assert "local-pv-2" in step.note
+
+
+@pytest.mark.parametrize("entry", ["..", ".", "", "../disk1", "a/b", "/etc", "a\nb", "x" * 256])
+def test_a_worker_cannot_name_a_path_outside_of_the_folder(entry: str):
+    name = volume_name(entry, "n1", "fast")
+    listed = local_volume(entry)
+
+    step = next_disk_step(disks(report(volumes=(listed,))), name)
+
+    assert isinstance(step, ReportDisk)
+    assert step.reason == "DiskRefused"
+
+
+def test_a_worker_cannot_choose_the_name_of_a_volume():
+    step = next_disk_step(disks(report(volumes=(local_volume("disk1", name="local-pv-1"),))), "local-pv-1")
+
+    assert isinstance(step, ReportDisk)
+    assert "its name is not the one that is computed" in step.note
+
+
+def test_the_node_of_a_volume_is_that_of_the_report():
+    step = next_disk_step(disks(listing(), node=node_object("n1", zone="b")), NAME)
+
+    assert isinstance(step, OfferDisk)
+    assert step.volume["metadata"]["labels"] == {"zone": "b", "team": "a"}
