@@ -73,8 +73,6 @@ class LetVolumeGo:
 
     patch: JsonPatch
     why: str
-    status: DeleteStatus | None = None
-    """The result of the wipe; None: it was not wiped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,10 @@ class StaticMaster:
         current = volume_facts(self._view.volumes.get(name)) if observation.is_news else None
         if ended is not None:
             self.reports.forget(ended.uid)
+            self._view.seen_bound.discard(ended.uid)
+        if current is not None and current.was_ever_bound:
+            note = self._view.seen_bound.discard if current.is_ever_bound_noted else self._view.seen_bound.add
+            note(current.uid)
         for node in {each.node for each in (ended, current) if each is not None}:
             self._queue.add(POOL, node)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import msgspec
 
 from orlop.kube.patches import JsonPatch
-from orlop.records.provisioner_status import DeleteOperation, DeleteStatus, LocalVolume
+from orlop.records.provisioner_status import DeleteOperation, LocalVolume
 from orlop.static_pv.disk_step_rules import (
     DiskStep,
     DropOperation,
@@ -182,7 +182,7 @@ def _step_of_wiped(disks: NodeDisks, volume: VersionedVolume, operation: DeleteO
         if facts.is_bound:
             # An admin had a claim bind it meanwhile, by hand. It is wiped again when that claim is gone.
             return _dropped(disks, operation, "it is bound again")
-        return _let_go(volume, "its disk is wiped", status)
+        return _let_go(volume, "its disk is wiped")
     if status.state == ERROR and facts.release == AS_IS:
         if facts.is_wipe_decided:
             return PatchVolume(undeciding_patch(facts, volume.version), "wipe given up")
@@ -190,8 +190,8 @@ def _step_of_wiped(disks: NodeDisks, volume: VersionedVolume, operation: DeleteO
     return ReportFailure(status) if status.state == ERROR else LeaveAlone("its disk is being wiped")
 
 
-def _let_go(volume: VersionedVolume, why: str, status: DeleteStatus | None = None) -> LetVolumeGo:
-    return LetVolumeGo(releasing_patch(volume.facts, volume.version), why, status)
+def _let_go(volume: VersionedVolume, why: str) -> LetVolumeGo:
+    return LetVolumeGo(releasing_patch(volume.facts, volume.version), why)
 
 
 def _retained_note(facts: StaticVolume) -> str:

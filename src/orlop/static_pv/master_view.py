@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from orlop.kube import objects
@@ -98,6 +98,8 @@ class MasterView:
     classes: LatestObjects[str]
     namespace: str
     """Where the ProvisionerStatuses are."""
+    seen_bound: set[str] = field(default_factory=set)
+    """Uids of volumes that were seen with a claim, until that is noted in the volume."""
 
     @property
     def all(self) -> Mapping[Kind, LatestObjects[Any]]:
@@ -118,6 +120,9 @@ class MasterView:
         for obj in self.volumes.candidates(BY_NODE, node):
             facts = volume_facts(obj)
             if facts is not None and facts.node == node:
+                if facts.uid in self.seen_bound:
+                    # An admin may have removed the claim before the note could be written.
+                    facts = replace(facts, was_seen_bound=True)
                 found[facts.name] = VersionedVolume(facts, objects.resource_version(obj))
         return found
 

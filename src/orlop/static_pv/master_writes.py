@@ -46,7 +46,6 @@ class MasterWrites:
     ) -> None:
         self._view = view
         self._kube = kube
-        self._clock = runtime.clock
         self._log = runtime.log
         self._reports = reports
         self._may_act = may_act
@@ -56,7 +55,7 @@ class MasterWrites:
         log = self._log.bind(volume=name, node=disks.name)
         match step:
             case OfferDisk(obj):
-                await self._offer(name, obj)
+                await self._create_volume(name, obj)
                 log.info("volume created", path=obj["spec"]["local"]["path"])
             case PatchVolume(patch, what):
                 await self._patch_volume(name, patch)
@@ -64,11 +63,9 @@ class MasterWrites:
             case EndVolume(uid, version, why):
                 await self._delete(PERSISTENT_VOLUME, ObjectName(None, name), DeleteOptions(uid=uid, version=version))
                 log.info("volume deleted", why=why)
-            case LetVolumeGo(patch, why, status):
+            case LetVolumeGo(patch, why):
                 await self._patch_volume(name, patch)
                 log.info("finalizer removed", why=why)
-                if status is not None:
-                    self._reports.wiped(disks, name, status)
             case RequestWipe(operation, patch):
                 await self._patch_report(disks.name, patch)
                 log.info("wipe requested", uid=operation.uid)
@@ -86,12 +83,10 @@ class MasterWrites:
             await self._delete(PROVISIONER_STATUS, name, DeleteOptions(uid=objects.uid(report)))
             self._log.info("status of gone node deleted", node=node)
 
-    async def _offer(self, name: str, obj: Object) -> None:
-        began = self._clock.elapsed()
+    async def _create_volume(self, name: str, obj: Object) -> None:
         await self._write(
             "create", PERSISTENT_VOLUME, ObjectName(None, name), lambda: self._kube.create(PERSISTENT_VOLUME, obj)
         )
-        self._reports.offered(obj, self._clock.elapsed() - began)
 
     async def _patch_volume(self, name: str, patch: JsonPatch) -> None:
         await self._patch(PERSISTENT_VOLUME, ObjectName(None, name), patch)

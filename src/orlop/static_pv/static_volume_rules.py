@@ -69,6 +69,8 @@ class StaticVolume:
     is_wipe_decided: bool
     identity: str
     release: str
+    was_seen_bound: bool = False
+    """A claim had it when the master saw it last, and has it no more."""
 
     @property
     def has_finalizer(self) -> bool:
@@ -89,7 +91,7 @@ class StaticVolume:
 
         The binder's own annotation stays when an admin removes the claim from the volume while the master is away.
         """
-        noted = self.is_ever_bound_noted or self.was_bound_by_controller
+        noted = self.is_ever_bound_noted or self.was_bound_by_controller or self.was_seen_bound
         return noted or bool(self.claim_uid) or self.phase in (BOUND, RELEASED, FAILED)
 
     @property

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
+from orlop.binding.claim_state_rules import BOUND_BY_CONTROLLER
 from orlop.foundation.clock import Clock
 from orlop.kube import objects
 from orlop.kube.api_errors import ApiError
@@ -43,6 +44,9 @@ class KubernetesModel:
     claims: dict[str, ClaimModel] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     """By uid of a claim: the uid of the PersistentVolume that it had."""
+
+    binds_silently: bool = False
+    """As if a user had named the claim in the volume: the binder then leaves no annotation."""
 
     def want(self, name: str) -> None:
         """Create a claim, and a pod that writes to its volume as soon as it is bound."""
@@ -79,7 +83,10 @@ class KubernetesModel:
         if claim is None:
             return
         reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": claim.name, "uid": claim.uid}
-        await self._merge(volume, {"spec": {"claimRef": reference}})
+        changes: Object = {"spec": {"claimRef": reference}}
+        if not self.binds_silently:
+            changes["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
+        await self._merge(volume, changes)
         claim.volume = objects.name(volume)
         self.owners[claim.uid] = objects.uid(volume)
         if (disk := self.disks.get(objects.name(volume))) is not None:
