@@ -201,7 +201,7 @@ def test_a_volume_is_untouched_only_while_nobody_has_reserved_it():
     ("phase", "is_bound"),
     [("Pending", True), ("Available", True), ("Bound", True), ("Released", False), ("Failed", False)],
 )
-def test_a_claim_has_a_volume_from_its_uid_until_it_is_released(phase: str, is_bound: bool):
+def test_a_claim_has_a_volume_from_its_uid_until_it_is_released(phase: str, *, is_bound: bool):
     assert facts(phase=phase, claim="default/c", claim_uid="c1").is_bound is is_bound
     assert not facts(phase=phase, claim="default/c").is_bound
 
