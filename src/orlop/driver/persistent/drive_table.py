@@ -10,6 +10,7 @@ All methods are called on the event loop; users may pass the drive to their thre
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,6 +80,9 @@ class _TableEntry:
 class DriveTable:
     _entries: dict[str, _TableEntry] = field(default_factory=dict)
     _users: dict[OpenDrive, int] = field(default_factory=dict)
+    _stagings: Counter[str] = field(default_factory=Counter)
+    """By drive: the calls under way that stage a volume."""
+    _without_staging: set[str] = field(default_factory=set)
     _retired: set[OpenDrive] = field(default_factory=set)
     _listeners: list[DriveListener] = field(default_factory=list)
 
@@ -113,6 +117,18 @@ class DriveTable:
             self._users[drive] -= 1
             self._close_unused(drive)
 
+    @contextmanager
+    def staging(self, drive_id: str) -> Iterator[OpenDrive]:
+        """As `using`, for a call that stages a volume. Unavailable, too, while staging is prevented."""
+        if drive_id in self._without_staging:
+            raise Unavailable(f"the drive {drive_id} fails, and is being mounted again; try again")
+        with self.using(drive_id) as drive:
+            self._stagings[drive_id] += 1
+            try:
+                yield drive
+            finally:
+                self._stagings[drive_id] -= 1
+
     def standings(self) -> Mapping[str, DriveStanding]:
         """Return the state of every drive, by id."""
         return {drive_id: entry.standing for drive_id, entry in self._entries.items()}
@@ -143,6 +159,15 @@ class DriveTable:
         if entry is not None and entry.drive is not drive:
             self._retire(entry.drive)
         self._notify(drive_id)
+
+    @contextmanager
+    def without_staging(self, drive_id: str) -> Iterator[bool]:
+        """Prevent stagings on a drive in this context. False: one is under way already, and goes on."""
+        self._without_staging.add(drive_id)
+        try:
+            yield not self._stagings[drive_id]
+        finally:
+            self._without_staging.discard(drive_id)
 
     def discard(self, drive_id: str) -> None:
         """Forget a drive that was removed."""

@@ -87,7 +87,7 @@ class LockedVolumes:
         await self._refuse_unless_pods_see_mounts()
         if self._is_opening() and context.drive not in self._table.standings():
             raise Unavailable(STILL_OPENING)
-        with self._table.using(context.drive) as drive:
+        with self._table.staging(context.drive) as drive:
             await self._read(drive)
             async with self.index.keys.hold(volume_id, why="NodeStageVolume"):
                 known = self.index.get(volume_id)

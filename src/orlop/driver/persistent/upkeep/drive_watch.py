@@ -185,7 +185,7 @@ class DriveWatch:
             self._problem = str(error)
             return
         self._problem, self._survey, before = "", survey, self._drives
-        self._drives = sightings_of(survey, self._opening.node_name, self._expected, self._trusted)
+        self._drives = self._drives_of(survey)
         self._types |= {drive_id: sighting.type for drive_id, sighting in self._drives.sightings.items()}
         # Warn when two surveys show it: a folder that is being made a drive is half made for a moment.
         unreadable = set(self._drives.unreadable) & set(before.unreadable)
@@ -196,9 +196,17 @@ class DriveWatch:
             places = ", ".join(self._drives.foreign[drive_id])
             self._log.info("drive of another node, or of a lost cluster", drive=drive_id, at=places)
 
-    def _sighting(self, drive_id: str, new: OpenDrive | None = None) -> DriveSighting:
-        """Return what the last survey shows of a drive, with what is remembered of it. `new`: opened just now."""
-        seen = self._seen(drive_id)
+    def _drives_of(self, survey: DriveSurvey) -> SurveyedDrives:
+        return sightings_of(survey, self._opening.node_name, self._expected, self._trusted)
+
+    def _sighting(
+        self, drive_id: str, new: OpenDrive | None = None, surveyed: SurveyedDrives | None = None
+    ) -> DriveSighting:
+        """Return what a survey, otherwise the last one, shows of a drive, with what is remembered of it.
+
+        `new`: opened just now.
+        """
+        seen = self._seen(drive_id, surveyed)
         drive = new or self._table.open_drive(drive_id)
         probed = self.probes.result(drive)
         trouble = self._troubles.get(drive_id)
@@ -221,10 +229,10 @@ class DriveWatch:
             is_released=drive_id in self._released,
         )
 
-    def _seen(self, drive_id: str) -> DriveSighting:
+    def _seen(self, drive_id: str, surveyed: SurveyedDrives | None = None) -> DriveSighting:
         type_ = self._types.get(drive_id, DriveType.DISK)
         gone = DriveSighting(drive_id=drive_id, type=type_, is_ours=True)
-        return self._drives.sightings.get(drive_id, gone)
+        return (surveyed or self._drives).sightings.get(drive_id, gone)
 
     def _update_table(self, drive_id: str, new: OpenDrive | None = None) -> None:
         """Write the state of a drive into the table. `new`: opened just now."""
@@ -247,20 +255,23 @@ class DriveWatch:
 
     async def _work(self, drive_id: str) -> None:
         """Take one step, decided again under the drive's key."""
+        is_taken = True
         try:
             async with self.keys.hold(drive_id, "the watch of drives"):
                 seen = self._seen(drive_id)
                 step = next_drive_step(self._sighting(drive_id))
                 try:
-                    await self._take(drive_id, step)
+                    is_taken = await self._take(drive_id, step)
                     self._troubles.pop(drive_id, None)
                 except HostError as error:
                     self._note_trouble(drive_id, seen, error)
         finally:
             self._working.discard(drive_id)
-            self.wake()
+            if is_taken:
+                self.wake()
 
-    async def _take(self, drive_id: str, step: UpkeepStep) -> None:
+    async def _take(self, drive_id: str, step: UpkeepStep) -> bool:
+        """Take a step; return False if it cannot be taken before something else changes."""
         drive = self._table.open_drive(drive_id)
         match step:
             case MountDrive(device):
@@ -272,11 +283,7 @@ class DriveWatch:
             case CloseDrive():
                 self._table.put(drive_id, self._table.standings()[drive_id], None)
             case RemountDrive():
-                self._remounted[drive_id] = self._clock.elapsed()
-                if drive is not None:
-                    self._table.put(drive_id, self._table.standings()[drive_id], None)
-                await self._threads(lambda: self._host.unmount_disk(drive_id))
-                self._log.warning("drive that fails unmounted, to mount it again", drive=drive_id)
+                return await self._unmount_failing(drive_id)
             case UnmountDrive(forget):
                 await self._threads(lambda: self._host.unmount_disk(drive_id, forget=forget))
                 self._trusted -= {drive_id} if forget else frozenset()
@@ -285,6 +292,27 @@ class DriveWatch:
                 await self._threads(lambda: self._opening.release(drive))
                 self._released.add(drive_id)
                 self._log.info("drive released", drive=drive_id)
+        return True
+
+    async def _unmount_failing(self, drive_id: str) -> bool:
+        """Unmount a drive to mount it again, unless a volume is in use or being staged; return whether it was done.
+
+        The last survey may be old, and a volume staged since then would keep the file system as it is. So surveyed
+        again, while no volume can be staged.
+        """
+        with self._table.without_staging(drive_id) as is_free:
+            if not is_free:
+                return False
+            surveyed = self._drives_of(await self._threads(self._host.survey))
+            if not isinstance(next_drive_step(self._sighting(drive_id, surveyed=surveyed)), RemountDrive):
+                return False
+            self._remounted[drive_id] = self._clock.elapsed()
+            # From here on the table refuses stagings, because the drive is not open.
+            if self._table.open_drive(drive_id) is not None:
+                self._table.put(drive_id, self._table.standings()[drive_id], None)
+        await self._threads(lambda: self._host.unmount_disk(drive_id))
+        self._log.warning("drive that fails unmounted, to mount it again", drive=drive_id)
+        return True
 
     def _mount(self, drive_id: str, device: str) -> None:
         # Surveyed again under the key: a request may have made and mounted the drive since the last survey.

@@ -9,8 +9,10 @@ from typing import TypeVar
 
 import pytest
 
+from orlop.csi.error_codes import Unavailable
 from orlop.driver.persistent.upkeep.drive_opening import DriveOpening
 from orlop.driver.persistent.upkeep.drive_sightings import ExpectedDrive
+from orlop.host.drive_host import DriveSurvey
 from orlop.records.drive_record import DriveState, DriveType, decode_drive
 from orlop.testing.fake_host import FakeMachine
 from orlop.testing.kill_points import KillPoints, explore_kills
@@ -151,6 +153,63 @@ async def test_a_file_system_that_has_shut_down_is_mounted_again_when_no_volume_
         await node.passes(35)
         assert not disk.has_shut_down
         assert node.state() is ERROR  # watched until it has worked for a minute
+        await node.passes(91)
+        assert node.state() is READY
+
+
+async def test_a_volume_that_was_staged_since_the_survey_prevents_that_its_drive_is_mounted_again():
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+    survey = node.host.survey
+
+    def survey_before_a_staging() -> DriveSurvey:
+        surveyed = survey()
+        if disk.has_shut_down:
+            node.machine.busy_drives.add(ID)
+        return surveyed
+
+    async with node.running():
+        drive = node.table.get(ID)
+        node.host.survey = survey_before_a_staging  # type: ignore[method-assign] - a volume is staged just after it
+        disk.has_shut_down = disk.drive.is_gone = True
+        await node.passes(300)
+        assert node.machine.faults.calls("unmount_disk") == 0
+        assert node.table.open_drive(ID) is drive
+
+        node.host.survey = survey  # type: ignore[method-assign]
+        node.machine.busy_drives.clear()
+        await node.passes(130)
+        assert node.state() is READY
+
+
+async def test_a_drive_is_mounted_again_after_a_staging_under_way_and_takes_none_meanwhile():
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+    survey, refusals = node.host.survey, set[str]()
+
+    def survey_and_stage() -> DriveSurvey:
+        try:
+            with node.table.staging(ID):
+                pass
+        except Unavailable as error:
+            refusals.add(str(error))
+        return survey()
+
+    async with node.running():
+        with node.table.staging(ID):
+            disk.has_shut_down = disk.drive.is_gone = True
+            await node.passes(300)
+            assert node.machine.faults.calls("unmount_disk") == 0
+            surveys = node.machine.faults.calls("survey")
+            await node.passes(300)
+            assert node.machine.faults.calls("survey") - surveys < 30
+
+        node.host.survey = survey_and_stage  # type: ignore[method-assign] - a pod starts while the node surveys
+        await node.passes(31)
+        assert not disk.has_shut_down
+        assert f"the drive {ID} fails, and is being mounted again; try again" in refusals
         await node.passes(91)
         assert node.state() is READY
 
