@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import struct
 from contextlib import suppress
@@ -21,6 +20,7 @@ ZERO_OUT: Final = 0x127F
 DISCARD: Final = 0x1277
 REREAD_PARTITIONS: Final = 0x125F
 RANDOM_BUFFER_BYTES: Final = 4 << 20
+SHIFT_BYTES: Final = 16
 _RANGE: Final = struct.Struct("=QQ")
 
 
@@ -45,21 +45,25 @@ def discard(device: int, start: int, count: int) -> None:
 
 
 def overwrite_randomly(device: int, start: int, count: int, random: Random) -> None:
-    """Write random bytes, fresh ones for each block of the buffer: equal blocks could be stored only once."""
-    with mmap.mmap(-1, min(RANDOM_BUFFER_BYTES, count)) as buffer, memoryview(buffer) as whole:
-        end = start + count
-        while start < end:
-            size = min(len(whole), end - start)
-            whole[:size] = random.randbytes(size)
-            start += _written(device, whole[:size], start)
+    """Write random bytes. To make them takes longer than to write them: a buffer is written again and again, shifted.
+
+    Shifted, because a device that finds blocks to be equal would store them only once.
+    """
+    shifts = -(-count // RANDOM_BUFFER_BYTES) - 1
+    size = min(RANDOM_BUFFER_BYTES, count)
+    buffer = memoryview(random.randbytes(size + shifts * SHIFT_BYTES))
+    for number in range(shifts + 1):
+        done, begin = number * RANDOM_BUFFER_BYTES, number * SHIFT_BYTES
+        _write(device, buffer[begin : begin + min(size, count - done)], start + done)
 
 
-def _written(device: int, piece: memoryview, start: int) -> int:
-    with piece:
+def _write(device: int, piece: memoryview, start: int) -> None:
+    while piece:
         try:
-            return os.pwrite(device, piece, start)
+            written = os.pwrite(device, piece, start)
         except OSError as error:
             raise HostError.because(error, f"{len(piece)} bytes at {start} cannot be overwritten") from error
+        piece, start = piece[written:], start + written
 
 
 def flush(device: int) -> None:
