@@ -36,6 +36,7 @@ from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.kube.status_writing import REPORT_BACKOFF, ObjectsOfNode
 from orlop.records.api_record import new_object, part_of
 from orlop.records.drive import DriveSpec, DriveStatus
+from orlop.records.drive_record import DriveState
 from orlop.records.node_devices import NodeDevicesSpec, NodeDevicesStatus
 from orlop.records.volume import DriveVolumeSpec, DriveVolumeStatus
 
@@ -195,6 +196,10 @@ class NodeReports:
             return Failed(
                 ValueError(f"the Drive {key.name} is of the node {named}: delete it there, then adopt it here")
             )
+        drive = self._node.table.open_drive(key.name)
+        if standing.state is DriveState.READY and drive is not None and not self._node.index.is_read(drive):
+            # Before its volumes are read, it is unknown which allocations the object lacks: a new drive would be Error.
+            return RetryAfter(1.0)
         obj = await self._current(obj)
         status = drive_status(obj, self._observe(key.name), self._clock.now())
         written = await objects_.write_status(obj, status, DriveStatus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
@@ -108,6 +109,18 @@ async def test_a_new_drive_gets_an_object_without_allocations_that_says_what_it_
     assert folder is not None
     assert folder["status"]["path"] == f"{ROOT}/a"
     assert folder["status"]["backings"] == ["image"]
+
+
+async def test_a_new_drive_has_no_state_before_its_volumes_were_read():
+    machine = machine_with(sdb=drive_disk())
+    machine.faults.fail("list_volumes", errno.EAGAIN)
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.until(world.is_ready)
+        await world.settle(5)
+        events = await world.events()
+
+    assert events == [("Drive", ID, "DriveReady")]
 
 
 async def test_a_lost_drive_keeps_what_was_known_of_it_and_its_volumes_and_claims_are_told():
