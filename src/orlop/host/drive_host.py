@@ -1,8 +1,8 @@
 """The seam between the driver and the drives of its machine.
 
 `host/drives` is the real machine, `testing/fake_host` a model of it; both pass the same contract tests. Every call
-blocks and raises HostError with the `errno` documented here. Records are bytes of the caller, which are not
-read here.
+blocks and raises HostError with the `errno` documented here. Records are bytes of the caller; this module does not
+interpret them.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class DriveRoot(Protocol):
         """Return the bytes that the reserve holds; 0 without one."""
 
     def fit_reserve(self, capacity: int) -> int:
-        """Make the reserve as large as the capacity less what the volumes hold; return what is missing to it, in bytes.
+        """Make the reserve as large as the capacity less what the volumes hold; return the bytes that it lacks.
 
-        Missing bytes were taken by other users of the file system while nothing held them.
+        Other users of the file system took the lacking bytes while no file held them.
         """
 
     def shrink_reserve(self, count: int) -> None:
@@ -117,11 +117,11 @@ class DiskOrder:
 
     name: str
     fingerprint: str
-    """Of the device that the admin was shown."""
+    """The fingerprint that `drives discover` showed for the device."""
     file_system: str
     drive_id: str
     force: bool = False
-    """Overwrite a file system, or unknown data."""
+    """Whether a file system, or unknown data, may be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class MountedDisk:
     is_read_only: bool
     """The file system or its mount refuses changes."""
     wrong_options: str = ""
-    """A sentence, if it is mounted otherwise than `mount_disk` does it."""
+    """A sentence, if its mount options differ from those of `mount_disk`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class StaticHost(Protocol):
         """Return one entry. ENOENT: there is none."""
 
     def held_device(self, folder: str, name: str, identity: str) -> AbstractContextManager[WipedDevice]:
-        """Hold the block device of an entry in this context, and nobody else.
+        """Hold the block device of an entry exclusively in this context.
 
         ENOENT: there is no such entry. ENODEV: it is not the device with this identity (empty: unknown). EBUSY:
         something uses it.

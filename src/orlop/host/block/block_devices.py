@@ -36,7 +36,7 @@ _SERIAL_PAGE: Final = 4  # the bytes before the serial in the page that a SCSI d
 
 @dataclass(frozen=True, slots=True)
 class FoundDevice:
-    """A device, and the fingerprint of how it was seen."""
+    """A device, and its fingerprint at the moment of the survey."""
 
     device: BlockDevice
     fingerprint: str
@@ -44,7 +44,7 @@ class FoundDevice:
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
-    """A device that we hold exclusively, through `descriptor`, and how it was found then."""
+    """A device that we hold exclusively, through `descriptor`, with its facts and fingerprint at that moment."""
 
     descriptor: int
     found: FoundDevice
@@ -163,7 +163,7 @@ def opened_device(device: BlockDevice, flags: int) -> Iterator[int]:
 
 @contextmanager
 def locked_device(device: BlockDevice) -> Iterator[None]:
-    """Keep others from claiming or probing a device in this context; wait for one that does so at this moment.
+    """Keep other programs from claiming or probing a device in this context; wait for one that does so now.
 
     udev has the same convention: it does not probe a disk that is locked, and rereads it afterwards.
     """
@@ -176,7 +176,7 @@ def locked_device(device: BlockDevice) -> Iterator[None]:
 
 
 def refuse_another_device(opened: int, device: BlockDevice) -> None:
-    """Raise ENODEV unless the descriptor is this device: names of /dev are used again, also during a survey."""
+    """Raise ENODEV unless the descriptor is this device: the kernel reuses names of /dev, also during a survey."""
     try:
         number = os.fstat(opened).st_rdev
         size = int.from_bytes(fcntl.ioctl(opened, SIZE_OF_DEVICE, bytes(8)), "little")

@@ -1,8 +1,8 @@
 """Report that a block device, or an entry of a watched folder, was added or removed.
 
 The kernel announces devices on a netlink socket, with and without udev; it needs no permission. Where the socket cannot
-be had (a container with a filter), names that appear in /dev or disappear are events too. An event only
-means "survey again": events that are lost in an overflow do no harm, because the overflow is an event itself.
+be opened (a seccomp filter of the container), names that appear in /dev or disappear from it are events too. An event
+only means "survey again": events that are lost in an overflow do no harm, because the overflow is an event itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DeviceEvents:
     def watch(self, folder: str, *, contents: bool = False) -> bool:
         """Watch one more folder, with `contents` also for files that are written; return whether it exists.
 
-        To watch a folder again changes nothing, unless it is another one of the same path.
+        Watching a watched path again changes nothing, unless another folder has that path now.
         """
         with suppress(OSError), _handle(folder) as handle:
             inotify_add_watch(self._inotify, handle, CREATED_OR_GONE | (WRITTEN if contents else 0))
@@ -77,7 +77,7 @@ class DeviceEvents:
                 loop.remove_reader(each)
 
     def drain(self) -> bool:
-        """Read all events that are there; return whether one is about a device or a folder."""
+        """Read all pending events; return whether one is about a device or a folder."""
         is_news = False
         for _ in range(MOST_READS):
             if (event := self._next_event()) is None:
@@ -89,7 +89,7 @@ class DeviceEvents:
         return is_news
 
     def _next_event(self) -> bool | None:
-        """Read one event of the kernel; return whether it is about a block device. None: there is none."""
+        """Read one event of the kernel; return whether it is about a block device; None if no event is pending."""
         if self._netlink is None:
             return None
         try:

@@ -21,9 +21,9 @@ LABEL: Final = "orlop"
 """The label of the file systems that we make."""
 DRIVE_FILE_SYSTEMS: Final = ("xfs", "ext4")
 _MADE_OF: Final = {
-    "ram": "it is memory",
-    "zram": "it is memory",
-    "sr": "it is a drive for discs",
+    "ram": "it is a RAM disk",
+    "zram": "it is compressed memory",
+    "sr": "it is an optical drive",
     "fd": "it is a floppy drive",
     "mtdblock": "it is raw flash memory",
     "nbd": "it is a network block device",
@@ -36,7 +36,7 @@ class SignatureKind(Enum):
 
     FILE_SYSTEM = "a file system"
     TABLE = "a partition table"
-    MEMBER = "a member of something larger"
+    MEMBER = "a part of a volume group, an array or an encrypted device"
     SWAP = "swap space"
     OURS = "a drive that is half made"
 
@@ -53,7 +53,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class DeviceContent:
-    """What the first and the last blocks hold."""
+    """The content of the first and the last blocks."""
 
     signatures: tuple[Signature, ...] = ()
     is_blank: bool = False
@@ -64,7 +64,7 @@ class DeviceContent:
 
     @property
     def file_system(self) -> Signature | None:
-        """Return the file system, if it is all that is there."""
+        """Return the file system, if nothing else was found."""
         only = self.signatures[0] if len(self.signatures) == 1 else None
         return only if only is not None and only.kind is SignatureKind.FILE_SYSTEM else None
 
@@ -85,7 +85,7 @@ class DeviceContent:
 
     @property
     def names(self) -> str:
-        """Return what is there, for people; empty for a blank device, and for one that was not read."""
+        """Describe the content for people; empty for a blank device, and for one that was not read."""
         if self.is_half_made:
             return SignatureKind.OURS.value
         known = " and ".join(signature.name for signature in self.signatures)
@@ -98,7 +98,7 @@ class BlockDevice:
     """One block device, as the kernel and its content describe it."""
 
     name: str
-    """The kernel's, such as `sdb`."""
+    """The kernel's name for it, such as `sdb`."""
     major_minor: str
     bytes: int
     disk_sequence: int = 0

@@ -1,8 +1,8 @@
 """Read what a block device holds, by the signatures in its first and last blocks.
 
-Nothing is mounted, and no library is asked: a table names where each file system, partition table and member of an
-array keeps its magic bytes. The table need not be complete to be safe. A device is blank only if all blocks that are
-read are zero; all other content, known or not, is never overwritten without force.
+Nothing is mounted, and no library is used: a table lists where each file system, partition table and member of an array
+keeps its magic bytes. The table need not be complete to be safe. A device is blank only if all blocks that are read are
+zero; all other content, known or not, is never overwritten without force.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class ImageDevice:
 def devices_of(image: int, ending: str) -> tuple[ImageDevice, ...]:
     """Return the loop devices over an open image. The path of its file ends with `ending`, in every mount namespace."""
     identity = identity_of(image)
-    # The ending only spares opening the devices of other images; the identity decides.
+    # Comparing the ending avoids opening the devices of other images. The identity decides.
     near = [name for name in loop_names() if (path_behind(name) or "").endswith(ending)]
     devices = (_device(f"/dev/{name}") for name in near)
     return tuple(device for device, behind in filter(None, devices) if behind == identity)
@@ -88,7 +88,7 @@ def attached_images(file_name: str) -> Iterator[tuple[str, FileIdentity]]:
 def is_image_removed(number: int) -> bool:
     """Return whether the device with this number is a loop device whose image has no name any more."""
     if os.major(number) != _LOOP_MAJOR:
-        return False  # every publish and unpublish gets here
+        return False  # the usual case: every publish and unpublish calls this
     try:
         with open(f"{_BY_NUMBER}/{os.major(number)}:{os.minor(number)}/loop/backing_file", "rb") as file:
             return file.read().endswith(b" (deleted)\n")
@@ -110,7 +110,7 @@ def attached_until_mounted(image: int, *, read_only: bool, keeps_space: bool) ->
 
 
 def attach_image(image: int, *, read_only: bool, keeps_space: bool) -> str:
-    """Attach an image until `detach` and return the device. The caller has looked for one that is there already."""
+    """Attach an image until `detach` and return the device. The caller has checked that there is none yet."""
     device, loop = attach(image, _flags(read_only), sector=SECTOR)
     if loop is not None:
         os.close(loop)
@@ -127,7 +127,7 @@ def detach(image: int, ending: str, *, read_only: bool | None = None) -> int:
         clear(device.path)
     cleared = {device.path for device in chosen}
     # The kernel accepts CLEAR for a device that is open elsewhere, and detaches it at the last close. A program that
-    # lists loop devices has each one open for a moment, and is no user of this one: let it go on.
+    # lists loop devices has each of them open for a moment, and does not use this one: do not fail because of it.
     for _ in range(MOST_CHECKS):
         left = cleared & {device.path for device in devices_of(image, ending)}
         if not left:
@@ -139,8 +139,8 @@ def detach(image: int, ending: str, *, read_only: bool | None = None) -> int:
 def detach_lost(folder: str, ending: str) -> int:
     """Detach the loop devices whose image was below a folder, at a path with this ending; return how many.
 
-    For an image on a file system that failed, which does not return the identity of the image. Its loop devices would
-    keep it mounted. EBUSY: one is open.
+    Use it for an image on a file system that failed: the identity of the image cannot be read there, and the loop
+    devices would keep the file system mounted. EBUSY: one is open.
     """
     count = 0
     for name in loop_names():

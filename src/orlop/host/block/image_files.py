@@ -5,9 +5,10 @@
 A tenant may have a file of the same name in a folder of its own. So an image is opened as a handle (O_PATH) first, no
 link is followed, and only a plain file counts.
 
-A mount is detached when it is made: nobody sees it until it is attached to a target, and if it never is, it goes with
-its descriptor, and the loop device with it. The file system is always writable, and `options` make the mount read-only:
-so its journal is replayed after a crash, and a reader does not prevent a pod from mounting the same image.
+A mount is detached when it is made: nobody sees it until it is attached to a target. If that never happens, the kernel
+ends the mount when its descriptor is closed, and then detaches the loop device. The file system is always writable, and
+`options` make the mount read-only: so its journal is replayed after a crash, and a reader does not prevent a pod from
+mounting the same image.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def allocate(image: int, size: int, new_size: int, *, keeps_space: bool) -> None
         os.ftruncate(image, new_size)
         return
     try:
-        # Only what is new: XFS wants room for the whole range, also for what is allocated already.
+        # Allocate only the new part: XFS requires free space for the whole range, even where it is allocated already.
         os.posix_fallocate(image, size, new_size - size)
     except OSError as error:
         if error.errno != errno.EFBIG:
@@ -137,7 +138,7 @@ def detached_mount(
     shelf: int, name: str, file_system: str, options: MountOptions, *, keeps_space: bool
 ) -> Iterator[int]:
     """Mount the file system of an image detached; yield its root. EUCLEAN: the file system is damaged."""
-    # Images made from one another share the UUID that XFS would insist on being alone with.
+    # Copies of an image have its UUID, and XFS refuses to mount a second file system with a UUID that is mounted.
     alone: dict[str, str | None] = {"nouuid": None} if file_system == "xfs" else {}
     with opened_image(shelf, name) as image, _device_to_mount(image, name, keeps_space=keeps_space) as device:
         try:
@@ -162,9 +163,10 @@ def attach_mount(tree: int, place: int, name: str) -> None:
 def _device_to_mount(image: int, name: str, *, keeps_space: bool) -> Iterator[str]:
     """Yield the writable device of the image. Two of them would damage its file system."""
     with _held(_writable_device(image, name)) as existing:
-        # The kernel detaches a device with the last mount of it, but not while it is held. So look once more.
+        # The kernel detaches a device with its last mount, unless a process holds it open. So search again while
+        # holding it.
         if existing is not None and existing == _writable_device(image, name):
-            yield existing  # still mounted elsewhere: the kernel shows the same file system again
+            yield existing  # still mounted elsewhere: another mount of it shows the same file system
             return
     with image_devices.attached_until_mounted(image, read_only=False, keeps_space=keeps_space) as device:
         yield device

@@ -1,4 +1,4 @@
-"""File systems inside images: made by mkfs, or written from one that mkfs made for the same size before; grown online.
+"""File systems inside images: made by mkfs, or copied from one that mkfs made earlier for the same size; grown online.
 
 mkfs of an empty image writes few blocks: some hundred KiB for XFS, some MiB for a large ext4. They depend on size,
 kind and the mode of the root alone. So they are read back once, and written into each further image of that size, which
@@ -83,7 +83,7 @@ class ImageFormatter:
         except OSError as error:
             raise HostError.because(error, "The new file system cannot be read back") from error
         if written is None:
-            return  # too much to keep in memory: the next image runs mkfs again
+            return  # too large to keep in memory: mkfs runs again for the next image
         with self._lock:
             self._kept[key] = written
             while sum(each.bytes for each in self._kept.values()) > self._most:
@@ -93,7 +93,7 @@ class ImageFormatter:
 def refuse_too_small(kind: str, size: int) -> None:
     """Raise EINVAL if a file system of this kind does not fit."""
     if kind not in SMALLEST:
-        raise HostError(errno.EINVAL, f"{kind[:20]!r} cannot be made in a volume: there are {' and '.join(SMALLEST)}.")
+        raise HostError(errno.EINVAL, f"{kind[:20]!r} cannot be made in a volume: choose {' or '.join(SMALLEST)}.")
     if size < SMALLEST[kind]:
         least = SMALLEST[kind] // MIB
         raise HostError(errno.EINVAL, f"{kind} needs at least {least} MiB, and the volume has {size} bytes.")

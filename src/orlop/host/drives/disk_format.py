@@ -170,13 +170,13 @@ def _refuse_unfit(held: HeldDevice, devices: BlockDevices, order: DiskOrder) -> 
     found = held.found
     path = found.device.path
     if order.file_system not in DRIVE_FILE_SYSTEMS:
-        raise HostError(errno.EINVAL, f"{order.file_system[:20]!r} cannot be made on a drive: there are xfs and ext4.")
+        raise HostError(errno.EINVAL, f"{order.file_system[:20]!r} cannot be made on a drive: choose xfs or ext4.")
     if reasons := why_unusable(found.device, devices.limits):
         raise HostError(errno.EINVAL, f"{path} cannot become a drive: {'; '.join(reasons)}.")
-    # What this order itself began was checked then, and is not as it was shown any more.
+    # A disk that this order marked as half made was checked then; its fingerprint has changed since, because of us.
     if found.fingerprint != order.fingerprint and found.device.content.half_made_drive != order.drive_id:
         raise HostError(
-            errno.ENODEV, f"{path} is not as it was shown: run 'orlop drives discover' again, and choose anew."
+            errno.ENODEV, f"{path} has changed since it was shown: run 'orlop drives discover' again, and choose again."
         )
     if (content := destroyed_content(found.device)) and not order.force:
         raise HostError(errno.EEXIST, f"{path} holds {content}; only --force overwrites it.")

@@ -116,7 +116,7 @@ def complete(root: int) -> None:
 
 
 def read_record(root: int, name: str = RECORD) -> bytes:
-    """Return the record. ENOENT: there is none. EFBIG, ELOOP: what has its name is none."""
+    """Return the record. ENOENT: there is none. EFBIG, ELOOP: the file of its name is not a record."""
     try:
         file = system_calls.openat2(root, name, _READ, CONFINED)
         try:

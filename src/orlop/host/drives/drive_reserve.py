@@ -5,7 +5,8 @@ directions: others cannot take the space, and the drive cannot take more than it
 before an image grows, and grows when an image is gone. Its size is never counted: it is the capacity less what the
 files below `volumes` and `trash` hold, as the file system reports it.
 
-Space changes hands in two steps, and others may be faster in between: then a later `fit` takes what is free again.
+Space moves between the reserve and an image in two steps. Other programs may take it in between; a later `fit` reserves
+it again as soon as it is free.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from orlop.host.kernel.confined_paths import CONFINED, shown
 NAME: Final = "reserve"
 _SECTOR: Final = 512
 _STEP: Final = 64 << 20
-"""How finely `fit` takes what is left of a file system that is almost full."""
+"""The step by which `fit` grows the reserve on a file system that is almost full."""
 _SHELVES: Final = ("volumes", "trash")
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -64,8 +65,8 @@ def shrink(root: int, count: int) -> None:
         )
     file = _opened(root)
     try:
-        # Not synchronised: the image that grows next is, and file systems keep the order of changes. Where one does
-        # not, `fit` shrinks the reserve again.
+        # No fsync: the image that grows next gets one, and file systems keep the order of changes. If one does not, the
+        # next `fit` shrinks the reserve again.
         os.ftruncate(file, size - count)
     except OSError as error:
         raise HostError.because(error, f"The reserve at {shown(root)} cannot be changed") from error
@@ -74,7 +75,7 @@ def shrink(root: int, count: int) -> None:
 
 
 def fit(root: int, capacity: int) -> int:
-    """Make the reserve as large as the capacity less what volumes hold; return how many bytes are missing to that."""
+    """Make the reserve as large as the capacity less what volumes hold; return how many bytes it lacks."""
     target = max(0, capacity - held_by_volumes(root))
     file = _opened(root)
     try:

@@ -23,7 +23,7 @@ from orlop.host.kernel import confined_paths
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, open_below, opened_below, opened_root
 
 DEEPEST: Final = 3
-"""How many levels below the root a drive may lie: that deep the tree is listed to find them."""
+"""The most levels that a drive may lie below the root: drives are found by listing the tree to this depth."""
 MOST_FOLDERS: Final = 10_000
 _LOST_AND_FOUND: Final = "lost+found"
 _MODE: Final = 0o700

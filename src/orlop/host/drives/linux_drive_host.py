@@ -2,8 +2,8 @@
 
 A disk's file system is mounted at the folder below `--drives-dir` that is named after its drive. The mount outlives
 this process: pods use it. A process that starts finds the mounts of the earlier one and keeps them. A mount is made
-detached, with its options, and then attached: no process ever sees it without them. Quota is asked for first; where the
-kernel has none, the drive is mounted without, and offers images only.
+detached, with its options, and then attached: no process ever sees it without them. The first attempt mounts with
+project quota; on a kernel without quota, the drive is mounted without it and offers images only.
 
 This module must not unmount lazily: a drive that is in use must not be reported as gone.
 """
@@ -37,7 +37,7 @@ _MODE: Final = 0o700
 _NO_QUOTA: Final = frozenset({errno.EINVAL, errno.ESRCH, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
 _ERRORS_OF_XFS: Final = "/sys/fs/xfs"
 _QUOTA_OF_XFS: Final = "/proc/fs/xfs/xqm"
-"""It is there if the kernel has quotas of XFS."""
+"""Exists if the kernel supports quotas of XFS."""
 _QUOTA_OPTIONS: Final = frozenset({"prjquota", "pquota"})
 
 
@@ -90,7 +90,7 @@ class DiskMounts:
             raise HostError.because(error, f"The folder {self._folder} for drives cannot be made") from error
 
     def mounted(self) -> Mapping[str, MountedDisk]:
-        """Return the drives that are mounted, by id; where several are stacked, the topmost."""
+        """Return the mounted drives by id; of several mounts at one folder, the topmost."""
         disks = {}
         folder = os.path.realpath(self._folder)
         for line in mount_table.all_mounts():
@@ -193,7 +193,7 @@ def _wrong_options(line: MountLine) -> str:
     if lacks_quota and os.path.exists(_QUOTA_OF_XFS):
         return (
             f"{line.mount_point} is mounted without {PROJECT_QUOTA}, so that nothing would hold volumes to their "
-            "sizes. Unmount it when no pod uses it, and it is mounted with it."
+            "sizes. Unmount it when no pod uses it: then Orlop mounts it with quota."
         )
     return ""
 

@@ -308,7 +308,7 @@ def _device_node(device: str) -> int:
     try:
         return os.open(device, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
-        raise HostError.because(error, f"{device} cannot be offered to a pod: is /dev the host's?") from error
+        raise HostError.because(error, f"{device} cannot be bound: a container needs the host's /dev") from error
 
 
 def _node_identity(device: str) -> FileIdentity:

@@ -141,7 +141,7 @@ def run_until_stopped(words: Sequence[str], environment: Mapping[str, str], stop
     """
     program = find_program(words[0])
     if program is None:
-        raise HostError(errno.ENOENT, f"The command {words[0]} cannot be found: is it in the image of the worker?")
+        raise HostError(errno.ENOENT, f"The command {words[0]} cannot be found: add it to the image of the worker.")
     child = Child([program, *words[1:]], environment)
     try:
         output = _output_until_ended(child, stop)

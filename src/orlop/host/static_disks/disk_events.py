@@ -36,7 +36,7 @@ class MountEvents:
 
     @contextmanager
     def waking(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> Iterator[None]:
-        """Call `wake` on every event in this context, from the loop's next turn on: look once after that."""
+        """Call `wake` on every event in this context, from the loop's next turn on: read the state once after that."""
 
         def on_event() -> None:
             # Whatever `drain` returns: the event loop's own poll of our descriptor may have consumed the event.
@@ -55,7 +55,7 @@ class MountEvents:
 
 
 class DiskEvents:
-    """All of them, in a context."""
+    """Events of devices, folders and mounts, while the context is open."""
 
     def __init__(self) -> None:
         self._ends = ExitStack()

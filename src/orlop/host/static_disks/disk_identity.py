@@ -1,7 +1,7 @@
 """What a disk is recognized by when it comes back: in another slot, under another name, after a restart.
 
 A device: its World Wide Name, else its serial number; a partition: that of its disk and its place on it. A loop device:
-its file. A file system: its UUID. Where none of them is known, the kernel's sequence number tells disks apart until the
+its file. A file system: its UUID. Where none of them is known, the kernel's sequence number identifies a disk until the
 machine restarts.
 """
 
@@ -50,7 +50,7 @@ def file_system_uuid(folder: int, device: BlockDevice | None) -> str:
 
 
 def file_system_identity(uuid: str, folder: int, path: str) -> str:
-    """Return the identity of a folder of a file system: its inode tells it from the other folders there."""
+    """Return the identity of a folder of a file system: its inode identifies it there."""
     if not uuid:
         return ""
     return f"fs:{uuid}" if path == "/" else f"fs:{uuid}:{os.fstat(folder).st_ino}"

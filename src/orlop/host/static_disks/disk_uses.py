@@ -45,14 +45,14 @@ def all_uses(devices: Sequence[BlockDevice], number: int, tables: Iterable[bytes
 
 def _uses(devices: Sequence[BlockDevice], *, ignore_kubelet: bool) -> Iterator[str]:
     for device in devices:
-        it = "it" if device is devices[0] else f"its partition {device.name}"
+        subject = "it" if device is devices[0] else f"its partition {device.name}"
         is_volume = any(VOLUMES_OF_KUBELET.search(point) for point in device.mount_points)
         if device.mount_points and not (ignore_kubelet and is_volume):
-            yield f"{it} is mounted at {', '.join(device.mount_points[:MOST_NAMED])}"
+            yield f"{subject} is mounted at {', '.join(device.mount_points[:MOST_NAMED])}"
         if device.holders:
-            yield f"{it} is in use by {', '.join(device.holders[:MOST_NAMED])}"
+            yield f"{subject} is in use by {', '.join(device.holders[:MOST_NAMED])}"
         if device.is_swap:
-            yield f"{it} is swap space in use"
+            yield f"{subject} is swap space in use"
 
 
 def _bound_nodes(devices: Sequence[BlockDevice], tables: Iterable[bytes]) -> Iterator[str]:

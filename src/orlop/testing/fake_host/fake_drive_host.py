@@ -174,7 +174,7 @@ class FakeDriveHost(FakeFolderDrives):
         if reasons := why_unusable(found.device, self._limits):
             refuse(errno.EBUSY if found.device.mount_points else errno.EINVAL, f"{order.name}: {reasons[0]}")
         if found.fingerprint != order.fingerprint and disk.half_made != order.drive_id:
-            refuse(errno.ENODEV, f"{order.name} is not as it was shown")
+            refuse(errno.ENODEV, f"{order.name} has changed since it was shown")
         if destroyed_content(found.device) and not order.force:
             refuse(errno.EEXIST, f"{order.name} holds {found.device.content.names}")
         return disk

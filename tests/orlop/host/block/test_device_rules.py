@@ -51,7 +51,7 @@ def test_a_blank_disk_that_nothing_uses_can_become_a_drive():
         (replace(DISK, name="dm-3"), "device mapper"),
         (replace(DISK, name="dm-3", mapper="LVM-abc-tpool"), "device mapper"),
         (replace(DISK, content=DeviceContent(why_unread="it cannot be read: I/O error")), "cannot be read"),
-        (holding(LVM), "a member of something larger"),
+        (holding(LVM), "a part of a volume group, an array or an encrypted device"),
         (holding(Signature(SignatureKind.TABLE, "gpt")), "a partition table"),
         (holding(Signature(SignatureKind.SWAP, "swap")), "swap space"),
         (holding(XFS, Signature(SignatureKind.FILE_SYSTEM, "btrfs")), "ambiguous"),

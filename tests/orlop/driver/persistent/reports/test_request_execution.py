@@ -124,7 +124,7 @@ async def test_another_disk_that_got_the_name_since_is_not_formatted():
         await world.request(devices=devices)
         status = await world.ended()
 
-    assert "not as it was shown" in status["results"][0]["error"]
+    assert "has changed since it was shown" in status["results"][0]["error"]
     assert machine.disks["sdb"].drive is None
 
 
