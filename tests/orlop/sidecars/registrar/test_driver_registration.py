@@ -216,7 +216,8 @@ async def test_a_driver_that_must_go_on_is_announced_again_until_kubelet_takes_i
 
         assert not the.running.done()
         assert await registrar.why_not_registered() == f"kubelet has not registered {MOCK} yet"
-        assert 20 < len(the.folder.made) < 80, "announced again, later each time"
+        # kubelet since 1.36 remembers the path: it waits up to two minutes before it tries a new socket there.
+        assert (20 if gives_up else 10) < len(the.folder.made) < 80, "announced again, later each time"
 
         the.kubelet.refuse.clear()
         await the.settle(150)
