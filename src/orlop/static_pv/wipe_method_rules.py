@@ -35,7 +35,7 @@ class Fill(Enum):
     DISCARD = "nothing: the device is told that it is unused"
 
 
-class Extent(Enum):
+class WipeExtent(Enum):
     """The part of the device that a pass covers."""
 
     WHOLE = "the whole device"
@@ -45,7 +45,7 @@ class Extent(Enum):
 @dataclass(frozen=True, slots=True)
 class WipePass:
     fill: Fill
-    extent: Extent = Extent.WHOLE
+    extent: WipeExtent = WipeExtent.WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def wipe_method(command: Sequence[str]) -> WipeMethod:
         case "blkdiscard.sh":
             return OverwriteDevice("discard", (WipePass(Fill.DISCARD),))
         case "quick_reset.sh":
-            return OverwriteDevice("quick reset", (WipePass(Fill.ZEROS, Extent.ENDS),))
+            return OverwriteDevice("quick reset", (WipePass(Fill.ZEROS, WipeExtent.ENDS),))
     return RunCommand(tuple(command))
 
 
@@ -121,7 +121,7 @@ def next_piece(method: OverwriteDevice, size: int, done: int, chunk: int = CHUNK
 
 
 def _extents(each: WipePass, size: int) -> tuple[tuple[int, int], ...]:
-    if each.extent is Extent.WHOLE or size <= QUICK_HEAD_BYTES + QUICK_TAIL_BYTES:
+    if each.extent is WipeExtent.WHOLE or size <= QUICK_HEAD_BYTES + QUICK_TAIL_BYTES:
         return ((0, size),)
     tail = (size - QUICK_TAIL_BYTES) // ALIGNMENT * ALIGNMENT
     return ((0, QUICK_HEAD_BYTES), (tail, size - tail))
