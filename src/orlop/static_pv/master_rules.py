@@ -31,7 +31,7 @@ from orlop.static_pv.disk_step_rules import (
     RequestWipe,
 )
 from orlop.static_pv.naming_rules import capacity_text, rounded_capacity
-from orlop.static_pv.node_disks_rules import COMPLETE, ERROR, NodeDisks, NodeReport, VersionedVolume
+from orlop.static_pv.node_disks_rules import COMPLETE, ERROR, NodeDisks, DiskReport, VersionedVolume
 from orlop.static_pv.offer_rules import step_of_unoffered
 from orlop.static_pv.static_volume_rules import (
     AS_IS,
@@ -224,7 +224,7 @@ def _dropped(disks: NodeDisks, operation: DeleteOperation, why: str) -> DiskStep
     return DropOperation(operation, patch, why)
 
 
-def _guarded_by_generation(report: NodeReport) -> JsonPatch:
+def _guarded_by_generation(report: DiskReport) -> JsonPatch:
     """Start a patch that fails if the spec has changed since it was read. Writes of the worker do not disturb it."""
     return JsonPatch().test("metadata", "uid", value=report.uid).test("metadata", "generation", value=report.generation)
 

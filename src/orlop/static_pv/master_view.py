@@ -21,7 +21,7 @@ from orlop.kube.objects import Object, ObjectName
 from orlop.records.provisioner_status import PROVISIONER_STATUS
 from orlop.static_pv.configuration import StaticConfiguration
 from orlop.static_pv.latest_objects import LatestObjects
-from orlop.static_pv.node_disks_rules import NodeDisks, NodeReport, VersionedVolume, read_node_report
+from orlop.static_pv.node_disks_rules import NodeDisks, DiskReport, VersionedVolume, read_node_report
 from orlop.static_pv.static_volume_rules import StaticVolume, read_static_volume
 
 BY_NODE: Final = "static volumes by node"
@@ -70,8 +70,8 @@ def volume_facts(obj: CachedObject | None) -> StaticVolume | None:
     return cast("StaticVolume | None", obj[FACTS]) if obj is not None else None
 
 
-def report_facts(obj: CachedObject | None) -> NodeReport | None:
-    return cast("NodeReport | None", obj[FACTS]) if obj is not None else None
+def report_facts(obj: CachedObject | None) -> DiskReport | None:
+    return cast("DiskReport | None", obj[FACTS]) if obj is not None else None
 
 
 def _nodes_of_volume(obj: CachedObject) -> Iterable[str]:
@@ -112,7 +112,7 @@ class MasterView:
     def report_name(self, node: str) -> ObjectName:
         return ObjectName(self.namespace, node)
 
-    def report_of(self, node: str) -> NodeReport | None:
+    def report_of(self, node: str) -> DiskReport | None:
         return report_facts(self.reports.get(self.report_name(node)))
 
     def volumes_of(self, node: str) -> dict[str, VersionedVolume]:

@@ -26,7 +26,7 @@ from orlop.static_pv.master_reports import MasterReports
 from orlop.static_pv.master_view import MasterView
 from orlop.static_pv.node_disks_rules import NodeDisks
 
-Write: TypeAlias = OfferDisk | PatchVolume | EndVolume | LetVolumeGo | RequestWipe | DropOperation
+DiskWrite: TypeAlias = OfferDisk | PatchVolume | EndVolume | LetVolumeGo | RequestWipe | DropOperation
 OTHER_THAN_DECIDED: Final = (AlreadyExists, Conflict, PatchRefused, NotFound)
 
 
@@ -50,7 +50,7 @@ class MasterWrites:
         self._reports = reports
         self._may_act = may_act
 
-    async def carry_out(self, disks: NodeDisks, name: str, step: Write) -> None:
+    async def carry_out(self, disks: NodeDisks, name: str, step: DiskWrite) -> None:
         """Carry out a step. Raises `Stale` if the object has changed since, and `ApiError` if it cannot be written."""
         log = self._log.bind(volume=name, node=disks.name)
         match step:

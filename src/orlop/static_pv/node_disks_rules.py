@@ -31,7 +31,7 @@ ERROR: Final = "Error"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReport:
+class DiskReport:
     """The facts of a ProvisionerStatus."""
 
     node: str
@@ -50,12 +50,12 @@ class NodeReport:
         return self.uid, self.operations, self.volumes, states, self.is_discovered
 
 
-def read_node_report(obj: ApiObject) -> NodeReport:
+def read_node_report(obj: ApiObject) -> DiskReport:
     """Read a ProvisionerStatus. A field of a wrong type raises `ValueError`."""
     spec = part_of(obj, "spec", ProvisionerSpec)
     status = part_of(obj, "status", ProvisionerStatusStatus)
     failed = any(each.type == DISCOVERED and each.status == "False" for each in status.conditions)
-    return NodeReport(
+    return DiskReport(
         node=spec.node_name,
         uid=objects.uid(obj),
         generation=objects.generation(obj),
@@ -83,7 +83,7 @@ class NodeDisks:
     """The Node; None: it is missing."""
     is_gone: bool
     """Whether the Node has been missing for so long that it counts as gone."""
-    report: NodeReport | None
+    report: DiskReport | None
     """None: no worker of this node has ever run, or its ProvisionerStatus was deleted."""
     volumes: Mapping[str, VersionedVolume]
     configuration: StaticConfiguration

@@ -12,7 +12,7 @@ from orlop.static_pv.configuration import StaticClass
 from orlop.static_pv.disk_step_rules import LeaveAlone, OfferDisk, ReportDisk
 from orlop.static_pv.master_rules import next_disk_step
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.node_disks_rules import NodeReport, VersionedVolume
+from orlop.static_pv.node_disks_rules import DiskReport, VersionedVolume
 from support.static_volumes.static_objects import CONFIGURATION, class_object, local_volume, node_object
 from support.static_volumes.static_views import NAME, disks, listing, operation, report, static_volume
 
@@ -51,7 +51,7 @@ COMPLETE = DeleteStatus(uid="u1", state="Complete")
         ),
     ],
 )
-def test_a_disk_of_which_anything_is_on_record_is_left_alone(of_node: NodeReport, why: str):
+def test_a_disk_of_which_anything_is_on_record_is_left_alone(of_node: DiskReport, why: str):
     step = next_disk_step(disks(of_node), NAME)
 
     assert isinstance(step, LeaveAlone)

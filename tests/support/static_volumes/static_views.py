@@ -7,7 +7,7 @@ from typing import Any
 
 from orlop.records.provisioner_status import DeleteOperation, DeleteStatus, LocalVolume
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.node_disks_rules import NodeDisks, NodeReport, VersionedVolume
+from orlop.static_pv.node_disks_rules import NodeDisks, DiskReport, VersionedVolume
 from orlop.static_pv.static_volume_rules import WIPE_FINALIZER, StaticVolume
 from support.static_volumes.static_objects import CLASS, CONFIGURATION, GIB, class_object, local_volume, node_object
 
@@ -47,11 +47,11 @@ def report(
     statuses: tuple[DeleteStatus, ...] = (),
     *,
     is_discovered: bool = True,
-) -> NodeReport:
-    return NodeReport("n1", "report-1", 3, operations, volumes, statuses, is_discovered)
+) -> DiskReport:
+    return DiskReport("n1", "report-1", 3, operations, volumes, statuses, is_discovered)
 
 
-def listing(**rest: Any) -> NodeReport:
+def listing(**rest: Any) -> DiskReport:
     """Return the report of a node with one disk."""
     return report(volumes=(local_volume("disk1"),), **rest)
 
@@ -61,7 +61,7 @@ def operation(uid: str = "u1", **changes: Any) -> DeleteOperation:
     return DeleteOperation(uid=uid, **plain | changes)
 
 
-def disks(of_node: NodeReport | None, *volumes: VersionedVolume, **changes: Any) -> NodeDisks:
+def disks(of_node: DiskReport | None, *volumes: VersionedVolume, **changes: Any) -> NodeDisks:
     whole: dict[str, Any] = {
         "name": "n1",
         "node": node_object("n1"),
