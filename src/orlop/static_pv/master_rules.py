@@ -31,7 +31,7 @@ from orlop.static_pv.disk_step_rules import (
     RequestWipe,
 )
 from orlop.static_pv.naming_rules import capacity_text, rounded_capacity
-from orlop.static_pv.node_disks_rules import COMPLETE, ERROR, NodeDisks, DiskReport, VersionedVolume
+from orlop.static_pv.node_disks_rules import COMPLETE, ERROR, DiskReport, NodeDisks, VersionedVolume
 from orlop.static_pv.offer_rules import step_of_unoffered
 from orlop.static_pv.static_volume_rules import (
     AS_IS,

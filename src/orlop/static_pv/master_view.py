@@ -21,7 +21,7 @@ from orlop.kube.objects import Object, ObjectName
 from orlop.records.provisioner_status import PROVISIONER_STATUS
 from orlop.static_pv.configuration import StaticConfiguration
 from orlop.static_pv.latest_objects import LatestObjects
-from orlop.static_pv.node_disks_rules import NodeDisks, DiskReport, VersionedVolume, read_node_report
+from orlop.static_pv.node_disks_rules import DiskReport, NodeDisks, VersionedVolume, read_node_report
 from orlop.static_pv.static_volume_rules import StaticVolume, read_static_volume
 
 BY_NODE: Final = "static volumes by node"
