@@ -7,7 +7,7 @@ from typing import Any
 
 from orlop.records.provisioner_status import DeleteOperation, DeleteStatus, LocalVolume
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.node_disks_rules import NodeDisks, DiskReport, VersionedVolume
+from orlop.static_pv.node_disks_rules import DiskReport, NodeDisks, VersionedVolume
 from orlop.static_pv.static_volume_rules import WIPE_FINALIZER, StaticVolume
 from support.static_volumes.static_objects import CLASS, CONFIGURATION, GIB, class_object, local_volume, node_object
 
