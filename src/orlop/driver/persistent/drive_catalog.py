@@ -122,10 +122,12 @@ class DriveCatalog:
 
     def _volume_changed(self, name: ObjectName) -> None:
         obj, known = self._volumes.get(name), self._known.get(name.name)
+        # The changes of an earlier Volume of the name may arrive after we have created the next one, or read it.
+        if known is not None and version_order(known.version) > version_order(self._volumes.version or "0"):
+            return
         if obj is not None:
             self.put_volume(obj)
-        elif known is None or version_order(known.version) <= version_order(self._volumes.version or "0"):
-            # Otherwise an earlier Volume of the name is gone, and the watch has not delivered the one we created.
+        else:
             self.forget_volume(name.name)
 
     def _set_volume(self, name: str, after: PlacedVolume | None) -> None:

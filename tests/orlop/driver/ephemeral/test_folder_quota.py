@@ -32,6 +32,7 @@ from support.afterlife.ephemeral_node import (
     names_of,
     order,
 )
+from support.shown_lock import ShownLock
 
 MIB = 1 << 20
 KUBELETS_FIRST = 1_048_577
@@ -259,22 +260,6 @@ def test_threads_that_ask_at_once_get_different_numbers(machine: FakeMachine):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(one, range(40)))
     assert len({folder.project for folder in machine.folders.values()}) == 40
-
-
-class ShownLock:
-    """A lock that shows when a second thread waits for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.is_waited_for = threading.Event()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self.is_waited_for.set()
-            self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 class Halting:

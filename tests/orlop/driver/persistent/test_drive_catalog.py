@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from orlop.driver.persistent.drive_choice_rules import NoDrive, choose_drive
@@ -164,3 +166,33 @@ async def test_the_event_of_an_earlier_volume_of_the_name_does_not_hide_the_one_
             seen.append(volume is not None and volume.uid == again["metadata"]["uid"])
 
     assert all(seen)
+
+
+async def test_a_volume_just_created_is_known_while_the_end_of_the_one_before_it_arrives():
+    wire, delivered = Wire(), asyncio.Semaphore(0)
+    async with DriveWorld() as world:
+        await world.add_drive(1)
+        async with world.allocator(transport=wire.around(world.transport())) as allocator:
+            await reserve_with_volume(world, allocator)
+            await world.settle()
+            wire.before_event = lambda: taken(delivered)
+            body = await world.client.get(VOLUME, ObjectName(None, "pvc-1"))
+            await world.merge(VOLUME, "pvc-1", {"metadata": {"finalizers": None}})
+            await world.delete(VOLUME, "pvc-1")
+            await world.settle()
+            again = await world.client.create(
+                VOLUME, new_object("Volume", "pvc-1", part_of(body, "spec", DriveVolumeSpec))
+            )
+            allocator.catalog.put_volume(again)
+            known = []
+            for _ in range(6):
+                delivered.release()
+                await world.settle(0.01)
+                volume = allocator.catalog.volume("pvc-1")
+                known.append(volume.uid if volume is not None else None)
+
+    assert known == [again["metadata"]["uid"]] * 6
+
+
+async def taken(semaphore: asyncio.Semaphore) -> None:
+    await semaphore.acquire()

@@ -9,11 +9,14 @@ import pytest
 
 from orlop.csi.error_codes import Aborted, AlreadyExists, CsiError, OutOfRange, ResourceExhausted
 from orlop.driver.persistent.drive_reservations import LONGEST_SECONDS, Reserved
-from orlop.kube.api_errors import StatusError
+from orlop.driver.persistent.reservation_rules import volume_object
+from orlop.kube.api_errors import Conflict, StatusError
 from orlop.kube.client import MergePatch
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.objects import ObjectName
+from orlop.records.api_record import part_of
 from orlop.records.drive import ALLOCATIONS_FINALIZER, DRIVE
+from orlop.records.volume import DriveVolumeSpec
 from support.drives.drive_facts import GIB, MIB, wanted
 from support.drives.drive_worlds import Allocator, DriveWorld, allocated, check_no_overcommit, drive_id
 
@@ -274,3 +277,38 @@ async def test_other_finalizers_of_the_drive_stay():
         await allocator.reservations.release(drive_id(1), "pvc-1")
 
         assert (await world.drive(1))["metadata"]["finalizers"] == ["example.com/theirs"]
+
+
+async def test_a_drive_that_has_changed_since_it_was_decided_on_is_not_deleted():
+    """It may list a volume now."""
+    async with DriveWorld() as world, world.allocator() as allocator:
+        await world.add_drive(1)
+        await world.settle()
+        facts = allocator.catalog.get(drive_id(1))
+        assert facts is not None
+        await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})
+
+        with pytest.raises(Conflict):
+            await allocator.reservations.delete_drive(facts)
+
+        assert await world.allocations(1) == {"pvc-1": GIB}
+
+
+async def test_space_that_returns_while_its_drive_is_restored_is_not_reserved_again():
+    """The volumes are read after the drive: what was returned in between has moved the drive's generation."""
+    async with DriveWorld() as world, world.allocator() as allocator, world.allocator("other") as other:
+        await world.add_drive(1)
+        await world.settle()
+        reserved = await reserve(allocator)
+        await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": []}})  # lost
+        spec = part_of(volume_object(wanted("pvc-1"), reserved.drive, reserved.placement), "spec", DriveVolumeSpec)
+
+        async def volumes_before_the_erased_one_went() -> dict[str, DriveVolumeSpec]:
+            await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})
+            await other.reservations.release(drive_id(1), "pvc-1")
+            return {"pvc-1": spec}
+
+        with pytest.raises(Aborted):
+            await allocator.reservations.restore(drive_id(1), volumes_before_the_erased_one_went)
+
+        assert await world.allocations(1) == {}

@@ -189,6 +189,29 @@ async def test_the_record_names_every_path_before_anything_is_mounted_there(kind
     assert STAGING in ground.machine.kubelet_folders
 
 
+@OF_KIND
+async def test_a_volume_never_has_more_than_its_record_says(kind: str):
+    """A node that dies in between would have promised the rest to others."""
+    ground = ground_of(kind)
+
+    class Watched(KillPoints):
+        def effect(self, name: str) -> object:  # type: ignore[override]
+            volume = ground.drive().volumes.get(ID)
+            if volume is not None:
+                record = decode_volume(volume.record or b"")
+                limits = ground.drive().limits.get(volume.project)
+                sizes = (
+                    limits.bytes if limits is not None else 0,
+                    volume.image.bytes if volume.image is not None else 0,
+                )
+                assert max(size or 0 for size in sizes) <= record.bytes
+            return super().effect(name)
+
+    calls, node = Calls(kind), ground.start(Watched())
+    for act in (calls.stage, calls.publish, calls.expand):
+        await act(node)
+
+
 async def test_a_new_volume_is_made_in_this_order():
     points = KillPoints()
     node = ground_of("image").start(points)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,9 +26,12 @@ from orlop.driver.persistent.space_return_rules import (
     next_volume_step,
     unknown_allocations,
 )
+from orlop.kube.http.http_messages import HttpRequest
+from orlop.records.api_record import new_object, part_of
 from orlop.records.drive import DRIVE, RELEASED, Allocation
 from orlop.records.drive_record import DriveState
 from orlop.records.volume import ERASE_FINALIZER, VOLUME, DriveVolumeSpec, DriveVolumeStatus, VolumePhase
+from support.api.api_wires import Wire, failing
 from support.drives.drive_facts import GIB, drive
 from support.drives.drive_worlds import DriveController, DriveWorld, drive_id
 from support.drives.node_models import NodeModel
@@ -295,3 +299,58 @@ async def test_an_acknowledged_step_of_another_process_is_continued():
             await first.delete()
         async with world.controller("second"):
             await world.until(lambda: is_free(world))
+
+
+@pytest.mark.virtual_time
+async def test_an_erased_volume_is_there_until_its_space_has_returned():
+    """Without the object, nobody would return the space."""
+    wire = Wire()
+    async with DriveWorld() as world:
+        node = NodeModel("n1", world.on, world.client, world.clock)
+        node.add_disk(1, 4 * GIB)
+        world.start(node.run(), "node")
+        await world.settle(5.0)
+        async with world.controller(transport=wire.around(world.transport())) as controller:
+            await controller.create()
+            wire.before = failing("PATCH drives", times=1_000_000)
+            await controller.delete()
+            await world.settle(60.0)
+            while_failing = await world.allocations(1), await world.find(VOLUME, "pvc-1")
+
+            wire.before = Wire().before
+            await world.until(lambda: is_free(world))
+
+    assert while_failing[0] == {"pvc-1": GIB}
+    assert while_failing[1] is not None
+
+
+@pytest.mark.virtual_time
+async def test_the_space_of_a_new_volume_is_not_returned_for_an_erased_one_of_its_name():
+    """The cache still has the erased one; another process has returned its space, and made the new one."""
+    wire, has_changed = Wire(), asyncio.Event()
+    async with DriveWorld() as world:
+        await world.add_drive(1)
+        async with world.controller(transport=wire.around(world.transport())) as controller:
+            await controller.create()
+            created = await world.find(VOLUME, "pvc-1")
+            assert created is not None
+
+            async def as_another_process(_request: HttpRequest) -> None:
+                if not has_changed.is_set():
+                    has_changed.set()
+                    await world.merge(VOLUME, "pvc-1", {"metadata": {"finalizers": None}})
+                    body = new_object("Volume", "pvc-1", part_of(created, "spec", DriveVolumeSpec))
+                    await world.client.create(VOLUME, body)
+                listed.append(await world.allocations(1))
+
+            await world.merge(VOLUME, "pvc-1", {"spec": {"erase": True}})
+            await world.delete(VOLUME, "pvc-1")
+            await world.settle()
+            listed: list[dict[str, int]] = []
+            wire.before = as_another_process
+            await world.set_volume_status("pvc-1", phase="Erased")
+            await world.settle(30.0)
+
+    assert has_changed.is_set()
+    assert listed
+    assert all(each == {"pvc-1": GIB} for each in listed)

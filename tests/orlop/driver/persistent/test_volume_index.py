@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 
 import pytest
@@ -157,3 +158,21 @@ async def test_listeners_get_every_volume_and_each_change_once(machine: FakeMach
 
     assert seen == ["pvc-1", "pvc-2", "pvc-2", "pvc-2"]
     assert index.trouble_of("pvc-2") == ""
+
+
+async def test_a_volume_is_read_when_no_call_changes_it(machine: FakeMachine):
+    """Its record would be read before the change, and replace in memory what the change has written."""
+    drive = open_drive(machine)
+    drive.volumes.create(ID, encode_volume(volume_record()), 0o700)
+    index = index_of(table_of(drive))
+
+    async with index.keys.hold(ID, why="NodeStageVolume"):
+        reading = asyncio.ensure_future(index.read(drive))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        larger = replace(volume_record(), bytes=2 * volume_record().bytes)
+        drive.volumes.write_record(ID, encode_volume(larger))
+        index.put(larger)
+    await reading
+
+    assert index.get(ID) == larger

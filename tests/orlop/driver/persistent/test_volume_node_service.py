@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
@@ -22,7 +23,9 @@ from orlop.csi.error_codes import (
 )
 from orlop.driver.persistent.drive_table import DriveStanding
 from orlop.driver.persistent.locked_volumes import RELEASE_SECONDS
+from orlop.driver.persistent.upkeep.drive_opening import fit_reserve_of
 from orlop.host.batched_work import BatchedWork, run_alone
+from orlop.host.block.image_files import ImageShape
 from orlop.host.drive_host import DriveFeatures
 from orlop.host.folders.project_quota import ProjectLimits
 from orlop.host.node_host import Names
@@ -42,6 +45,7 @@ from support.drives.volume_node import (
     Mode,
     new_ground,
 )
+from support.shown_lock import ShownLock
 
 T = TypeVar("T")
 pytestmark = pytest.mark.virtual_time
@@ -637,6 +641,29 @@ async def test_space_of_an_image_that_was_half_made_is_used_again():
     assert (ground.drive().reserve, ground.drive().images) == (0, {ID: 1024 * MIB})
 
 
+async def test_the_reserve_is_not_fitted_while_an_image_takes_space_from_it():
+    """It would take back what the image is about to allocate."""
+    ground = folder_ground()
+    node, lock = ground.start(), ShownLock()
+    (drive,) = node.table.open_drives()
+    object.__setattr__(drive, "space", lock)
+    make_image, fitted = drive.volumes.make_image, []
+
+    def make_while_another_fits(volume_id: str, shape: ImageShape) -> None:
+        before = ground.machine.faults.calls("fit_reserve")
+        fitting = threads.submit(fit_reserve_of, drive)
+        fitting.add_done_callback(lambda _: lock.is_waited_for.set())
+        lock.is_waited_for.wait()
+        fitted.append(ground.machine.faults.calls("fit_reserve") - before)
+        make_image(volume_id, shape)
+
+    drive.volumes.make_image = make_while_another_fits  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as threads:
+        await node.stage()
+    assert fitted == [0]
+    assert ground.drive().reserve == 1024 * MIB - SIZE
+
+
 # ---- expansion -------------------------------------------------------------------------------------------------------
 
 
@@ -798,6 +825,22 @@ async def test_calls_for_one_volume_wait_for_each_other(node: FakeNode):
     await asyncio.gather(node.unpublish(), node.unpublish(OTHER_TARGET), node.unpublish())
     await asyncio.gather(node.unstage(), node.unstage())
     assert mounted(node) == set()
+
+
+async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_ended(node: FakeNode):
+    """Its descriptors would come to mean another folder."""
+    (drive,) = node.table.open_drives()
+    was_closed: list[bool] = []
+
+    async def lost_meanwhile(work: BatchedWork[T], /) -> T:
+        node.table.put(DRIVE, LOST, None)
+        was_closed.append(drive.volumes.is_closed)  # type: ignore[attr-defined]
+        return run_alone(work)
+
+    node.volumes._batched = lost_meanwhile
+    await node.stage()
+    assert was_closed == [False]
+    assert drive.volumes.is_closed  # type: ignore[attr-defined]
 
 
 async def test_two_volumes_never_share_a_target(node: FakeNode):

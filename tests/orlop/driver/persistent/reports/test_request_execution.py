@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orlop.driver.persistent.upkeep.drive_task_rules import derived_drive_id
+from orlop.kube.http.http_messages import HttpRequest
 from orlop.records.api_record import new_object
 from orlop.records.drive import DRIVE, DriveSpec
 from orlop.records.drive_record import MIB, DriveType, decode_drive
@@ -327,3 +328,32 @@ def test_the_id_of_a_drive_is_the_same_for_the_same_request_and_another_for_anot
 
     assert len(ids) == 4
     assert derived_drive_id("a", "sdb") in ids
+
+
+async def test_a_request_can_be_withdrawn_only_until_the_node_acts():
+    """The first status is stored before the first disk is changed: who finds none may delete the request."""
+    machine = machine_with(sdb=FakeDisk(100 * GIB))
+    states: list[tuple[str, bool]] = []
+
+    async with ReportingWorld() as world:
+
+        class Watched(KillPoints):
+            def effect(self, name: str) -> object:  # type: ignore[override]
+                if "sdb" in name:
+                    states.append(("Pending" if has_written else "", machine.disks["sdb"].drive is not None))
+                return super().effect(name)
+
+        has_written: list[bool] = []
+
+        async def before(request: HttpRequest) -> None:
+            if request.method == "PATCH" and "driverequests" in request.path:
+                has_written.append(b"Pending" in (request.body or b""))
+
+        world.wire.before = before
+        async with world.node(machine, points=Watched()):
+            await world.request(devices=await shown(world, "sdb"))
+            assert (await world.ended())["state"] == "Done"
+
+    assert has_written[0]
+    assert states
+    assert states[0] == ("Pending", False)

@@ -304,3 +304,18 @@ async def test_a_volume_is_erased_and_reported_whatever_is_killed_meanwhile():
 
         explored = await explore_kills(build, run, check)
     assert explored.runs >= 6
+
+
+async def test_what_is_in_the_trash_is_not_erased_while_something_has_it_mounted():
+    """A mount namespace that nobody could read before, or root by hand."""
+    machine, drive = machine_with_volume()
+    drive.trash["pvc-old"] = drive.volumes.pop("pvc-other")
+    mount = FakeMount(None, FileIdentity(DRIVE_DEVICE, drive.trash["pvc-old"].inode), MountOptions())
+    machine.elsewhere.append(mount)
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.settle(120)
+        assert set(drive.trash) == {"pvc-old"}
+        machine.elsewhere.remove(mount)
+        await world.settle(60)
+        assert drive.trash == {}
