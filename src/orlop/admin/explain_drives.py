@@ -17,7 +17,7 @@ from orlop.admin.explanation import ApiObject, Explanation, Finding, ago, lastin
 from orlop.admin.volume_seen import DriveSeen
 from orlop.binding import claim_state_rules as state
 from orlop.binding import class_rules
-from orlop.binding.topology_rules import NoTopology, flattened
+from orlop.binding.topology_rules import NoTopology, flattened, why_too_many_terms
 from orlop.csi.error_codes import CsiError
 from orlop.driver.persistent.drive_choice_rules import (
     Chosen,
@@ -119,9 +119,11 @@ def _wanted(claim: ApiObject, storage_class: ApiObject) -> WantedVolume | str:
         wanted = wanted_volume(create_request(decision.order, frozenset({MULTI_WRITER}), {}))
     except CsiError as error:
         return str(error)
+    topologies = class_rules.allowed_topologies(storage_class)
+    if (refusal := why_too_many_terms(topologies)) is not None:
+        return refusal
     node = state.selected_node(claim)
-    allowed = [dict(term) for term in flattened(class_rules.allowed_topologies(storage_class))]
-    requisite = ({TOPOLOGY_NODE: node},) if node else tuple(allowed)
+    requisite = ({TOPOLOGY_NODE: node},) if node else tuple(dict(term) for term in flattened(topologies))
     return replace(wanted, topology=WantedTopology(requisite=requisite))
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any, Final
 
 from orlop.kube import objects
@@ -27,6 +28,8 @@ from orlop.kube.label_syntax import faults_of_label_key, faults_of_label_value
 FNV_OFFSET: Final = 2166136261
 FNV_PRIME: Final = 16777619
 UINT32: Final = 2**32
+MOST_TERMS: Final = 10_000
+"""Most terms that a class may allow: twice as many as the largest cluster that Kubernetes supports has nodes."""
 
 Object = Mapping[str, Any]
 Term = tuple[tuple[str, str], ...]
@@ -93,6 +96,8 @@ def late_topology(
     own = term_of(selected.node, keys)
     if own is None:
         return NotPlaceable(f'node "{selected.name}" lacks a label of the topology keys {", ".join(keys)}')
+    if (refusal := why_too_many_terms(allowed_topologies)) is not None:
+        return NotPlaceable(refusal)
     allowed = flattened(allowed_topologies)
     requisite = _unique(allowed or terms_of(nodes, keys)) if allowed or not mode.strict else (own,)
     # The class may have been replaced since the scheduler selected the node, and no longer allow it.
@@ -113,6 +118,8 @@ def immediate_topology(
     mode: TopologyMode,
 ) -> TopologyDecision:
     """Return the topology of a claim that does not wait for a pod."""
+    if (refusal := why_too_many_terms(allowed_topologies)) is not None:
+        return NotPlaceable(refusal)
     allowed = flattened(allowed_topologies)
     if not allowed and not mode.immediate:
         return NoTopology("--immediate-topology=false and the class has no allowedTopologies")
@@ -160,6 +167,17 @@ def terms_of(nodes: Iterable[Object], keys: Sequence[str]) -> list[Term]:
 def contains(own: Term, other: Term) -> bool:
     """Return whether every value of `other` is also in `own`: a class may name a zone, a node also has a host name."""
     return set(other) <= set(own)
+
+
+def why_too_many_terms(allowed_topologies: Sequence[Object]) -> str | None:
+    """Return why allowedTopologies must not be passed to `flattened`; None if they may be."""
+    # Values of different keys multiply: an object of a few kilobytes may stand for more terms than fit into memory.
+    # Count them before any is built.
+    requirements = [allowed.get("matchLabelExpressions") or () for allowed in allowed_topologies]
+    count = sum(prod(len(each.get("values") or ()) for each in keys) for keys in requirements if keys)
+    if count <= MOST_TERMS:
+        return None
+    return f"the class's allowedTopologies combine to {count} topologies; at most {MOST_TERMS} are supported"
 
 
 def flattened(allowed_topologies: Sequence[Object]) -> list[Term]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as some
 
 from orlop.binding.node_affinity_rules import node_selector_matches
 from orlop.binding.topology_rules import (
+    MOST_TERMS,
     NoTopology,
     NotPlaceable,
     RequestedTopology,
@@ -23,6 +24,7 @@ from orlop.binding.topology_rules import (
     term_of,
     topology_faults,
     topology_keys,
+    why_too_many_terms,
 )
 
 DRIVER = "csi.example.com"
@@ -218,6 +220,37 @@ def test_a_class_with_two_keys_of_two_values_allows_four_terms():
 def test_a_term_of_a_class_without_requirements_allows_nothing():
     assert flattened([{}, {"matchLabelExpressions": []}]) == []
     assert flattened([{"matchLabelExpressions": [{"key": ZONE, "values": []}]}]) == []
+
+
+def of_two_keys(zones: int, racks: int) -> list[dict[str, Any]]:
+    """Return allowedTopologies of `zones` times `racks` terms; the values are those of NODES and others."""
+    values = ["a", *map(str, range(zones - 1))]
+    return [
+        {
+            "matchLabelExpressions": [
+                {"key": ZONE, "values": values},
+                {"key": RACK, "values": [str(rack) for rack in range(racks)]},
+            ]
+        }
+    ]
+
+
+def test_a_class_that_allows_more_terms_than_any_cluster_has_is_refused_by_their_number():
+    too_many = NotPlaceable("the class's allowedTopologies combine to 10100 topologies; at most 10000 are supported")
+
+    assert [late(1, of_two_keys(101, 100)), immediate(allowed=of_two_keys(101, 100))] == [too_many, too_many]
+    assert late(1, of_two_keys(101, 100), STRICT) == too_many
+    assert len(immediate(allowed=of_two_keys(100, 100)).requisite) == MOST_TERMS
+
+
+def test_terms_are_counted_over_all_entries_and_none_is_built():
+    # 300 ** 40 terms: no machine could build them.
+    keys = [{"key": f"k{number}", "values": list(map(str, range(300)))} for number in range(40)]
+
+    assert f"combine to {300**40} topologies" in (why_too_many_terms([{"matchLabelExpressions": keys}]) or "")
+    assert why_too_many_terms(in_zones("a", "b") * (MOST_TERMS // 2)) is None
+    assert why_too_many_terms(in_zones("a", "b") * (MOST_TERMS // 2 + 1)) is not None
+    assert why_too_many_terms([{}, *in_zones()] * MOST_TERMS) is None
 
 
 def test_keys_are_those_of_the_driver_sorted_and_once():

@@ -149,6 +149,14 @@ def test_a_class_that_the_driver_refuses_is_explained_by_the_drivers_own_words()
     assert "the parameter orlop.dev/acces-tier is unknown" in ended.text
 
 
+def test_a_class_that_combines_to_too_many_topologies_is_explained_without_building_them():
+    values = list(map(str, range(101)))
+    allowed = [{"matchLabelExpressions": [{"key": key, "values": values} for key in (TOPOLOGY_NODE, "rack")]}]
+    ended = explain("pvc", pending(drives=[{}], terms={"allowedTopologies": allowed}))
+    assert ended.state == "NoDriveFits"
+    assert "No drive can take it, whichever there are: the class's allowedTopologies combine to 10201" in ended.text
+
+
 def test_a_claim_whose_node_has_no_drive_names_the_node_that_has_one():
     async def build(cluster: Cluster) -> None:
         await node(cluster, "n1")

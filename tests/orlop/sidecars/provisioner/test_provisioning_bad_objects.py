@@ -19,6 +19,11 @@ def requesting(size: object) -> dict[str, Any]:
     return {"resources": {"requests": {"storage": size}}}
 
 
+TOO_MANY = [
+    {"matchLabelExpressions": [{"key": key, "values": list(map(str, range(101)))} for key in ("zone", "rack")]},
+]
+
+
 BAD = {
     "class without provisioner": ({}, {}, "the StorageClass bad names no provisioner"),
     "request of zero": (LATE, requesting("0"), f"the claim requests 0 bytes; {SIZES}"),
@@ -27,6 +32,11 @@ BAD = {
     "request that is not a quantity": (LATE, requesting("much"), "requests.storage is missing or not a quantity"),
     "request that is a number": (LATE, requesting({}), "requests.storage is missing or not a quantity"),
     "no request": (LATE, {"resources": {}}, "requests.storage is missing or not a quantity"),
+    "allowedTopologies that combine to too many": (
+        LATE | {"allowedTopologies": TOO_MANY},
+        {},
+        'StorageClass "bad": the class\'s allowedTopologies combine to 10201 topologies; at most 10000 are supported',
+    ),
     "selector with late binding": (LATE, {"selector": {"matchLabels": {"a": "b"}}}, "claim Selector is not supported"),
 }
 
