@@ -9,8 +9,9 @@ Must not know storage, must not cache what it read, and must not log a body.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -172,6 +173,17 @@ class KubeClient:
         self._attempts = patience.attempts
         self._name = name
         self._manager = (("fieldManager", name),)
+        self._may_write: Callable[[], None] | None = None
+
+    def guarded(self, may_write: Callable[[], None]) -> KubeClient:
+        """Return a client on the same connections that calls `may_write` before each attempt of a write.
+
+        For a process that must be the only one that writes: `may_write` raises if it has lost its lease. To call it
+        before the request alone is not enough, since the lease may be lost while the client waits to repeat it.
+        """
+        client = copy(self)
+        client._may_write = may_write  # noqa: SLF001 - of the same class
+        return client
 
     @property
     def is_remote(self) -> bool:
@@ -278,6 +290,8 @@ class KubeClient:
         request = call.request(self._name)
         failures: list[ApiError] = []
         while True:
+            if self._may_write is not None and request.method != "GET":
+                self._may_write()
             try:
                 return _object_of(await self._transport.exchange(request, self._timeout))
             except ApiError as error:

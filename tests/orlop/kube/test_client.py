@@ -209,6 +209,27 @@ async def test_a_server_that_was_never_reached_is_tried_again_whatever_the_verb(
     assert len(server.asked) == 2
 
 
+async def test_a_guarded_client_asks_before_each_attempt_of_a_write_and_never_for_a_read():
+    class LeaseLost(Exception): ...
+
+    server = Server(NotConnected("refused"), NotConnected("refused"), answer(volume("pv1")))
+    attempts = 0
+
+    def may_write() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 2:
+            raise LeaseLost
+
+    client = client_of(server).guarded(may_write)
+    with pytest.raises(LeaseLost):
+        await client.create(PERSISTENT_VOLUME, volume("pv1"))
+    assert len(server.asked) == 1
+
+    await client.get(PERSISTENT_VOLUME, PV)
+    assert (attempts, len(server.asked)) == (2, 3)
+
+
 async def test_new_credentials_are_fetched_once():
     server = Server(refusal(401, "Unauthorized"))
 

@@ -306,6 +306,7 @@ def provisioning_controller(  # noqa: PLR0913 - all of it by name
     may_act: Callable[[], None],
 ) -> ProvisioningController:
     """Build a controller; its journal is kept in Leases of `namespace`."""
+    kube = kube.guarded(may_act)
     metrics = ProvisionerMetrics(runtime.metrics)
     journal = OrderJournal(kube, namespace, settings.driver, runtime=runtime, may_act=may_act)
     calls = VolumeCalls(settings.driver, timeout=settings.timeout, runtime=runtime, csi=csi, kube=kube, may_act=may_act)

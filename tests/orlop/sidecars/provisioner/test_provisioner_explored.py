@@ -98,6 +98,11 @@ def test_a_final_error_of_a_later_call_does_not_leak_what_an_earlier_one_created
     replay(force_deleted, history)
 
 
+def test_a_request_is_not_repeated_after_the_lease_is_lost() -> None:
+    # The first request was refused while the lease was valid; the client waits before it sends the second one.
+    replay(cloned, "9: a server's error; 13: it loses its lease, and it lands late")
+
+
 # ---- these checks have teeth: provisioners with one mistake each -----------------------------------------------------
 
 
