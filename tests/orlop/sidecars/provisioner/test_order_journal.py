@@ -157,6 +157,23 @@ async def test_a_new_page_of_a_former_owner_does_not_count():
             await third.record(entry(4))
 
 
+async def test_a_page_that_the_former_owner_adds_during_the_take_over_is_taken_over_too():
+    async with JournalWorld() as world, world.opened() as former:
+        await former.record(large_entry(1, 200))
+        is_first = True
+
+        async def record_first(request: HttpRequest) -> None:
+            nonlocal is_first
+            if request.method == "PUT" and is_first:
+                is_first = False
+                await former.record(large_entry(2, 200))
+
+        world.wire.before = record_first
+        async with world.opened() as ours:
+            assert [each.order.volume_name for each in ours.entries] == ["pvc-1", "pvc-2"]
+            assert len(await world.pages()) == 2
+
+
 async def test_a_page_that_the_next_owner_has_deleted_is_not_created_again_by_the_former():
     async with JournalWorld() as world, world.opened() as former:
         await former.record(large_entry(1, 200))

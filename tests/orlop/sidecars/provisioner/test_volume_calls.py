@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
@@ -59,10 +60,13 @@ class Socket:
         return csi_pb2.CreateVolumeResponse(volume=csi_pb2.Volume(volume_id="v"))
 
 
-def calls(socket: Socket) -> VolumeCalls:
+class LeaseLost(Exception): ...
+
+
+def calls(socket: Socket, may_act: Callable[[], None] = lambda: None) -> VolumeCalls:
     runtime = Runtime(clock=VirtualClock(), random=Random(1), log=silent_log(), metrics=Metrics("t", of_process=False))
     csi, kube = cast("CsiClient", socket), cast("Any", None)
-    return VolumeCalls(DRIVER, timeout=10.0, runtime=runtime, csi=csi, kube=kube, may_act=lambda: None)
+    return VolumeCalls(DRIVER, timeout=10.0, runtime=runtime, csi=csi, kube=kube, may_act=may_act)
 
 
 async def created(socket: Socket, deadline: float = 10.0) -> str:
@@ -107,6 +111,25 @@ async def test_nothing_is_sent_after_the_deadline():
     with pytest.raises(DeadlineExceeded, match="was not called") as raised:
         await created(socket, deadline=0.0)
     assert raised.value.delivery is Delivery.UNSENT
+    assert socket.requests == []
+
+
+@pytest.mark.parametrize("method", ["CreateVolume", "DeleteVolume"])
+async def test_nothing_is_sent_without_a_valid_lease_though_it_was_lost_only_while_the_driver_was_asked_its_name(
+    method: str,
+):
+    socket = Socket([DRIVER, DRIVER])
+
+    def may_act() -> None:
+        if len(socket.names) < 2:
+            raise LeaseLost
+
+    the_calls, deadline = calls(socket, may_act), VirtualClock().elapsed() + 10.0
+    with pytest.raises(LeaseLost):
+        if method == "CreateVolume":
+            await the_calls.create(csi_pb2.CreateVolumeRequest(name="pvc-1"), deadline)
+        else:
+            await the_calls.delete("vol-1", None, deadline)
     assert socket.requests == []
 
 

@@ -172,6 +172,55 @@ async def test_a_driver_that_does_not_attach_waits_for_no_attachment():
             await world.until_provisioned(0)
 
 
+async def test_the_volume_of_a_force_deleted_claim_is_deleted_once_when_no_pod_has_it_attached():
+    """The binder releases it at once, whatever pods still use it: only its attachment shows that one does."""
+    async with ProvisionerWorld() as world:
+        name = await provisioned(world)
+        await world.bind("data", name)
+        spec = {"attacher": DRIVER, "nodeName": "n0", "source": {"persistentVolumeName": name}}
+        await world.client.create(VOLUME_ATTACHMENT, {"metadata": {"name": "va"}, "spec": spec})
+        async with world.provisioner():
+            await world.delete_claim()
+            await world.release(name)
+            await world.clock.sleep(600)
+            assert (len(world.names()), world.calls(DELETE)) == (1, [])
+            await world.client.delete(VOLUME_ATTACHMENT, ObjectName(None, "va"))
+            await world.until_provisioned(0)
+        assert (world.names(), world.calls()) == ([], [CREATE, DELETE])
+
+
+async def test_a_driver_that_does_not_attach_refuses_to_delete_the_volume_of_a_force_deleted_claim_while_it_is_used():
+    """No attachment shows the use: the call is made, the driver's refusal is reported, and the volume stays."""
+    async with ProvisionerWorld() as world:
+        name = await provisioned(world)
+        await world.bind("data", name)
+        in_use = {"error": {"code": "FAILED_PRECONDITION", "message": "published on n0"}, "times": 2}
+        world.play({DELETE: [in_use]}, capabilities={"controller": ["CREATE_DELETE_VOLUME"]})
+        async with world.provisioner():
+            await world.delete_claim()
+            await world.release(name)
+            await world.until_event("VolumeFailedDelete", "published on n0")
+            assert len(world.names()) == len(await world.volumes()) == 1
+            await world.until_provisioned(0)
+        assert (world.names(), world.calls(DELETE)) == ([], [DELETE] * 3)
+
+
+async def test_a_claim_force_deleted_while_its_volume_is_created_leaves_no_volume():
+    async with ProvisionerWorld() as world:
+        world.play({CREATE: [{"delay": "5s"}]})
+        await world.make_class()
+        await world.make_claim()
+        async with world.provisioner():
+
+            async def is_called() -> bool:
+                return CREATE in world.calls()
+
+            await world.until(is_called)
+            await world.delete_claim()
+            await world.until_journal_is_empty()
+        assert (world.names(), await world.volumes(), world.calls()) == ([], [], [CREATE, DELETE])
+
+
 async def test_a_volume_whose_object_is_deleted_before_its_claim_is_deleted_when_it_is_released():
     async with ProvisionerWorld() as world:
         name = await provisioned(world)
