@@ -11,6 +11,7 @@ from onenode.controllers.binder import RESYNC_SECONDS
 from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import CORE_EVENT, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS
 from orlop.kube.objects import annotations, resource_version
+from support.api.api_wires import Wire, failing, refusal
 from support.provisioning.binding_objects import (
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
@@ -147,6 +148,20 @@ async def test_a_claim_is_marked_for_its_provisioner_as_soon_as_its_class_is_cre
         assert missing == ['Warning ProvisioningFailed: storageclass.storage.k8s.io "fast" not found']
         assert annotations(claim)[STORAGE_PROVISIONER] == DRIVER
         assert any(event.startswith(EXTERNAL) for event in await w.events())
+
+
+async def test_a_claim_that_cannot_be_marked_for_its_provisioner_says_why_and_is_marked_later():
+    async with BindingWorld() as w:
+        await w.storage_class("fast")
+        refused = failing(
+            "PUT namespaces/default/persistentvolumeclaims", times=2, answer=refusal(422, "Invalid", "no")
+        )
+        async with w.binder(Wire(refused).around(w.transport())):
+            await w.claim(of_class="fast")
+            await w.settle(30)
+
+        assert "Warning ProvisioningFailed: Error saving claim: no" in await w.events()
+        assert STORAGE_PROVISIONER in ((await w.find(PERSISTENT_VOLUME_CLAIM, "c")) or {})["metadata"]["annotations"]
 
 
 async def test_a_claim_without_a_class_gets_the_default_class_as_soon_as_there_is_one():

@@ -9,6 +9,7 @@ import pytest
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM, POD
 from orlop.kube.objects import controller_of, labels, uid
 from support.api.api_objects import claim, pod
+from support.api.api_wires import Wire, failing, refusal
 from support.workloads.workload_worlds import WorkloadWorld
 
 pytestmark = pytest.mark.virtual_time
@@ -87,6 +88,34 @@ async def test_a_claim_that_the_pod_does_not_control_is_left_alone_and_named_in_
         assert f"Warning FailedBinding: {CLASH}" in told
         assert own is not None
         assert controller_of(own) is not None
+
+
+async def test_create_conflict_a_claim_that_cannot_be_created_is_reported_and_tried_again():
+    async with WorkloadWorld() as w:
+        conflict = refusal(409, "Conflict", "fake conflict")
+        wire = Wire(failing("POST namespaces/default/persistentvolumeclaims", times=2, answer=conflict))
+        async with w.ephemeral(wire.around(w.transport())):
+            await w.create(POD, ephemeral_pod())
+            await w.settle(60)
+
+        assert "Warning FailedBinding: ephemeral volume data: create PVC default/p-data: fake conflict" in (
+            await w.events("p")
+        )
+        assert await w.names(PERSISTENT_VOLUME_CLAIM) == ["p-data"]
+
+
+async def test_of_two_pods_whose_names_make_one_claim_the_second_gets_none_and_the_reason():
+    """`p` with the volume `b-c` and `p-b` with the volume `c`."""
+    async with WorkloadWorld() as w, w.ephemeral():
+        first = await w.create(POD, ephemeral_pod("p", "b-c"))
+        await w.settle()
+        await w.create(POD, ephemeral_pod("p-b", "c"))
+        await w.settle(60)
+        found = await w.find(PERSISTENT_VOLUME_CLAIM, "p-b-c") or {}
+
+        assert (controller_of(found) or {})["uid"] == uid(first)
+        reason = "ephemeral volume c: PVC default/p-b-c was not created for pod default/p-b (pod is not owner)"
+        assert f"Warning FailedBinding: {reason}" in await w.events("p-b")
 
 
 async def test_a_pod_that_is_being_deleted_gets_no_claim():

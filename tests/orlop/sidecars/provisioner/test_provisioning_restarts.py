@@ -177,6 +177,22 @@ async def test_the_order_is_repeated_as_it_was_though_class_and_claim_changed():
         assert first == second
 
 
+async def test_the_order_of_a_killed_provisioner_is_repeated_as_it_was_until_the_driver_gives_a_final_response():
+    """Also when the call of the killed provisioner has ended for certain: it may have created the volume."""
+    async with ProvisionerWorld() as world:
+        world.play({CREATE: [{"hang": True}]})
+        await world.make_class(parameters={"type": "old"})
+        await world.make_claim()
+        await kill_after_recording(world)
+        await world.client.delete(STORAGE_CLASS, ObjectName(None, "fast"))
+        await world.make_class(parameters={"type": "new"})
+        world.play({CREATE: [{"error": {"code": "UNAVAILABLE", "message": "away"}, "times": 8}]})
+        async with world.provisioner(timeout=10.0):
+            await world.until_provisioned()
+        types = [request.parameters["type"] for request in world.requests(CREATE)]
+        assert types == ["old"] * 10
+
+
 async def test_an_undo_that_was_interrupted_is_finished():
     async with ProvisionerWorld() as world:
         small = {"answer": {"volume": {"volumeId": "vol-1", "capacityBytes": "1"}}}
