@@ -2,7 +2,8 @@
 
 `make test` plays all histories with one departure of each scenario, of one also those with two faults of the hardest
 kinds or a fault and an early deletion, and a random sample of those with more. `make soak` plays all with at most two
-departures of one scenario, and of the others all with two of the hardest kinds.
+departures: of one scenario to its end, of the others among the first 14 choices, and with two of the hardest kinds to
+their ends.
 """
 
 from __future__ import annotations
@@ -73,6 +74,14 @@ def test_the_same_holds_in_every_history_with_two_departures() -> None:
     explored = explore(created_and_deleted, Bounds(choices=CHOICES) if SOAK else TWICE)
     assert explored.histories > (6_000 if SOAK else 100)
     assert len(explored.choices) < CHOICES, "the end is not disturbed"
+
+
+@pytest.mark.skipif(not SOAK, reason="two minutes each: make soak")
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("scenario", [each for each in SCENARIOS if each is not created_and_deleted])
+def test_the_same_holds_with_any_two_departures_among_the_first_choices(scenario: Scenario) -> None:
+    explored = explore(scenario)
+    assert explored.histories > 2_000
 
 
 @pytest.mark.skipif(not SOAK, reason="a minute: make soak")
