@@ -56,6 +56,8 @@ REMOUNT_SECONDS: Final = 60.0
 IO_ERRORS: Final = frozenset({errno.EIO, errno.ESHUTDOWN})
 """The errors of a file system that has shut down."""
 RETRY: Final = Backoff(initial=2.0, factor=2.0, cap=300.0, jitter=0.2)
+BUSY_RETRY: Final = Backoff(initial=2.0, factor=2.0, cap=30.0, jitter=0.2)
+"""While something has the drive in use: the kernel does not report the end of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,18 @@ class DriveWatch:
         self._released.discard(drive_id)
         self._troubles.pop(drive_id, None)
         self.wake()
+
+    def retry_soon(self, drive_id: str) -> None:
+        """Repeat a step that failed: the last volume in use on the drive was unstaged. A drive that works needs none.
+
+        The delays begin anew: the mount namespace of a pod that was killed ends a moment after the unstaging.
+        """
+        trouble = self._troubles.get(drive_id)
+        if trouble is not None:
+            self._troubles[drive_id] = replace(trouble, failures=0, retry_at=self._clock.elapsed())
+        standing = self._table.standings().get(drive_id)
+        if standing is not None and standing.state is not DriveState.READY:
+            self.wake()
 
     def has_released(self, drive_id: str) -> bool:
         """Return whether a drive that is being removed is no longer used by anything on this node."""
@@ -331,7 +345,8 @@ class DriveWatch:
         known = self._troubles.get(drive_id)
         failures = known.failures + 1 if known is not None and known.facts == _changeable_facts(seen) else 1
         # A foreign drive stays one until an admin changes something, and then its facts differ.
-        delay = RETRY.cap if isinstance(error, ForeignDrive) else RETRY.delay(failures, self._random)
+        retry = BUSY_RETRY if error.errno == errno.EBUSY else RETRY
+        delay = retry.cap if isinstance(error, ForeignDrive) else retry.delay(failures, self._random)
         self._troubles[drive_id] = _FailedAttempt(
             str(error), error.errno in IO_ERRORS, _changeable_facts(seen), failures, self._clock.elapsed() + delay
         )

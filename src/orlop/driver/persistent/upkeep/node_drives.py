@@ -56,6 +56,8 @@ class NodeDrives:
         )
         self._clock, self._log = runtime.clock, runtime.log
         self._reading: set[OpenDrive] = set()
+        self.call_failed: Callable[[str, str, str], object] = _ignore
+        """Called with a volume, the name of a call and the error, if a call fails and a repetition would not help."""
         self.allocated: Callable[[str], int] = self.index.promised
         """Returns the bytes allocated on a drive; the sizes of its volumes until the Drive objects are read."""
 
@@ -65,13 +67,21 @@ class NodeDrives:
             parts = (self.watch, self.trash, self.deletion, self.usage)
             running = [tasks.start(part.run(), name=type(part).__name__) for part in parts]
             running.append(tasks.start(self._read_volumes(), name="volumes of drives"))
+            stop = self.index.listen(self._volume_changed)
             try:
                 yield
             finally:
+                stop()
                 for task in running:
                     task.cancel()
                 for drive in self.table.open_drives():
                     drive.volumes.stop_erasing()
+
+    def _volume_changed(self, volume_id: str) -> None:
+        """Notify the watch when no volume on a drive is in use any more: it may be waiting to unmount the drive."""
+        record = self.index.get(volume_id)
+        if record is not None and not any(each.staged or each.published for each in self.index.on_drive(record.drive)):
+            self.watch.retry_soon(record.drive)
 
     async def _read_volumes(self) -> None:
         """Read the volumes of each drive soon after it was opened. Each has its own task, because a disk may hang."""
@@ -128,3 +138,7 @@ class NodeDrives:
     def _used(self) -> Mapping[tuple[str, ...], float]:
         used = ((record, self.usage.used(record.volume_id)) for record in self.index.all_records())
         return {(record.volume_id, record.drive): count for record, count in used if count is not None}
+
+
+def _ignore(_volume_id: str, _call: str, _why: str) -> None:
+    """Until the API server can be reached."""

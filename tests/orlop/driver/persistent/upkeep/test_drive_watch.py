@@ -111,7 +111,7 @@ async def test_a_lost_drive_whose_mount_is_still_used_is_mounted_again_when_it_i
         assert "cannot be unmounted" in node.why()
 
         machine.busy_drives.clear()
-        await node.passes(400)
+        await node.passes(40)
         assert node.state() is READY
 
 
