@@ -116,7 +116,7 @@ class DriveControl:
                 events=session.events,
                 queue_metrics=session.queue_metrics,
             )
-            service = DriveControllerService(catalog, reservations, register, keys, session.runtime)
+            service = DriveControllerService(catalog, reservations, register, keys, session.runtime, session.events)
             async with TaskGroup() as tasks:
                 tasks.start(space.run(), name="return of space")
                 with self.leader_service.leading(service):

@@ -126,6 +126,9 @@ def _volumes(
         for folder in (settings.drives_dir, settings.folder_root):
             image_devices.detach_lost(folder, f"/volumes/{volume_id}/image")
 
+    def call_failed(*failure: str) -> None:
+        drives.call_failed(*failure)  # the reports replace it when they begin
+
     return LockedVolumes(
         table,
         drives.index,
@@ -137,6 +140,7 @@ def _volumes(
         drive_failed=watch.probes.probe_now,
         is_opening=is_opening,
         detach_lost=detach_lost,
+        call_failed=call_failed,
     )
 
 

@@ -19,7 +19,7 @@ from orlop.foundation.keyed_lock import KeyedLock
 from orlop.kube.cache.informer import Watched
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.http.http_messages import Transport
-from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, EVENT, Kind
 from orlop.kube.objects import ObjectName
 from orlop.records.api_record import new_object, part_of
 from orlop.records.definitions import DEFINITIONS, definition_object
@@ -106,6 +106,11 @@ class DriveWorld(ClusterWorld):
         await super().begin(ends)
         await create_definitions(self.client)
 
+    async def events(self) -> set[tuple[str, str, str]]:
+        """Return the kind, the name and the reason of each Event."""
+        found = (await self.client.list(EVENT)).items
+        return {(each["regarding"]["kind"], each["regarding"]["name"], each["reason"]) for each in found}
+
     async def add_drive(self, number: int, node: str = "n1", capacity: int = 10 * GIB, **status: Any) -> str:
         """Create a Drive as its node does. `status` are fields of its status, or spec={…} and labels={…}."""
         spec, labels = status.pop("spec", {}), status.pop("labels", {})
@@ -166,7 +171,7 @@ async def drive_controller(
             events=the.events,
             queue_metrics=the.queue_metrics,
         )
-        service = DriveControllerService(catalog, reservations, volumes, keys, the.runtime)
+        service = DriveControllerService(catalog, reservations, volumes, keys, the.runtime, the.events)
         yield DriveController(the, catalog, service, space, handles)
 
 

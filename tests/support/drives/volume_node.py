@@ -78,6 +78,7 @@ class Node:
         self.table, self.kubelet_dir = table, kubelet_dir
         self.paths = Paths(kubelet)
         self.failed_drives: list[str] = []
+        self.failed_calls: list[tuple[str, str, str]] = []
         self.is_opening = False
         self.index = VolumeIndex(self.table, threads=right_here, log=silent_log())
         self.volumes = LockedVolumes(
@@ -91,6 +92,7 @@ class Node:
             drive_failed=self.failed_drives.append,
             is_opening=lambda: self.is_opening,
             detach_lost=self.detach_lost,
+            call_failed=lambda *failure: self.failed_calls.append(failure),
         )
         conditions = VolumeConditions(self.table, self.index, self.kubelet_dir, timed_threads=right_here)
         self.service = VolumeNodeService(

@@ -19,10 +19,12 @@ from google.protobuf.wrappers_pb2 import Int64Value
 from orlop.csi.error_codes import (
     Aborted,
     AlreadyExists,
+    CsiError,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     OutOfRange,
+    ResourceExhausted,
     Unavailable,
 )
 from orlop.csi.interceptor import Methods, methods_of
@@ -45,7 +47,10 @@ from orlop.foundation.clock import Deadline
 from orlop.foundation.keyed_lock import KeyedLock
 from orlop.foundation.runtime import Runtime
 from orlop.kube.api_errors import ApiError
+from orlop.kube.events.event_bodies import ObjectReference
+from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.leader_election import LeadershipLost
+from orlop.records.volume import VOLUME
 from orlop.records.volume_context import TOPOLOGY_NODE, is_volume_id
 
 REPORT_SECONDS: Final = 3.0
@@ -74,12 +79,14 @@ class DriveControllerService(services.Controller):
         volumes: VolumeRegister,
         keys: KeyedLock,
         runtime: Runtime,
+        events: EventRecorder,
     ) -> None:
         self._catalog = catalog
         self._reservations = reservations
         self._volumes = volumes
         self._keys = keys
         self._clock, self._log = runtime.clock, runtime.log
+        self._events = events
 
     async def CreateVolume(self, request: csi_pb2.CreateVolumeRequest) -> csi_pb2.CreateVolumeResponse:
         wanted = wanted_volume(request)
@@ -134,10 +141,16 @@ class DriveControllerService(services.Controller):
         while True:
             try:
                 return await self._mark_to_erase(volume_id)
-            except FailedPrecondition:
+            except FailedPrecondition as error:
                 if patience.passed():
+                    self._note_refusal(volume_id, "DeletionRefused", error)
                     raise
                 await self._until_unstaged(volume_id, patience)
+
+    def _note_refusal(self, volume_id: str, reason: str, error: CsiError) -> None:
+        if (volume := self._catalog.volume(volume_id)) is not None:
+            reference = ObjectReference(VOLUME.api_version, VOLUME.kind, volume.name, uid=volume.uid)
+            self._events.warning(reference, reason, str(error))
 
     async def _until_unstaged(self, volume_id: str, patience: Deadline) -> None:
         while not patience.passed():
@@ -175,7 +188,11 @@ class DriveControllerService(services.Controller):
                 if not size:
                     raise OutOfRange(f"no size in whole blocks is within {sizes.required} to {sizes.limit} bytes")
                 # The space first: a volume may be smaller than its reservation, and never larger.
-                await self._reservations.grow(volume.spec.drive, volume_id, size)
+                try:
+                    await self._reservations.grow(volume.spec.drive, volume_id, size)
+                except (OutOfRange, ResourceExhausted) as error:
+                    self._note_refusal(volume_id, "ExpansionRefused", error)
+                    raise
                 volume = await self._volumes.grow(volume, size)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=volume.spec.bytes, node_expansion_required=True)
 

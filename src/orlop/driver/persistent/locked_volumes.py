@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Final, TypeVar
 
-from orlop.csi.error_codes import AlreadyExists, CsiError, FailedPrecondition, NotFound, Unavailable
+from orlop.csi.error_codes import Aborted, AlreadyExists, CsiError, FailedPrecondition, NotFound, Unavailable
 from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
 from orlop.driver.persistent.node_request_rules import VolumeExpandOrder, VolumePublishOrder, VolumeStageOrder
@@ -45,7 +45,8 @@ class LockedVolumes:
 
     `drive_failed` gets the id of a drive with an I/O error; it must not block. `is_opening` returns whether drives are
     still being opened after a start: an unknown volume may then be on one of them. `detach_lost` detaches the loop
-    devices of a volume whose drive cannot be used; it blocks.
+    devices of a volume whose drive cannot be used; it blocks. `call_failed` gets a volume, the name of a call and the
+    error, if the call was refused or failed; not if it may succeed a moment later.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, each by name
@@ -61,6 +62,7 @@ class LockedVolumes:
         drive_failed: Callable[[str], object] = lambda _drive_id: None,
         is_opening: Callable[[], bool] = lambda: False,
         detach_lost: Callable[[str], object] = lambda _volume_id: None,
+        call_failed: Callable[[str, str, str], object] = lambda _volume_id, _call, _why: None,
     ) -> None:
         self.index = index
         mounts = VolumeMounts(kubelet_dir)
@@ -72,6 +74,7 @@ class LockedVolumes:
         self._clock, self._log = clock, log
         self._drive_failed = drive_failed
         self._is_opening = is_opening
+        self._call_failed = call_failed
         self._paths = KeyedLock()
         """By path below kubelet's folder. Always taken after the volume's key, so that two calls cannot deadlock."""
         self._new_bytes: dict[str, tuple[str, int]] = {}
@@ -83,6 +86,10 @@ class LockedVolumes:
 
     async def stage(self, order: VolumeStageOrder) -> None:
         """Stage a volume, made on its drive if it is new, for NodeStageVolume."""
+        with self._noting_failure(order.volume_id, "NodeStageVolume"):
+            await self._stage(order)
+
+    async def _stage(self, order: VolumeStageOrder) -> None:
         volume_id, context = order.volume_id, order.context
         await self._refuse_unless_pods_see_mounts()
         if self._is_opening() and context.drive not in self._table.standings():
@@ -166,6 +173,10 @@ class LockedVolumes:
 
     async def publish(self, order: VolumePublishOrder) -> None:
         """Publish a staged volume at a target, for NodePublishVolume."""
+        with self._noting_failure(order.volume_id, "NodePublishVolume"):
+            await self._publish(order)
+
+    async def _publish(self, order: VolumePublishOrder) -> None:
         await self._refuse_unless_pods_see_mounts()
         async with self._locked(order.volume_id, "NodePublishVolume") as (_, known):
             if known is None:
@@ -188,6 +199,10 @@ class LockedVolumes:
 
     async def expand(self, order: VolumeExpandOrder) -> int:
         """Make a volume larger while it is in use, for NodeExpandVolume; return its size."""
+        with self._noting_failure(order.volume_id, "NodeExpandVolume"):
+            return await self._expand(order)
+
+    async def _expand(self, order: VolumeExpandOrder) -> int:
         volume_id = order.volume_id
         async with self._locked(volume_id, "NodeExpandVolume") as (_, known):
             if known is None or order.path not in {known.staged, *(target.path for target in known.published)}:
@@ -202,6 +217,16 @@ class LockedVolumes:
                         lambda: self._staging.expand(drive, volume_id, order.bytes, room),
                     )
             return record.bytes if record is not None else 0
+
+    @contextmanager
+    def _noting_failure(self, volume_id: str, call: str) -> Iterator[None]:
+        try:
+            yield
+        except (Aborted, Unavailable):
+            raise  # It may succeed a moment later; a drive that cannot be used has Events of its own.
+        except CsiError as error:
+            self._call_failed(volume_id, call, str(error))
+            raise
 
     # ---- locks -------------------------------------------------------------------------------------------------------
 

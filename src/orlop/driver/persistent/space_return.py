@@ -156,6 +156,9 @@ class SpaceReturn:
                 return Done()
             case FindVolume(allocation):
                 self._log.warning("allocation has no volume; asking its node", volume=allocation.volume, drive=key.name)
+                what = f"No Volume is known for the allocation {allocation.volume}"
+                note = f"{what}: its node is asked for its data, and without any the space returns"
+                self._events.warning(_reference(drive), "AllocationWithoutVolume", note)
                 await self._volumes.create(volume_to_find(drive, allocation))
                 return RetryAfter(0.0)
             case RemoveStray(allocation):
@@ -176,8 +179,9 @@ class SpaceReturn:
         restored = await self._reservations.restore(drive.name, volumes_on_it)
         if restored:
             self._log.info("allocations restored", drive=drive.name, node=drive.node_name, volumes=restored)
-            reference = ObjectReference(DRIVE.api_version, DRIVE.kind, drive.name, uid=drive.uid)
-            self._events.normal(reference, "AllocationsRestored", f"Restored the allocations of {restored} volumes")
+            self._events.normal(
+                _reference(drive), "AllocationsRestored", f"Restored the allocations of {restored} volumes"
+            )
 
     async def _remove_stray(self, drive: DriveFacts, allocation: Allocation) -> None:
         # From the server: the cache may have an earlier Volume of the name.
@@ -187,6 +191,8 @@ class SpaceReturn:
         await self._reservations.release(drive.name, allocation.volume)
         where = {"drive": drive.name, "placed_on": volume.spec.drive}
         self._log.warning("reservation removed; another drive has its volume", volume=allocation.volume, **where)
+        note = f"Removed the reservation of {allocation.volume}: the drive {volume.spec.drive} has this volume"
+        self._events.normal(_reference(drive), "ReservationRemoved", note)
 
     def _is_known(self, drive: str, volume_id: str) -> bool:
         volume = self._catalog.volume(volume_id)
@@ -198,6 +204,10 @@ class SpaceReturn:
         for seen in [seen for seen in self._unknown_since if seen[0] == drive.name and seen[1] not in names]:
             del self._unknown_since[seen]
         return {each: now - self._unknown_since.setdefault((drive.name, each.volume), now) for each in unknown}
+
+
+def _reference(drive: DriveFacts) -> ObjectReference:
+    return ObjectReference(DRIVE.api_version, DRIVE.kind, drive.name, uid=drive.uid)
 
 
 async def _expecting_errors(reconcile: Callable[[SpaceKey], Awaitable[Outcome]], key: SpaceKey) -> Outcome:

@@ -289,8 +289,11 @@ async def test_a_volume_that_is_staged_is_not_deleted(status: dict[str, Any]):
             await controller.delete()
 
         stored = await world.volume("pvc-1")
+        await controller.parts.events.drain(60.0)
+        events = await world.events()
     assert stored is not None
     assert not stored.erase
+    assert ("Volume", "pvc-1", "DeletionRefused") in events
 
 
 async def test_a_deletion_waits_a_moment_for_the_report_that_the_volume_was_unstaged():
@@ -396,6 +399,8 @@ async def test_expansion_beyond_what_is_free_or_possible_is_refused():
             await controller.expand("pvc-1", 3 * GIB)
         with pytest.raises(OutOfRange, match="more than the drive"):
             await controller.expand("pvc-1", 11 * GIB)
+        await controller.parts.events.drain(60.0)
+        assert await world.events() == {("Volume", "pvc-1", "ExpansionRefused")}
         with pytest.raises(OutOfRange, match="cannot shrink"):
             await controller.expand("pvc-1", 0, 512 * MIB)
         with pytest.raises(NotFound):

@@ -184,6 +184,7 @@ async def test_a_reservation_that_nothing_knows_returns_after_its_node_was_asked
         assert await is_free(world)
 
         assert before == {"pvc-1": GIB}
+        assert ("Drive", drive_id(1), "AllocationWithoutVolume") in await world.events()
 
 
 @pytest.mark.virtual_time
@@ -224,6 +225,7 @@ async def test_a_reservation_for_a_volume_that_another_drive_has_returns():
         assert (await world.allocations(1), await world.allocations(2)) == ({"pvc-1": GIB}, {})
         assert stored is not None
         assert not stored.reservation_only
+        assert ("Drive", drive_id(2), "ReservationRemoved") in await world.events()
 
 
 @pytest.mark.virtual_time

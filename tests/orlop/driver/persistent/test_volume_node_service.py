@@ -288,6 +288,34 @@ async def test_what_was_staged_is_unpublished_and_unstaged_also_before_a_stage_o
     assert mounted(after) == set()
 
 
+async def test_no_volume_is_staged_while_its_drive_is_about_to_be_mounted_again(node: FakeNode):
+    with node.table.without_staging(DRIVE) as is_free:
+        assert is_free
+        with pytest.raises(Unavailable, match="is being mounted again"):
+            await node.stage()
+    assert node.failed_calls == []
+
+    await node.stage()
+    assert mounted(node) == {STAGING}
+
+
+async def test_a_call_that_fails_is_noted_with_its_volume_and_why(node: FakeNode):
+    with pytest.raises(NotFound):
+        await node.publish()
+    node.ground.machine.faults.fail("mount_image", errno.EINVAL)
+    with pytest.raises(CsiError) as staging:
+        await node.stage()
+    await node.stage()
+    with pytest.raises(CsiError) as expansion:
+        await node.expand(1 << 50)
+
+    assert node.failed_calls == [
+        (ID, "NodePublishVolume", f"this node has no volume {ID}"),
+        (ID, "NodeStageVolume", str(staging.value)),
+        (ID, "NodeExpandVolume", str(expansion.value)),
+    ]
+
+
 async def test_pods_of_a_lost_drive_are_taken_apart(node: FakeNode):
     await node.stage()
     await node.publish()

@@ -193,9 +193,9 @@ class NodeReports:
         if obj is None or standing is None:
             return Done()
         if (named := part_of(obj, "spec", DriveSpec).node_name) != self._node.node_name:
-            return Failed(
-                ValueError(f"the Drive {key.name} is of the node {named}: delete it there, then adopt it here")
-            )
+            why = f"the Drive {key.name} is of the node {named}: delete it there, then adopt it here"
+            self._events.foreign_drive(obj, f"The node {self._node.node_name} has this drive, and {why}.")
+            return Failed(ValueError(why))
         drive = self._node.table.open_drive(key.name)
         if standing.state is DriveState.READY and drive is not None and not self._node.index.is_read(drive):
             # Before its volumes are read, it is unknown which allocations the object lacks: a new drive would be Error.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from orlop.driver.persistent.upkeep.drive_state_rules import BEING_REMOVED
+from orlop.driver.persistent.upkeep.drive_state_rules import BEING_REMOVED, WAS_REMOVED
 from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
@@ -17,6 +17,8 @@ from orlop.records.drive_record import DriveState
 
 ApiObject = Mapping[str, Any]
 _UID_OF_CLAIM: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+EXPECTED: Final = frozenset({BEING_REMOVED, WAS_REMOVED})
+"""Reasons of a state that are no fault."""
 MOST_VOLUMES_WITH_EVENTS: Final = 200
 
 
@@ -25,9 +27,16 @@ class ReportEvents:
         self._events = events
 
     def drive_changed(self, before: ApiObject, after: ApiObject, volumes: Sequence[ApiObject]) -> None:
-        """Record a change of the state of a drive, on the drive and on everything that is on it."""
+        """Record a change of the state of a drive, on the drive and on everything that is on it.
+
+        If the state stays and its reason changes, only the drive gets an Event: a volume has its own, of its condition.
+        """
         state, why = _status(after, "state"), _status(after, "message")
-        if state == _status(before, "state") or not state:
+        if not state:
+            return
+        if state == _status(before, "state"):
+            if why and why != _status(before, "message"):
+                self._record(after, f"Drive{state}", f"The drive is {state}. {why}", is_bad=_is_fault(state, why))
             return
         about = [after]
         # Volumes get an event only if their drive fails, or works again.
@@ -38,13 +47,15 @@ class ReportEvents:
             # A drive that is only waiting to be removed has nothing to add.
             more = "" if why == BEING_REMOVED else why
             note = f"{drive} is {state}. {more}".rstrip()
-            self._record(obj, f"Drive{state}", note, is_bad=state in {DriveState.LOST.value, DriveState.ERROR.value})
+            self._record(obj, f"Drive{state}", note, is_bad=_is_fault(state, why))
 
     def volume_changed(self, before: ApiObject, after: ApiObject) -> None:
         """Record a change of the phase or the condition of a volume, on the volume and on its claim."""
         phase, was = _status(after, "phase"), _status(before, "phase")
         if phase != was and phase in {"Erasing", "Erased"}:
             self._record(after, f"Volume{phase}", f"The volume is {phase}. {_status(after, 'message')}".rstrip())
+        elif phase == "Erasing" and (why := _status(after, "message")) and why != _status(before, "message"):
+            self._record(after, "VolumeErasing", f"The volume is Erasing. {why}")
         trouble, old = _condition(after), _condition(before)
         if trouble and trouble != old:
             self._record(after, "VolumeAbnormal", trouble, is_bad=True)
@@ -54,6 +65,13 @@ class ReportEvents:
             before, "message"
         ):
             self._record(after, "DataKept", message, is_bad=True)
+
+    def call_failed(self, volume: ApiObject, call: str, why: str) -> None:
+        """Record that a call of kubelet failed, on the volume and on its claim; kubelet records it on the pod alone."""
+        self._record(volume, f"{call}Failed", f"{call} failed: {why}", is_bad=True)
+
+    def foreign_drive(self, drive: ApiObject, why: str) -> None:
+        self._events.warning(drive, "DriveOfAnotherNode", why)
 
     def request_ended(self, request: ApiObject, state: str, message: str) -> None:
         record = self._events.warning if state == "Error" else self._events.normal
@@ -78,6 +96,10 @@ def claim_of(volume: ApiObject) -> ObjectReference | None:
     return ObjectReference(
         kind.api_version, kind.kind, claim["name"], claim.get("namespace", ""), uid=uid[0] if uid is not None else ""
     )
+
+
+def _is_fault(state: str, why: str) -> bool:
+    return state in {DriveState.LOST.value, DriveState.ERROR.value} or (bool(why) and why not in EXPECTED)
 
 
 def _status(obj: ApiObject, field: str) -> str:

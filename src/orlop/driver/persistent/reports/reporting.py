@@ -53,6 +53,12 @@ async def reporting(
         requests = await of_node(DRIVE_REQUEST)
         report_events = ReportEvents(events)
         drives.allocated = objects.allocated
+
+        def call_failed(volume_id: str, call: str, why: str) -> None:
+            if (volume := objects.volumes.get(volume_id)) is not None:
+                report_events.call_failed(volume, call, why)
+
+        drives.call_failed = call_failed
         reports = NodeReports(drives, objects, report_events, runtime=runtime, queue_metrics=queue_metrics)
         common: Any = {"events": report_events, "runtime": runtime, "queue_metrics": queue_metrics}
         execution = RequestExecution(_making(drives, objects.drives, runtime), drives.watch, requests, **common)

@@ -32,6 +32,7 @@ from orlop.records.drive_record import DriveState, DriveType
 RECOVERY_SECONDS: Final = 60.0
 """How long a drive must work after an I/O error before it is Ready again."""
 BEING_REMOVED: Final = "It is being removed."
+WAS_REMOVED: Final = "It was removed, and can be unplugged or used otherwise."
 REMOUNT_ADVICE: Final = "It is mounted again when no pod uses its volumes any more"
 
 
@@ -144,7 +145,7 @@ def why_in_state(state: DriveState, drive: DriveSighting) -> str:  # noqa: PLR09
     match finding_of(drive):
         case DriveFinding.REMOVAL:
             waits = drive.trouble or BEING_REMOVED
-            return "It was removed, and can be unplugged or used otherwise." if is_gone(drive) else waits
+            return WAS_REMOVED if is_gone(drive) else waits
         case DriveFinding.GONE:
             # Also of a folder without its record: nothing else shows that it is the drive.
             thing = "disk" if drive.type is DriveType.DISK else "folder, or the file drive.json in it,"

@@ -148,6 +148,74 @@ async def test_a_lost_drive_keeps_what_was_known_of_it_and_its_volumes_and_claim
     assert ("PersistentVolumeClaim", "data", "DriveLost") in events
 
 
+async def test_a_drive_in_one_state_gets_an_event_for_each_new_reason_and_one_for_a_repeated_one():
+    machine = machine_with(sdb=drive_disk())
+
+    async with ReportingWorld() as world:
+        async with world.node(machine) as node:
+            await world.until(world.is_ready)
+            machine.disks["sdb"].wrong_options = "It lacks the option 'prjquota'."
+            node.watch.wake()
+            await world.settle(2)
+            machine.disks["sdb"].wrong_options = "It lacks the option 'nodev'."
+            node.watch.wake()
+            await world.settle(2)
+            machine.disks["sdb"].wrong_options = "It lacks the option 'prjquota'."
+            node.watch.wake()
+            await world.settle(2)
+        notes = [each["note"] for each in (await world.client.list(EVENT)).items if each["reason"] == "DriveError"]
+
+    assert sorted(notes) == [f"The drive is Error. It lacks the option '{each}'." for each in ("nodev", "prjquota")]
+
+
+async def test_an_object_that_names_another_node_than_that_of_its_drive_gets_an_event():
+    machine = machine_with(sdb=drive_disk())
+
+    async with ReportingWorld() as world:
+        await world.create(DRIVE, new_object("Drive", ID, DriveSpec(node_name="n2", type=DriveType.DISK)))
+        async with world.node(machine):
+            await world.settle(300)
+        found = [each for each in (await world.client.list(EVENT)).items if each["regarding"]["kind"] == "Drive"]
+
+    assert [(each["regarding"]["name"], each["reason"]) for each in found] == [(ID, "DriveOfAnotherNode")]
+
+
+async def test_a_drive_that_cannot_be_removed_yet_has_an_event_with_what_prevents_it():
+    machine = machine_with(sdb=drive_disk())
+    put_volume(machine.disks["sdb"].drive, volume_on_disk())
+
+    async with ReportingWorld() as world:
+        async with world.node(machine):
+            await world.until(lambda: world.find(DRIVE, ID))
+            # Its object was lost, and does not list the volume yet.
+            await world.merge(DRIVE, ID, {"spec": {"removing": True}})
+            await world.settle(60)
+        found = [each for each in (await world.client.list(EVENT)).items if each["reason"] == "DriveRemoving"]
+
+    assert [(each["type"], "holds 1 volumes" in each["note"]) for each in found] == [("Warning", True)]
+
+
+async def test_a_call_of_kubelet_that_fails_has_an_event_on_the_volume_and_its_claim():
+    machine = machine_with(sdb=drive_disk())
+
+    async with ReportingWorld() as world:
+        await world.add_volume()
+        async with world.node(machine) as node:
+            await world.until(world.is_ready)
+            for _ in range(20):
+                node.call_failed(VOLUME_ID, "NodeStageVolume", "the volume is damaged")
+                await world.settle(10)
+            node.call_failed("pvc-unknown", "NodeStageVolume", "the volume is damaged")
+        found = [
+            (each["regarding"]["kind"], each["note"])
+            for each in (await world.client.list(EVENT)).items
+            if each["reason"] == "NodeStageVolumeFailed"
+        ]
+
+    note = "NodeStageVolume failed: the volume is damaged"
+    assert sorted(found) == [("PersistentVolumeClaim", note), ("Volume", note)]
+
+
 async def test_an_event_about_a_claim_has_its_uid_so_that_kubectl_describe_shows_it():
     machine = machine_with(sdb=drive_disk())
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.host.mounts.mounts import FileIdentity
+from orlop.kube.kinds import EVENT
 from orlop.records.drive import DRIVE
 from orlop.records.drive_record import DriveState
 from orlop.records.volume import VOLUME
@@ -123,6 +124,26 @@ async def test_a_volume_that_something_has_mounted_is_not_moved_until_that_is_go
             machine.elsewhere.remove(mount)
             await world.settle(70)
             assert await world.phase() == "Erased"
+
+
+async def test_what_an_erasure_waits_for_is_an_event_also_when_it_changes():
+    machine, drive = machine_with_volume()
+    root = FileIdentity(DRIVE_DEVICE, drive.volumes[VOLUME_ID].inode)
+    machine.elsewhere.append(FakeMount(None, root, MountOptions()))
+
+    async with ReportingWorld() as world:
+        await world.add_volume()
+        async with world.node(machine) as node:
+            await world.order_erasure()
+            await world.settle(60)
+            machine.pull_disk("sdb")
+            node.watch.wake()
+            await world.settle(60)
+        found = (await world.client.list(EVENT)).items
+    notes = [each["note"] for each in found if each["reason"] == "VolumeErasing"]
+
+    assert any("something has it mounted" in note for note in notes)
+    assert any("its drive cannot be used" in note for note in notes)
 
 
 async def test_a_volume_whose_mount_ends_a_moment_after_its_deletion_is_erased_soon():
