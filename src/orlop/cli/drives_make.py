@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import click
 
@@ -35,6 +35,10 @@ from orlop.records.drive_record import MIB, whole_mebibytes
 from orlop.records.drive_request import DriveRequestSpec, RequestedFolder
 from orlop.records.node_devices import NODE_DEVICES
 from orlop.records.volume_context import LARGEST
+
+REPORT_SECONDS: Final = 5.0
+"""How long a node that has just started may take to report its devices."""
+LOOK_SECONDS: Final = 0.5
 
 
 def wait_option(function: VerbFunction) -> VerbFunction:
@@ -128,7 +132,7 @@ def init(seconds: float, output: str, *, yes: bool, **options: Any) -> None:
 async def _plan_init(
     cluster: ConnectedCluster, options: InitOptions
 ) -> tuple[Sequence[DeviceRow], Sequence[DriveRequestSpec]]:
-    rows = await _read_devices(cluster)
+    rows = device_rows(await _reports(cluster))
     blank = [row for row in rows if row.is_usable and not row.device.file_system and options.node in {"", row.node}]
     chosen = blank if options.everything else find_devices(rows, options.devices, options.node)
     if not chosen:
@@ -157,10 +161,22 @@ def add_folder(path: str, capacity: str, node: str, seconds: float, output: str,
     folder = RequestedFolder(path=_absolute(path), capacity_bytes=_capacity(capacity))
 
     async def plan(cluster: ConnectedCluster) -> DriveRequestSpec:
-        nodes = [objects.name(each) for each in await list_orlop(cluster.client, NODE_DEVICES)]
+        nodes = [objects.name(each) for each in await _reports(cluster)]
         return DriveRequestSpec(node_name=chosen_node(nodes, node), folder=folder, dry_run=dry_run)
 
     carry_out([in_cluster(plan)], seconds, output)
+
+
+async def _reports(cluster: ConnectedCluster) -> Sequence[objects.Object]:
+    """Return what nodes report; wait a moment for the first one, because nodes report soon after they have started."""
+    patience = cluster.clock.deadline(REPORT_SECONDS)
+    is_waiting = False
+    while not (reports := await list_orlop(cluster.client, NODE_DEVICES)) and not patience.passed():
+        if not is_waiting:
+            click.echo("Waiting for a node to report its devices …", err=True)
+            is_waiting = True
+        await cluster.clock.sleep(LOOK_SECONDS)
+    return reports
 
 
 def _absolute(path: str) -> str:

@@ -15,8 +15,10 @@ from orlop.admin.drives.drive_requests import DriveRequests
 from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION
 from orlop.kube.objects import Object, ObjectName
+from orlop.records.api_record import new_object
 from orlop.records.drive import DRIVE, Allocation
 from orlop.records.drive_request import DRIVE_REQUEST, DriveRequestSpec
+from orlop.records.node_devices import NODE_DEVICES, NodeDevicesSpec
 from support.drives.typed_commands import GIB, Bench, bench, drive_id
 from support.processes.orlop_process import run_here
 
@@ -253,6 +255,29 @@ def test_devices_are_shown_with_why_one_cannot_be_a_drive(here: Bench):
 
 def test_a_cluster_whose_nodes_report_nothing_is_named_as_such(here: Bench):
     assert "No node has reported its devices" in here.typed("drives", "discover").err
+
+
+def test_a_node_that_has_just_started_is_waited_for_before_a_folder_is_refused(here: Bench):
+    refused = here.typed("drives", "add-folder", "/srv/a", "--capacity", "1Gi")
+    assert (refused.code, here.all(DRIVE_REQUEST)) == (1, [])
+    waiting, why = refused.err.splitlines()
+    assert waiting == "Waiting for a node to report its devices …"
+    assert "No node has reported its devices" in why
+    assert 5 <= here.clock.passed < 10
+
+    async def report_later() -> None:
+        while here.clock.passed < 7:
+            await asyncio.sleep(0)
+        await here.client.create(NODE_DEVICES, new_object("NodeDevices", "n1", NodeDevicesSpec(node_name="n1")))
+
+    async def start(_client: KubeClient) -> asyncio.Task[None]:
+        return asyncio.create_task(report_later())
+
+    here.do(start)
+    with here.node("n1", lambda _spec: {"state": "Done", "results": [{"target": "/srv/a", "message": "made"}]}) as seen:
+        made = here.typed("drives", "add-folder", "/srv/a", "--capacity", "1Gi")
+    assert (made.code, len(seen)) == (0, 1)
+    assert made.err.startswith("Waiting for a node to report its devices …\n")
 
 
 # ---- init and add-folder ---------------------------------------------------------------------------------------------
