@@ -161,7 +161,9 @@ async def run(settings: UpSettings, runtime: Runtime, stop: asyncio.Event, conso
             if settings.driver is not None and os.access(settings.driver.path, os.F_OK):
                 await _until_registered(cluster, runtime, stop)
             if not stop.is_set():
-                console.say(greeting(settings.state, name, tuple(cluster.drivers()), is_ours=settings.driver is None))
+                ours, has_drive = settings.driver is None, settings.capacity != 0
+                drivers = tuple(cluster.drivers())
+                console.say(greeting(settings.state, name, drivers, is_ours=ours, has_drive=has_drive))
                 shown = _state_shown(cluster, runtime, console, str(settings.driver or ""))
                 await stack.enter_async_context(shown)
             await stop.wait()

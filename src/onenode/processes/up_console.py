@@ -33,6 +33,35 @@ spec:
     - name: scratch
       csi: {driver: csi.orlop.dev}
 """
+CLAIM_EXAMPLE: Final = """\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: data
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: orlop
+  resources:
+    requests:
+      storage: 1Gi
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: writer
+spec:
+  containers:
+    - name: main
+      image: busybox
+      command: [sh, -c, "echo hello > /data/greeting; sleep infinity"]
+      volumeMounts:
+        - name: data
+          mountPath: /data
+  volumes:
+    - name: data
+      persistentVolumeClaim:
+        claimName: data
+"""
 
 
 class Console:
@@ -89,14 +118,14 @@ def state_line(
     return " | ".join([*parts, f"pods: {counts or 'none'}"])
 
 
-def greeting(state: Path, node: str, drivers: Sequence[str], *, is_ours: bool) -> str:
-    """Everything in it can be typed as it is."""
+def greeting(state: Path, node: str, drivers: Sequence[str], *, is_ours: bool, has_drive: bool = True) -> str:
+    """Everything in it can be typed as it is. `has_drive`: a drive was made for claims."""
     return f"""\
 Orlop is up: one node, {node}; its state is in {state}. Ctrl-C stops it and keeps everything.
 
     export KUBECONFIG={shlex.quote(str(state / "kubeconfig"))}    # for any kubectl
 
-{_what_to_try(state) if is_ours else _what_to_bring(state, drivers)}"""
+{_what_to_try(state, has_drive=has_drive) if is_ours else _what_to_bring(state, drivers)}"""
 
 
 def _what_to_bring(state: Path, drivers: Sequence[str]) -> str:
@@ -135,7 +164,7 @@ spec: {{storageClassName: demo, accessModes: [ReadWriteOnce], resources: {{reque
 """
 
 
-def _what_to_try(state: Path) -> str:
+def _what_to_try(state: Path, *, has_drive: bool) -> str:
     orlop, where = _program(), _where(state)
     return f"""\
 Try it in another terminal, as root: a pod with a scratch folder,
@@ -150,7 +179,31 @@ and what it leaves when it is gone:
 {orlop} afterlife list{where}
 {orlop} afterlife cat{where} $({orlop} afterlife list{where} --pod demo -o name | head -1) result
 
+{_what_to_claim(state) if has_drive else _where_to_find_drives(state)}
 `{orlop} down{where} --erase` removes every trace.
+"""
+
+
+def _what_to_claim(state: Path) -> str:
+    orlop, where = _program(), _where(state)
+    return f"""\
+Or a claim, whose volume is on a drive and keeps its data when the pod is gone,
+
+{orlop} kubectl{where} apply -f - <<'END'
+{CLAIM_EXAMPLE}END
+{orlop} kubectl{where} wait --for=condition=Ready pod/writer --timeout=2m
+{orlop} kubectl{where} exec writer -- df -h /data
+{orlop} volumes list{where}
+
+and back:
+
+{orlop} kubectl{where} delete pod/writer pvc/data
+"""
+
+
+def _where_to_find_drives(state: Path) -> str:
+    return f"""\
+For persistent volumes, make a drive of a disk that `{_program()} drives discover{_where(state)}` shows, or of a folder.
 """
 
 

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from onenode.processes.up_console import Console, greeting, state_line
 from orlop.admin.up_state import DEFAULT_STATE
+from support.places import REPOSITORY
 
 
 class Terminal(io.StringIO):
@@ -89,6 +91,24 @@ def test_commands_can_be_typed_in_a_terminal_that_knows_nothing_of_this_one(
     monkeypatch.setattr(shutil, "which", lambda _name: program)
     told = greeting(DEFAULT_STATE, "n1", ("csi.orlop.dev",), is_ours=True)
     assert f"\n{called} apply" in told
+
+
+def test_the_claim_of_the_examples_can_be_tried_at_once():
+    shown = greeting(Path("/srv/up"), "n1", ("csi.orlop.dev",), is_ours=True)
+    example = (REPOSITORY / "examples/claim-on-a-drive.yaml").read_text()
+
+    _, _, claim = shown.rpartition("kubectl --state /srv/up apply -f - <<'END'\n")
+    manifest, _, commands = claim.partition("END\n")
+    assert list(yaml.safe_load_all(manifest)) == list(yaml.safe_load_all(example))
+    assert "kubectl --state /srv/up exec writer -- df -h /data\n" in commands
+    assert "volumes list --state /srv/up\n" in commands
+
+
+def test_without_a_drive_the_command_that_finds_disks_is_shown_and_no_claim():
+    shown = greeting(Path("/srv/up"), "n1", ("csi.orlop.dev",), is_ours=True, has_drive=False)
+
+    assert "drives discover --state /srv/up" in shown
+    assert "PersistentVolumeClaim" not in shown
 
 
 def test_a_driver_of_your_own_is_named_when_it_is_there_already():
