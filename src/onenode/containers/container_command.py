@@ -5,7 +5,7 @@ working folder → the rights that could change this machine are lost, and the w
 the program. What the tenant named, folder or program, is looked at only when nothing of this machine is open any more:
 the folder confined to the container's root, the program without our rights.
 
-Whoever calls this is in the container already, and keeps all capabilities.
+The caller is in the container already, and keeps all capabilities.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def start_command(command: Command, streams: tuple[int, int, int]) -> int:
         os.close(reading)
     if trouble:
         os.waitpid(child, 0)
-        told = json.loads(trouble)
-        raise HostError(told["errno"], told["sentence"])
+        failure = json.loads(trouble)
+        raise HostError(failure["errno"], failure["sentence"])
     return child
 
 

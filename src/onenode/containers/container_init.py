@@ -1,9 +1,9 @@
 """The first process of a container: it makes the root, starts the command, writes its output to the log, waits for it.
 
 It is process 1 of the container's process namespace: when it ends, for whatever reason, the kernel ends every process
-in it, daemons and all. It dies with the launcher, and the launcher with whoever asked for it.
+in it, daemons and all. It dies with the launcher, and the launcher with the process that started it.
 
-Order: the root → the command, which tells whether its program could be run → `started` → output to the log until the
+Order: the root → the command, which reports whether its program could be run → `started` → output to the log until the
 command has ended → everything else in the container is killed, the rest of the output written → `exit`.
 
 Once volumes are there, it opens nothing by name: what a name leads to is for the tenant to say.
@@ -32,24 +32,24 @@ from orlop.host.host_errors import HostError
 
 
 class Report:
-    """What the one who asked for a container is told of it."""
+    """Reports to the process that asked for the container."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
 
     def started(self, terminal: int | None = None) -> None:
         """`terminal` is the outer end of the command's, if it has one."""
-        self._tell({"started": True}, [] if terminal is None else [terminal])
+        self._send({"started": True}, [] if terminal is None else [terminal])
 
     def refused(self, error: OSError, what: str = "The container cannot be made") -> None:
         """`what` begins the sentence where the error is none itself."""
-        told = error if isinstance(error, HostError) else HostError.because(error, what)
-        self._tell({"refused": str(told), "errno": told.errno})
+        failure = error if isinstance(error, HostError) else HostError.because(error, what)
+        self._send({"refused": str(failure), "errno": failure.errno})
 
     def ended(self, code: int) -> None:
-        self._tell({"exit": code})
+        self._send({"exit": code})
 
-    def _tell(self, what: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+    def _send(self, what: dict[str, object], descriptors: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # nobody listens any more: then nobody needs to know
             socket.send_fds(self._channel, [json.dumps(what).encode()], descriptors)
 

@@ -1,8 +1,8 @@
 """A small process that makes containers: it forks quickly because it is small, and it has one thread only.
 
 It takes requests from a socket that its parent holds: when that end closes, whatever happened to the parent, the
-launcher ends, and with it every container. It does one thing at a time and waits for none of them: the first process
-of a container tells its own story on the channel that came with the request.
+launcher ends, and with it every container. It does one thing at a time and waits for none of them: the first process of
+a container reports on the channel that came with the request.
 
 Nothing of Kubernetes is known here, and nothing is imported that a container does not need: its first process is a
 copy of this one.
@@ -41,7 +41,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, _reap)
     requests = socket.socket(fileno=int(sys.argv[-1]))
-    requests.set_inheritable(False)  # whoever holds it can ask for any container
+    requests.set_inheritable(False)  # a process that has it can start any container
     _close_all_but(requests.fileno())
     sys.meta_path.clear()  # nothing is imported from now on: what lies there could be a tenant's, seen from inside
     os.umask(0)  # files and devices in a container's root have the modes they are made with

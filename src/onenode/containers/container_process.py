@@ -1,7 +1,7 @@
-"""Containers from the side of whoever wants them: the launcher, one running container, a command inside of one.
+"""Containers, for the process that starts them: the launcher, one running container, a command inside of one.
 
-Plain functions. None waits longer than the launcher takes to fork; what a container tells comes on its channel, which
-can be waited for on any event loop (`fileno`) and read without blocking (`news`).
+Plain functions. None waits longer than the launcher takes to fork; the messages of a container arrive on its channel,
+which any event loop can wait for (`fileno`) and which is read without blocking (`news`).
 
 The launcher ends when its socket closes, so that no container outlives the process that holds a `ContainerLauncher`.
 A container is signalled by a descriptor of its first process: never another process that came to have its number.
@@ -70,7 +70,7 @@ News = Born | Started | StartFailed | Exited
 
 
 class ContainerProcess:
-    """One container, or one command inside of one. Closed by whoever asked for it."""
+    """One container, or one command inside of one. The caller that started it closes it."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -83,7 +83,7 @@ class ContainerProcess:
         return self._channel.fileno()
 
     def news(self) -> list[News]:
-        """What was told since the last time; blocks never. The last one is `Exited` or `StartFailed`, always."""
+        """Return the messages since the last call, without blocking. The last of all is `Exited` or `StartFailed`."""
         found: list[News] = []
         while not self._over and (one := self._next()) is not None:
             found.append(one)
@@ -185,7 +185,7 @@ class ContainerLauncher:
         return ContainerProcess(ours)
 
     def close(self) -> None:
-        """Ends every container; each one's own handle tells when it is gone."""
+        """End every container; the handle of each reports when it is gone."""
         self._requests.close()
         self._process.wait()
 
@@ -237,9 +237,9 @@ def _paper(words: bytes) -> int:
 def _read(words: bytes) -> News:
     if not words:
         return Exited(LOST_CODE)
-    told = json.loads(words)
-    if "pid" in told:
-        return Born(told["pid"])
-    if "refused" in told:
-        return StartFailed(told["errno"], told["refused"])
-    return Exited(told["exit"]) if "exit" in told else Started()
+    message = json.loads(words)
+    if "pid" in message:
+        return Born(message["pid"])
+    if "refused" in message:
+        return StartFailed(message["errno"], message["refused"])
+    return Exited(message["exit"]) if "exit" in message else Started()

@@ -100,12 +100,12 @@ def encoded_command(command: Command) -> bytes:
 
 
 def decoded_command(fields: dict[str, Any] | bytes) -> Command:
-    told: dict[str, Any] = json.loads(fields) if isinstance(fields, bytes) else fields
-    account = told["account"]
+    values: dict[str, Any] = json.loads(fields) if isinstance(fields, bytes) else fields
+    account = values["account"]
     return Command(
-        arguments=tuple(told["arguments"]),
-        environment=tuple((name, value) for name, value in told["environment"]),
-        working_folder=told["working_folder"],
+        arguments=tuple(values["arguments"]),
+        environment=tuple((name, value) for name, value in values["environment"]),
+        working_folder=values["working_folder"],
         account=Account(account["user"], account["group"], tuple(account["more_groups"])),
-        no_new_privileges=told["no_new_privileges"],
+        no_new_privileges=values["no_new_privileges"],
     )

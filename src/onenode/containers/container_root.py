@@ -164,8 +164,8 @@ def _clone_of(path: str) -> int:
 def _carried_file_systems(hidden: Sequence[str]) -> Iterator[_Carried]:
     """An overlay does not show what is mounted below its lower folder: what else holds programs is brought along.
 
-    One mount for each device: a second one could show what the first one hides. No file system of a server that may
-    not answer: whoever looks for it would wait, and the container never start.
+    One mount for each device: a second one could show what the first one hides. No file system of a server that may not
+    answer: looking it up would block, and the container never start.
     """
     seen = {_device_of_root()}
     for device, path, kind in _mounts_of_this_machine():

@@ -51,7 +51,7 @@ _NONE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _Abi:
-    """One way to call the kernel: how the filter is told of it, and its numbers."""
+    """One way to call the kernel: how the filter sees it, and its numbers."""
 
     architecture: int
     numbers: Mapping[str, int]

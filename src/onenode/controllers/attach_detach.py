@@ -1,9 +1,9 @@
 """The attach/detach controller: has the volumes of pods attached to their nodes, and detached when nobody needs them.
 
 It makes and deletes VolumeAttachments, which a driver's attacher fulfils, and lists in a Node's `volumesAttached` what
-kubelet may mount; `attach_detach_rules` decide. Level-triggered: whoever is told of a pod, a claim, a volume, a Node or
-a VolumeAttachment puts names of volumes on the queue, and what is done follows from what is there. So a process that
-begins anew goes on where the last one was.
+kubelet may mount; `attach_detach_rules` decide. Level-triggered: a change of a pod, a claim, a volume, a Node or a
+VolumeAttachment puts names of volumes on the queue, and the next step is decided on the current objects. So a new
+process resumes where the last one ended.
 
 Order, to attach: the VolumeAttachment → its attacher says attached → the Node's list → kubelet mounts. To detach:
 kubelet no longer has it in use → it is off the Node's list → the VolumeAttachment is deleted → it is gone. All nodes of
@@ -323,7 +323,7 @@ class AttachDetach:
             return False
         return True
 
-    # ---- what is told --------------------------------------------------------------------------------------------
+    # ---- events ---------------------------------------------------------------------------------------------------
 
     def _tell_attached(self, volume: UniqueName, one: AttachDetachFacts) -> None:
         if volume in one.place.listed or one.attachment is None:

@@ -74,7 +74,7 @@ def is_of_a_csi_driver(name: UniqueName) -> bool:
 def listing_patch(node: ApiObject, wanted: Iterable[UniqueName]) -> JsonPatch | None:
     """Lists these volumes of CSI drivers as attached, and no others; what else is listed stays.
 
-    Fails when somebody changed the list meanwhile. None: all is told already.
+    The patch fails if the list has changed meanwhile. None: the list is complete already.
     """
     present = (node.get("status") or {}).get("volumesAttached")
     others = [dict(one) for one in present or () if not is_of_a_csi_driver(str(one.get("name") or ""))]
@@ -154,7 +154,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class NotAttached:
-    """It failed, and somebody else tries again; `occasion` tells this failure from the next one."""
+    """It failed, and somebody else tries again; `occasion` distinguishes this failure from the next one."""
 
     why: str
     occasion: str = ""
@@ -261,7 +261,7 @@ def _detach(one: AttachDetachFacts) -> Step:
         left = LONGEST_UNMOUNT_SECONDS - one.seconds_unneeded
         return Wait(left if left > 0 else None)
     if one.is_listed:
-        return Wait()  # the Node is told first
+        return Wait()  # the list of the Node is written first
     return Detach(objects.uid(found))
 
 

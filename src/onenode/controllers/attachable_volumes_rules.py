@@ -5,7 +5,7 @@ As Kubernetes' attach/detach controller decides it:
 - A claim must be bound, to a volume that is bound to it; the claim of a generic ephemeral volume must be the pod's own.
 - A driver's volumes need attaching unless its CSIDriver says `attachRequired: false`; one without a CSIDriver does.
 - A pod needs its volumes no longer when it has finished, or when it is being deleted and no container of it runs: what
-  is still mounted then, kubelet tells on its Node.
+  is still mounted then, kubelet writes to the status of its Node.
 """
 
 from __future__ import annotations

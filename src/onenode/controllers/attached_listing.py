@@ -1,8 +1,8 @@
 """Keeps `status.volumesAttached` of the Nodes: what kubelet may rely on to be attached.
 
-However many volumes change, a Node is written to once for all that have changed since. Order: the list is written →
-the cache has it → whoever waits for its end is told. From before a write until the cache has it, a volume in it counts
-as listed: also after a write of which nobody knows whether it was done, until the Node was read anew.
+However many volumes change, a Node is written to once for all that have changed since. Order: the list is written → the
+cache has it → those who wait for the write are notified. From before a write until the cache has it, a volume in it
+counts as listed: also after a write of which nobody knows whether it was done, until the Node was read anew.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKOFF: Final = Backoff(initial=0.5, factor=2.0, cap=122.0, jitter=0.1)
 
 
 class AttachedListing:
-    """Nothing is written unless somebody keeps `run` running; `written` is told of volumes that waited for a write."""
+    """Writes only while `run` runs; `written` is called with the volumes that waited for a write."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class AttachedListing:
         return self._wanted.get(node, set()) != {name for name in listed if rules.is_of_a_csi_driver(name)}
 
     def may_list(self, node: str, volume: UniqueName) -> bool:
-        """Whether a write that the cache does not know yet may have it; then its end will be told."""
+        """Whether a write that the cache does not know yet may have it; then `written` will be called."""
         if volume not in self._under_way.get(node, ()):
             return False
         self._waiting.setdefault(node, set()).add(volume)

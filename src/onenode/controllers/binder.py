@@ -232,8 +232,8 @@ class Binder:
                 return self._forget(subject)
             facts = self._claim_facts(claim, read)
             match step := rules.next_claim_step(facts):
-                case rules.Wait(_, told):
-                    self._record_while_it_lasts(subject, told, {About.CLAIM: claim})
+                case rules.Wait(_, events_due):
+                    self._record_while_it_lasts(subject, events_due, {About.CLAIM: claim})
                     return Done()
                 case rules.RefuseBinding(why):
                     return Failed(BindingRefused(why))
@@ -254,9 +254,9 @@ class Binder:
             claim_name = _claim_of(volume)
             facts = self._volume_facts(volume, claim_name, read)
             match step := rules.next_volume_step(facts):
-                case rules.Wait(_, told):
+                case rules.Wait(_, events_due):
                     about = {About.VOLUME: volume, **({About.CLAIM: facts.claim} if facts.claim else {})}
-                    self._record_while_it_lasts(subject, told, about)
+                    self._record_while_it_lasts(subject, events_due, about)
                     return Done()
                 case rules.ReadClaim() if claim_name is not None:
                     read = await self._read(PERSISTENT_VOLUME_CLAIM, claim_name)
@@ -302,9 +302,9 @@ class Binder:
         match step:
             case rules.ReplaceVolume(body):
                 await self._replace(self._caches.volumes, body)
-            case rules.ReplaceVolumeStatus(body, told):
+            case rules.ReplaceVolumeStatus(body, events_due):
                 await self._replace(self._caches.volumes, body, "status")
-                self._record(told, {About.VOLUME: subject})
+                self._record(events_due, {About.VOLUME: subject})
             case rules.ReplaceClaim(body, is_for_provisioner):
                 try:
                     await self._replace(self._caches.claims, body)
@@ -313,9 +313,9 @@ class Binder:
                     if is_for_provisioner and not isinstance(error, Conflict | NotFound):
                         self._record((notices.not_saved(error),), {About.CLAIM: subject})
                     raise
-            case rules.ReplaceClaimStatus(body, told):
+            case rules.ReplaceClaimStatus(body, events_due):
                 await self._replace(self._caches.claims, body, "status")
-                self._record(told, {About.CLAIM: subject})
+                self._record(events_due, {About.CLAIM: subject})
 
     async def _replace(self, informer: Informer, body: Mapping[str, Any], subresource: str = "") -> None:
         written = await self._client.replace(informer.watched.kind, body, subresource=subresource)
@@ -326,22 +326,22 @@ class Binder:
     # ---- events --------------------------------------------------------------------------------------------------
 
     def _record_while_it_lasts(
-        self, subject: Subject, told: tuple[Notice, ...], about: Mapping[About, CachedObject]
+        self, subject: Subject, events_due: tuple[Notice, ...], about: Mapping[About, CachedObject]
     ) -> None:
         """Record what is waited for when it is new, and again at the slow resync: Events expire."""
-        if not told:
+        if not events_due:
             self._recorded.pop(subject, None)
             return
         now = self._clock.elapsed()
         which = uid(about[About.CLAIM if subject.kind is PERSISTENT_VOLUME_CLAIM else About.VOLUME])
         known_uid, known, since = self._recorded.get(subject, ("", (), 0.0))
-        if (known_uid, known) == (which, told) and now - since < RESYNC_SECONDS:
+        if (known_uid, known) == (which, events_due) and now - since < RESYNC_SECONDS:
             return
-        self._recorded[subject] = which, told, now
-        self._record(told, about)
+        self._recorded[subject] = which, events_due, now
+        self._record(events_due, about)
 
-    def _record(self, told: Iterable[Notice], about: Mapping[About, CachedObject]) -> None:
-        for notice in told:
+    def _record(self, events_due: Iterable[Notice], about: Mapping[About, CachedObject]) -> None:
+        for notice in events_due:
             record = self._events.warning if notice.is_warning else self._events.normal
             record(about[notice.about], notice.reason, notice.text)
 

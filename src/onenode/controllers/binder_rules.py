@@ -218,17 +218,17 @@ def _bind(claim: Object, volume: Object) -> ClaimStep:
     return Wait("it is bound")
 
 
-def _pending(claim: Object, *told: Notice) -> ClaimStep:
+def _pending(claim: Object, *notice: Notice) -> ClaimStep:
     body = writes.unbound_claim_status(claim, PENDING)
-    return Wait("no volume fits yet", told) if body is None else ReplaceClaimStatus(body)
+    return Wait("no volume fits yet", notice) if body is None else ReplaceClaimStatus(body)
 
 
-def _lose(claim: Object, told: Notice) -> ClaimStep:
+def _lose(claim: Object, notice: Notice) -> ClaimStep:
     body = writes.unbound_claim_status(claim, LOST)
     if body is None:
         return Wait("its volume is lost")
     # Once, on the change: a claim stays Lost for long.
-    return ReplaceClaimStatus(body, (told,) if state.phase(claim) != LOST else ())
+    return ReplaceClaimStatus(body, (notice,) if state.phase(claim) != LOST else ())
 
 
 # ---- volumes ---------------------------------------------------------------------------------------------------------
@@ -318,9 +318,9 @@ def _delete(volume: Object) -> VolumeStep:
     return _fail(volume, notices.no_deleter(objects.name(volume)))
 
 
-def _fail(volume: Object, told: Notice) -> VolumeStep:
-    body = writes.volume_in_phase(volume, FAILED, told.text)
-    return Wait("it could not be reclaimed") if body is None else ReplaceVolumeStatus(body, (told,))
+def _fail(volume: Object, notice: Notice) -> VolumeStep:
+    body = writes.volume_in_phase(volume, FAILED, notice.text)
+    return Wait("it could not be reclaimed") if body is None else ReplaceVolumeStatus(body, (notice,))
 
 
 def _reclaim_policy(volume: Object) -> str:

@@ -36,13 +36,13 @@ def volume_of(attachment: ApiObject) -> str:
 
 
 class KnownAttachments:
-    """`told` are the names of volumes that a Node has in its status."""
+    """`volumes_of` returns the names of the volumes that a Node has in its status."""
 
     def __init__(
-        self, volume: Callable[[ObjectName], ApiObject | None], told: Callable[[str], Iterable[UniqueName]]
+        self, volume: Callable[[ObjectName], ApiObject | None], volumes_of: Callable[[str], Iterable[UniqueName]]
     ) -> None:
         self._volume = volume
-        self._told = told
+        self._volumes_of = volumes_of
         self._places: dict[str, tuple[UniqueName, str]] = {}
         self._of: dict[UniqueName, dict[str, ObjectName]] = {}
         self._on: dict[str, set[UniqueName]] = {}
@@ -82,13 +82,13 @@ class KnownAttachments:
             return before
         if OUR_NAMES.fullmatch(name) is None:
             return None
-        return self._told_by_its_node(name, node) or name, node
+        return self._reported_by_its_node(name, node) or name, node
 
-    def _told_by_its_node(self, name: str, node: str) -> UniqueName | None:
-        for told in self._told(node):
-            parts = driver_and_handle(told)
+    def _reported_by_its_node(self, name: str, node: str) -> UniqueName | None:
+        for unique_name in self._volumes_of(node):
+            parts = driver_and_handle(unique_name)
             if parts is not None and attachment_name(parts[1], parts[0], node) == name:
-                return told
+                return unique_name
         return None
 
     # ---- the book ------------------------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ def _name_for(volume: Attachable, node: str) -> str:
 # ---- what is remembered besides the objects --------------------------------------------------------------------------
 
 # What the attach/detach controller remembers of a volume on a node besides the objects: since when, and what was
-# told.
+# reported.
 #
-# A restart forgets it: then what is waited for is waited for anew, and a failure is told once more.
+# A restart forgets it: then each wait begins again, and a failure is reported once more.
 
 
 @dataclass(slots=True)
@@ -127,8 +127,8 @@ class AttachmentHistory:
     detaching_since: float | None = None
     taken: str = ""
     """The uid of the VolumeAttachment that we have deleted."""
-    told: dict[str, str] = field(default_factory=dict)
-    """By the uid of a pod: what it was last told."""
+    reported: dict[str, str] = field(default_factory=dict)
+    """By the uid of a pod: the last event that was recorded for it."""
     detach_failure: tuple[str, str] | None = None
     """The occasion and the error that were logged last."""
 
@@ -154,9 +154,9 @@ class AttachmentHistory:
         return now - self.detaching_since
 
     def is_news(self, pod_uid: str, what: str) -> bool:
-        """Noted as told."""
-        is_new = self.told.get(pod_uid) != what
-        self.told[pod_uid] = what
+        """Return whether this differs from the last event of the pod, and remember it."""
+        is_new = self.reported.get(pod_uid) != what
+        self.reported[pod_uid] = what
         return is_new
 
 

@@ -1,7 +1,7 @@
 """Takes the finalizers off claims and volumes that are being deleted and that nobody uses, so that they go.
 
-Two controllers of Kubernetes, pvc-protection and pv-protection, on one queue. Level-triggered: whoever is told of a
-claim, a volume or a pod puts names on the queue, and what is done follows from what is there.
+Two controllers of Kubernetes, pvc-protection and pv-protection, on one queue. Level-triggered: a change of a claim, a
+volume or a pod puts names on the queue, and the next step is decided on the current objects.
 
 Order for a claim: the cache says that a pod uses it → wait for that pod. Else all pods of the namespace are asked of
 the API server, because the cache may lack one that came before the deletion → only then the finalizer is taken off.
@@ -93,7 +93,7 @@ class LivePods:
 
 CLAIMS: Final = "pvcprotection"
 VOLUMES: Final = "pvprotection"
-"""The names of Kubernetes' own queues, as their metrics tell them."""
+"""The names of Kubernetes' own queues, as their metrics show them."""
 WORKERS: Final = 4
 BACKOFF: Final = Backoff(initial=0.005, factor=2.0, cap=60.0, jitter=0.5)
 UNSEEN_POD_SECONDS: Final = 2.0
@@ -199,7 +199,7 @@ class StorageProtection:
         if not is_being_deleted(claim):
             return await self._patch(PERSISTENT_VOLUME_CLAIM, name, rules.protecting_patch(claim, CLAIM_FINALIZER))
         if rules.is_claim_used(claim, self._caches.pods.cache.by_index(PODS_BY_CLAIM, str(name))):
-            return Done()  # the end of that pod will be told
+            return Done()  # the end of that pod queues the claim again
         if await self._is_used_after_all(claim):
             return RetryAfter(UNSEEN_POD_SECONDS)
         return await self._patch(PERSISTENT_VOLUME_CLAIM, name, rules.claim_releasing_patch(claim))
@@ -217,7 +217,7 @@ class StorageProtection:
         if not is_being_deleted(volume):
             return await self._patch(PERSISTENT_VOLUME, name, rules.protecting_patch(volume, VOLUME_FINALIZER))
         if rules.is_volume_used(volume):
-            return Done()  # the change of its phase will be told
+            return Done()  # the change of its phase queues it again
         return await self._patch(PERSISTENT_VOLUME, name, rules.volume_releasing_patch(volume))
 
     async def _patch(self, kind: Kind, name: ObjectName, patch: JsonPatch | None) -> Outcome:

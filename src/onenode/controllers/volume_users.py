@@ -1,7 +1,7 @@
 """Which pods need which volumes attached to which nodes: a book that is kept up pod by pod, and asked volume by volume.
 
 What a pod once needed it goes on needing for as long as it is there, also when its claim or volume vanishes: it may
-have it mounted. Only objects that were read are in here; nothing waits, asks or tells.
+have it mounted. Only objects that were read are in here; nothing waits, sends requests or notifies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes a volume's files so that whoever reads sees all old ones or all new ones: Kubernetes' layout of such volumes.
+"""Writes a volume's files so that a reader sees all old ones or all new ones: Kubernetes' layout of such volumes.
 
     ..2026_01_31_10_00_00.0/key     the files, in a folder of their own for each version
     ..data -> ..2026_01_31_10_00_00.0
@@ -79,7 +79,7 @@ def make_nested_folders(volume: int, folders: Iterable[Names]) -> None:
 
 
 def payload_in(volume: int) -> dict[Names, bytes]:
-    """What whoever has it mounted reads."""
+    """Return the files by name, as a pod with the volume reads them."""
     current = _current(volume)
     found = _found_in(volume, current) if current is not None else {}
     return {} if found is None else found

@@ -1,8 +1,8 @@
 """What a kubelet asks of its machine for volumes: those of drivers (`VolumeHost`), and of Kubernetes' own kinds.
 
 The seams: `linux_volume_host` and `linux_plain_volume_host` are the real ones, `onenode/testing` has models of them,
-and one contract suite for each is kept by both. Everything blocks and raises HostError, whose `errno` tells the reasons
-named here apart. A volume is named by its place below kubelet's directory; no symbolic link is followed there.
+and one contract suite for each is kept by both. Everything blocks and raises HostError, whose `errno` distinguishes the
+reasons named here apart. A volume is named by its place below kubelet's directory; no symbolic link is followed there.
 
 Of drivers' volumes nothing is mounted, unmounted, or removed here but one empty folder or one of our own files, except
 for subPaths (a part of a volume, mounted once more for one container) and for raw block volumes: the device that a

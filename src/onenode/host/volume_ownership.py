@@ -1,9 +1,9 @@
 """Gives all that is in a volume to a group, as kubelet does for a pod's fsGroup.
 
-Children before their parents, so that a root which is right tells that everything below it is. Files get at least 0660,
-folders 0770 and the bit that has new files inherit the group; links are given to the group and never followed; what is
-mounted inside is not entered. What is right already is not touched. A file that cannot be changed becomes a remark;
-a folder that cannot be listed is an error, since nobody knows what is in it.
+Children before their parents, so that a correct root proves that everything below it is correct. Files get at least
+0660, folders 0770 and the bit that has new files inherit the group; links are given to the group and never followed;
+what is mounted inside is not entered. What is right already is not touched. A file that cannot be changed becomes a
+remark; a folder that cannot be listed is an error, since nobody knows what is in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEEP_OWNER: Final = -1
 
 @dataclass(slots=True)
 class OwnershipReport:
-    """`files` grows while it is worked on: whoever waits may look at it."""
+    """`files` grows during the work: a waiting caller may read it."""
 
     files: int = 0
     skipped: bool = False

@@ -2,8 +2,8 @@
 
 Order: the address is bound → the folder is made → the database in it is opened, which keeps every other process out →
 certificates, keys and the admin's token are made where they are missing → the socket is bound → the controllers beside
-the server begin → the server listens → the kubeconfig is written, so that whoever finds it can connect. Leaving: nobody
-new is let in, the controllers end, watches end, the database is closed.
+the server begin → the server listens → the kubeconfig is written, so that a client that finds it can connect. Leaving:
+nobody new is let in, the controllers end, watches end, the database is closed.
 
 Imported only by a process that was asked to serve: aiohttp, cryptography and the schemas cost 30 MB.
 """

@@ -5,7 +5,7 @@ requested, bound to the Node where the child acts for one (policies see the name
 file, and renewed long before it expires, or when the Node was created again, which ends the tokens bound to it. Beside
 it lies a kubeconfig that names the file, so no child has to be restarted.
 
-Order: token → kubeconfig, each whole or not at all. Whoever finds the kubeconfig finds a token.
+Order: token → kubeconfig, each whole or not at all. A process that finds the kubeconfig finds a token too.
 
 Must not log a token.
 """

@@ -78,7 +78,7 @@ def is_capacity(quantity: Quantity) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpLogSettings(LogSettings):
-    """Whoever looks at a terminal wants to know what goes wrong."""
+    """Logs warnings by default: a user at a terminal wants to see problems."""
 
     log_level: Level = flag(
         level_named, default="warning", metavar="LEVEL", help="The least that is logged: debug, info, warning or error."
@@ -252,7 +252,7 @@ def _registrar_flags(socket: str, state: UpState) -> dict[str, object]:
 
 
 async def _until_ready(cluster: RunningCluster, runtime: Runtime, stop: asyncio.Event) -> None:
-    """Or until it takes too long: then the line that shows the state tells what is missing."""
+    """Wait until the cluster is ready, but not too long: the status line shows what is missing then."""
     with suppress(TimeoutError):
         async with runtime.clock.timeout(READY_SECONDS):
             while not stop.is_set() and not await cluster.is_ready():

@@ -208,7 +208,7 @@ For persistent volumes, make a drive of a disk that `{_program()} drives discove
 
 
 def _program() -> str:
-    """As whoever started this would call it again."""
+    """Return the command with which the user can start this program again."""
     path = Path(sys.argv[0])
     if path.name != "orlop":
         return f"{shlex.quote(sys.executable)} -m orlop" if path.name == "__main__.py" else "orlop"

@@ -73,7 +73,7 @@ class Authenticator:
         self._read: OrderedDict[bytes, TokenClaims] = OrderedDict()
 
     def user_of(self, headers: Mapping[str, str]) -> User | None:
-        """None for whoever is nobody."""
+        """Return the user of a request; None if its headers authenticate nobody."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None

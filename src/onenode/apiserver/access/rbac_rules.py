@@ -24,7 +24,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who was recognised; `extra` is told in reviews and decides nothing."""
+    """An authenticated user; `extra` appears in reviews and decides nothing."""
 
     name: str
     groups: tuple[str, ...] = ()

@@ -26,19 +26,19 @@ INITIAL_EVENTS_END: Final = {"k8s.io/initial-events-end": "true"}
 
 @dataclass(frozen=True, slots=True)
 class ListMetadata:
-    """`remaining` is None where it is not told."""
+    """`remaining` is None where the list does not have it."""
 
     revision: int
     continue_token: str = ""
     remaining: int | None = None
 
     def json(self) -> bytes:
-        told: dict[str, Any] = {"resourceVersion": str(self.revision)}
+        metadata: dict[str, Any] = {"resourceVersion": str(self.revision)}
         if self.continue_token:
-            told["continue"] = self.continue_token
+            metadata["continue"] = self.continue_token
         if self.remaining is not None:
-            told["remainingItemCount"] = self.remaining
-        return msgspec.json.encode(told)
+            metadata["remainingItemCount"] = self.remaining
+        return msgspec.json.encode(metadata)
 
 
 def bookmark_metadata(revision: int, *, initial_end: bool) -> bytes:

@@ -49,13 +49,13 @@ class Refusal(Exception):
 
     def status(self) -> dict[str, Any]:
         metadata = {"continue": self.continue_token} if self.continue_token else {}
-        told = {"message": self.message, "reason": self.reason}
+        fields = {"message": self.message, "reason": self.reason}
         return {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": metadata,
             "status": "Failure",
-            **{name: text for name, text in told.items() if text},
+            **{name: text for name, text in fields.items() if text},
             **({} if self.details is None else {"details": self.details}),
             "code": self.code,
         }

@@ -1,4 +1,4 @@
-"""Answers that are given before any kind of object is known: at the edge, to whoever it is. Pure."""
+"""Answers that need no kind of object, for every client, authenticated or not. Pure."""
 
 from __future__ import annotations
 

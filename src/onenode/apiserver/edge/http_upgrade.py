@@ -1,4 +1,4 @@
-"""An answer that gives the connection to another protocol: bytes both ways, between a client and whoever stands behind.
+"""An answer that gives the connection to another protocol: bytes both ways, between a client and the server behind.
 
 Bytes are copied as they come and no faster than they are taken; what they mean is not known here. The end of one
 direction is passed on, and the end of the far side is the end of all.

@@ -1,7 +1,7 @@
 """The way to the API server without a socket: for simulations on virtual time, and for roles beside it in one process.
 
-Whoever is here is the user he was made with. Requests and answers are the bytes they would be on the wire; time limits
-hold as well. Closing ends what is under way with `ConnectionBroken`, as a broken connection would.
+Its requests are those of the user that it was made with. Requests and answers are the bytes they would be on the wire;
+time limits hold as well. Closing ends what is under way with `ConnectionBroken`, as a broken connection would.
 """
 
 from __future__ import annotations

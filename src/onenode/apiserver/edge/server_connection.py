@@ -108,7 +108,7 @@ class RequestLoop:
             return await self._door.answer(request, user)
         except BodyRefused as refusal:
             return refusal.answer
-        except Exception as error:  # noqa: BLE001 - the edge of the process: told to the log, not to the client
+        except Exception as error:  # noqa: BLE001 - the edge of the process: logged, and not sent to the client
             self._log.exception("request failed", error, method=head.method, path=head.path)
             return edge_answers.WENT_WRONG
 

@@ -1,7 +1,7 @@
 """Paths that are about the server and not about its objects: health, version, metrics, OpenAPI.
 
-Health and version are told to everybody; the rest to whom a rule allows it, as the API server decides. Health is told
-in the words of Kubernetes' own.
+Everybody may read health and version; for the rest the API server's rules decide. The texts of health are those of
+Kubernetes.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _reading(answer: Callable[[HttpRequest], HttpResponse]) -> PathHandler:
 def version_document(version: str, platform: str) -> Mapping[str, str]:
     """Clients in Go expect every member; what this server does not have is said to be nothing."""
     major, minor = version.removeprefix("v").split(".")[:2]
-    told = {"major": major, "minor": minor, "gitVersion": version, "gitCommit": "", "gitTreeState": ""}
-    return {**told, "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": platform}
+    release = {"major": major, "minor": minor, "gitVersion": version, "gitCommit": "", "gitTreeState": ""}
+    return {**release, "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": platform}
 
 
 def _nothing_in_old_openapi(request: HttpRequest) -> HttpResponse:

@@ -114,9 +114,9 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def _paths(value: Any, twice: list[tuple[dict[str, Any], str]]) -> Iterator[str]:
-    told = twice[:MOST_DUPLICATES]
-    places = dict(_places(value, (), frozenset(id(owner) for owner, _ in told)))
-    for owner, name in told:
+    reported = twice[:MOST_DUPLICATES]
+    places = dict(_places(value, (), frozenset(id(owner) for owner, _ in reported)))
+    for owner, name in reported:
         # An object that was itself given twice is no part of the value any more.
         if id(owner) in places:
             yield _path_text((*places[id(owner)], _without_lone_surrogates(name)))

@@ -29,7 +29,7 @@ APPLY_PATCHES: Final = frozenset({"application/apply-patch+yaml", "application/a
 BODIES: Final = (JSON, PROTOBUF)
 ANYTHING: Final = "*/*"
 OURS: Final = frozenset({JSON, ANYTHING})
-# Whoever takes these alone gets JSON: Go's clients read what the answer says it is, and JSON is YAML.
+# A client that accepts only these gets JSON: Go's clients read what the answer says it is, and JSON is YAML.
 THEIRS: Final = frozenset({PROTOBUF, "application/yaml"})
 
 META_GROUP: Final = "meta.k8s.io"

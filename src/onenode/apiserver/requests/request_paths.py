@@ -1,4 +1,4 @@
-"""What a request is about, told from its method and path alone: an object, a collection of them, or another path.
+"""Find out from its method and path alone what a request is about: an object, a collection of them, or another path.
 
 As in Kubernetes the path is unquoted first and split then, so a quoted slash separates like any other. Whether the
 group, the resource or the subresource exists is not known here. Pure.

@@ -1,7 +1,7 @@
 """Group commit: writes that come while a commit runs share the next one.
 
 Order: a write is queued (and is from now on what later writers of its key build upon) → the batch is committed → it is
-published → its writers are told, before those who watch. One batch at a time, so writes become visible in the order
+published → its writers are notified, before the watches. One batch at a time, so writes become visible in the order
 they were queued in.
 
 When a commit fails, nothing of its batch is published, and with each of its writes fail those queued behind it that
@@ -128,7 +128,7 @@ class CommitQueue:
             self._retried = _without_those_that_take_room(writes) if isinstance(error, DiskFull) else []
             again = set(map(id, self._retried))
             self._fail([write for write in writes if id(write) not in again], error)
-        # Behind those who were just told: what they write next is in the same batch.
+        # After the writers that were just notified: what they write next is in the same batch.
         asyncio.get_running_loop().call_soon(self._start)
 
     def _succeed(self, writes: Sequence[PendingWrite], batch: Batch) -> None:

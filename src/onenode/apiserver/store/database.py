@@ -1,7 +1,7 @@
 """The database of the object store: one table of versions, appended to by every write. The only user of SQLite.
 
-The newest version of a key is its object, unless it is a deletion; older ones are there as long as the history can
-show them. So a write is one row, and the state of any kept revision can be told from the rows up to it.
+The newest version of a key is its object, unless it is a deletion; older ones are there as long as the history can show
+them. So a write is one row, and the state of any kept revision can be derived from the rows up to it.
 
 A commit adds the rows of a batch and removes its garbage in one transaction, which is on disk (write-ahead log,
 `synchronous=FULL`) before `commit` returns. After a failed one the next begins with what was durable before it.
@@ -122,7 +122,7 @@ class Database:
     def _write(self, batch: Batch, revision: int) -> None:
         self._roll_back()
         self._connection.execute("BEGIN IMMEDIATE")
-        # A commit that failed may have come through all the same; its writers were told it had not.
+        # A commit that failed may have come through all the same; its writers got an error.
         self._connection.execute("DELETE FROM versions WHERE revision > ?", (self._durable,))
         # Garbage goes first: on a full disk its pages are the ones that new rows find.
         self._connection.executemany("DELETE FROM versions WHERE revision = ?", ((old,) for old in batch.garbage))

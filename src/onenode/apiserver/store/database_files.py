@@ -151,7 +151,7 @@ def _sync(path: Path) -> None:
 #     open REVISION                the log is in use, and everything up to this revision was acknowledged
 #     closed REVISION ROWS SUM     the log had been brought into the database, which held so many versions
 #
-# SQLite takes a log that is missing or broken for one that is empty. This file tells the difference. Its revision is
+# SQLite takes a log that is missing or broken for one that is empty. This file shows the difference. Its revision is
 # only a lower bound, so that the end of a log that a power loss took is never missed: it is written after what it
 # speaks of is durable, at the first commit and then rarely. It says "closed" before the log is removed.
 #

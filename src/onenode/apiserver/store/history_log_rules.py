@@ -1,4 +1,4 @@
-"""Whether SQLite's write-ahead log was damaged, told from its bytes.
+"""Find out from the bytes of SQLite's write-ahead log whether it was damaged.
 
 https://www.sqlite.org/fileformat2.html#walformat
 SQLite reads a log up to the first frame that is not sound and forgets the rest, since that is how a power loss leaves

@@ -1,9 +1,9 @@
 """The storage behind the one-machine API server: everything in memory for reading, a journal for durability.
 
 Order of effects of a write: decide upon the newest version (also one that is not durable yet), giving the write its
-revision → commit, together with others → publish (readers, those who watch) → answer the writer. So nobody ever sees
-or is told what a power loss could take back. An answer that writes nothing (a refusal, an unchanged object) waits for
-the write it was built upon as well.
+revision → commit, together with others → publish (readers, those who watch) → answer the writer. So nobody ever reads,
+or gets as an answer, what a power loss could undo. An answer that writes nothing (a refusal, an unchanged object) waits
+for the write it was built upon as well.
 
 There is one counter of revisions for all objects. It never goes back, and no number that anybody has seen is given
 twice; a failed write leaves a gap. A write that failed may in rare cases be found after a restart, if the disk had kept
@@ -148,10 +148,10 @@ class ObjectStore:
     # ---- housekeeping ------------------------------------------------------------------------------------------------
 
     def why_not_writable(self) -> str | None:
-        """Why the last commit failed, if it did.
+        """Return why the last commit failed; None if it did not.
 
-        Whoever asks makes it try one that changes nothing, and is told when he asks again: without that, nobody would
-        find out that all is well as long as nobody writes.
+        After a failure, each call starts a commit that changes nothing, and a later call returns the result: otherwise
+        the failure would stay until somebody writes.
         """
         if (failure := self._queue.failure) is None:
             return None

@@ -1,8 +1,8 @@
 """The values the object store deals in: keys, versions of objects, changes, and what a writer may decide.
 
-An object is JSON in bytes, serialised once and never looked into here. It is not kept parsed: as Python values the
-same object takes four times the memory. Its bytes hold its own `metadata.resourceVersion`, which is the revision
-of the write that made them; so whoever makes the bytes is told the revision first.
+An object is JSON in bytes, serialised once and never looked into here. It is not kept parsed: as Python values the same
+object takes four times the memory. Its bytes hold its own `metadata.resourceVersion`, which is the revision of the
+write that made them; so the function that makes the bytes gets the revision first.
 
 Pure: nothing here waits, writes or knows where things are kept.
 """

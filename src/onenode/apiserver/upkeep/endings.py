@@ -31,7 +31,7 @@ class NotTheOne(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EndingObject:
-    """One object that is ending, told apart from every other of its name."""
+    """One object that is ending, identified by its uid among all of its name."""
 
     store: ObjectStore
     key: Key

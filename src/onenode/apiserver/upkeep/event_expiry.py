@@ -43,8 +43,8 @@ _DECODER: Final = msgspec.json.Decoder(_StoredEvent)
 
 def last_seen(event: Stored, now: datetime) -> datetime:
     read = _DECODER.decode(event.json)
-    told = (read.lastTimestamp, read.series.lastObservedTime if read.series else None)
-    return max([read.metadata.creationTimestamp, *(time for time in told if time is not None and time <= now)])
+    times = (read.lastTimestamp, read.series.lastObservedTime if read.series else None)
+    return max([read.metadata.creationTimestamp, *(time for time in times if time is not None and time <= now)])
 
 
 class EventExpiry:

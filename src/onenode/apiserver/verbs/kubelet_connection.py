@@ -1,7 +1,7 @@
 """One question to a kubelet over its socket: the head of the answer, and its body in pieces or the connection itself.
 
-Every question has a connection of its own, which ends with the answer. Whoever got one must close it. A kubelet that is
-not there, or does not begin to answer in time, raises `KubeletUnreachable`.
+Every question has a connection of its own, which ends with the answer. The caller must close it. A kubelet that is not
+there, or does not begin to answer in time, raises `KubeletUnreachable`.
 """
 
 from __future__ import annotations

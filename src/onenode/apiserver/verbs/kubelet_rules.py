@@ -138,7 +138,7 @@ def proxy_target(node: str, rest: Sequence[str], query: Query) -> KubeletTarget:
 
 
 def refusal_of(status: int, text: str, resource: str, name: str, verb: str = "get") -> Refusal:
-    """What a client is told of a kubelet's answer that is an error."""
+    """Return the error for the client when a kubelet's answer is an error."""
     said = text.strip()
     if status == INTERNAL:
         return internal_error(said)

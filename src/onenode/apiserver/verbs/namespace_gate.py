@@ -2,7 +2,8 @@
 
 A namespace, like the definition of a kind, is closed in the same turn in which its end is decided, before the decision
 is durable or seen by anybody: whatever is made later would survive the deletion of its contents. Writes are published
-in the order of their decisions, so whoever sees that a namespace is ending sees everything that was ever made in it.
+in the order of their decisions, so a reader that sees that a namespace is ending sees everything that was ever made in
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading objects: one, or a list of them, as they are now or as they were at a version that is still kept.
 
-A version that does not exist yet is waited for, three seconds at most: whoever was told of it by one server may ask
-another, and here it may be a write that is not durable yet. Must not change anything.
+A version that does not exist yet is waited for, three seconds at most: a client may have got it from another server, or
+it may be a write that is not durable yet. Must not change anything.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class ObjectReader:
             return self._only(selection, key)
         if selection.takes_everything:
             page = self._kept(selection, at, after, limit or None)
-            return page.items, _metadata(page.revision, page.items, page.remaining, told=True)
+            return page.items, _metadata(page.revision, page.items, page.remaining, is_exact=True)
         page = self._kept(selection, at, after, None)
         taken, remaining = _selected(selection, page, limit)
-        return taken, _metadata(page.revision, taken, remaining, told=False)
+        return taken, _metadata(page.revision, taken, remaining, is_exact=False)
 
     def _only(self, selection: Selection, key: Key) -> tuple[Sequence[Stored], ListMetadata]:
         stored = self._store.get(key)
@@ -105,9 +105,9 @@ def _selected(selection: Selection, page: Page, limit: int) -> tuple[list[Stored
     return taken, 0
 
 
-def _metadata(revision: int, items: Sequence[Stored], remaining: int, *, told: bool) -> ListMetadata:
+def _metadata(revision: int, items: Sequence[Stored], remaining: int, *, is_exact: bool) -> ListMetadata:
     if not remaining or not items:
         return ListMetadata(revision)
     last = items[-1].key
     token = write_token(ContinueToken(revision, last.namespace, last.name))
-    return ListMetadata(revision, token, remaining if told else None)
+    return ListMetadata(revision, token, remaining if is_exact else None)

@@ -1,7 +1,7 @@
 """The parts of objects that are created by a POST to their own path: binding, eviction and token.
 
 Order of effects as in the module that does the work: binding is one write decided upon the newest pod, eviction a
-deletion, and a token is made by whoever reviews.
+deletion, and the module of reviews makes the token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a change in the store is to one who watches a selection of it, and the line that tells him.
+"""What a change in the store means to a client that watches a selection, and the line that is sent.
 
 An object that begins to match a selector is new to him; one that ceases to match is gone for him, as it was before. A
 line is encoded once for all who watch in the same form; the last ones are remembered, by their bytes no more than fits.
@@ -47,7 +47,7 @@ def event_of(change: Change, selection: Selection, decoded: DecodedObjects) -> W
 
 
 def _as_last_seen(kind: KindInStore, before: Stored, revision: int) -> Stored:
-    """With the version of the change: who begins again behind it is not told of it once more."""
+    """With the version of the change: a client that begins again behind it does not get it once more."""
     return Stored(before.key, NO_REVISION, kind.encoded(kind.object(before), revision))
 
 

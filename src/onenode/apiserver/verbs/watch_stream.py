@@ -1,9 +1,9 @@
 """A watch as a stream of lines: what is there, what changes, and how far one has seen.
 
-It begins with the state (for whoever names no version), or behind a version that is still kept. One that is not kept,
-or does not come within three seconds (the server may have begun anew, with lower numbers), is told so by an ERROR
-event, and begins anew. It ends without an error: after its time, when the server stops, or when its reader is so slow
-that the store cut it off. Whoever closes the generator ends the watch. Must not change anything.
+It begins with the state (if the client names no version), or behind a version that is still kept. One that is not kept,
+or does not come within three seconds (the server may have begun anew, with lower numbers), is answered with an ERROR
+event: the client begins again. It ends without an error: after its time, when the server stops, or when its reader is
+so slow that the store cut it off. Closing the generator ends the watch. Must not change anything.
 """
 
 from __future__ import annotations

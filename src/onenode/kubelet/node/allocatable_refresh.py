@@ -54,7 +54,7 @@ class AllocatableRefresh:
             stop_listening()
 
     async def refresh(self, name: str) -> None:
-        """Now: also for who found that the node takes no more. What fails is told in the log."""
+        """Now: also for who found that the node takes no more. Failures are logged."""
         driver = self._drivers.get(name)
         if driver is None:
             return

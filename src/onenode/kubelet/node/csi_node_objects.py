@@ -72,7 +72,7 @@ class CsiNodeObjects:
             )
 
     async def uninstall(self, driver: str) -> None:
-        """What cannot be taken away stays, and is told in the log: the next registration writes over it."""
+        """What cannot be removed stays, and is logged: the next registration writes over it."""
         async with self._one_at_a_time:
             try:
                 await self._insist("error uninstalling CSI driver from CSINode object", lambda: self._drop(driver))

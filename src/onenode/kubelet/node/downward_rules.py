@@ -16,7 +16,7 @@ _MILLI: Final = 10**6
 """Nanos in a thousandth, by which processors are counted."""
 _UNIT: Final = 10**9
 _DEFAULTED: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""Where a container has no limit, the node's is told."""
+"""If a container has no limit, the node's is used."""
 
 
 class NoValue(ValueError):

@@ -32,7 +32,7 @@ def make_kubelet_folders(folder: str) -> None:
 
 class PluginSockets(Protocol):
     def sockets(self) -> Mapping[str, Hashable]:
-        """Paths, and what tells a socket from the one that was there before."""
+        """Return paths, and what distinguishes each socket from an earlier one of its path."""
 
     async def changed(self) -> None:
         """Returns when `sockets` may have something new to say, and at once if it had before."""
@@ -49,10 +49,10 @@ class WatchedFolder:
         return self._folder.sockets()
 
     async def changed(self) -> None:
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._folder.descriptor, told.set)
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._folder.descriptor, readable.set)
         try:
-            await told.wait()
+            await readable.wait()
         finally:
             loop.remove_reader(self._folder.descriptor)
 

@@ -60,7 +60,7 @@ FAREWELL_SECONDS: Final = 2.0
 class KubeletSettings:
     """`hidden` are absolute paths that no container sees; `expected_driver` may be none.
 
-    `api` is where pods reach the API server; without it they are not told.
+    `api` is where pods reach the API server; without it they do not get the address.
     """
 
     node: NodeSettings

@@ -51,7 +51,7 @@ class ManagedVolumes:
                 asking = tasks.start(self._plain.wait_ready(pod), name=f"plain volumes of pod {uid(pod)}")
                 found = await self.manager.wait_mounted(pod)
         except VolumesNotMounted as error:
-            raise VolumesNotReady(str(error), told=False) from None  # the managers have told what is to be told
+            raise VolumesNotReady(str(error), is_reported=False) from None  # the managers have recorded the events
         self._note_next_sync(pod)
         mounted, plain = found.mounted.items(), asking.result()
         of_drivers = {name: volume.names for name, volume in mounted if not volume.is_device}

@@ -1,7 +1,8 @@
 """The Node object and its Lease, as kubelet writes them. Pure.
 
 What others add to the status is kept: conditions of other types, labels, annotations, attached volumes. A status is
-written when something in it has changed; that time has passed is told by the Lease, and every five minutes here too.
+written when something in it has changed; the Lease shows that the node is alive, and every five minutes this status
+does too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ApiObject = Mapping[str, Any]
 
 
 class Machine(Protocol):
-    """What is told of the machine; `host.machine_facts` reads it."""
+    """What the status contains of the machine; `host.machine_facts` reads it."""
 
     @property
     def hostname(self) -> str: ...

@@ -2,7 +2,8 @@
 
 Order: ask the driver for its node (NodeGetInfo) → write that on the Node and in the CSINode → the driver is among the
 registered ones. What fails undoes what was done before: a driver that already had the name keeps it, with its own
-facts. Order for one that goes: it is no longer among the registered ones, its client is closed → the API is told.
+facts. Order for one that goes: it is no longer among the registered ones, its client is closed → its objects in the API
+are changed.
 
 What is written and known is so for one at a time of each name: two that claim one never mix what they say.
 """
@@ -31,7 +32,7 @@ Connect = Callable[[UnixEndpoint], ClientTransport]
 
 
 def go_text(error: CsiError) -> str:
-    """As kubelet tells an error of a call."""
+    """Return kubelet's text for an error of a call."""
     return f"rpc error: code = {error.code.go_name} desc = {error.message}"
 
 

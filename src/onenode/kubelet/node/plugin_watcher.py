@@ -1,8 +1,9 @@
 """Registers the drivers that announce themselves by a socket in `plugins_registry`, and forgets those whose is gone.
 
 For each socket: connect (10 s) → GetInfo (1 s) → refuse or accept (`plugin_watcher_rules`) → have it registered
-(`plugin_registration`) → tell the plugin. Whatever fails is undone, told to the plugin where it can be, and tried again
-from the beginning, ever less often. Every path has a task of its own: who never answers keeps nobody else waiting.
+(`plugin_registration`) → notify the plugin. A failed attempt is undone, reported to the plugin if possible, and tried
+again from the beginning with growing delays. Every path has a task of its own: who never answers keeps nobody else
+waiting.
 
 A driver that is wanted and that nobody announces is looked for after a while at the place that the oldest drivers use,
 `plugins/<driver>/csi.sock`. It yields to any that announces itself under its name, and is forgotten with its socket.
@@ -51,7 +52,7 @@ UNANNOUNCED: Final = "UnannouncedCSIDriver"
 
 
 class _Failed(Exception):
-    """The attempt is over; the plugin was told where it listened."""
+    """The attempt is over; the plugin was notified if it listened."""
 
 
 class PluginWatcher:
@@ -236,7 +237,7 @@ class PluginWatcher:
         except RegistrationRefused as refused:
             if refused.is_about_name:
                 self._complain_of_name(refused.why)
-            with suppress(CsiError):  # that it was refused counts, not that it could not be told so
+            with suppress(CsiError):  # the refusal counts, even if it could not be reported
                 await _notify(plugin, str(refused))
             raise
         try:

@@ -1,8 +1,8 @@
 """What the plugin watcher does next, and whom it refuses, in kubelet's words. Pure.
 
-A socket is known by its path and by what tells it from the one that was there before. What is registered and no longer
-there as it was is let go first; what is there and not registered is tried, one attempt at a time for each path, and
-after a failure not before its time, whatever became of the socket meanwhile.
+A socket is known by its path and by what distinguishes it from an earlier socket of the path. What is registered and no
+longer there as it was is let go first; what is there and not registered is tried, one attempt at a time for each path,
+and after a failure not before its time, whatever became of the socket meanwhile.
 
 Of two plugins that claim one name the first has it, unless the second says a higher version of the interface.
 """
@@ -139,8 +139,10 @@ def highest_version(texts: Sequence[str]) -> PluginVersion:
     read = [read_version(text) for text in texts]
     usable = [version for version in read if version is not None and version.numbers[0] <= 1]
     if not usable:
-        told = " ".join(texts)
-        raise NoVersion(f"could not find a highest supported version from versions ([{told}]) reported by this driver")
+        versions_text = " ".join(texts)
+        raise NoVersion(
+            f"could not find a highest supported version from versions ([{versions_text}]) reported by this driver"
+        )
     if max(usable).numbers[0] != 1:
         raise NoVersion(f"highest supported version reported by driver is {max(usable)}, must be v1.x")
     return max(usable)
@@ -200,8 +202,8 @@ def _version(claim: Claim) -> PluginVersion:
     try:
         return highest_version(claim.versions)
     except NoVersion as error:
-        told = " ".join(json.dumps(text, ensure_ascii=False) for text in claim.versions)
-        none = f"None of the versions specified [{told}] are supported. err={error}"
+        versions_text = " ".join(json.dumps(text, ensure_ascii=False) for text in claim.versions)
+        none = f"None of the versions specified [{versions_text}] are supported. err={error}"
         raise _invalid(claim, f"{_failed(claim)} {none}") from None
 
 

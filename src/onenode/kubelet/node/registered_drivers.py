@@ -40,11 +40,11 @@ class RegisteredDriver:
 
     async def capabilities(self, *, within: float | None = None) -> frozenset[str]:
         """Of its node service, by the interface's own names; asked once per connection. `CsiError` if it fails."""
-        told = self._capabilities
-        if told is None or told.connection != self.client.connections:
+        cached = self._capabilities
+        if cached is None or cached.connection != self.client.connections:
             connection = self.client.connections
-            told = self._capabilities = _NodeCapabilities(connection, await self._ask_capabilities(within))
-        return told.names
+            cached = self._capabilities = _NodeCapabilities(connection, await self._ask_capabilities(within))
+        return cached.names
 
     async def _ask_capabilities(self, within: float | None) -> frozenset[str]:
         request = csi_pb2.NodeGetCapabilitiesRequest()
@@ -100,5 +100,5 @@ class RegisteredDrivers(Mapping[str, RegisteredDriver]):
             await self.drop(name)
 
     def _tell(self) -> None:
-        told, self._changed = self._changed, asyncio.Event()
-        told.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,4 +1,4 @@
-"""Volumes of Kubernetes' own kinds, for whoever runs pods: had before a pod starts, kept true, removed after its end.
+"""Volumes of Kubernetes' own kinds: made before a pod starts, kept up to date, removed after its end.
 
 One worker for each pod that has been asked for or is to be removed. After a start, what pods left that are not there
 any more is found by their folders, once all pods are known.
@@ -65,7 +65,7 @@ class PlainVolumes:
         self._start(self._remove_orphans(), "volumes: what pods left that are gone")
 
     async def wait_ready(self, pod: ApiObject) -> PlainSources:
-        """Returns when all are there. Raises VolumesNotMounted after 2m3s; whatever failed is told by then."""
+        """Returns when all are there. Raises VolumesNotMounted after 2m3s; failures are recorded as events by then."""
         worker = await self._worker_of(pod)
         try:
             async with self._runtime.clock.timeout(MOUNT_SECONDS):

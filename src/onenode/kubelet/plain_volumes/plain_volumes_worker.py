@@ -1,7 +1,8 @@
 """The plain volumes of one pod, from the first to the last: one thing at a time, so that none meets itself half done.
 
-A volume that cannot be had is tried again, later each time, and told each time. At a sync those with files are brought
-up to date; one that fails then stays as it was. At the end all that is found of the pod is removed, until it is gone.
+A volume that cannot be made is tried again with growing delays, with an event each time. At a sync those with files are
+brought up to date; one that fails then stays as it was. At the end all that is found of the pod is removed, until it is
+gone.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class PlainVolumesWorker:
         if not self._progress:
             self._ready.set()
 
-    # ---- for whoever runs pods -----------------------------------------------------------------------------------
+    # ---- for the runner of pods ----------------------------------------------------------------------------------
 
     @property
     def is_ending(self) -> bool:
@@ -95,7 +96,7 @@ class PlainVolumesWorker:
         self._news.set()
 
     def end(self) -> None:
-        """Nothing of the pod runs any more; `gone` tells when all is removed."""
+        """Nothing of the pod runs any more; `gone` is set when all is removed."""
         self._is_ending = True
         self._news.set()
 

@@ -30,13 +30,13 @@ class EnvironmentSources:
     config_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     secrets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     services: Mapping[str, str] = field(default_factory=dict)
-    """What every container is told of the way to the API, unless it is told otherwise by its pod."""
+    """The variables with the address of the API, for every container; the pod may set others."""
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What the node has, for who has no limit of his own."""
 
 
 def api_services(api: ListenAddress) -> dict[str, str]:
-    """As kubelet tells of the Service `kubernetes`, which client libraries in a pod look for."""
+    """Return the variables of the Service `kubernetes`, which client libraries in a pod read."""
     at = f"KUBERNETES_PORT_{api.port}_TCP"
     return {
         "KUBERNETES_SERVICE_HOST": api.host,

@@ -216,7 +216,7 @@ class _Session:
                 set_window(self._pipes.stdout, await self._request.sizes.next())
 
     async def _last_words(self, printed: list[asyncio.Task[None]]) -> None:
-        """All that was printed is told, however slowly it is taken; only silence is not waited for."""
+        """Wait until all that was printed is sent, however slowly the client reads; end when nothing more comes."""
         is_silent = False
         while not is_silent and not all(task.done() for task in printed):
             before = self._told
@@ -249,7 +249,7 @@ class _Session:
 
 
 async def _closed(typed: AsyncIterator[bytes]) -> None:
-    """So that whoever types knows that nobody reads it any more."""
+    """Close the input, so that its sender notices that nothing reads it any more."""
     close = getattr(typed, "aclose", None)
     if close is not None:
         await close()

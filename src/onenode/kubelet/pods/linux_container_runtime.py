@@ -73,14 +73,14 @@ class LinuxContainerRuntime:
         except asyncio.CancelledError:
             asking.add_done_callback(self._end_unwanted)
             raise
-        told = await self._begun(process)
-        return LinuxContainer(told, self, wanted.request.command)
+        report = await self._begun(process)
+        return LinuxContainer(report, self, wanted.request.command)
 
     async def end_all(self) -> None:
-        for told in list(self._running):
-            told.process.send_signal(SIGTERM)
-        for told in list(self._running):
-            await told.over.wait()
+        for report in list(self._running):
+            report.process.send_signal(SIGTERM)
+        for report in list(self._running):
+            await report.over.wait()
 
     async def remembered_pods(self) -> frozenset[str]:
         return await asyncio.to_thread(self._pods_with_logs)
@@ -103,8 +103,8 @@ class LinuxContainerRuntime:
         if self._launcher is not None:
             await asyncio.to_thread(self._launcher.close)
             self._forget(self._launcher_note)
-        for told in list(self._running):
-            await told.over.wait()
+        for report in list(self._running):
+            await report.over.wait()
 
     # ---- in a thread ---------------------------------------------------------------------------------------------
 
@@ -153,11 +153,11 @@ class LinuxContainerRuntime:
             return self._launcher
 
     def _listened_to(self, process: ContainerProcess) -> _ProcessReport:
-        told = _ProcessReport(process, self._noted, self._forget)
-        self._running.add(told)
-        told.when_over = lambda: self._running.discard(told)
-        told.listen()
-        return told
+        report = _ProcessReport(process, self._noted, self._forget)
+        self._running.add(report)
+        report.when_over = lambda: self._running.discard(report)
+        report.listen()
+        return report
 
     def _end_unwanted(self, asking: asyncio.Future[ContainerProcess]) -> None:
         """Who wanted the container gave up while a thread was asking for it, and a thread cannot be stopped."""
@@ -165,18 +165,18 @@ class LinuxContainerRuntime:
             self._listened_to(asking.result()).kill()
 
     async def _begun(self, process: ContainerProcess) -> _ProcessReport:
-        told = self._listened_to(process)
+        report = self._listened_to(process)
         try:
-            await told.begun.wait()
+            await report.begun.wait()
         except asyncio.CancelledError:
-            told.hang_up()
-            told.kill()
-            await told.over.wait()  # its volumes may be let go next
+            report.hang_up()
+            report.kill()
+            await report.over.wait()  # its volumes may be let go next
             raise
-        if told.refusal is not None:
-            await told.over.wait()
-            raise ContainerRefused(told.refusal)
-        return told
+        if report.refusal is not None:
+            await report.over.wait()
+            raise ContainerRefused(report.refusal)
+        return report
 
     def _noted(self, process: int) -> ProcessIdentity | None:
         identity = process_records.identity_of_process(process)
@@ -193,7 +193,7 @@ class LinuxContainerRuntime:
 
 @dataclass(eq=False, slots=True)
 class _ProcessReport:
-    """What one process has told so far, and who waits for more."""
+    """The messages of one process so far, and those who wait for more."""
 
     process: ContainerProcess
     note: Callable[[int], ProcessIdentity | None]
@@ -265,41 +265,41 @@ class _ProcessReport:
 class LinuxContainer:
     """A running container, or one that has ended."""
 
-    def __init__(self, told: _ProcessReport, containers: LinuxContainerRuntime, command: Command) -> None:
-        self._told = told
+    def __init__(self, report: _ProcessReport, containers: LinuxContainerRuntime, command: Command) -> None:
+        self._report = report
         self._containers = containers
         self.command: Final = command
 
     async def ended(self) -> int:
-        await self._told.over.wait()
-        return self._told.code
+        await self._report.over.wait()
+        return self._report.code
 
     def ask_to_end(self) -> None:
-        if not self._told.over.is_set():
-            self._told.process.send_signal(SIGTERM)
+        if not self._report.over.is_set():
+            self._report.process.send_signal(SIGTERM)
 
     def kill(self) -> None:
-        if not self._told.over.is_set():
-            self._told.kill()
+        if not self._report.over.is_set():
+            self._report.kill()
 
     async def run_inside(self, command: Command, streams: Streams | None) -> LinuxCommand:
-        if self._told.over.is_set():
+        if self._report.over.is_set():
             raise ContainerRefused("The container is not running: no command can be run in it.")
-        return LinuxCommand(await self._containers.begin_inside(self._told.process, command, streams))
+        return LinuxCommand(await self._containers.begin_inside(self._report.process, command, streams))
 
 
 class LinuxCommand:
-    def __init__(self, told: _ProcessReport) -> None:
-        self._told = told
+    def __init__(self, report: _ProcessReport) -> None:
+        self._report = report
 
     async def ended(self) -> int:
-        await self._told.over.wait()
-        return self._told.code
+        await self._report.over.wait()
+        return self._report.code
 
     def kill(self) -> None:
-        if not self._told.over.is_set():
-            self._told.kill()
+        if not self._report.over.is_set():
+            self._report.kill()
 
     def take_terminal(self) -> int | None:
-        terminal, self._told.terminal = self._told.terminal, None
+        terminal, self._report.terminal = self._report.terminal, None
         return terminal

@@ -271,14 +271,14 @@ def _latest_end(status: Mapping[str, Any], now: datetime) -> Terminated:
     if running := state.get("running"):
         began = _read(running.get("startedAt"))
         return Terminated(LOST_CODE, LOST_REASON, began, now, LOST_MESSAGE, status.get("containerID") or "")
-    told = state.get("terminated") or last["terminated"]
+    ended = state.get("terminated") or last["terminated"]
     return Terminated(
-        code=int(told.get("exitCode") or 0),
-        reason=told.get("reason") or "",
-        began=_read(told.get("startedAt")),
-        ended=_read(told.get("finishedAt")) or now,
-        message=told.get("message") or "",
-        container_id=told.get("containerID") or "",
+        code=int(ended.get("exitCode") or 0),
+        reason=ended.get("reason") or "",
+        began=_read(ended.get("startedAt")),
+        ended=_read(ended.get("finishedAt")) or now,
+        message=ended.get("message") or "",
+        container_id=ended.get("containerID") or "",
     )
 
 
@@ -292,8 +292,8 @@ SHORTEST_GRACE_SECONDS: Final = 1
 
 
 def grace_seconds(pod: Mapping[str, Any]) -> int:
-    """What the deletion said, else what the pod says of itself."""
-    told = metadata(pod).get("deletionGracePeriodSeconds")
-    if told is None:
-        told = pod["spec"].get("terminationGracePeriodSeconds")
-    return max(SHORTEST_GRACE_SECONDS, DEFAULT_GRACE_SECONDS if told is None else int(told))
+    """Return the grace period of the deletion, else that of the pod."""
+    seconds = metadata(pod).get("deletionGracePeriodSeconds")
+    if seconds is None:
+        seconds = pod["spec"].get("terminationGracePeriodSeconds")
+    return max(SHORTEST_GRACE_SECONDS, DEFAULT_GRACE_SECONDS if seconds is None else int(seconds))

@@ -1,7 +1,7 @@
 """One worker for each pod of this node, from the first sight of it to its end.
 
-Two pods that have one name one after the other are two pods: they are told apart by their uid, and the first may still
-be ending while the second begins. Nothing is begun before all that was there at the beginning is known.
+Two pods that have one name one after the other are two pods: their uids distinguish them, and the first may still be
+ending while the second begins. Nothing is begun before all that was there at the beginning is known.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class PodManager:
         now = uid(pod) if pod is not None else ""
         for pod_uid, worker in self._workers.items():
             if self._names[pod_uid] == name:
-                worker.told(pod if pod_uid == now else None)
+                worker.changed(pod if pod_uid == now else None)
         if pod is not None and now not in self._workers:
             self._begin(PodWorker(pod, self._seams, self._settings, self._runtime), now, name_of(pod))
 

@@ -16,15 +16,15 @@ from orlop.kube.events.event_recorder import EventRecorder
 
 
 class VolumesNotReady(Exception):
-    """In kubelet's words. `told` is whether people hear of it: of a plain timeout they do not."""
+    """In kubelet's words. `is_reported`: an event is recorded for it, as for any failure but a plain timeout."""
 
-    def __init__(self, message: str, *, told: bool = True) -> None:
+    def __init__(self, message: str, *, is_reported: bool = True) -> None:
         super().__init__(message)
-        self.told = told
+        self.is_reported = is_reported
 
 
 class SubPathNotReady(Exception):
-    """The sentence is for the log: of what a tenant's links lead to, the pod is told nothing."""
+    """The sentence is for the log: the pod learns nothing about the targets of a tenant's links."""
 
 
 class PodVolumes(Protocol):

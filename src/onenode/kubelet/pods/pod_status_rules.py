@@ -29,7 +29,7 @@ OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "C
 
 @dataclass(frozen=True, slots=True)
 class StatusFacts:
-    """What a status tells besides how far the containers are."""
+    """What a status contains besides the state of the containers."""
 
     now: datetime
     node_address: str

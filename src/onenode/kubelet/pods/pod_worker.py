@@ -50,7 +50,7 @@ TROUBLE: Final = Backoff(initial=0.5, factor=2.0, cap=60.0, jitter=0.5)
 
 
 class PodWorker:
-    """`told` is called with each version of the pod, and with None when its object is gone."""
+    """`changed` is called with each version of the pod, and with None when its object is gone."""
 
     def __init__(self, pod: Pod, seams: PodSeams, settings: PodSettings, runtime: Runtime) -> None:
         self._seams = seams
@@ -69,7 +69,7 @@ class PodWorker:
         self._written: Any = None
         self._log = runtime.log.bind(pod=str(self._name), uid=self._uid)
 
-    def told(self, pod: Pod | None) -> None:
+    def changed(self, pod: Pod | None) -> None:
         if pod is None:
             self._object_gone = True
         else:
@@ -77,7 +77,7 @@ class PodWorker:
         self._news.set()
 
     def _take(self, pod: Pod) -> None:
-        """Our own writes are known here before the cache tells of them: it may be behind, and never counts then."""
+        """Ignore versions older than our own writes: the cache may lag behind them."""
         if version_order(resource_version(pod)) >= version_order(resource_version(self._pod)):
             self._pod = pod
 
@@ -88,7 +88,7 @@ class PodWorker:
 
     @property
     def pod(self) -> Pod:
-        """As it was last told, or written by us."""
+        """The newest version: from the cache, or written by us."""
         return self._pod
 
     def is_running(self, container: str, attempt: int) -> bool:
@@ -174,7 +174,7 @@ class PodWorker:
                 self._sources = await self._unless_ended(self._seams.volumes.ready(self._pod))
             except VolumesNotReady as error:
                 failures += 1
-                if error.told:
+                if error.is_reported:
                     note = f"Unable to attach or mount volumes: {error}"
                     self._seams.events.warning(self._pod, "FailedMount", note)
                 await self._something_new(self._in_seconds(VOLUMES_AGAIN.delay(failures, self._runtime.random)))

@@ -164,7 +164,7 @@ class Answers:
 
 
 async def _or_why_not(log: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """What ought to be there and is not is told as a line of it, as kubelet does."""
+    """Pass on a log; if it cannot be read, report that as a line of it, as kubelet does."""
     try:
         async for piece in log:
             yield piece

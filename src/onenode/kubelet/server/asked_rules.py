@@ -1,4 +1,4 @@
-"""What is asked of a kubelet, told from the line of a request; refused in kubelet's codes and words. Pure.
+"""Parse the request line of a request to a kubelet; refuse it with kubelet's codes and texts. Pure.
 
 Names are taken apart before they are unquoted: a quoted slash is a part of a name, and of no path. No name here ever
 becomes one: all of them are looked for among what there is.

@@ -43,7 +43,7 @@ class Agreed:
 
 
 def agree(headers: Mapping[str, str]) -> Agreed:
-    """On a protocol, with whoever sent these headers."""
+    """Agree on a protocol with the client that sent these headers."""
     upgrade = [word.strip().lower() for word in headers.get("upgrade", "").split(",")]
     asked = [word.strip().lower() for word in headers.get("connection", "").split(",")]
     if "upgrade" not in asked or upgrade == [""]:
@@ -58,8 +58,8 @@ def agree(headers: Mapping[str, str]) -> Agreed:
     protocol = next((one for one in offered if one in PROTOCOLS), None)
     if protocol is None:
         raise NoUpgrade(403, _no_protocol(offered))
-    told = {"upgrade": "websocket", "connection": "Upgrade", "sec-websocket-accept": accept}
-    return Agreed(protocol, {**told, "sec-websocket-protocol": protocol})
+    answer = {"upgrade": "websocket", "connection": "Upgrade", "sec-websocket-accept": accept}
+    return Agreed(protocol, {**answer, "sec-websocket-protocol": protocol})
 
 
 def _no_protocol(offered: Sequence[str]) -> str:

@@ -153,7 +153,7 @@ class _Exchange:
             return await self._answers.to(asked, head.headers)
         except NotAnswered as refusal:
             return Whole(refusal.status, str(refusal).encode())
-        except Exception as error:  # noqa: BLE001 - told to the log, not to the client
+        except Exception as error:  # noqa: BLE001 - logged, and not sent to the client
             self._log.exception(
                 "kubelet server request raised an unexpected error", error, path=head.target.partition("?")[0]
             )

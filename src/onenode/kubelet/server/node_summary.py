@@ -36,22 +36,22 @@ def summary(node: NodeMeasured, pods: Sequence[Mapping[str, Any]], volumes: Sequ
 
 
 def _node(node: NodeMeasured) -> Object:
-    told: Object = {"nodeName": node.name, "startTime": time_text(node.since)}
+    document: Object = {"nodeName": node.name, "startTime": time_text(node.since)}
     if node.memory is not None:
         amounts = {"availableBytes": node.memory.available, "workingSetBytes": node.memory.used}
-        told["memory"] = {"time": time_text(node.now), **amounts}
-    return {**told, "fs": {"time": time_text(node.now), **_bytes(node.disk), **_inodes(node.inodes)}}
+        document["memory"] = {"time": time_text(node.now), **amounts}
+    return {**document, "fs": {"time": time_text(node.now), **_bytes(node.disk), **_inodes(node.inodes)}}
 
 
 def _pod(pod: Mapping[str, Any], volumes: Sequence[Measured]) -> Object:
     metadata, status = pod["metadata"], pod.get("status") or {}
     mine = [one for one in volumes if one.volume.pod_uid == metadata["uid"]]
-    told: Object = {"podRef": {key: metadata[key] for key in ("name", "namespace", "uid")}}
+    document: Object = {"podRef": {key: metadata[key] for key in ("name", "namespace", "uid")}}
     if status.get("startTime"):
-        told["startTime"] = status["startTime"]
-    told["containers"] = [_container(one) for one in status.get("containerStatuses") or ()]
+        document["startTime"] = status["startTime"]
+    document["containers"] = [_container(one) for one in status.get("containerStatuses") or ()]
     stats = [_volume(pod, name, one) for one in mine for name in one.volume.names]
-    return {**told, "volume": stats} if stats else told
+    return {**document, "volume": stats} if stats else document
 
 
 def _container(status: Mapping[str, Any]) -> Object:
@@ -61,17 +61,17 @@ def _container(status: Mapping[str, Any]) -> Object:
 
 def _volume(pod: Mapping[str, Any], name: str, measured: Measured) -> Object:
     usage = measured.usage
-    told: Object = {"time": time_text(measured.time)}
+    document: Object = {"time": time_text(measured.time)}
     if usage.bytes is not None:
-        told |= _bytes(usage.bytes)
+        document |= _bytes(usage.bytes)
     if usage.inodes is not None:
-        told |= _inodes(usage.inodes)
-    told["name"] = name
+        document |= _inodes(usage.inodes)
+    document["name"] = name
     if claim := _claim(pod, name):
-        told["pvcRef"] = {"name": claim, "namespace": pod["metadata"]["namespace"]}
+        document["pvcRef"] = {"name": claim, "namespace": pod["metadata"]["namespace"]}
     if usage.abnormal is not None:
-        told["volumeHealthStats"] = {"abnormal": usage.abnormal}
-    return told
+        document["volumeHealthStats"] = {"abnormal": usage.abnormal}
+    return document
 
 
 def _claim(pod: Mapping[str, Any], name: str) -> str | None:

@@ -1,8 +1,8 @@
-"""Which volumes this node's pods want: each pod as it was last told, and what its claims led to.
+"""Which volumes this node's pods want: the newest version of each pod, and the volumes that its claims led to.
 
-Claims and volumes are read from the API server itself whenever a pod is told, and again, later and later, while one of
-them cannot be had. What was found once is kept when it cannot be read again: a pod does not lose its volumes because
-the API server is away.
+Claims and volumes are read from the API server itself whenever a pod changes, and again with growing delays while one
+of them cannot be read. What was found once is kept when it cannot be read again: a pod does not lose its volumes
+because the API server is away.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class WantedPod:
     pod: ApiObject
     due: float | None
     desire: PodDesire = field(default_factory=PodDesire)
-    told: int = 0
-    """How often it was told, and which of those the desire is about."""
+    updates: int = 0
+    """How often the pod was updated; `answered` is the update that the desire is about."""
     answered: int = 0
     delay: float = FIRST_LOOK_AGAIN
     is_being_read: bool = False
 
     @property
     def is_answered(self) -> bool:
-        return self.answered == self.told
+        return self.answered == self.updates
 
     @property
     def is_resolved(self) -> bool:
@@ -92,13 +92,13 @@ class DesiredState:
     def want(self, pod: ApiObject, now: float) -> None:
         known = self._pods.get(objects.uid(pod))
         if known is None:
-            self._pods[objects.uid(pod)] = WantedPod(pod, now, told=1)
+            self._pods[objects.uid(pod)] = WantedPod(pod, now, updates=1)
             return
         known.pod, known.due, known.delay = pod, now, FIRST_LOOK_AGAIN
-        known.told += 1
+        known.updates += 1
 
     def look_again(self, pod_uid: PodUid) -> None:
-        """Its claims are to be read once more, though it was not told anew."""
+        """Read the claims of the pod once more, although the pod has not changed."""
         if (known := self._pods.get(pod_uid)) is not None:
             known.due = self._runtime.clock.elapsed()
 
@@ -115,7 +115,7 @@ class DesiredState:
     async def read(self, pod_uid: PodUid) -> WantedPod | None:
         """Reads what the pod's claims lead to; None: nobody wants it any more."""
         wanted = self._pods[pod_uid]
-        told, pod, wanted.is_being_read = wanted.told, wanted.pod, True
+        updates, pod, wanted.is_being_read = wanted.updates, wanted.pod, True
         try:
             desire = rules.desire_of(pod, await self._find(pod))
         except Exception as error:  # noqa: BLE001 - one pod's trouble is not the others', and is tried again
@@ -125,7 +125,7 @@ class DesiredState:
             wanted.is_being_read = False
         if self._pods.get(pod_uid) is not wanted:
             return None
-        wanted.desire, wanted.answered = _kept(wanted.desire, desire), told
+        wanted.desire, wanted.answered = _kept(wanted.desire, desire), updates
         if wanted.is_answered:
             self._set_due(wanted)
         self._mounts = None

@@ -2,9 +2,9 @@
 
 By rmdir alone, from the inside out, and never where something is mounted. A `vol_data.json` goes only where no volume
 could be rebuilt from it and its target is gone: one that can be read belongs to a volume that is still to be unmounted.
-What cannot be removed stays, is told, and looked at again.
+A leftover that cannot be removed stays, is reported, and is tried again.
 
-A sweep must not run while folders are being made: whoever has it done holds mounts back meanwhile.
+A sweep must not run while folders are being made: the caller delays mounts meanwhile.
 """
 
 from __future__ import annotations

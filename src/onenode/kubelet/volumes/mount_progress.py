@@ -25,7 +25,7 @@ class MountedVolume:
 
 @dataclass(frozen=True, slots=True)
 class MountProgress:
-    """By the names the pod has for them. `is_read`: the claims were read since the pod was last told."""
+    """By the names the pod has for them. `is_read`: the claims were read since the pod last changed."""
 
     wanted: tuple[str, ...] = ()
     mounted: Mapping[str, MountedVolume] = field(default_factory=dict)

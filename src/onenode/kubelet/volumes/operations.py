@@ -142,7 +142,7 @@ class Operations:
         tasks.start(self._operate(operation, attempt), name=f"volumes: {attempt.name} {volume}")
 
     def _forget(self, volume: UniqueName) -> None:
-        """Whoever detaches it waits for the Node to say that it is no longer in use."""
+        """Forget a volume. Its detaching waits until the Node's status no longer lists it as in use: report that."""
         known = self._actual.volumes.get(volume)
         self._actual.forget(volume)
         self._forgive(volume)

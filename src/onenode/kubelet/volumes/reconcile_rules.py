@@ -149,7 +149,7 @@ NAMES: Final[Mapping[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateOfWorld:
-    """`unresolved` are pods that want volumes of which not all can be told yet."""
+    """`unresolved` are pods whose volumes are not all known yet."""
 
     desired: Desired
     actual: Actual

@@ -1,8 +1,8 @@
 """Has each pod's volumes mounted, and nothing else: one loop that compares, begins what is due, and waits for news.
 
-Whoever runs pods tells what it knows: `want(pod)` at the first sight of a pod and at each of its syncs, `let_go(uid)`
-when its containers have ended, `all_pods_known()` when every pod of this node has been told after a start. Then it
-waits with `wait_mounted` and `wait_unmounted`.
+The runner of pods calls `want(pod)` at the first sight of a pod and at each of its syncs, `let_go(uid)` when its
+containers have ended, `all_pods_known()` when `want` was called for every pod of this node after a start. Then it waits
+with `wait_mounted` and `wait_unmounted`.
 
 Order after a start: the folders of an earlier life are read (nothing of them is certain) → volumes of pods are mounted,
 staged and published anew → once all pods are known and looked at, and the Node was read: what nobody wants is
@@ -73,7 +73,7 @@ class VolumeManager:
         self._all_known = False
         self._is_reconstructed = asyncio.Event()
 
-    # ---- for whoever runs pods -----------------------------------------------------------------------------------
+    # ---- for the runner of pods ----------------------------------------------------------------------------------
 
     def want(self, pod: ApiObject) -> None:
         """The pod is to have its volumes; its claims are read anew, and published anew where the driver asks for it."""
@@ -96,7 +96,7 @@ class VolumeManager:
             self._changed()
 
     def all_pods_known(self) -> None:
-        """Every pod of this node that wants volumes was told; from now on, what nobody wants goes."""
+        """`want` was called for every pod of this node; from now on, unwanted volumes are removed."""
         self._all_known = True
         self._changed()
 
@@ -118,7 +118,7 @@ class VolumeManager:
         return mount_progress.volumes_of(wanted.desire, self._actual.volumes, path_of, is_read=wanted.is_answered)
 
     def mounted_volumes(self) -> tuple[VolumeInPod, ...]:
-        """All that are mounted for pods, for whoever asks their drivers about them."""
+        """Return all volumes that are mounted for pods, for calls of their drivers."""
         return mount_progress.volumes_in_pods(self._desired.mounts(), self._actual.volumes, self._seams.host.path_of)
 
     def volumes_in_use(self) -> tuple[str, ...] | None:

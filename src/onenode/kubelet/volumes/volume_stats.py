@@ -53,7 +53,7 @@ class VolumeUsage:
 
 
 def usage_of(answer: csi_pb2.NodeGetVolumeStatsResponse) -> VolumeUsage | None:
-    """None where the driver told nothing: kubelet takes that for a failure."""
+    """None where the driver returned nothing: kubelet takes that for a failure."""
     amounts = {
         one.unit: Amount(max(0, one.total), max(0, one.used), max(0, one.available))
         for one in answer.usage

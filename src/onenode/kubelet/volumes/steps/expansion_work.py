@@ -162,13 +162,13 @@ class ExpansionWork:
         """What is to be raised: the claim has been told, as well as that can be done."""
         is_infeasible = error.code in rules.INFEASIBLE_CODES
         words = texts.not_expanded(error.why, is_infeasible=is_infeasible) if error.code else error.why
-        told = StepFailed(step.prefix, words, error.failure)
+        failure = StepFailed(step.prefix, words, error.failure)
         if not ask.is_older and not self._is_driver_missing(step):
             wanted = rules.claim_facts(step.claim).requested
             is_given_up = wanted != ask.size and self._actual.has_failed_to_expand(step.mount.volume)
             await self._note_failure(step, words, is_infeasible=is_infeasible or is_given_up)
             self._actual.note_failed_expansion(step.mount.volume)
-        return told
+        return failure
 
     async def _give_up(self, step: _Step, ask: ExpandOnNode, error: StepFailed) -> None:
         """Not while it is in use; the pod goes on with the size there is."""
