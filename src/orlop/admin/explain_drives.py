@@ -74,8 +74,8 @@ def with_drives(
         return finding
     wanted = _wanted(claim, storage_class)
     if isinstance(wanted, str):
-        sentence = f"{finding.sentence} No drive can take it, whichever there are: {wanted}."
-        to_do = "Correct the claim or its StorageClass: both are changed by creating them again."
+        sentence = f"{finding.sentence} No drive could ever take it: {wanted}."
+        to_do = "Delete the claim or its StorageClass, and create it again with correct values."
         return _no_drive(finding, sentence, to_do, wanted, ())
     facts = [drive for obj in drives if (drive := _facts(obj)) is not None]
     match choose_drive(wanted, facts):
@@ -95,7 +95,7 @@ def _refused_by_all(finding: Finding, wanted: WantedVolume, facts: Sequence[Driv
     elsewhere = choose_drive(replace(wanted, topology=WantedTopology()), facts)
     if isinstance(elsewhere, Chosen):
         there = f"The drive {elsewhere.drive.name} of the node {elsewhere.drive.node_name} could take it"
-        to_do = f"{there}: let the pod run there, or make room on the nodes where it may run."
+        to_do = f"{there}: let the pod run on that node, or make room on the nodes where it may run."
     else:
         to_do = "Make room: delete volumes, uncordon a drive, or make another one (`orlop drives discover`)."
     rows = _nearest(wanted, facts)

@@ -293,7 +293,7 @@ def _by_reason(seen: ClaimSeen, reason: str, source: SourceDecision) -> Finding:
         to_do = f"Correct the claim that it is cloned from, which {command} explains, or create this one again."
         return Finding("ProvisionerRefuses", sentence, to_do, fields=fields)
     name = objects.name(seen.storage_class or {})
-    to_do = f"Correct the claim or the StorageClass {name}: both are changed by creating them again."
+    to_do = f"Delete the claim or the StorageClass {name}, and create it again with correct values."
     return Finding("ProvisionerRefuses", sentence, to_do, fields=fields)
 
 

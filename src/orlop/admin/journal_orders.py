@@ -1,7 +1,7 @@
 """Explain the open orders in the provisioner's journal: requests of which a call may have created a volume. Pure.
 
-An order may outlive its claim. Until the driver has answered for good, the provisioner repeats the request, to save the
-volume or to delete it, and nothing but the journal shows that.
+An order may outlive its claim. Until the driver has returned a final result, the provisioner repeats the request, to
+save the volume or to delete it, and nothing but the journal shows that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LATEST_DEADLINE: Final = 253_402_300_799
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """An order that a page of a journal has."""
+    """An order on a page of a journal."""
 
     page: str
     """Namespace and name of the Lease."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ChangeRefused(Exception):
-    """It is not done, for the reason in the message."""
+    """The request is refused, for the reason in the message."""
 
 
 class UnknownObject(Exception):
@@ -12,4 +12,4 @@ class UnknownObject(Exception):
 
 
 class WrongUse(Exception):
-    """The words of the operator mean nothing, or several things."""
+    """The words of the operator are not understood, or match several objects."""

@@ -65,7 +65,7 @@ def _carry_out(
     for moved in plan.moved:
         click.echo(harmless(_moved_sentence(moved)), err=bool(moved.why_not) or not is_result)
     if plan.movable and not dry_run and not yes:
-        question = "The Drive and Volume objects of former nodes are removed, and made again. Their data stay. Go on?"
+        question = "The Drive and Volume objects of former nodes are removed and made again. Their data stay. Continue?"
         confirm(question, NOTHING_DONE)
     if plan.left_out:
         click.echo(harmless(f"Left out, because they are not Ready: {', '.join(plan.left_out)}."), err=True)
@@ -137,7 +137,7 @@ def command(volumes: Sequence[str], seconds: float, output: str, *, yes: bool, d
     """
     terms = AdoptionTerms(options["class_name"], options["claim"], tuple(volumes))
     if terms.claim is not None and len(volumes) != 1:
-        raise click.UsageError("--claim is for one volume: name that one VOLUME.")
+        raise click.UsageError("--claim applies to one volume: name exactly one VOLUME.")
     failed = False
     if not options["volumes_only"]:
         drives = in_cluster(lambda cluster: _drive_adoption(cluster).plan(options["node"], ()))

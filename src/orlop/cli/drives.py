@@ -125,7 +125,7 @@ def list_drives(output: str, **filters: Any) -> None:
 @output_option()
 @server_options
 def info(drive: str | None, output: str) -> None:
-    """Show all details of one drive; without DRIVE, what each node has together."""
+    """Show all details of one drive; without DRIVE, the totals of each node."""
 
     async def read(cluster: ConnectedCluster) -> tuple[Sequence[DriveRow], DriveRow | None, Any]:
         rows = await OperatedDrives(cluster.client).rows()
@@ -155,7 +155,7 @@ def many_options(function: VerbFunction) -> VerbFunction:
 @click.argument("drives", nargs=-1, metavar="DRIVE...")
 @many_options
 def cordon_drives(drives: Sequence[str], **options: Any) -> None:
-    """Place no new volumes on drives. Volumes that are there stay, and can be used."""
+    """Place no new volumes on drives. The volumes on them stay usable."""
     change_drives(drives, lambda _row, _volumes: cordon, **options)
 
 
@@ -174,7 +174,7 @@ def uncordon_drives(drives: Sequence[str], **options: Any) -> None:
 def tier_drives(tier: str, drives: Sequence[str], **options: Any) -> None:
     """Set the access tier of drives, which a StorageClass asks for with orlop.dev/access-tier.
 
-    Volumes that are there stay.
+    Existing volumes stay where they are.
     """
     decide = set_tier(cast("Tier", tier))
     change_drives(drives, lambda _row, _volumes: decide, **options)
@@ -223,9 +223,9 @@ def change_drives(
 ) -> None:
     """Change drives. `decision` gets, if `with_volumes`, the names of the Volume objects on the drive."""
     if bool(words) == everything:
-        raise click.UsageError("Name the drives, or write --all: one of them.")
+        raise click.UsageError("Name the drives, or use --all, but not both.")
     if nodes and not everything:
-        raise click.UsageError("--node chooses among all drives: write --all too.")
+        raise click.UsageError("--node restricts --all: add --all, or leave --node out.")
 
     async def change(cluster: ConnectedCluster) -> list[ChangeResult]:
         drives = OperatedDrives(cluster.client)

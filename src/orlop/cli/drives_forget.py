@@ -23,7 +23,7 @@ HEAD = ("VOLUME", "SIZE", "CLAIM", "PERSISTENT VOLUME", "PODS")
 
 @click.command("forget", epilog=HELP_ON_CODES)
 @click.argument("drives", nargs=-1, required=True, metavar="DRIVE...")
-@click.option("--force", is_flag=True, help="Also a drive that is not Lost.")
+@click.option("--force", is_flag=True, help="Forget also a drive that is not Lost.")
 @yes_option
 @dry_run_option
 @output_option()

@@ -95,19 +95,26 @@ class InitOptions:
 
     def check(self) -> None:
         if bool(self.devices) == self.everything:
-            raise click.UsageError("Name the devices, or write --all: one of them.")
+            raise click.UsageError("Name the devices, or use --all, but not both.")
         if self.everything and self.force:
             raise click.UsageError("--all chooses devices that hold nothing: with --force, name each device.")
 
 
 @click.command("init", epilog=HELP_ON_CODES)
 @click.argument("devices", nargs=-1, metavar="NODE/DEVICE...")
-@click.option("--node", default="", help="Node of devices that are named without one; with --all: only its devices.")
+@click.option(
+    "--node", default="", help="Node of the devices that are named without a node; with --all: only its devices."
+)
 @click.option("--all", "everything", is_flag=True, help="Every device that can become a drive and holds nothing.")
 @click.option(
-    "--fs", "file_system", type=click.Choice(get_args(FileSystem)), default="xfs", show_default=True, help="Its format."
+    "--fs",
+    "file_system",
+    type=click.Choice(get_args(FileSystem)),
+    default="xfs",
+    show_default=True,
+    help="File system to format with.",
 )
-@click.option("--force", is_flag=True, help="Also devices that hold a file system: it is destroyed.")
+@click.option("--force", is_flag=True, help="Also format devices that hold a file system, which is destroyed.")
 @yes_option
 @dry_run_option
 @wait_option
@@ -145,18 +152,20 @@ async def _plan_init(
 
 @click.command("add-folder", epilog=HELP_ON_CODES)
 @click.argument("path")
-@click.option("--capacity", required=True, metavar="SIZE", help="What its volumes may have together, such as 100Gi.")
-@click.option("--node", default="", help="The node; it can be left out where there is only one.")
+@click.option(
+    "--capacity", required=True, metavar="SIZE", help="The space for all volumes of the drive together, such as 100Gi."
+)
+@click.option("--node", default="", help="The node; may be left out if there is only one.")
 @dry_run_option
 @wait_option
 @output_option()
 @server_options
 def add_folder(path: str, capacity: str, node: str, seconds: float, output: str, *, dry_run: bool) -> None:
-    """Make a drive of a folder, in a file system that is there already.
+    """Make a drive of a folder, in a file system that exists already.
 
-    The capacity is set aside at once, so that others cannot take it: it is refused where the file system lacks the
-    space. In a cluster, PATH is below the folder that the DaemonSet mounts (--folder-root of `orlop node`). The folder
-    is created if it does not exist, and otherwise has to be empty.
+    The capacity is set aside at once, so that other programs cannot take it. The request is refused if the file system
+    lacks the space. In a cluster, PATH is below the folder that the DaemonSet mounts (--folder-root of `orlop node`).
+    The folder is created if it does not exist, and otherwise has to be empty.
     """
     folder = RequestedFolder(path=_absolute(path), capacity_bytes=_capacity(capacity))
 
@@ -182,7 +191,7 @@ async def _reports(cluster: ConnectedCluster) -> Sequence[objects.Object]:
 def _absolute(path: str) -> str:
     pure = PurePosixPath(path)
     if not pure.is_absolute() or ".." in pure.parts:
-        fault = "has '..' in it" if pure.is_absolute() else "is no absolute path"
+        fault = "has '..' in it" if pure.is_absolute() else "is not an absolute path"
         raise click.UsageError(f"{path!r} {fault}: write the path on the node, such as /var/lib/orlop/folders/a.")
     return str(pure)
 
@@ -193,7 +202,7 @@ def _capacity(text: str) -> int:
     except InvalidQuantity as error:
         raise click.UsageError(f"--capacity: {error}.") from None
     if not MIB <= size <= LARGEST:
-        raise click.UsageError(f"--capacity: {text} is no capacity of a drive: write one such as 100Gi.")
+        raise click.UsageError(f"--capacity: {text} is not a capacity for a drive: write a size such as 100Gi.")
     return size
 
 

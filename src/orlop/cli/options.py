@@ -51,7 +51,7 @@ def is_terminal() -> bool:
 def confirm(question: str, otherwise: str) -> None:
     """Ask before something is destroyed. Unless the user agrees, print `otherwise` and end the process."""
     if not is_terminal():
-        raise click.UsageError("Standard input is no terminal to ask for confirmation: repeat the command with --yes.")
+        raise click.UsageError("Standard input is not a terminal: nobody can confirm. Repeat the command with --yes.")
     try:
         if click.confirm(question, err=True):
             return

@@ -71,7 +71,11 @@ def filter_options(function: VerbFunction) -> VerbFunction:
         click.option("--drive", "drives", multiple=True, help="Only volumes on this drive; may be repeated."),
         click.option("-n", "--namespace", default="", help="Only volumes of claims in this namespace; default: all."),
         click.option(
-            "-A", "--all-namespaces", is_flag=True, expose_value=False, help="Of all namespaces: the default."
+            "-A",
+            "--all-namespaces",
+            is_flag=True,
+            expose_value=False,
+            help="Volumes of claims in all namespaces; this is the default.",
         ),
         click.option("--claim", default="", metavar="[NAMESPACE/]NAME", help=f"Only of this claim; {PATTERN}."),
         click.option("--pod", default="", metavar="[NAMESPACE/]NAME", help=f"Only of this pod; {PATTERN}."),
@@ -110,9 +114,9 @@ def list_volumes(output: str, **words: Any) -> None:
     else:
         click.echo("No volume matches." if rows or lost else "There are no volumes on drives.", err=True)
     if lost and output in {"text", "wide"}:
-        fate, them = ("has lost its object", "it") if lost == 1 else ("have lost their objects", "them")
-        hint = f"`orlop adopt --dry-run` shows {them}."
-        click.echo(f"{counted(lost, 'volume')} on drives {fate}: {hint}", err=True)
+        loss, pronoun = ("has lost its object", "it") if lost == 1 else ("have lost their objects", "them")
+        hint = f"`orlop adopt --dry-run` shows {pronoun}."
+        click.echo(f"{counted(lost, 'volume')} on drives {loss}: {hint}", err=True)
 
 
 @command.command("show", epilog=HELP_ON_CODES)
@@ -140,7 +144,7 @@ def clean(volumes: Sequence[str], output: str, *, yes: bool, dry_run: bool, **wo
     """Delete volumes that no claim needs any more. Their data is erased.
 
     Such a volume has no PersistentVolume, or one that is Released with the policy Retain; no claim names it, no pod
-    uses it, no provisioner is creating it, and it is older than 10 minutes. Without VOLUME, all of them that match.
+    uses it, no provisioner is creating it, and it is older than 10 minutes. Without VOLUME: all such volumes.
     """
 
     async def plan(cluster: ConnectedCluster) -> list[CleaningPlan]:
@@ -172,7 +176,7 @@ def _print_plan(plans: Sequence[CleaningPlan], unneeded: Sequence[CleaningPlan],
     if unneeded:
         click.echo(cleaning_table(unneeded))
     elif not is_named:
-        click.echo("There is no volume that nothing needs.", err=True)
+        click.echo("Every volume is still needed: nothing to delete.", err=True)
 
 
 def _print_results(results: Sequence[CleaningResult], *, failed: bool) -> None:

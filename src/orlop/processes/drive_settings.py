@@ -35,7 +35,7 @@ class DriveSettings:
         default=DEFAULT_FOLDER_ROOT,
         metavar="DIR",
         check=is_plain,
-        help="The folder below which folders can be drives.",
+        help="The folder below which `orlop drives add-folder` can make drives.",
     )
     denied_devices: tuple[str, ...] = flag(
         patterns,
@@ -49,7 +49,7 @@ class DriveSettings:
         name="allow-devices",
         default="",
         metavar="PATTERN,...",
-        help="The only devices that can become drives; default: all. Loop devices are only allowed by loop... here.",
+        help="The only devices that can become drives; default: all but loop devices. To allow those: loop*.",
     )
 
     @property

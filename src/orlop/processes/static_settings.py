@@ -36,7 +36,7 @@ class StaticSettings:
         aliases=("discovery-period",),
         metavar="DURATION",
         check=is_some_time,
-        help="How often the disks are looked for without an event of the kernel.",
+        help="How often the disks are listed even without an event of the kernel.",
     )
     static_wipes: int = flag(
         integer, default="4", metavar="COUNT", check=at_least(1), help="How many released disks are wiped at a time."

@@ -120,7 +120,7 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be_made():
         settled(here, made)
         before = [here.all(kind) for kind in (DRIVE, VOLUME, PERSISTENT_VOLUME)]
         shown = here.typed("adopt", "--dry-run")
-        assert (shown.code, "for a claim team/data once it is made" in shown.out) == (0, True)
+        assert (shown.code, "reserved for a claim team/data, which does not exist" in shown.out) == (0, True)
         settled(here, made)
         assert [here.all(kind) for kind in (DRIVE, VOLUME, PERSISTENT_VOLUME)] == before
 

@@ -48,7 +48,7 @@ def test_a_drive_is_listed_cordoned_and_removed_and_a_request_is_withdrawn(kubec
 
     folder = run_here("drives", "add-folder", "/srv/a", "--capacity=1Gi", "--timeout=1s", kubeconfig)
     assert folder.returncode == 1
-    assert "it did not begin in time, and the request was withdrawn" in folder.stderr
+    assert "the node did not begin in time, and the request was withdrawn" in folder.stderr
 
     assert run_here("drives", "remove", D1[:8], kubeconfig).returncode == 0
     assert json.loads(run_here("drives", "info", D1, "-o", "json", kubeconfig).stdout)["removing"] is True

@@ -354,7 +354,7 @@ def test_devices_of_several_nodes_are_made_at_once_and_a_failure_of_one_fails_th
         (["n1/sdz"], 3, "There is no device sdz on the node n1."),
         (["sdb"], 2, "Several nodes have a device sdb: n1/sdb, n2/sdb."),
         (["n1/sdb", "--node", "n2"], 2, "use one"),
-        ([], 2, "write --all"),
+        ([], 2, "or use --all"),
         (["--all", "--force"], 2, "name each device"),
     ],
 )
@@ -409,7 +409,7 @@ def test_a_node_that_does_not_begin_in_time_loses_the_request(here: Bench):
     here.devices("n1", SDB)
     ended = here.typed("drives", "init", "n1/sdb", "--yes", "--timeout", "5s")
     assert ended.code == 1
-    assert "it did not begin in time, and the request was withdrawn" in ended.err
+    assert "the node did not begin in time, and the request was withdrawn" in ended.err
     assert here.all(DRIVE_REQUEST) == []
 
 
@@ -418,7 +418,7 @@ def test_a_node_that_has_begun_keeps_the_request(here: Bench):
     with here.node("n1", lambda _spec: {"state": "Pending"}):
         ended = here.typed("drives", "init", "n1/sdb", "--yes", "--timeout", "5s")
     assert ended.code == 1
-    assert "it has not finished in time, and goes on" in ended.err
+    assert "the node has not finished in time, and continues" in ended.err
     assert len(here.all(DRIVE_REQUEST)) == 1
 
 
@@ -467,10 +467,10 @@ def test_a_folder_becomes_a_drive_of_the_only_node_in_whole_mebibytes(here: Benc
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (["srv/a", "--capacity", "1Gi"], 2, "no absolute path"),
+        (["srv/a", "--capacity", "1Gi"], 2, "is not an absolute path"),
         (["/srv/../etc", "--capacity", "1Gi"], 2, "has '..' in it"),
         (["/srv/a", "--capacity", "much"], 2, "not a quantity"),
-        (["/srv/a", "--capacity", "1Ki"], 2, "no capacity of a drive"),
+        (["/srv/a", "--capacity", "1Ki"], 2, "is not a capacity for a drive"),
         (["/srv/a", "--capacity", "1Gi", "--node", "n9"], 3, "The node n9 has not reported its devices"),
         (["/srv/a", "--capacity", "1Gi"], 2, "There are several nodes: choose one with --node (n1, n2)."),
     ],

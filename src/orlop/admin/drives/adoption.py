@@ -55,7 +55,7 @@ class AdoptionTerms:
     """None: the class that comes with Orlop, if it exists."""
     claim: ObjectName | None = None
     volumes: tuple[str, ...] = ()
-    """Names of volumes; none: all that lack something."""
+    """Names of volumes; empty: all volumes that lack an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Adoption:
                 case step:
                     await write_step(self._kube, step)
                     writes += 1
-        return AdoptionResult(facts.volume_id, "its objects are changed by others all the time", failed=True)
+        return AdoptionResult(facts.volume_id, "other programs keep changing its objects: try again", failed=True)
 
     async def _next_step(self, current: AdoptionFacts) -> AdoptionStep:
         step = next_adoption_step(current)

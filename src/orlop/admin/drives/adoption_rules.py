@@ -7,9 +7,9 @@
                                                                  (its claim is Lost) → make it (its claim is Bound)
     PersistentVolume names this node                           → restore its policy → remove TO_MAKE
 
-Each step is decided on what is read then, so that an adoption that was killed anywhere is continued by the next. Until
-the PersistentVolume is gone it keeps the volume; from then on TO_MAKE has all that is needed to make it again. While a
-pod uses the claim, nothing of the volume is touched.
+Each step is decided on the objects as they are at that moment, so that the next command continues an adoption that was
+killed at any point. Until the PersistentVolume is gone it keeps the volume; from then on TO_MAKE has all that is needed
+to make it again. While a pod uses the claim, nothing of the volume is touched.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _is_disturbing(facts: AdoptionFacts, old: ApiObject | None) -> bool:
 
 
 def _is_to_be_replaced(row: VolumeRow, facts: AdoptionFacts) -> bool:
-    """Return whether the object describes the volume where it was before, or describes nothing."""
+    """Return whether the object describes the volume at its former place, or describes nothing."""
     return _is_elsewhere(row, facts) or row.spec.reservation_only or objects.is_being_deleted(row.obj)
 
 
@@ -160,7 +160,7 @@ def _make_volume(facts: AdoptionFacts, old: ApiObject | None) -> AdoptionStep:
 
 
 def discard_step(kind: Kind, obj: ApiObject) -> PatchObject | RequestDeletion:
-    """Return the next write that makes an object go: delete it, then remove its finalizers.
+    """Return the next write that removes an object: delete it, then remove its finalizers.
 
     Delete it first: after that the API server refuses new finalizers.
     """
@@ -240,13 +240,13 @@ def outcome(facts: AdoptionFacts, made: ApiObject) -> str:
     if not reference:
         return f"PersistentVolume {name}, for no claim"
     if claim is None:
-        return f"PersistentVolume {name}, for a claim {named} once it is made"
+        return f"PersistentVolume {name}, reserved for a claim {named}, which does not exist"
     if state.volume_name(claim) == name:
         return f"PersistentVolume {name}, for the claim {named}"
     if state.volume_name(claim):
         return f"PersistentVolume {name}; the claim {named} has another volume, {state.volume_name(claim)}"
     if (why := mismatch(claim, made)) is not None:
-        return f"PersistentVolume {name}; the claim {named} does not take it: {why}"
+        return f"PersistentVolume {name}; the claim {named} cannot use it: {why}"
     return f"PersistentVolume {name}, for the claim {named}, which waits for a volume"
 
 

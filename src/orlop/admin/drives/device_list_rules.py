@@ -72,7 +72,7 @@ def _find(rows: Sequence[DeviceRow], word: str, node: str) -> DeviceRow:
     before, slash, after = ("", "", word) if word.startswith("/") else word.partition("/")
     named_node, place = (before, after) if slash else (node, word)
     if named_node and node and named_node != node:
-        raise WrongUse(f"{word} is of the node {named_node}, and --node names {node}: use one.")
+        raise WrongUse(f"{word} is of the node {named_node}, and --node names {node}: leave one of them out.")
     places = {place, f"/{place}"}
     matching = [row for row in rows if {row.device.name, row.device.path} & places and named_node in {"", row.node}]
     if not matching:

@@ -1,6 +1,6 @@
 """Send nodes requests to adopt drives without an object, also drives that were moved from another node.
 
-Order: the objects of the former node go (`moved_drive_rules`) → a request to the node → it writes its name into the
+Order: remove the objects of the former node (`moved_drive_rules`) → a request to the node → it writes its name into the
 drive, and makes the Drive object → it reports what is on the drive. Before a drive is taken over, no pod may use a
 volume of it.
 """
@@ -111,7 +111,7 @@ class DriveAdoption:
     async def carry_out(
         self, plan: DriveAdoptionPlan, seconds: float, report: ReportResult, *, dry_run: bool
     ) -> Sequence[NodeReport]:
-        """Remove the objects of former nodes, and send the requests. A dry run only asks the nodes."""
+        """Remove the objects of former nodes, and send the requests. A dry run only sends the requests."""
         deadline = self._clock.deadline(seconds)
         for moved in () if dry_run else plan.movable:
             await self._release(moved)
@@ -134,7 +134,7 @@ class DriveAdoption:
             if isinstance(step, FormerObjectsGone):
                 return
             await write_step(self._kube, step)
-        raise ChangeRefused(f"The objects of the drive {moved.drive.title} are changed all the time: try again.")
+        raise ChangeRefused(f"The objects of the drive {moved.drive.title} are being changed by others: try again.")
 
     async def _former(self, drive: DriveRow) -> FormerObjects | None:
         """Return the objects of the former node; None if the drive has none of them any more."""

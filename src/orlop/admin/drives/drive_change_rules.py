@@ -95,7 +95,7 @@ def split_labels(words: Sequence[str]) -> tuple[list[str], LabelChange]:
     if both := sorted(set(values) & set(removed)):
         faults.append(f"{both[0]} is both set and removed")
     if faults:
-        raise WrongUse(f"These are no labels: {'; '.join(faults)}.")
+        raise WrongUse(f"These are not labels: {'; '.join(faults)}.")
     names = [word for word in words if "=" not in word and not word.endswith("-")]
     return names, LabelChange(values, removed)
 

@@ -60,7 +60,7 @@ class OperatedDrives:
                         obj = await self._again(row)
                         continue
                     return ChangeResult(row, done, changed=True)
-        raise ChangeRefused(f"The drive {row.title} was changed by others all the time: try again.")
+        raise ChangeRefused(f"The drive {row.title} keeps being changed by other programs: try again.")
 
     async def _again(self, row: DriveRow) -> Object:
         try:

@@ -78,7 +78,7 @@ class DriveForgetting:
             if isinstance(step, DriveForgotten):
                 return
             await write_step(self._kube, step.step)
-        raise ChangeRefused(f"The objects of the drive {drive.title} are changed by others all the time: try again.")
+        raise ChangeRefused(f"The objects of the drive {drive.title} keep being changed by other programs: try again.")
 
     async def _current(self, drive: DriveRow, *, is_needed: bool) -> Object | None:
         """Return the object of the drive, if it is still the one that was agreed on, and may still be forgotten."""

@@ -1,7 +1,7 @@
 """Send requests to nodes, and wait for their results.
 
 Order: create the request → the node carries it out and writes its status → read the results → delete the request. A
-caller who gives up withdraws the request: it is deleted while the node has not begun, so that no disk is formatted
+caller who stops waiting withdraws the request: deletes it while the node has not begun, so that no disk is formatted
 hours later. A request is safe to repeat: the node refuses a device that has changed since.
 """
 
@@ -102,11 +102,11 @@ class DriveRequests:
 
     async def _given_up(self, spec: DriveRequestSpec, request: Object, status: DriveRequestStatus) -> NodeReport:
         if status.state is None and await self._withdraw(request):
-            why = "it did not begin in time, and the request was withdrawn: check that `orlop node` runs there"
+            why = "the node did not begin in time, and the request was withdrawn: check that `orlop node` runs there"
         else:
             why = (
-                f"it has not finished in time, and goes on: see `kubectl get driverequest {objects.name(request)}` and "
-                "`orlop drives list`"
+                f"the node has not finished in time, and continues: see "
+                f"`kubectl get driverequest {objects.name(request)}` and `orlop drives list`"
             )
         return NodeReport(spec.node_name, status.results, why, failed=True)
 

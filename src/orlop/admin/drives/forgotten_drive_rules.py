@@ -43,7 +43,7 @@ class LostVolume:
     claim_exists: bool = False
     persistent_volumes: tuple[str, ...] = ()
     retained: tuple[str, ...] = ()
-    """Those of them that nothing deletes: their claim is gone, and their policy is Retain."""
+    """The PersistentVolumes that nothing deletes: their claim is gone, and their policy is Retain."""
     pods: tuple[ObjectName, ...] = ()
 
 
@@ -135,7 +135,7 @@ def why_not_forgotten(drive: DriveRow, *, node_exists: bool) -> str:
     return (
         f"is reported as {drive.base_state} by its node {drive.node}: only a drive that is Lost is forgotten. Take out "
         f"its disk, and it is Lost within seconds. If that node is switched off for good: kubectl delete node "
-        f"{drive.node}. --force forgets the drive all the same; if its node can use it, it makes its object again"
+        f"{drive.node}. --force forgets the drive anyway; a node that can still use the drive makes its object again"
     )
 
 

@@ -1,7 +1,7 @@
 """Read volumes with everything that may need them, and delete those that nothing needs.
 
-Order: read all → decide → the operator agrees → read all again → decide again → one guarded patch for each. What has
-changed since the operator agreed is kept.
+Order: read all → decide → the operator agrees → read all again → decide again → one guarded patch for each. A volume
+that has changed since the operator agreed is kept.
 """
 
 from __future__ import annotations
