@@ -1,8 +1,8 @@
-"""The node service of a driver with scratch folders and volumes on drives: passes each call to the service it is for.
+"""The node service of a driver with scratch folders and volumes on drives: passes each call to the right one.
 
-Scratch folders are published without staging, by requests whose context says `ephemeral`. Every other call names a
-volume by its id alone. For an id that neither service knows, its form decides: kubelet derives the ids of inline
-volumes itself, and all others come from CreateVolume.
+Scratch folders are published without staging, by requests whose context has the key for ephemeral volumes. Every other
+call names a volume by its id alone. For an id that neither service knows, its form decides: kubelet derives the ids of
+inline volumes itself, and all others come from CreateVolume.
 """
 
 from __future__ import annotations

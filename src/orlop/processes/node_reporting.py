@@ -25,7 +25,7 @@ from orlop.processes.daemon import CannotGoOn
 from orlop.processes.kube_wiring import RequestRate, kube_access, kube_client
 
 RATE: Final = RequestRate(per_second=10.0, burst=50)
-"""Of each node: a cluster has thousands."""
+"""The limit of one node: a cluster has thousands."""
 CHECK_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 30.0
 PATIENCE_SECONDS: Final = 20.0
@@ -86,6 +86,6 @@ async def _access(kubeconfig: str, runtime: Runtime) -> ClusterAccess:
             why = str(error)
         # `orlop up` writes the kubeconfig after this process has started: a missing one is no problem at first.
         if why != logged and (seconds == RETRY_SECONDS or patience.passed()):
-            runtime.log.warning("nothing is reported of this node", why=why)
+            runtime.log.warning("api server not configured; reporting nothing", why=why)
             logged = why
         await runtime.clock.sleep(seconds)

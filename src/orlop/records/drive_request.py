@@ -69,7 +69,7 @@ class DriveRequestSpec(ApiRecord, frozen=True):
 
 
 class RequestResult(ApiRecord, frozen=True):
-    """What became of one device or folder of the request."""
+    """The result for one device or folder of the request."""
 
     target: Annotated[str, described("Name of the device, or path of the folder.", max_length=LONGEST_PATH)]
     drive: Annotated[str, described("Name of the drive that was made.", max_length=36)] = ""
@@ -78,7 +78,7 @@ class RequestResult(ApiRecord, frozen=True):
 
 
 class DriveRequestStatus(ApiRecord, frozen=True):
-    """How far the node is."""
+    """What the node reports of the request."""
 
     state: Annotated[RequestState | None, described("Error: at least one result has an error.")] = None
     results: Annotated[

@@ -1,7 +1,7 @@
 """The record of a scratch folder, kept in an attribute of the folder, and the name of a buried one. Pure.
 
-While a folder is live, its name is its volume's id. When it is buried, its new name also says when that was and how
-long it is kept, so that one rename, which is atomic, moves it into the afterlife with all that the afterlife needs.
+While a folder is live, its name is its volume's id. When it is buried, its new name also contains the time of burial
+and its lifespan, so that one rename, which is atomic, moves it into the afterlife with all that the afterlife needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FolderOptions(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     own_lifespan: bool = True
     """False: the pod chose none, and the node's --afterlifespan at burial counts, not `lifespan_seconds`.
 
-    Records of older versions do not say; their lifespan stands. Older versions read `lifespan_seconds` of newer ones.
+    Records of older versions lack this field: their lifespan counts. Older versions read that of newer records.
     """
 
 

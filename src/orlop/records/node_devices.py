@@ -62,13 +62,13 @@ class SeenDevice(ApiRecord, frozen=True):
 
 
 class NodeDevicesSpec(ApiRecord, frozen=True):
-    """Which node it is."""
+    """The node that the object describes."""
 
     node_name: NodeName
 
 
 class NodeDevicesStatus(ApiRecord, frozen=True):
-    """What the node has."""
+    """The block devices of the node."""
 
     devices: Annotated[
         tuple[SeenDevice, ...], described("Block devices.", keys=("name",), max_length=MOST_DEVICES_OF_NODE)

@@ -104,7 +104,7 @@ class DriveVolumeSpec(ApiRecord, frozen=True):
         bool,
         described(
             "Made by the controller for reserved space of which it knows no volume. The node reports the phase Erased "
-            "if it has no data under this name. If it has, it keeps the data, and says so in the message.",
+            "if it has no data under this name. If it has data, it keeps the data and reports it in the message.",
             default=False,
             rules=(NEVER_CHANGES,),
         ),

@@ -32,7 +32,7 @@ class Fill(Enum):
 
     ZEROS = "zeros"
     RANDOM = "random data"
-    DISCARD = "nothing: the device is told that it is unused"
+    DISCARD = "nothing: the part is reported to the device as unused"
 
 
 class WipeExtent(Enum):

@@ -75,7 +75,7 @@ class StartWipe:
 
 @dataclass(frozen=True, slots=True)
 class WaitForWipe:
-    """Nothing to do for so many seconds; None: until something changes."""
+    """Nothing to do for this many seconds; None: until something changes."""
 
     seconds: float | None = None
 

@@ -90,7 +90,7 @@ class WipeRate:
         self._free_at = 0.0
 
     async def wait_after(self, count: int) -> None:
-        """Wait until the next bytes may be written, after so many were."""
+        """Wait until more bytes may be written, after `count` bytes were."""
         if self._per_second:
             self._free_at = max(self._free_at, self._clock.elapsed()) + count / self._per_second
             await self._clock.sleep_until(self._free_at)

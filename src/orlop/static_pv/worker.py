@@ -117,7 +117,7 @@ class StaticWorker:
         self._loop = ReconcileLoop(self._queue, pools, clock=runtime.clock, log=runtime.log)
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Keep the object and wipe disks, until cancelled."""
         node = self._disks.node
         self._disks.listen(lambda: self._queue.add(POOL, node))
         self._wiping.listen(self._wipe_changed)

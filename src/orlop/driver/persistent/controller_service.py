@@ -111,7 +111,7 @@ class DriveControllerService(services.Controller):
         reserved = await self._reservations.reserve(wanted)
         volume = await self._volumes.create(volume_object(wanted, reserved.drive, reserved.placement))
         if reserved.is_new and volume.spec.drive != reserved.drive.name:
-            # The cache did not have the Volume yet. No response named this reservation, so no data can be there.
+            # The cache lacked the Volume. No response has named this reservation, so it has no data.
             await self._reservations.release(reserved.drive.name, wanted.volume_id)
         return volume
 
@@ -318,7 +318,7 @@ class LeaderService:
                 return capabilities_response()
             if self._service is None:
                 raise Unavailable(
-                    "this process does not lead: another one creates volumes, or the caches are not full yet"
+                    "this process does not lead: another one creates volumes, or the caches are not filled yet"
                 )
             return await getattr(self._service, name)(request)
 

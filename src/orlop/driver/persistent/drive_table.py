@@ -34,7 +34,7 @@ class OpenDrive:
     volumes: DriveVolumes
     space: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
     """Held by a thread that moves space from the reserve to an image, from the first step to the last. Otherwise
-    `fit_reserve` would take back what the image is about to use."""
+    `fit_reserve` would reserve again what the image is about to use."""
 
     @property
     def drive_id(self) -> str:

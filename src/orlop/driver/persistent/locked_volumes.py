@@ -37,7 +37,7 @@ from orlop.records.volume_record import VolumeRecord
 T = TypeVar("T")
 RELEASE_SECONDS: Final = 600.0
 STILL_OPENING: Final = "the drives of this node are still being opened; try again"
-NOT_GROWN: Final = "it was asked to be larger, and could not grow yet"
+NOT_GROWN: Final = "its expansion was requested, and has not succeeded yet"
 
 
 class LockedVolumes:
@@ -116,7 +116,7 @@ class LockedVolumes:
     def _refuse_other_drive(self, known: VolumeRecord | None, drive_id: str) -> None:
         if known is not None and known.drive != drive_id:
             raise FailedPrecondition(
-                f"the volume {known.volume_id} is on the drive {known.drive}, and its volume context says {drive_id}: "
+                f"the volume {known.volume_id} is on the drive {known.drive}, and its volume context names {drive_id}: "
                 "the PersistentVolume was not made by Orlop's controller, or was changed"
             )
 

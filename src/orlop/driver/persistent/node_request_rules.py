@@ -96,7 +96,7 @@ def stage_order(request: csi_pb2.NodeStageVolumeRequest, kubelet_dirs: tuple[str
     except InvalidVolumeContext as error:
         raise InvalidArgument(f"{error}: only Orlop's controller makes volumes on drives") from None
     if context.bytes % BLOCK:
-        raise InvalidArgument(f"the volume context asks for {context.bytes} bytes, which are no multiple of {BLOCK}")
+        raise InvalidArgument(f"the volume context asks for {context.bytes} bytes, which is not a multiple of {BLOCK}")
     if context.volume_mode == "Block" and (context.file_system or context.backing != "image"):
         raise InvalidArgument("the volume context asks for a block device with a file system, or in a folder")
     if context.volume_mode == "Filesystem" and not context.file_system:

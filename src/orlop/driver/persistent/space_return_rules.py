@@ -9,7 +9,7 @@
 
 An allocation whose Volume is on another drive is left by a process that died, or lost its lease, between the two writes
 of a creation, while the next leader created the volume elsewhere: no response has named it. One without a Volume is
-left by a crash between these writes, or by a forced removal of the Volume. The controller cannot tell these two apart,
+left by a crash between these writes, or by a forced removal of the Volume. The controller cannot distinguish these two,
 and the disk may hold the only copy of the data: only the node decides.
 """
 

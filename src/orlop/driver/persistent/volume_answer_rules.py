@@ -16,7 +16,7 @@ from orlop.records.volume_context import TOPOLOGY_NODE, context_of, encode_conte
 ErrorType = csi_pb2.VolumeHealthErrorType
 HealthTrouble = csi_pb2.VolumeHealth.VolumeHealthEntry
 FROM_NAME: Final = "from:"
-"""Begins the token of a page, before the name of its first volume. Without it, any word would be a token."""
+"""Prefix of the token of a page; the name of the page's first volume follows. Without it, any word would be a token."""
 UNUSABLE: Final = {
     DriveState.LOST: ("DriveLost", "the disk or folder of the drive is gone"),
     DriveState.ERROR: ("DriveError", "the drive cannot be used"),

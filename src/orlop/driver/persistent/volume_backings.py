@@ -95,7 +95,7 @@ def finish_image(drive: OpenDrive, record: VolumeRecord) -> VolumeRecord:
 
 
 def grow(drive: OpenDrive, record: VolumeRecord) -> None:
-    """Make the backing as large as the record has it. Nothing was changed if this fails."""
+    """Grow the backing to the size in the record. A failure has changed nothing."""
     if not record.is_image:
         drive.volumes.set_limits(record.project, limits_of(record))
         return
@@ -106,7 +106,7 @@ def grow(drive: OpenDrive, record: VolumeRecord) -> None:
 
 
 def grow_in_use(drive: OpenDrive, record: VolumeRecord, staging: Names) -> None:
-    """Make what is attached and mounted of an image as large as the image."""
+    """Grow the loop devices of an image, and its mounted file system, to the size of the image."""
     if record.is_image:
         drive.volumes.grow_attached(record.volume_id, shape_of(record), None if record.is_block else staging)
 

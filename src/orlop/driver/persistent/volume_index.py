@@ -17,7 +17,7 @@ them, and is what status and metrics read.
 - The volumes of a drive are known once it was read (`is_read`). While a drive is lost its volumes stay in the index, so
   that they can be unpublished; when it is opened again, they are read again.
 
-All methods are called on the event loop, unless they say otherwise.
+Call all methods on the event loop, unless their docstring allows other threads.
 """
 
 from __future__ import annotations

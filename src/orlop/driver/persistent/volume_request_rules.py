@@ -1,4 +1,4 @@
-"""Read what a request asks of a drive: the first of the nine steps of the choice of a drive. Pure.
+"""Read which volume and which drives a request asks for: the first of the nine steps of the choice of a drive. Pure.
 
 A key with our prefix that nothing reads is refused, and so is one that lacks only the prefix: a misspelled tier must
 not place a volume on any drive. All other keys are ignored, because a StorageClass may have those of other programs.
@@ -202,12 +202,12 @@ def _selector(text: str) -> LabelSelector:
     try:
         return LabelSelector.parse(text)
     except InvalidSelector as error:
-        raise InvalidArgument(f"the parameter {SELECTOR_KEY} is no label selector: {error}") from None
+        raise InvalidArgument(f"the parameter {SELECTOR_KEY} is not a label selector: {error}") from None
 
 
 def _claim_id(text: str) -> str:
     if text and not _CLAIM_ID.fullmatch(text):
-        raise InvalidArgument(f"the parameter {CLAIM_ID_KEY} is {text[:LONGEST_NAME]!r}, which is no UUID")
+        raise InvalidArgument(f"the parameter {CLAIM_ID_KEY} is {text[:LONGEST_NAME]!r}, which is not a UUID")
     return text.lower()
 
 

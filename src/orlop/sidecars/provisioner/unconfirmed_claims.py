@@ -21,7 +21,7 @@ from orlop.sidecars.provisioner.provisioner_settings import ApiObject
 from orlop.sidecars.provisioner.volume_order_rules import why_not_wanted
 
 LISTED_FOR_ONE: Final = 20
-"""So many claims of a list cost about as much as reading one claim alone."""
+"""Reading this many claims in a list costs about as much as reading one claim alone."""
 
 
 class UnconfirmedClaims:

@@ -104,7 +104,7 @@ class NodeReports:
         self._loop = ReconcileLoop(self._queue, pools, clock=runtime.clock, log=runtime.log)
 
     async def run(self) -> None:
-        """Report for ever."""
+        """Report the state of this node, until cancelled."""
         node = self._node
         node.watch.listen(self._surveyed)
         node.trash.listen(self._erased)

@@ -65,8 +65,8 @@ class DriveOpening:
     def _refuse_foreign(self, record: DriveRecord, path: str) -> None:
         if record.node_name != self.node_name:
             raise ForeignDrive(
-                f"The drive at {path} was made or adopted by the node {record.node_name}: if it is in use there no "
-                "more, 'orlop drives adopt' takes it over."
+                f"The drive at {path} was made or adopted by the node {record.node_name}: if that node no longer "
+                "uses it, 'orlop drives adopt' takes it over."
             )
 
     def place(self, drive_id: str, path: str, type_: DriveType) -> DriveRoot:

@@ -22,29 +22,29 @@ from orlop.host.threads import Threads
 
 PROBE_SECONDS: Final = 30.0
 LONGEST_PROBE_SECONDS: Final = 60.0
-"""A disk that is very busy may take half a minute to make a small change durable, and is none that fails."""
+"""A very busy disk may need half a minute to make a small change durable, and does not fail."""
 PAUSE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What was wrong when a drive was last probed."""
+    """The result of the last probe of a drive."""
 
     failing: str = ""
-    """The end of a sentence; empty if it could be read and written."""
+    """What failed, as the end of a sentence; empty if the drive could be read and written."""
     shortage: str = ""
     """A sentence, if others hold a part of the capacity of a folder."""
     is_hanging: bool = False
-    """It is failing because it does not respond."""
+    """The drive is failing because it does not respond."""
     failed_at: float | None = None
-    """When it last failed, in elapsed time; None: not since it was opened."""
+    """When the last probe failed, in elapsed time; None: none has failed since the drive was opened."""
 
 
 NOT_PROBED: Final = ProbeResult()
 
 
 class DriveProbes:
-    """`changed` is called with the id of a drive whose result is another one now."""
+    """Calls `changed` with the id of each drive whose result has changed."""
 
     def __init__(self, table: DriveTable, threads: Threads, clock: Clock, changed: Callable[[str], object]) -> None:
         self._table = table
@@ -115,7 +115,7 @@ class DriveProbes:
 
     def _note(self, drive: OpenDrive, failing: str, shortage: str, *, is_error: bool) -> None:
         before = self.result(drive)
-        # A disk that was only slow needs no watching when it responds again.
+        # A disk that was only slow has had no I/O error: it need not prove for a minute that it works.
         failed_at = self._clock.elapsed() if is_error else before.failed_at
         is_hanging = bool(failing) and not is_error
         self._results[drive] = ProbeResult(failing, shortage, is_hanging=is_hanging, failed_at=failed_at)

@@ -12,7 +12,7 @@ TRANSITIONS is the table from state and finding to the next state:
     READ_ONLY       Error      Error     Error     Error     Error
     WRONG_OPTIONS   Error      Error     Error     Error     Error      mounted by another program, with other options
     UNUSABLE        Error      Error     Error     Error     Error      not mounted, damaged, or of another node
-    REMOVAL         Removing   Removing  Removing  Removing  Removing   its object says so
+    REMOVAL         Removing   Removing  Removing  Removing  Removing   `spec.removing` is set
 
 The state before matters only after an I/O error: a drive that fails again and again takes no volumes in between.
 A drive that is not lost stays open while its volumes are in use: they can be unmounted, and often be read. A disk that
@@ -84,7 +84,7 @@ class DriveSighting:
     """What is mounted there is a device that is gone, even if another one has its identity now."""
     is_read_only: bool = False
     wrong_options: str = ""
-    """A sentence, if it is mounted otherwise than this process mounts it."""
+    """A sentence, if its mount options differ from those that this process uses."""
     opened: str = ""
     """The path at which it is open in this process."""
     failing: str = ""
@@ -100,16 +100,16 @@ class DriveSighting:
     may_retry: bool = True
     """Enough time has passed since that attempt."""
     removing: bool = False
-    """Its object says that it is being removed."""
+    """`spec.removing` of its object is set."""
     is_released: bool = False
-    """Its record says that it was removed."""
+    """Its record is marked as removed."""
 
 
 # ---- state -----------------------------------------------------------------------------------------------------------
 
 
 def finding_of(drive: DriveSighting) -> DriveFinding:  # noqa: PLR0911 - one line for each finding, in their order
-    """Return the finding that decides the state: the first that applies."""
+    """Return the first finding that applies: it decides the state."""
     if drive.removing:
         return DriveFinding.REMOVAL
     if not drive.places:

@@ -50,7 +50,7 @@ from orlop.records.drive_record import DriveState, DriveType
 
 SURVEY_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.2
-"""Between two surveys: a disk that is plugged in makes many events."""
+"""Between two surveys: the kernel announces many events for one disk."""
 REMOUNT_SECONDS: Final = 60.0
 """How often a drive that fails is mounted again."""
 IO_ERRORS: Final = frozenset({errno.EIO, errno.ESHUTDOWN})
@@ -162,7 +162,7 @@ class DriveWatch:
     # ---- the loop ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the table for ever."""
+        """Keep the table up to date, until cancelled."""
         async with TaskGroup() as tasks:
             tasks.start(self.probes.run(), name="probes of drives")
             while True:
@@ -229,7 +229,7 @@ class DriveWatch:
         now = self._clock.elapsed()
         remounted = self._remounted.get(drive_id)
         failures = [each for each in (probed.failed_at, remounted) if each is not None]
-        # One error may pass: opening is tried again before the drive is mounted again, and watched for a minute.
+        # A single error may be temporary: first try to open the drive again, and only then mount it again.
         cannot_be_opened = trouble is not None and trouble.is_disk_error and trouble.failures > 1
         fails = cannot_be_opened or (probed.failing and not probed.is_hanging)
         return replace(

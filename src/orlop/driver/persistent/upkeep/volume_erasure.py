@@ -103,7 +103,7 @@ class VolumeErasure:
         return step
 
     async def run(self) -> None:
-        """Delete volumes whose record is marked, for ever."""
+        """Delete volumes whose record is marked, until cancelled."""
         stop = self._index.listen(self._note)
         attempts, waiting = 0, frozenset[str]()
         try:

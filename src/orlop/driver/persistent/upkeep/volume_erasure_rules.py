@@ -60,7 +60,7 @@ class ErasureWaits:
 
 @dataclass(frozen=True, slots=True)
 class KeepData:
-    """The data stays."""
+    """Keep the data, for the reason in `why`."""
 
     why: str
 
