@@ -156,8 +156,8 @@ class AdmissionPolicies:
         return [fresh(stored) for stored in self._store.list(kind.resource).items]
 
 
-def _policy(given: Object, bindings: Sequence[Object]) -> _Policy:
-    name, spec = given["metadata"]["name"], given["spec"]
+def _policy(obj: Object, bindings: Sequence[Object]) -> _Policy:
+    name, spec = obj["metadata"]["name"], obj["spec"]
     mine = tuple(_binding(each) for each in bindings if each["spec"].get("policyName") == name)
     match = match_resources(spec.get("matchConstraints") or {})
     if not mine:
@@ -168,11 +168,11 @@ def _policy(given: Object, bindings: Sequence[Object]) -> _Policy:
         return _Policy(name, match, None, mine, str(error), fails_closed=spec.get("failurePolicy") != "Ignore")
 
 
-def _binding(given: Object) -> _Binding:
-    spec = given["spec"]
+def _binding(obj: Object) -> _Binding:
+    spec = obj["spec"]
     match = spec.get("matchResources")
     actions = frozenset(spec.get("validationActions", ()))
-    return _Binding(given["metadata"]["name"], actions, None if match is None else match_resources(match))
+    return _Binding(obj["metadata"]["name"], actions, None if match is None else match_resources(match))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,16 +209,16 @@ class _PolicyAdmission:
                 why = f"{about} denied request: failed to configure policy: {policy.broken}"
                 raise denied_by_policy(write.kind, write.shown_name, why, "Invalid")
             return
-        found: list[Denial] | None = None
+        failures: list[Denial] | None = None
         for binding in policy.bindings:
             if binding.match is not None and judged.matched(binding.match) is None:
                 continue
-            found = denials(policy.expressions, judged.values(kind)) if found is None else found
-            self._act(about, binding, write, found)
+            failures = denials(policy.expressions, judged.values(kind)) if failures is None else failures
+            self._act(about, binding, write, failures)
 
-    def _act(self, about: str, binding: _Binding, write: WriteAttributes, found: Sequence[Denial]) -> None:
+    def _act(self, about: str, binding: _Binding, write: WriteAttributes, failures: Sequence[Denial]) -> None:
         bound = f"{about} with binding '{binding.name}'"
-        for denial in found:
+        for denial in failures:
             if DENY in binding.actions:
                 why = f"{bound} denied request: {denial.message}"
                 raise denied_by_policy(write.kind, write.shown_name, why, denial.reason)
@@ -244,7 +244,7 @@ class _PolicyAdmission:
 
 def _options(request: _WriteRequest) -> Object:
     """Return the options of the operation, as `request.options` has them."""
-    given: dict[str, Any] = {"dryRun": ["All"]} if request.dry_run else {}
+    options: dict[str, Any] = {"dryRun": ["All"]} if request.dry_run else {}
     deletion = request.deletion
     if deletion is None:
         kind = OPTIONS[request.http.verb]
@@ -252,14 +252,14 @@ def _options(request: _WriteRequest) -> Object:
     else:
         kind, named = "DeleteOptions", {"propagationPolicy": deletion.propagation}
         guards = _without_none({"uid": deletion.uid, "resourceVersion": deletion.version})
-        given |= {"preconditions": guards} if guards else {}
-        given |= _without_none({"gracePeriodSeconds": deletion.grace_seconds})
-    given |= {name: value for name, value in named.items() if value}
-    return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **given}
+        options |= {"preconditions": guards} if guards else {}
+        options |= _without_none({"gracePeriodSeconds": deletion.grace_seconds})
+    options |= {name: value for name, value in named.items() if value}
+    return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **options}
 
 
-def _without_none(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class _JudgedWrite:

@@ -95,17 +95,17 @@ def _scope() -> CelScope:
 
 
 def _refuse_unknown_names(plain: str, variables: Collection[str]) -> None:
-    if found := _NOT_HERE.search(plain):
-        raise InvalidExpression(f"this API server has no {found[1]} in expressions of policies")
-    for found in _VARIABLE.finditer(plain):
-        if found[1] not in variables:
-            raise _undefined(plain, found.start(1), found[1])
-    for found in _REQUEST.finditer(plain):
-        name, inner = found.groups()
+    if match := _NOT_HERE.search(plain):
+        raise InvalidExpression(f"this API server has no {match[1]} in expressions of policies")
+    for match in _VARIABLE.finditer(plain):
+        if match[1] not in variables:
+            raise _undefined(plain, match.start(1), match[1])
+    for match in _REQUEST.finditer(plain):
+        name, inner = match.groups()
         if name not in REQUEST_FIELDS:
-            raise _undefined(plain, found.start(1), name)
+            raise _undefined(plain, match.start(1), name)
         if inner and REQUEST_FIELDS[name] and inner not in REQUEST_FIELDS[name]:
-            raise _undefined(plain, found.start(2), inner)
+            raise _undefined(plain, match.start(2), inner)
 
 
 def _undefined(plain: str, place: int, name: str) -> InvalidExpression:
@@ -141,13 +141,13 @@ def compile_policy(spec: Object) -> PolicyExpressions:
     return PolicyExpressions(tuple(conditions), compiler.variables, tuple(validations), fails_closed)
 
 
-def _validation(compiler: ExpressionCompiler, given: Object) -> PolicyValidation:
-    message = given.get("messageExpression")
+def _validation(compiler: ExpressionCompiler, spec: Object) -> PolicyValidation:
+    message = spec.get("messageExpression")
     return PolicyValidation(
-        compiler.compile(given["expression"], "bool"),
-        given.get("message", "").strip() or f"failed expression: {given['expression'].strip()}",
+        compiler.compile(spec["expression"], "bool"),
+        spec.get("message", "").strip() or f"failed expression: {spec['expression'].strip()}",
         compiler.compile(message, "string") if message else None,
-        given.get("reason") or INVALID,
+        spec.get("reason") or INVALID,
     )
 
 
@@ -218,10 +218,10 @@ class _Evaluation:
         return self._converted
 
     def _reason(self, text: str) -> str:
-        found = re.search(r'No value with name "variables\.(\w+)"', text)
-        if found is None or found[1] not in self._failed:
+        match = re.search(r'No value with name "variables\.(\w+)"', text)
+        if match is None or match[1] not in self._failed:
             return text
-        return f'composited variable "{found[1]}" fails to evaluate: {self._failed[found[1]]}'
+        return f'composited variable "{match[1]}" fails to evaluate: {self._failed[match[1]]}'
 
 
 def denials(policy: PolicyExpressions, seen: SeenValues) -> list[Denial]:
@@ -270,6 +270,6 @@ def _message(evaluation: _Evaluation, validation: PolicyValidation) -> str:
         text = evaluation.result(validation.message_expression)
     except EvaluationFailed:
         return validation.message
-    made = text.strip() if isinstance(text, str) else ""
-    is_fit = made and "\n" not in made and len(made.encode()) <= LONGEST_MESSAGE
-    return made if is_fit else validation.message
+    text_line = text.strip() if isinstance(text, str) else ""
+    is_fit = text_line and "\n" not in text_line and len(text_line.encode()) <= LONGEST_MESSAGE
+    return text_line if is_fit else validation.message

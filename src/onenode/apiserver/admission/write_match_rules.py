@@ -42,25 +42,25 @@ class MatchResources:
     """Whether a rule is about the version that is asked for alone, and not about all versions of its objects."""
 
 
-def match_resources(given: Object) -> MatchResources:
+def match_resources(spec: Object) -> MatchResources:
     return MatchResources(
-        tuple(_rule(each) for each in given.get("resourceRules") or ()),
-        tuple(_rule(each) for each in given.get("excludeResourceRules") or ()),
-        LabelSelector.of_object(given.get("namespaceSelector") or {}),
-        LabelSelector.of_object(given.get("objectSelector") or {}),
-        given.get("matchPolicy") == EXACT,
+        tuple(_rule(each) for each in spec.get("resourceRules") or ()),
+        tuple(_rule(each) for each in spec.get("excludeResourceRules") or ()),
+        LabelSelector.of_object(spec.get("namespaceSelector") or {}),
+        LabelSelector.of_object(spec.get("objectSelector") or {}),
+        spec.get("matchPolicy") == EXACT,
     )
 
 
-def _rule(given: Object) -> ResourceRule:
-    resources = (each.partition("/") for each in given.get("resources") or ())
+def _rule(spec: Object) -> ResourceRule:
+    resources = (each.partition("/") for each in spec.get("resources") or ())
     return ResourceRule(
-        tuple(given.get("apiGroups") or ()),
-        tuple(given.get("apiVersions") or ()),
+        tuple(spec.get("apiGroups") or ()),
+        tuple(spec.get("apiVersions") or ()),
         tuple((resource, part) for resource, _, part in resources),
-        tuple(given.get("operations") or ()),
-        given.get("scope") or ANY,
-        tuple(given.get("resourceNames") or ()),
+        tuple(spec.get("operations") or ()),
+        spec.get("scope") or ANY,
+        tuple(spec.get("resourceNames") or ()),
     )
 
 

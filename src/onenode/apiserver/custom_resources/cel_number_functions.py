@@ -92,11 +92,11 @@ def _precedence(text: str) -> tuple[Any, ...]:
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-def _compare(one: CelValue, other: CelValue) -> int:
-    if SEMVER in one:
-        a, b = (_precedence(unwrapped(each, SEMVER)) for each in (one, other))
+def _compare(first: CelValue, second: CelValue) -> int:
+    if SEMVER in first:
+        a, b = (_precedence(unwrapped(each, SEMVER)) for each in (first, second))
         return (a > b) - (a < b)
-    return (_nanos(one) > _nanos(other)) - (_nanos(one) < _nanos(other))
+    return (_nanos(first) > _nanos(second)) - (_nanos(first) < _nanos(second))
 
 
 NUMBER_FUNCTIONS: Final[tuple[CelFunction, ...]] = (

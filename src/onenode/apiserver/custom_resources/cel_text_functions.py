@@ -89,11 +89,11 @@ def go_pattern(pattern: str) -> re.Pattern[str]:
     """
     for name, characters in POSIX_CLASSES.items():
         pattern = pattern.replace(name, characters)
-    in_class, made = False, ""
+    in_class, translated = False, ""
     for part in re.findall(r"\\.|.", pattern, re.DOTALL):
         in_class = part == "[" or (in_class and part != "]")
-        made += r"\Z" if part in {"$", r"\z"} and not in_class else part
-    return re.compile(made)
+        translated += r"\Z" if part in {"$", r"\z"} and not in_class else part
+    return re.compile(translated)
 
 
 def _found(text: str, pattern: str, limit: int = -1) -> list[str]:
@@ -140,8 +140,8 @@ def _format(name: str) -> CelValue:
     return {FORMAT: name}
 
 
-def _validate(given: CelValue, text: str) -> CelValue:
-    return {OPTIONAL: NAMED[unwrapped(given, FORMAT)](text) or None}
+def _validate(named_format: CelValue, text: str) -> CelValue:
+    return {OPTIONAL: NAMED[unwrapped(named_format, FORMAT)](text) or None}
 
 
 def _value(optional: CelValue) -> Any:

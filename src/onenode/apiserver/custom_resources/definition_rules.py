@@ -38,15 +38,15 @@ SELECTABLE: Final = (
 NO_WEBHOOKS: Final = "the one-machine API server converts nothing: the versions of a kind must have the same fields"
 
 
-def definition(given: Object) -> Iterator[Cause]:
+def definition(obj: Object) -> Iterator[Cause]:
     """Yield the causes of a whole definition but those of its metadata."""
-    spec = given["spec"]
+    spec = obj["spec"]
     plural, group = spec.get("names", {}).get("plural", ""), spec.get("group", "")
-    if given["metadata"].get("name") != f"{plural}.{group}":
-        yield invalid("metadata.name", given["metadata"].get("name", ""), 'must be spec.names.plural+"."+spec.group')
+    if obj["metadata"].get("name") != f"{plural}.{group}":
+        yield invalid("metadata.name", obj["metadata"].get("name", ""), 'must be spec.names.plural+"."+spec.group')
     yield from _spec(spec)
-    yield from _stored_versions(given)
-    yield from _approval(given)
+    yield from _stored_versions(obj)
+    yield from _approval(obj)
 
 
 def definition_update(old: Object, new: Object) -> Iterator[Cause]:
@@ -58,12 +58,12 @@ def definition_update(old: Object, new: Object) -> Iterator[Cause]:
     yield from unchanged(before["names"].get("plural"), after["names"].get("plural"), "spec.names.plural")
 
 
-def is_established(given: Object) -> bool:
-    return has_condition(given, "Established")
+def is_established(obj: Object) -> bool:
+    return has_condition(obj, "Established")
 
 
-def has_condition(given: Object, type_: str) -> bool:
-    conditions = given.get("status", {}).get("conditions", [])
+def has_condition(obj: Object, type_: str) -> bool:
+    conditions = obj.get("status", {}).get("conditions", [])
     return any(each.get("type") == type_ and each.get("status") == "True" for each in conditions)
 
 
@@ -93,20 +93,20 @@ def _spec(spec: Object) -> Iterator[Cause]:
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 
-def names(given: Object, path: str) -> Iterator[Cause]:
+def names(obj: Object, path: str) -> Iterator[Cause]:
     """Yield the causes of names that are present."""
     for field in ("plural", "singular"):
-        yield from _label(given.get(field, ""), f"{path}.{field}")
+        yield from _label(obj.get(field, ""), f"{path}.{field}")
     for field in ("kind", "listKind"):
-        wrong = name_rules.dns_1035_label(given.get(field, "").lower()) if given.get(field) else []
+        wrong = name_rules.dns_1035_label(obj.get(field, "").lower()) if obj.get(field) else []
         if wrong:
             why = f"may have mixed case, but should otherwise match: {','.join(wrong)}"
-            yield invalid(f"{path}.{field}", given[field], why)
+            yield invalid(f"{path}.{field}", obj[field], why)
     for field in ("shortNames", "categories"):
-        for place, name in enumerate(given.get(field, [])):
+        for place, name in enumerate(obj.get(field, [])):
             yield from _label(name, f"{path}.{field}[{place}]")
-    if given.get("kind") and given.get("kind") == given.get("listKind"):
-        yield invalid(f"{path}.listKind", given["listKind"], "kind and listKind may not be the same")
+    if obj.get("kind") and obj.get("kind") == obj.get("listKind"):
+        yield invalid(f"{path}.listKind", obj["listKind"], "kind and listKind may not be the same")
 
 
 def _label(name: str, path: str) -> Iterator[Cause]:
@@ -242,17 +242,17 @@ def _declared_at(schema: Object, json_path: str) -> Object | str:
 # ---- stored versions, protected groups -------------------------------------------------------------------------------
 
 
-def _stored_versions(given: Object) -> Iterator[Cause]:
-    known = set(_version_names(given["spec"].get("versions", [])))
-    for place, name in enumerate(given.get("status", {}).get("storedVersions", [])):
+def _stored_versions(obj: Object) -> Iterator[Cause]:
+    known = set(_version_names(obj["spec"].get("versions", [])))
+    for place, name in enumerate(obj.get("status", {}).get("storedVersions", [])):
         if name not in known:
             yield invalid(f"status.storedVersions[{place}]", name, MISSING_VERSION.format(name))
 
 
-def _approval(given: Object) -> Iterator[Cause]:
-    if not is_protected(given["spec"].get("group", "")):
+def _approval(obj: Object) -> Iterator[Cause]:
+    if not is_protected(obj["spec"].get("group", "")):
         return
-    annotation, path = given["metadata"].get("annotations", {}).get(APPROVAL, ""), f"metadata.annotations[{APPROVAL}]"
+    annotation, path = obj["metadata"].get("annotations", {}).get(APPROVAL, ""), f"metadata.annotations[{APPROVAL}]"
     said = f"protected groups must have approval annotation {quoted(APPROVAL)}"
     more = "see https://github.com/kubernetes/enhancements/pull/1111"
     if not annotation:
@@ -275,8 +275,8 @@ def definition_warnings(new: Object, old: Object | None) -> list[str]:
     return [text for text in dict.fromkeys(_schema_warnings(new)) if text not in known]
 
 
-def _schema_warnings(given: Object) -> Iterator[str]:
-    schemas = [each for version in given["spec"]["versions"] for each in _within(version["schema"]["openAPIV3Schema"])]
+def _schema_warnings(obj: Object) -> Iterator[str]:
+    schemas = [each for version in obj["spec"]["versions"] for each in _within(version["schema"]["openAPIV3Schema"])]
     for schema in schemas:
         if schema.get("format") and not is_known_format(schema):
             yield f"unrecognized format {quoted(schema['format'])}"

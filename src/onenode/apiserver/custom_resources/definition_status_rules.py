@@ -27,34 +27,34 @@ KINDS: Final = ("kind", "listKind")
 NAMES: Final = (*RESOURCES, *KINDS)
 
 
-def new_definition(given: Object, around: CreationContext) -> Object:
-    return with_status({**given, "status": {}}, around.definitions, around.now)
+def new_definition(obj: Object, around: CreationContext) -> Object:
+    return with_status({**obj, "status": {}}, around.definitions, around.now)
 
 
-def with_status(made: Object, definitions: Definitions, now: str) -> Object:
+def with_status(obj: Object, definitions: Definitions, now: str) -> Object:
     """Return the definition with its status brought up to date; `definitions` are all others."""
-    spec, status = made["spec"], made.get("status", {})
-    group, name = spec.get("group"), made["metadata"].get("name")
+    spec, status = obj["spec"], obj.get("status", {})
+    group, name = spec.get("group"), obj["metadata"].get("name")
     others = [each for each in definitions if each["spec"].get("group") == group and each["metadata"]["name"] != name]
     accepted, conflict = _accepted_names(spec.get("names", {}), status.get("acceptedNames", {}), others)
-    conditions = _conditions(made, conflict, now)
+    conditions = _conditions(obj, conflict, now)
     storage = [each["name"] for each in spec.get("versions", []) if each.get("storage") and "name" in each]
     stored = list(dict.fromkeys([*status.get("storedVersions", []), *storage]))
     written = {"conditions": conditions, "acceptedNames": accepted, "storedVersions": stored}
-    return {**made, "status": {**status, **written}}
+    return {**obj, "status": {**status, **written}}
 
 
 def with_condition(conditions: Iterable[Mapping[str, Any]], new: Mapping[str, Any]) -> list[Object]:
     """Return the conditions with one added or replaced; its time moves only with its status."""
-    made, added = [], False
+    replaced, added = [], False
     for each in conditions:
         if each.get("type") != new["type"]:
-            made.append(dict(each))
+            replaced.append(dict(each))
             continue
         same = each.get("status") == new["status"] and "lastTransitionTime" in each
-        made.append({**each, **new, **({"lastTransitionTime": each["lastTransitionTime"]} if same else {})})
+        replaced.append({**each, **new, **({"lastTransitionTime": each["lastTransitionTime"]} if same else {})})
         added = True
-    return made if added else [*made, dict(new)]
+    return replaced if added else [*replaced, dict(new)]
 
 
 def condition(type_: str, now: str, reason: str, message: str, *, status: bool = True) -> Object:
@@ -68,8 +68,8 @@ def terminating(old: Mapping[str, Any], now: str) -> Object:
     if metadata.get("deletionTimestamp"):
         return dict(old)
     finalizers = [*(each for each in metadata.get("finalizers", []) if each != CLEANUP), CLEANUP]
-    made = _with_end(old, condition("Terminating", now, "InstanceDeletionPending", MARKED))
-    return {**made, "metadata": {**metadata, "finalizers": finalizers}}
+    ending = _with_end(old, condition("Terminating", now, "InstanceDeletionPending", MARKED))
+    return {**ending, "metadata": {**metadata, "finalizers": finalizers}}
 
 
 def emptying(old: Mapping[str, Any], now: str) -> Object:
@@ -83,8 +83,8 @@ def emptied(old: Mapping[str, Any], now: str) -> Object:
     reason, message = _COMPLETED if is_established(old) else _NEVER_ESTABLISHED
     metadata = old["metadata"]
     finalizers = [each for each in metadata.get("finalizers", []) if each != CLEANUP]
-    made = _with_end(old, condition("Terminating", now, reason, message, status=False))
-    return {**made, "metadata": {**metadata, "finalizers": finalizers}}
+    ending = _with_end(old, condition("Terminating", now, reason, message, status=False))
+    return {**ending, "metadata": {**metadata, "finalizers": finalizers}}
 
 
 def _with_end(old: Mapping[str, Any], end: Mapping[str, Any]) -> Object:
@@ -108,7 +108,7 @@ def waits_for_names(definition: Mapping[str, Any]) -> bool:
 
 
 def _accepted_names(
-    wanted: Mapping[str, Any], before: Mapping[str, Any], others: Definitions
+    requested: Mapping[str, Any], before: Mapping[str, Any], others: Definitions
 ) -> tuple[Object, tuple[str, str] | None]:
     """Return the names that are served, and the last conflict as a reason and a name."""
     taken = [each.get("status", {}).get("acceptedNames", {}) for each in others]
@@ -118,16 +118,16 @@ def _accepted_names(
     conflict: tuple[str, str] | None = None
     for field in NAMES:
         clash = next(
-            (name for name in _names(wanted, (field,)) if name in (kinds if field in KINDS else resources)), ""
+            (name for name in _names(requested, (field,)) if name in (kinds if field in KINDS else resources)), ""
         )
         if clash:
             conflict = (f"{field[0].upper()}{field[1:]}Conflict", clash)
-        elif field in wanted:
-            accepted[field] = wanted[field]
+        elif field in requested:
+            accepted[field] = requested[field]
         else:
             accepted.pop(field, None)
-    if "categories" in wanted:
-        accepted["categories"] = wanted["categories"]
+    if "categories" in requested:
+        accepted["categories"] = requested["categories"]
     return accepted, conflict
 
 
@@ -136,8 +136,8 @@ def _names(names: Mapping[str, Any], fields: Iterable[str]) -> list[str]:
     return [name for value in values for name in ([value] if isinstance(value, str) else value) if name]
 
 
-def _conditions(made: Mapping[str, Any], conflict: tuple[str, str] | None, now: str) -> list[Object]:
-    conditions = made.get("status", {}).get("conditions", [])
+def _conditions(obj: Mapping[str, Any], conflict: tuple[str, str] | None, now: str) -> list[Object]:
+    conditions = obj.get("status", {}).get("conditions", [])
     if conflict is None:
         named = condition("NamesAccepted", now, "NoConflicts", "no conflicts found")
         established = condition("Established", now, "InitialNamesAccepted", ACCEPTED)
@@ -147,14 +147,14 @@ def _conditions(made: Mapping[str, Any], conflict: tuple[str, str] | None, now: 
         established = condition("Established", now, "NotAccepted", "not all names are accepted", status=False)
     conditions = with_condition(conditions, named)
     # Once established it stays so, whatever names are added later.
-    if not is_established(made):
+    if not is_established(obj):
         conditions = with_condition(conditions, established)
-    return with_condition(conditions, approval) if (approval := _approval(made, now)) else conditions
+    return with_condition(conditions, approval) if (approval := _approval(obj, now)) else conditions
 
 
-def _approval(made: Mapping[str, Any], now: str) -> Object | None:
-    annotation = made["metadata"].get("annotations", {}).get(APPROVAL, "")
-    if not annotation or not is_protected(made["spec"].get("group", "")):
+def _approval(obj: Mapping[str, Any], now: str) -> Object | None:
+    annotation = obj["metadata"].get("annotations", {}).get(APPROVAL, "")
+    if not annotation or not is_protected(obj["spec"].get("group", "")):
         return None
     type_ = "KubernetesAPIApprovalPolicyConformant"
     if annotation.startswith("unapproved"):

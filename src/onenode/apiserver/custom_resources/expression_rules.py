@@ -83,26 +83,26 @@ def rule_tree(node: SchemaNode) -> RuleTree | None:
     """Compile the rules of a schema that was validated; None where there are none."""
     properties = {name: tree for name, inner in node.properties.items() if (tree := rule_tree(inner)) is not None}
     other, items = (None if inner is None else rule_tree(inner) for inner in (node.other, node.items))
-    rules = tuple(_compiled(given) for given in node.schema.get(VALIDATIONS, ()))
+    rules = tuple(_compiled(rule) for rule in node.schema.get(VALIDATIONS, ()))
     if not rules and not properties and other is None and items is None:
         return None
     return RuleTree(node, rules, properties, other, items)
 
 
-def _compiled(given: Mapping[str, Any]) -> ExpressionRule:
+def _compiled(rule: Mapping[str, Any]) -> ExpressionRule:
     """Raise InvalidExpression."""
-    is_optional = bool(given.get("optionalOldSelf"))
-    message = given.get("messageExpression")
+    is_optional = bool(rule.get("optionalOldSelf"))
+    message = rule.get("messageExpression")
     return ExpressionRule(
-        given["rule"],
-        ExpressionCost.of(without_texts(f"{given['rule']} {message or ''}")),
-        compile_expression(given["rule"], "bool", optional_old=is_optional),
-        uses_old_self(given["rule"]),
+        rule["rule"],
+        ExpressionCost.of(without_texts(f"{rule['rule']} {message or ''}")),
+        compile_expression(rule["rule"], "bool", optional_old=is_optional),
+        uses_old_self(rule["rule"]),
         is_optional,
-        given.get("message", "").strip() or f"failed rule: {' '.join(given['rule'].split())}",
+        rule.get("message", "").strip() or f"failed rule: {' '.join(rule['rule'].split())}",
         None if message is None else compile_expression(message, "string", optional_old=is_optional),
-        given.get("reason", "FieldValueInvalid"),
-        given.get("fieldPath", ""),
+        rule.get("reason", "FieldValueInvalid"),
+        rule.get("fieldPath", ""),
     )
 
 
@@ -212,12 +212,14 @@ def bound_value(value: Any, node: SchemaNode | None, *, is_root: bool = False) -
 def _bound_object(value: Mapping[str, Any], node: SchemaNode, *, is_root: bool) -> dict[str, Any]:
     if node.takes_any_key:
         return {key: bound_value(inner, node.other) for key, inner in value.items()}
-    made = {escaped(name): bound_value(value[name], inner) for name, inner in node.properties.items() if name in value}
+    fields = {
+        escaped(name): bound_value(value[name], inner) for name, inner in node.properties.items() if name in value
+    }
     if is_root or node.embedded:
         metadata = value.get("metadata") or {}
         visible = {name: metadata[name] for name in ("name", "generateName") if name in metadata}
-        made |= {"apiVersion": value.get("apiVersion", ""), "kind": value.get("kind", ""), "metadata": visible}
-    return made
+        fields |= {"apiVersion": value.get("apiVersion", ""), "kind": value.get("kind", ""), "metadata": visible}
+    return fields
 
 
 def escaped(name: str) -> str:
@@ -304,10 +306,10 @@ def undefined_fields(text: str, schema: JsonSchema) -> Iterator[str]:
 
     The library knows no schemas, so it compiles such a rule, which would then refuse every object.
     """
-    for found in _SELECTION.finditer(without_texts(text)):
-        names = list(_SELECTED.finditer(found[1]))
-        for wrong in _undeclared(names[:-1] if found[2] else names, schema):
-            before = text[: found.start(1) + wrong.start()]
+    for selection in _SELECTION.finditer(without_texts(text)):
+        names = list(_SELECTED.finditer(selection[1]))
+        for wrong in _undeclared(names[:-1] if selection[2] else names, schema):
+            before = text[: selection.start(1) + wrong.start()]
             line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
             yield f"{line}:{column}: undefined field '{wrong[1]}'"
 

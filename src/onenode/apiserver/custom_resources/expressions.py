@@ -236,13 +236,13 @@ def _loaded() -> _Library:
 def _kubernetes_functions(cel: Any) -> Any:
     """Kubernetes' own functions, which the library does not have."""
     declared: dict[str, list[Any]] = {}
-    for given in (*TEXT_FUNCTIONS, *NUMBER_FUNCTIONS, *ADDRESS_FUNCTIONS):
+    for function in (*TEXT_FUNCTIONS, *NUMBER_FUNCTIONS, *ADDRESS_FUNCTIONS):
         overload = cel.Overload(
-            id="_".join([*given.name.split("."), *given.parameters]).lower(),
-            return_type=getattr(cel.Type, given.result),
-            parameters=[getattr(cel.Type, name) for name in given.parameters],
-            is_member=given.is_member,
-            impl=given.implementation,
+            id="_".join([*function.name.split("."), *function.parameters]).lower(),
+            return_type=getattr(cel.Type, function.result),
+            parameters=[getattr(cel.Type, name) for name in function.parameters],
+            is_member=function.is_member,
+            impl=function.implementation,
         )
-        declared.setdefault(given.name, []).append(overload)
+        declared.setdefault(function.name, []).append(overload)
     return cel.CelExtension("kubernetes", [cel.FunctionDecl(name, each) for name, each in declared.items()])

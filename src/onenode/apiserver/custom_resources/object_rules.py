@@ -75,7 +75,9 @@ class CustomKind:
         unknown: list[str] = []
         kind, version = value.get("kind") or self.kind.kind, value.get("apiVersion") or self.kind.api_version
         metadata = self._metadata(value.get("metadata"), "metadata", unknown)
-        body = shaped(without(value, METADATA), self.node, unknown, lambda given, path: self._metadata(given, path, []))
+        body = shaped(
+            without(value, METADATA), self.node, unknown, lambda metadata, path: self._metadata(metadata, path, [])
+        )
         return Decoded({"apiVersion": version, "kind": kind, "metadata": metadata, **body}, tuple(unknown))
 
     def _metadata(self, value: Any, path: str, unknown: list[str]) -> Object:
@@ -85,95 +87,95 @@ class CustomKind:
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def create(self, given: Object, around: CreationContext) -> Prepared:
+    def create(self, obj: Object, around: CreationContext) -> Prepared:
         metadata = at_creation(
-            given.get("metadata", {}),
+            obj.get("metadata", {}),
             uid=around.uid,
             now=around.now,
             namespace=around.namespace,
             name_suffix=around.name_suffix,
         )
-        made = {**given, "metadata": {**metadata, "generation": 1}}
+        new = {**obj, "metadata": {**metadata, "generation": 1}}
         if self.kind.has_status:
-            made.pop(STATUS, None)
-        if causes := tuple(self._type_causes(made)):
-            return Prepared(made, causes)
+            new.pop(STATUS, None)
+        if causes := tuple(self._type_causes(new)):
+            return Prepared(new, causes)
         of_metadata = creation_causes(
-            made["metadata"],
+            new["metadata"],
             namespaced=around.namespace is not None,
             check=name_rules.dns_subdomain,
             qualified_finalizers=False,
         )
-        of_values = (*value_causes(made, self.node, ""), *self._scale_causes(made))
-        causes = (*of_metadata, *of_values, *self._structure_causes(made))
-        return Prepared(made, (*causes, *self._rule_causes(causes, made, NO_OLD)))
+        of_values = (*value_causes(new, self.node, ""), *self._scale_causes(new))
+        causes = (*of_metadata, *of_values, *self._structure_causes(new))
+        return Prepared(new, (*causes, *self._rule_causes(causes, new, NO_OLD)))
 
-    def update(self, old: Object, given: Object, subresource: str) -> Prepared:
-        if not given.get("metadata", {}).get("resourceVersion"):
-            return Prepared(given, (missing_version(),))
-        made = self._new_status(old, given) if subresource == STATUS else self._new_object(old, given)
-        if causes := tuple(self._type_causes(made)):
-            return Prepared(made, causes)
-        of_metadata = update_causes(old["metadata"], made["metadata"], qualified_finalizers=False)
-        causes = (*of_metadata, *self._changed_causes(old, made, subresource))
+    def update(self, old: Object, obj: Object, subresource: str) -> Prepared:
+        if not obj.get("metadata", {}).get("resourceVersion"):
+            return Prepared(obj, (missing_version(),))
+        new = self._new_status(old, obj) if subresource == STATUS else self._new_object(old, obj)
+        if causes := tuple(self._type_causes(new)):
+            return Prepared(new, causes)
+        of_metadata = update_causes(old["metadata"], new["metadata"], qualified_finalizers=False)
+        causes = (*of_metadata, *self._changed_causes(old, new, subresource))
         # A list that was invalid before keeps nobody from changing something else.
-        repeated = tuple(list_causes(made, self.node))
+        repeated = tuple(list_causes(new, self.node))
         if repeated and not any(list_causes(old, self.node)):
             causes = (*causes, *repeated)
-        return Prepared(made, (*causes, *self._rule_causes(causes, made, old)))
+        return Prepared(new, (*causes, *self._rule_causes(causes, new, old)))
 
-    def _new_object(self, old: Object, given: Object) -> Object:
-        made = {**given, "metadata": after_update(old["metadata"], given.get("metadata", {}))}
+    def _new_object(self, old: Object, obj: Object) -> Object:
+        new = {**obj, "metadata": after_update(old["metadata"], obj.get("metadata", {}))}
         if self.kind.has_status:
-            made = {**without(made, [STATUS]), **({STATUS: old[STATUS]} if STATUS in old else {})}
-        if without(made, ["metadata"]) != without(old, ["metadata"]):
-            made["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        return made
+            new = {**without(new, [STATUS]), **({STATUS: old[STATUS]} if STATUS in old else {})}
+        if without(new, ["metadata"]) != without(old, ["metadata"]):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        return new
 
-    def _new_status(self, old: Object, given: Object) -> Object:
+    def _new_status(self, old: Object, obj: Object) -> Object:
         """Of a status write, all but the status is as it was."""
-        version = given["metadata"]["resourceVersion"]
-        made = {**without(old, [STATUS]), "metadata": {**old["metadata"], "resourceVersion": version}}
-        return {**made, **({STATUS: given[STATUS]} if STATUS in given else {})}
+        version = obj["metadata"]["resourceVersion"]
+        new = {**without(old, [STATUS]), "metadata": {**old["metadata"], "resourceVersion": version}}
+        return {**new, **({STATUS: obj[STATUS]} if STATUS in obj else {})}
 
     # ---- causes ------------------------------------------------------------------------------------------------------
 
-    def _type_causes(self, made: Object) -> Iterator[Cause]:
+    def _type_causes(self, new: Object) -> Iterator[Cause]:
         for name, expected in (("kind", self.kind.kind), ("apiVersion", self.kind.api_version)):
-            if made[name] != expected:
-                yield invalid(name, made[name], f"must be {expected}")
+            if new[name] != expected:
+                yield invalid(name, new[name], f"must be {expected}")
 
-    def _changed_causes(self, old: Object, made: Object, subresource: str) -> Iterator[Cause]:
+    def _changed_causes(self, old: Object, new: Object, subresource: str) -> Iterator[Cause]:
         if subresource == STATUS:
             node = self.node.child(STATUS)
-            if node is not None and STATUS in made:
-                for cause in value_causes(made[STATUS], node, "", old.get(STATUS, NO_OLD)):
+            if node is not None and STATUS in new:
+                for cause in value_causes(new[STATUS], node, "", old.get(STATUS, NO_OLD)):
                     # As in Kubernetes, the field has the whole path and the text the one inside the status.
                     of_field = cause.field != NO_FIELD
                     yield replace(cause, field=f"{STATUS}.{cause.field}".rstrip(".")) if of_field else cause
-            yield from self._scale_causes(made, of_status=True)
+            yield from self._scale_causes(new, of_status=True)
             return
-        yield from value_causes(made, self.node, "", old)
-        yield from self._scale_causes(made)
+        yield from value_causes(new, self.node, "", old)
+        yield from self._scale_causes(new)
         if self.node.has_embedded:
-            yield from embedded_causes(made, self.node)
+            yield from embedded_causes(new, self.node)
 
-    def _structure_causes(self, made: Object) -> Iterator[Cause]:
+    def _structure_causes(self, new: Object) -> Iterator[Cause]:
         if self.node.has_embedded:
-            yield from embedded_causes(made, self.node)
-        yield from list_causes(made, self.node)
+            yield from embedded_causes(new, self.node)
+        yield from list_causes(new, self.node)
 
-    def _scale_causes(self, made: Object, *, of_status: bool = False) -> Iterator[Cause]:
+    def _scale_causes(self, new: Object, *, of_status: bool = False) -> Iterator[Cause]:
         if self.scale is not None:
-            yield from scale_causes(made, self.scale, of_status=of_status)
+            yield from scale_causes(new, self.scale, of_status=of_status)
 
     @cached_property
     def _rules(self) -> RuleTree | None:
         return rule_tree(self.node)
 
-    def _rule_causes(self, causes: tuple[Cause, ...], made: Mapping[str, Any], old: Any) -> list[Cause]:
+    def _rule_causes(self, causes: tuple[Cause, ...], new: Mapping[str, Any], old: Any) -> list[Cause]:
         if self._rules is None:
             return []
         if any(cause.reason in BLOCKING for cause in causes):
             return [NOT_CHECKED]
-        return expression_causes(self._rules, made, old)
+        return expression_causes(self._rules, new, old)

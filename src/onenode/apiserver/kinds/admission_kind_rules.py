@@ -32,8 +32,8 @@ DENY_AND_WARN: Final = (
 )
 
 
-def admission_policy(given: Object) -> Iterator[Cause]:
-    spec = given.get("spec", {})
+def admission_policy(obj: Object) -> Iterator[Cause]:
+    spec = obj.get("spec", {})
     yield from one_of(spec.get("failurePolicy"), FAILURE_POLICIES, "spec.failurePolicy")
     if spec.get("paramKind") is not None:
         yield forbidden("spec.paramKind", NO_PARAMETERS)
@@ -51,11 +51,11 @@ def admission_policy(given: Object) -> Iterator[Cause]:
         yield from (required(f"spec.{field}", NOTHING_VALIDATED) for field in ("validations", "auditAnnotations"))
     for place, validation in enumerate(spec.get("validations", ())):
         yield from _validation(compiler, validation, f"spec.validations[{place}]")
-    yield from _annotations(compiler, given["metadata"].get("name", ""), spec.get("auditAnnotations", ()))
+    yield from _annotations(compiler, obj["metadata"].get("name", ""), spec.get("auditAnnotations", ()))
 
 
-def admission_binding(given: Object) -> Iterator[Cause]:
-    spec = given.get("spec", {})
+def admission_binding(obj: Object) -> Iterator[Cause]:
+    spec = obj.get("spec", {})
     yield from named(name_rules.dns_subdomain, spec.get("policyName"), "spec.policyName")
     if spec.get("paramRef") is not None:
         yield forbidden("spec.paramRef", NO_PARAMETERS)
@@ -186,11 +186,11 @@ def _validation(compiler: ExpressionCompiler, validation: Object, path: str) -> 
         yield required(f"{path}.expression", "expression is not specified")
     else:
         yield from _compiled(compiler, text, f"{path}.expression", "bool")
-    made = validation.get("messageExpression", "")
-    if made and not made.strip():
-        yield invalid(f"{path}.messageExpression", made, "must be non-empty if specified")
-    elif made:
-        yield from _compiled(compiler, made, f"{path}.messageExpression", "string")
+    expression = validation.get("messageExpression", "")
+    if expression and not expression.strip():
+        yield invalid(f"{path}.messageExpression", expression, "must be non-empty if specified")
+    elif expression:
+        yield from _compiled(compiler, expression, f"{path}.messageExpression", "string")
     if message and not message.strip():
         yield invalid(f"{path}.message", message, "message must be non-empty if specified")
     elif re.search(r"[\n\r]", message.strip()):

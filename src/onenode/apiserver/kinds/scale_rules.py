@@ -78,10 +78,10 @@ def _scale(obj: Object, paths: ScalePaths) -> dict[str, Any]:
     }
 
 
-def _label_selector(given: Object) -> LabelSelector:
+def _label_selector(selector: Object) -> LabelSelector:
     """A ReplicationController's selector is a map of labels, which is one part of the others'."""
-    is_plain = all(isinstance(value, str) for value in given.values())
-    return LabelSelector.of_object({"matchLabels": given} if is_plain else given)
+    is_plain = all(isinstance(value, str) for value in selector.values())
+    return LabelSelector.of_object({"matchLabels": selector} if is_plain else selector)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

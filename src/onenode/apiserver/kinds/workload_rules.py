@@ -25,8 +25,8 @@ NOT_MORE_THAN_REPLICAS: Final = (
 )
 
 
-def deployment(given: Object) -> Iterator[Cause]:
-    spec = given.get("spec", {})
+def deployment(obj: Object) -> Iterator[Cause]:
+    spec = obj.get("spec", {})
     yield from not_negative(
         spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"
     )
@@ -37,15 +37,15 @@ def deployment(given: Object) -> Iterator[Cause]:
         yield invalid("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds")
 
 
-def replica_set(given: Object) -> Iterator[Cause]:
-    spec = given.get("spec", {})
+def replica_set(obj: Object) -> Iterator[Cause]:
+    spec = obj.get("spec", {})
     yield from not_negative(spec, "spec", "replicas", "minReadySeconds")
     # Kubernetes says deployment here.
     yield from _pods(spec, "deployment", "ReplicaSet")
 
 
-def daemon_set(given: Object) -> Iterator[Cause]:
-    spec = given.get("spec", {})
+def daemon_set(obj: Object) -> Iterator[Cause]:
+    spec = obj.get("spec", {})
     yield from not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
     yield from _pods(spec, "daemonset", "DaemonSet")
     strategy = spec.get("updateStrategy", {})
@@ -55,8 +55,8 @@ def daemon_set(given: Object) -> Iterator[Cause]:
         yield not_supported("spec.updateStrategy", dict(strategy), ("RollingUpdate", "OnDelete"))
 
 
-def stateful_set(given: Object) -> Iterator[Cause]:
-    spec = given.get("spec", {})
+def stateful_set(obj: Object) -> Iterator[Cause]:
+    spec = obj.get("spec", {})
     if spec.get("podManagementPolicy") not in {"OrderedReady", "Parallel"}:
         why = "must be 'OrderedReady' or 'Parallel'"
         yield invalid("spec.podManagementPolicy", spec.get("podManagementPolicy", ""), why)
@@ -75,16 +75,16 @@ def stateful_set(given: Object) -> Iterator[Cause]:
     yield from _pods(spec, "statefulset", "StatefulSet")
 
 
-def with_claim_volumes(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_claim_volumes(obj: Mapping[str, Any]) -> dict[str, Any]:
     """A StatefulSet as its pods will be: each claim template is a volume, and the controller names their hosts."""
-    spec = given.get("spec", {})
+    spec = obj.get("spec", {})
     inner = without(spec.get("template", {}).get("spec", {}), ["hostname", "subdomain"])
     claims = [each.get("metadata", {}).get("name", "") for each in spec.get("volumeClaimTemplates", [])]
     claimed = frozenset(claims)
     volumes = [each for each in inner.get("volumes", []) if each.get("name") not in claimed]
     from_claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
     template = {**spec.get("template", {}), "spec": {**inner, "volumes": [*volumes, *from_claims]}}
-    return {**given, "spec": {**spec, "template": template}}
+    return {**obj, "spec": {**spec, "template": template}}
 
 
 def _pods(spec: Object, word: str, kind: str) -> Iterator[Cause]:
@@ -95,9 +95,9 @@ def _pods(spec: Object, word: str, kind: str) -> Iterator[Cause]:
     elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
         yield invalid("spec.selector", dict(selector), f"empty selector is invalid for {word}")
     template = spec.get("template", {})
-    found = template.get("metadata", {}).get("labels", {})
-    if selector is not None and not _selects(selector, found):
-        yield invalid("spec.template.metadata.labels", found or None, "`selector` does not match template `labels`")
+    labels = template.get("metadata", {}).get("labels", {})
+    if selector is not None and not _selects(selector, labels):
+        yield invalid("spec.template.metadata.labels", labels or None, "`selector` does not match template `labels`")
     inner = template.get("spec", {})
     policy = inner.get("restartPolicy", "Always")
     if policy != "Always":
@@ -108,8 +108,10 @@ def _pods(spec: Object, word: str, kind: str) -> Iterator[Cause]:
 
 
 def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
-    wanted = selector.get("matchLabels", {}).items()
-    return wanted <= labels.items() and all(_fulfils(labels, each) for each in selector.get("matchExpressions", []))
+    required_labels = selector.get("matchLabels", {}).items()
+    return required_labels <= labels.items() and all(
+        _fulfils(labels, each) for each in selector.get("matchExpressions", [])
+    )
 
 
 def _fulfils(labels: Mapping[str, str], requirement: Object) -> bool:

@@ -51,16 +51,16 @@ NAME_SUFFIX_LENGTH: Final = 5
 WRONG_NAMESPACE: Final = "the namespace of the provided object does not match the namespace sent on the request"
 
 
-def check_namespace(given: Object, namespace: str) -> Object:
+def check_namespace(obj: Object, namespace: str) -> Object:
     """The object in the namespace of the request; of a kind that has none, it loses the one it names."""
-    metadata = given.get("metadata", {})
+    metadata = obj.get("metadata", {})
     named = metadata.get("namespace", "")
     if named == namespace:
-        return given
+        return obj
     if named and namespace:
         raise bad_request(WRONG_NAMESPACE)
     others = {key: value for key, value in metadata.items() if key != "namespace"}
-    return {**given, "metadata": {**others, **({"namespace": namespace} if namespace else {})}}
+    return {**obj, "metadata": {**others, **({"namespace": namespace} if namespace else {})}}
 
 
 class Creator:
@@ -72,16 +72,16 @@ class Creator:
         self._definitions = asyncio.Lock()
 
     async def create(
-        self, kind: KindInStore, namespace: str, given: Object, *, dry_run: bool, admit: Admit = admit_all
+        self, kind: KindInStore, namespace: str, obj: Object, *, dry_run: bool, admit: Admit = admit_all
     ) -> Stored:
-        given = check_namespace(given, namespace)
-        metadata = given.get("metadata", {})
+        obj = check_namespace(obj, namespace)
+        metadata = obj.get("metadata", {})
         self._gate.refuse_new_content(kind.kind, namespace, metadata.get("name", ""))
         tries = 1 if metadata.get("name") else MOST_NAMES_TRIED
         for _ in range(tries):
             try:
                 async with self.turn_of(kind.kind):
-                    return await self._try(kind, namespace, given, admit, dry_run=dry_run)
+                    return await self._try(kind, namespace, obj, admit, dry_run=dry_run)
             except _NameTaken as taken:
                 last = taken
         if tries > 1:
@@ -101,38 +101,38 @@ class Creator:
             async with self._definitions:
                 pass
 
-    async def _try(self, kind: KindInStore, namespace: str, given: Object, admit: Admit, *, dry_run: bool) -> Stored:
-        made = self._made(kind, namespace, given)
+    async def _try(self, kind: KindInStore, namespace: str, obj: Object, admit: Admit, *, dry_run: bool) -> Stored:
+        new = self._made(kind, namespace, obj)
         # Before the name is known to be free: as in Kubernetes, who may not create an object learns nothing of others.
-        admit(made, None)
-        key = kind.key(namespace, made["metadata"]["name"])
+        admit(new, None)
+        key = kind.key(namespace, new["metadata"]["name"])
 
         def decide(newest: Stored | None, revision: int) -> GuardedDecision:
             self._gate.refuse_new_content(kind.kind, namespace, key.name)
             if newest is not None:
                 raise _NameTaken(key.name, is_ending="deletionTimestamp" in JSON.decode(newest.json)["metadata"])
-            return GuardedDecision(Put(kind.encoded(made, revision)))
+            return GuardedDecision(Put(kind.encoded(new, revision)))
 
         return await carry_out(self._store, key, decide, dry_run=dry_run)
 
-    def _made(self, kind: KindInStore, namespace: str, given: Object) -> Object:
-        around = self._context(kind, namespace, given)
-        prepared = prepare_create(self._schemas, kind.kind.api_version, kind.kind.kind, given, around)
+    def _made(self, kind: KindInStore, namespace: str, obj: Object) -> Object:
+        around = self._context(kind, namespace, obj)
+        prepared = prepare_create(self._schemas, kind.kind.api_version, kind.kind.kind, obj, around)
         name = prepared.object.get("metadata", {}).get("name", "")
         if prepared.causes:
             raise invalid(kind.kept_as, name, prepared.causes)
-        if given.get("metadata", {}).get("resourceVersion"):
+        if obj.get("metadata", {}).get("resourceVersion"):
             raise version_on_create()
         return prepared.object
 
-    def _context(self, kind: KindInStore, namespace: str, given: Object) -> CreationContext:
+    def _context(self, kind: KindInStore, namespace: str, obj: Object) -> CreationContext:
         return CreationContext(
             now=time_text(self._runtime.clock.now()),
             uid=_new_uid(self._runtime.random),
             name_suffix=_new_name_suffix(self._runtime.random),
             namespace=namespace if kind.kind.namespaced else None,
             default_class=self._default_class() if kind.kind is PERSISTENT_VOLUME_CLAIM else None,
-            service_account=self._service_account(namespace, given) if kind.kind is POD else None,
+            service_account=self._service_account(namespace, obj) if kind.kind is POD else None,
             definitions=stored_definitions(self._store) if kind.kind is CUSTOM_RESOURCE_DEFINITION else (),
         )
 

@@ -136,18 +136,18 @@ class ResourceVerbs:
             return _json(CREATED, await self._parts.review(request, kind, user, admit_all))
         admission = self._admission_of(request, user, options)
         if request.subresource is not None:
-            made = _json(CREATED, await self._parts.create(request, request.subresource, user, admission.admit))
+            response = _json(CREATED, await self._parts.create(request, request.subresource, user, admission.admit))
         elif kind is BINDING:
-            made = _json(CREATED, await self._parts.bind(request, admission.admit))
+            response = _json(CREATED, await self._parts.bind(request, admission.admit))
         else:
-            given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
+            body = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
             noted = _NotedWarnings(request, admission.admit)
             stored = await self.creator.create(
-                request.kind, request.namespace, given.object, dry_run=options.dry_run, admit=noted.admit
+                request.kind, request.namespace, body.object, dry_run=options.dry_run, admit=noted.admit
             )
-            warnings = (*given.warnings, *noted.warnings, *self._unused(kind))
-            made = _shown(form, request, WriteResult(stored, created=True, warnings=warnings))
-        return _with_warnings(made, admission.warnings)
+            warnings = (*body.warnings, *noted.warnings, *self._unused(kind))
+            response = _shown(form, request, WriteResult(stored, created=True, warnings=warnings))
+        return _with_warnings(response, admission.warnings)
 
     async def _update(self, request: ResourceRequest, user: User) -> HttpResponse:
         form, options = self._form(request), read_write_options(request.http.query, "UpdateOptions")
@@ -156,11 +156,11 @@ class ResourceVerbs:
             stored = await self._scales.replace(request, admission.admit)
             return _with_warnings(HttpResponse(OK, JSON_HEADERS, form.one(SCALES, stored)), admission.warnings)
         kind = request.kind.kind
-        given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
+        body = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
         noted = _NotedWarnings(request, admission.admit)
         written = await self.updater.replace(
             _place(request),
-            given,
+            body,
             noted.admit,
             dry_run=options.dry_run,
             allow_create=lambda: self._allow_create(request, user),

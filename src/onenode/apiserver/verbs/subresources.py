@@ -83,9 +83,9 @@ class Subresources:
 
     async def review(self, request: ResourceRequest, kind: Kind, user: User, admit: Admit) -> Object:
         options = read_write_options(request.http.query, "CreateOptions")
-        given = self._given(request, kind, options)
-        admit(given.object, None)
-        return await self._reviews.review(kind, given.object, user, request.namespace, request.name)
+        body = self._given(request, kind, options)
+        admit(body.object, None)
+        return await self._reviews.review(kind, body.object, user, request.namespace, request.name)
 
     async def bind(self, request: ResourceRequest, admit: Admit) -> Object:
         """Bind the pod of the path, or the one that the Binding's own name names."""
@@ -111,21 +111,21 @@ class Subresources:
         eviction = self._given(request, EVICTION, options).object
         check_name(eviction.get("metadata", {}).get("name", ""), request.name)
         admit(eviction, None)
-        wanted = eviction.get("deleteOptions") or {}
+        delete_options = eviction.get("deleteOptions") or {}
         if options.dry_run:
-            wanted = {**wanted, "dryRun": ["All"]}
-        await self._deleter.delete(request.kind, request.key, read_deletion_options((), wanted))
+            delete_options = {**delete_options, "dryRun": ["All"]}
+        await self._deleter.delete(request.kind, request.key, read_deletion_options((), delete_options))
         return success(code=CREATED)
 
     def _given(self, request: ResourceRequest, kind: Kind, options: WriteOptions) -> DecodedBody:
-        given = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
+        body = read_object(self._schemas, request.http, kind.api_version, kind.kind, options)
         try:
-            causes = prepare_create(self._schemas, kind.api_version, kind.kind, given.object, NOWHERE).causes
+            causes = prepare_create(self._schemas, kind.api_version, kind.kind, body.object, NOWHERE).causes
         except UnknownKind:
-            return given
+            return body
         if causes:
-            raise invalid(kind, given.object.get("metadata", {}).get("name", ""), causes)
-        return given
+            raise invalid(kind, body.object.get("metadata", {}).get("name", ""), causes)
+        return body
 
 
 def kind_of_part(part: Subresource) -> Kind:

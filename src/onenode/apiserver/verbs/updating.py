@@ -72,25 +72,25 @@ class Updater:
     async def replace(
         self,
         place: WriteTarget,
-        given: DecodedBody,
+        body: DecodedBody,
         admit: Admit,
         *,
         dry_run: bool,
         allow_create: Callable[[], None],
     ) -> WriteResult:
         """`allow_create` raises when the client may not make the object it meant to replace."""
-        made = _named_as_asked(check_namespace(given.object, place.key.namespace), place.key.name)
+        new = _named_as_asked(check_namespace(body.object, place.key.namespace), place.key.name)
         kind = place.kind.kind
         creates = rules_of(kind.api_version, kind.kind).created_by_replacing and place.subresource == MAIN
         if creates and self._store.get(place.key) is None:
             allow_create()
-            unversioned = _without_version(made)
+            unversioned = _without_version(new)
             stored = await self._creator.create(
                 place.kind, place.key.namespace, unversioned, dry_run=dry_run, admit=admit
             )
-            return WriteResult(stored, created=True, warnings=given.warnings)
-        stored = await self.change(place, lambda old: _checked_uid(place, old, made), admit, dry_run=dry_run)
-        return WriteResult(stored, warnings=given.warnings)
+            return WriteResult(stored, created=True, warnings=body.warnings)
+        stored = await self.change(place, lambda old: _checked_uid(place, old, new), admit, dry_run=dry_run)
+        return WriteResult(stored, warnings=body.warnings)
 
     async def patch(self, place: WriteTarget, patch: PatchBody, options: WriteOptions, admit: Admit) -> WriteResult:
         warnings: list[str] = []
@@ -98,9 +98,9 @@ class Updater:
 
         def make(old: Object) -> Object:
             result = patched(self._schemas, old, patch)
-            given = read_patched(self._schemas, result, kind.api_version, kind.kind, options, patch.duplicates)
-            warnings.extend(given.warnings)
-            return _named_as_asked(check_namespace(given.object, place.key.namespace), place.key.name)
+            body = read_patched(self._schemas, result, kind.api_version, kind.kind, options, patch.duplicates)
+            warnings.extend(body.warnings)
+            return _named_as_asked(check_namespace(body.object, place.key.namespace), place.key.name)
 
         stored = await self.change(place, make, admit, dry_run=options.dry_run)
         return WriteResult(stored, warnings=tuple(warnings))
@@ -114,22 +114,22 @@ class Updater:
             if newest is None:
                 raise not_found(place.kind.kind, place.key.name)
             old = place.kind.object(newest)
-            made = self._judged(place, old, _versioned(place, newest, make(place.kind.object(newest))))
-            admit(made, old)
-            if made == old:
+            new = self._judged(place, old, _versioned(place, newest, make(place.kind.object(newest))))
+            admit(new, old)
+            if new == old:
                 return GuardedDecision(Unchanged())
-            encoded = place.kind.encoded(made, revision)
-            if is_over(made):
+            encoded = place.kind.encoded(new, revision)
+            if is_over(new):
                 return GuardedDecision(Remove(place.kind.encoded(old, revision)), shown=encoded)
             return GuardedDecision(Put(encoded))
 
         async with self._creator.turn_of(place.kind.kind):
             return await carry_out(self._store, place.key, decide, dry_run=dry_run)
 
-    def _judged(self, place: WriteTarget, old: Object, given: Object) -> Object:
+    def _judged(self, place: WriteTarget, old: Object, new: Object) -> Object:
         kind, name = place.kind.kind, place.key.name
         prepared = prepare_update(
-            self._schemas, old, given, now=time_text(self._runtime.clock.now()), subresource=place.subresource
+            self._schemas, old, new, now=time_text(self._runtime.clock.now()), subresource=place.subresource
         )
         if prepared.causes == MISSING_VERSION:
             raise version_missing(kind, name, prepared.causes)
@@ -150,36 +150,36 @@ class Updater:
             raise forbidden(PERSISTENT_VOLUME_CLAIM, name, why)
 
 
-def _named_as_asked(given: Object, name: str) -> Object:
-    named = given.get("metadata", {}).get("name", "")
+def _named_as_asked(new: Object, name: str) -> Object:
+    named = new.get("metadata", {}).get("name", "")
     if not named:
         what = f"the name of the object ({name} based on URL) was undeterminable"
         raise bad_request(f"{what}: name must be provided")
     if named != name:
         raise bad_request(f"the name of the object ({named}) does not match the name on the URL ({name})")
-    return given
+    return new
 
 
-def _checked_uid(place: WriteTarget, old: Object, given: Object) -> Object:
-    wanted, found = given.get("metadata", {}).get("uid"), old["metadata"].get("uid")
-    if wanted and wanted != found:
+def _checked_uid(place: WriteTarget, old: Object, new: Object) -> Object:
+    expected, actual = new.get("metadata", {}).get("uid"), old["metadata"].get("uid")
+    if expected and expected != actual:
         key = "/".join(filter(None, ("/registry", place.kind.kind.plural, place.key.namespace, place.key.name)))
         what = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
-        why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+        why = f"Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}"
         raise conflict(place.kind.kind, place.key.name, what + why)
-    return given
+    return new
 
 
-def _versioned(place: WriteTarget, newest: Stored, given: Object) -> Object:
+def _versioned(place: WriteTarget, newest: Stored, new: Object) -> Object:
     """The client's object, if it was made from the newest version or from none in particular."""
-    version = given.get("metadata", {}).get("resourceVersion", "")
+    version = new.get("metadata", {}).get("resourceVersion", "")
     if version in UNVERSIONED:
-        return _without_version(given)
+        return _without_version(new)
     if newest.revision != NO_REVISION and read_version(version) != newest.revision:
         raise conflict(place.kind.kind, place.key.name)
-    return given
+    return new
 
 
-def _without_version(given: Object) -> Object:
-    metadata = given.get("metadata", {})
-    return {**given, "metadata": {key: value for key, value in metadata.items() if key != "resourceVersion"}}
+def _without_version(new: Object) -> Object:
+    metadata = new.get("metadata", {})
+    return {**new, "metadata": {key: value for key, value in metadata.items() if key != "resourceVersion"}}
