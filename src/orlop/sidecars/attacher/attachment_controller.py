@@ -321,6 +321,7 @@ def attachment_controller(  # noqa: PLR0913 - all of it by name
     trivial: bool,
 ) -> AttachmentController:
     """Build a controller with the handler for a driver that can attach, or the trivial one."""
+    kube = kube.guarded(may_act)
     own_writes = attachment_writes()
     handler: AttachmentHandler
     if trivial:

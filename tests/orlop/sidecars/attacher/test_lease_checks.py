@@ -9,10 +9,12 @@ import pytest
 
 from orlop.kube import objects
 from orlop.kube.client import MergePatch
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.leader_election import LeadershipLost
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.attacher.attach_rules import NODE_ID_ANNOTATION, is_attached
+from support.api.api_wires import refusal
 from support.attaching.attacher_worlds import OURS, PUBLISH, AttacherWorld
 
 pytestmark = pytest.mark.virtual_time
@@ -108,3 +110,20 @@ async def test_a_lease_that_is_lost_during_the_call_leaves_the_result_to_the_nex
         assert objects.has_finalizer(found, OURS)
         async with world.attacher():
             await world.until_attached()
+
+
+@pytest.mark.parametrize("trivial", [False, True])
+async def test_a_write_that_the_server_refused_for_now_is_not_repeated_after_the_lease_is_lost(*, trivial: bool):
+    async with AttacherWorld() as world:
+        await fresh(world)
+        lease = Lease(1_000)
+
+        async def lose_lease(request: HttpRequest) -> HttpResponse | None:
+            if request.method == "GET":
+                return None
+            lease.left = 0
+            return refusal(429, "TooManyRequests")
+
+        world.wire.before = lose_lease
+        before = await run_without_lease(world, lease, trivial=trivial)
+        assert len(world.wire.written(before)) == 1
