@@ -353,7 +353,7 @@ def test_devices_of_several_nodes_are_made_at_once_and_a_failure_of_one_fails_th
         (["n1/sdd"], 1, f"n1/sdd cannot become a drive: it is the drive {D1}."),
         (["n1/sdz"], 3, "There is no device sdz on the node n1."),
         (["sdb"], 2, "Several nodes have a device sdb: n1/sdb, n2/sdb."),
-        (["n1/sdb", "--node", "n2"], 2, "use one"),
+        (["n1/sdb", "--node", "n2"], 2, "leave one of them out"),
         ([], 2, "or use --all"),
         (["--all", "--force"], 2, "name each device"),
     ],

@@ -93,7 +93,7 @@ def decide_cleaning(row: VolumeRow, claimants: Claimants) -> CleaningDecision:  
     if row.is_in_use:
         return KeepVolume("it is in use" + (f" by {', '.join(row.pods)}" if row.pods else ""))
     if row.spec.reservation_only:
-        return KeepVolume("only its reserved space is known: its node still has to check whether it has data")
+        return KeepVolume("only its reserved space is known; its node decides whether it has data")
     if TO_MAKE in objects.annotations(row.obj):
         return KeepVolume("it is being adopted: orlop adopt finishes that")
     named = claimants.volumes.get(row.name, ())
