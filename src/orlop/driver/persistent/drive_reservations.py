@@ -70,10 +70,9 @@ class DriveReservations:
     def __init__(
         self, kube: KubeClient, catalog: DriveCatalog, runtime: Runtime, may_act: Callable[[], None] = lambda: None
     ) -> None:
-        """`may_act` raises if another process leads; it is called before each write."""
-        self._kube = kube
+        """`may_act` raises if another process leads; it is called before each attempt of a write."""
+        self._kube = kube.guarded(may_act)
         self._catalog = catalog
-        self._may_act = may_act
         self._clock = runtime.clock
         self._random = runtime.random
         self._log = runtime.log
@@ -161,7 +160,6 @@ class DriveReservations:
 
     async def delete_drive(self, drive: DriveFacts) -> None:
         """Delete the object of a drive that was removed, unless it has changed. Raises `Conflict`."""
-        self._may_act()
         with suppress(NotFound):
             await self._kube.delete(
                 DRIVE, ObjectName(None, drive.name), DeleteOptions(uid=drive.uid, version=drive.version)
@@ -181,7 +179,6 @@ class DriveReservations:
 
     async def _patch(self, drive: DriveFacts, patch: JsonPatch) -> DriveFacts | None:
         """Return the drive after a patch; None if it has changed meanwhile, and was read again."""
-        self._may_act()
         try:
             self._catalog.put(await self._kube.patch(DRIVE, ObjectName(None, drive.name), patch))
         except (PatchRefused, Conflict, NotFound):

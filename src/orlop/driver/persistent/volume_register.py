@@ -26,9 +26,8 @@ MOST_ATTEMPTS: Final = 5
 
 class VolumeRegister:
     def __init__(self, kube: KubeClient, catalog: DriveCatalog, may_act: Callable[[], None]) -> None:
-        self._kube = kube
+        self._kube = kube.guarded(may_act)
         self._catalog = catalog
-        self._may_act = may_act
 
     async def read(self, volume_id: str) -> PlacedVolume | None:
         """Read a Volume from the API server; None if there is none."""
@@ -45,7 +44,6 @@ class VolumeRegister:
 
     async def create(self, body: ApiObject) -> PlacedVolume:
         """Create a Volume and return it, or the one of this name that exists already."""
-        self._may_act()
         try:
             return self._known(await self._kube.create(VOLUME, body))
         except AlreadyExists:
@@ -80,7 +78,6 @@ class VolumeRegister:
 
     async def delete(self, volume: PlacedVolume) -> None:
         """Delete the object; it stays until its finalizer is removed. Raises `Conflict` for another of the name."""
-        self._may_act()
         try:
             deleted = await self._kube.delete(VOLUME, ObjectName(None, volume.name), DeleteOptions(uid=volume.uid))
         except NotFound:
@@ -93,12 +90,10 @@ class VolumeRegister:
         """Remove our finalizer. Raises `PatchRefused` if the Volume has changed."""
         others = [each for each in volume.finalizers if each != ERASE_FINALIZER]
         patch = _guarded(volume).replace("metadata", "finalizers", value=others)
-        self._may_act()
         with suppress(NotFound):
             await self._kube.patch(VOLUME, ObjectName(None, volume.name), patch)
 
     async def _patched(self, volume: PlacedVolume, patch: JsonPatch) -> PlacedVolume | None:
-        self._may_act()
         try:
             return self._known(await self._kube.patch(VOLUME, ObjectName(None, volume.name), patch))
         except (PatchRefused, Conflict, NotFound):
