@@ -170,6 +170,7 @@ async def test_a_volume_is_read_when_no_call_changes_it(machine: FakeMachine):
         reading = asyncio.ensure_future(index.read(drive))
         for _ in range(20):
             await asyncio.sleep(0)
+        assert index.get(ID) is None
         larger = replace(volume_record(), bytes=2 * volume_record().bytes)
         drive.volumes.write_record(ID, encode_volume(larger))
         index.put(larger)

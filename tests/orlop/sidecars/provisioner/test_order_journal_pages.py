@@ -14,7 +14,7 @@ from orlop.kube.kinds import LEASE, ROLE, ROLE_BINDING
 from orlop.kube.kinds import NAMESPACE as NAMESPACE_KIND
 from orlop.kube.objects import ObjectName
 from orlop.records.provision_journal import ANNOTATION, DRIVER_LABEL, PageOverflow, encode_page
-from support.api.api_wires import NO_RIGHT_TO_LEASES, failing
+from support.api.api_wires import NO_RIGHT_TO_LEASES, Wire, failing
 from support.places import REPOSITORY
 from support.provisioning.journal_worlds import (
     DRIVER,
@@ -283,3 +283,19 @@ async def test_a_lease_of_the_journal_says_whose_it_is():
         assert lease["metadata"]["name"].startswith(FIRST)
         assert lease["metadata"]["labels"] == {DRIVER_LABEL: DRIVER}
         assert lease["spec"]["holderIdentity"].startswith(DRIVER)
+
+
+async def test_a_page_that_the_former_owner_adds_while_the_journal_is_taken_over_is_found():
+    """Its order counts as recorded, and its call may follow."""
+    async with JournalWorld() as world, world.opened() as ours:
+        await ours.record(large_entry(1, 200))
+        first = await first_page(world)
+
+        async def recorded_meanwhile(request: HttpRequest) -> None:
+            if request.method == "PUT" and request.path.endswith(f"/{first.name}"):
+                world.wire.before = Wire().before
+                await ours.record(large_entry(2, 200))
+
+        world.wire.before = recorded_meanwhile
+        async with world.opened() as theirs:
+            assert [each.order.volume_name for each in theirs.entries] == ["pvc-1", "pvc-2"]

@@ -124,3 +124,17 @@ async def test_a_claim_that_begins_to_be_deleted_while_its_order_is_recorded_is_
             assert (await world.claim())["metadata"]["deletionTimestamp"]
             await world.until_journal_is_empty()
         assert world.calls() == []
+
+
+async def test_a_claim_whose_persistent_volume_the_cache_lacks_yet_is_not_provisioned_again():
+    async with ProvisionerWorld() as world:
+        world.wire = wire = LateWatch(PERSISTENT_VOLUME, world.clock)
+        await world.make_class()
+        async with world.provisioner():
+            await world.clock.sleep(2)
+            wire.is_late = True
+            await world.make_claim()
+            await world.until_provisioned()
+            await world.annotate_claim(note="changed")
+            await world.clock.sleep(60)
+        assert world.calls() == [CREATE]

@@ -9,10 +9,11 @@ import pytest
 from orlop.binding import claim_state_rules as state
 from orlop.foundation.structured_log import Level
 from orlop.kube.client import MergePatch
+from orlop.kube.http.http_messages import HttpRequest
 from orlop.kube.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from orlop.kube.objects import ObjectName
 from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
-from support.api.api_wires import failing, refusal
+from support.api.api_wires import Wire, failing, refusal
 from support.provisioning.provisioner_worlds import (
     CREATE,
     DELETE,
@@ -331,3 +332,24 @@ async def test_a_volume_is_not_deleted_while_a_call_may_still_create_it():
             await world.until_provisioned(0)
             assert world.clock.elapsed() - began > 20
         assert world.names() == []
+
+
+async def test_a_new_object_of_the_name_is_not_deleted_for_the_one_before():
+    """Its volume was not deleted."""
+    async with ProvisionerWorld() as world:
+        await static_volume(world)
+        await world.release("static")
+
+        async def replaced(request: HttpRequest) -> None:
+            if request.method == "DELETE" and request.path.endswith("/persistentvolumes/static"):
+                world.wire.before = Wire().before
+                await world.client.delete(PERSISTENT_VOLUME, ObjectName(None, "static"))
+                await static_volume(world, persistentVolumeReclaimPolicy="Retain")
+
+        world.wire.before = replaced
+        async with world.provisioner():
+            await world.clock.sleep(60)
+        found = await volume(world, "static")
+        assert found is not None
+        assert "deletionTimestamp" not in found["metadata"]
+        assert world.calls() == [DELETE]
