@@ -1,7 +1,8 @@
-"""The common part of every sidecar process: flags, driver, lease, caches, events, health, metrics and shutdown.
+"""The common part of sidecars that act on objects: flags, driver, lease, caches, events, health, metrics and shutdown.
 
 Each sidecar is described by a `Sidecar`: its own flags (a subclass of `SidecarFlags`), the kinds that it watches, and
-`run(session, caches)`.
+`run(session, caches)`. The registrar is none of them: it has neither lease nor caches, needs no API server, and stays
+registered while its driver is away.
 
 Order: wait until the driver is ready and returns its name → acquire the lease, with leader election → wait until the
 driver responds again and the caches are complete → `run`. When the driver is lost, `run` is cancelled and the lease is
