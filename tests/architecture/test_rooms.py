@@ -56,14 +56,9 @@ SAME_CLASS = {
 UNIONS_OF_RULES = {"Decision", "Step"}
 # Roles and seams stay folders of their own, however small.
 SMALL_FOLDERS_WITH_A_REASON = {
-    "orlop/driver/persistent": "grows with volumes; what is there is of no other folder",
-    "orlop/driver": "one file per CSI service; what they do is in its folders",
     "onenode/cli": "one file per verb",
-    "orlop/static_pv": "grows with its worker and its master",
 }
 SPLINTERS_WITH_A_REASON = {
-    "orlop.driver.identity_service": "one file for each CSI service",
-    "orlop.csi.grpc.grpc_answer_rules": "the folder is frozen",
     "orlop.csi.grpc.http2_call": "the folder is frozen",
     "orlop.kube.cache.informer_rules": "pure, and the informer is as long as a file may be",
     "orlop.testing.fake_host.fake_node_host": "shipped: the door of the folder",
@@ -139,17 +134,45 @@ def test_folders_of_tests_are_those_of_the_sources():
     assert [str(path) for path in mirrored if not (SOURCES / path).is_dir()] == []
 
 
+@pytest.mark.parametrize("folder", sorted(SMALL_FOLDERS_WITH_A_REASON))
+def test_a_folder_is_excused_only_while_it_is_small(folder: str):
+    assert 0 < len(_modules_in(folder)) < FEWEST_MODULES, f"{folder} needs no reason: remove it from the list"
+
+
 @pytest.mark.parametrize("name", sorted(name for name in modules() if not name.startswith("orlop.__main__")))
 def test_a_module_has_two_importers_or_is_long_enough_to_stand_alone(name: str):
-    path = modules()[name]
-    if any(part in path.as_posix() for part in GENERATED) or name in SPLINTERS_WITH_A_REASON:
+    if any(part in modules()[name].as_posix() for part in GENERATED) or name in SPLINTERS_WITH_A_REASON:
         return
-    lines = path.read_text().count("\n")
-    users = importers()[name]
 
-    assert lines >= SMALL_LINES or len(users) >= 2 or f'"{name}"' in named_by_string(), (
-        f"{name} has {lines} lines and is imported by {sorted(users) or 'nobody'}: merge it there"
+    assert not _is_splinter(name), (
+        f"{name} has few lines and is imported by {sorted(importers()[name]) or 'nobody'}: merge it there"
     )
+
+
+@pytest.mark.parametrize("name", sorted(SPLINTERS_WITH_A_REASON))
+def test_a_module_is_excused_only_while_it_is_a_splinter(name: str):
+    assert _is_splinter(name), f"{name} needs no reason: remove it from the list"
+
+
+def _is_splinter(name: str) -> bool:
+    is_named = f'"{name}"' in named_by_string()
+    return modules()[name].read_text().count("\n") < SMALL_LINES and len(importers()[name]) < 2 and not is_named
+
+
+def test_a_test_file_named_as_a_module_is_in_the_folder_of_that_module():
+    misplaced = [
+        f"{path.relative_to(TESTS)} is named as a module of {where}"
+        for name in ("orlop", "onenode")
+        for path in sorted((TESTS / name).rglob("test_*.py"))
+        if (where := [each.parent.relative_to(SOURCES).as_posix() for each in _named(path.stem.removeprefix("test_"))])
+        and path.parent.relative_to(TESTS).as_posix() not in where
+    ]
+
+    assert misplaced == []
+
+
+def _named(stem: str) -> list[Path]:
+    return [path for name, path in modules().items() if name.rpartition(".")[2] == stem]
 
 
 def test_a_module_s_name_is_the_name_of_one_thing():

@@ -153,7 +153,7 @@ CLUSTERS: dict[str, Callable[[Bench], None]] = {
     "orlop drives adopt": lost_cluster,
     "orlop adopt": lost_cluster,
 }
-NOT_HERE = {"orlop explain pvc team/data": "tests/orlop/cli/test_explain_drives.py has its texts"}
+NOT_HERE = {"orlop explain pvc team/data": "tests/orlop/cli/test_explained_drives.py has its texts"}
 
 
 def done(spec: DriveRequestSpec) -> Object:

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from orlop.driver.persistent.reports.status_writing import ObjectsOfNode
 from orlop.kube.api_errors import PatchRefused
 from orlop.kube.cache.informer import Watched
+from orlop.kube.status_writing import ObjectsOfNode
 from orlop.records.drive import DRIVE, DriveStatus
 from support.api.api_wires import Wire
 from support.drives.drive_worlds import DriveWorld, drive_id, drive_status
