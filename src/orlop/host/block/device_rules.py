@@ -119,6 +119,7 @@ class BlockDevice:
     backing_file: str = ""
     """The file behind a loop device."""
     mount_points: tuple[str, ...] = ()
+    """In all mount namespaces; those of the host come first."""
     mounted_as: str = ""
     """The file system that is mounted from it."""
     is_swap: bool = False

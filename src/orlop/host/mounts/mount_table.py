@@ -191,6 +191,8 @@ class SeenNamespaces:
     own: bytes
     others: tuple[bytes, ...]
     forbidden: tuple[int, ...]
+    host: bytes
+    """The table of process 1: with hostPID that of the host, whose paths people know. Our own if it cannot be read."""
 
     def mention(self, name: str) -> bool:
         """Return False if no table contains this name: a quick first check. True does not mean that it is mounted."""
@@ -199,7 +201,8 @@ class SeenNamespaces:
 
     @property
     def tables(self) -> tuple[bytes, ...]:
-        return (self.own, *self.others)
+        """Return all tables, that of the host first."""
+        return (self.host, *(table for table in (self.own, *self.others) if table is not self.host))
 
     def mounted_folders(self) -> MountedFolders:
         return MountedFolders.from_tables(self.tables)
@@ -240,7 +243,11 @@ def read_all_namespaces(proc: str = PROC) -> SeenNamespaces:
                 forbidden.append(int(process))
             elif error.errno not in _GONE:
                 raise HostError.because(error, f"The mounts of process {process} cannot be read") from error
-    return SeenNamespaces(own, tuple(table for table in tables.values() if table is not own), tuple(forbidden))
+    host = own
+    with suppress(OSError):  # it may be forbidden, as above
+        host = tables.get((_namespace(proc, "1"), _root(proc, "1")), own)
+    others = tuple(table for table in tables.values() if table is not own)
+    return SeenNamespaces(own, others, tuple(forbidden), host)
 
 
 def mount_of(descriptor: int) -> MountLine:

@@ -161,6 +161,25 @@ def test_what_the_kernel_shows_of_a_disk_is_read_and_udev_adds_the_rest(machine:
     assert found["nvme0n1"].bytes == 2 << 30
 
 
+def test_the_mount_points_of_the_host_come_before_those_of_our_own_container(machine: Path):
+    """A container runtime binds files of the host's disk into every container."""
+    container = "30 1 8:1 /pods/u1/log /dev/termination-log rw - ext4 /dev/sda1 rw\n"
+    (machine / "proc/self/mountinfo").write_text(container)
+    for process, namespace, table in (
+        ("1", "mnt:[2]", "20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"),
+        ("7", "mnt:[1]", container),
+    ):
+        written(machine, f"proc/{process}/mountinfo", table)
+        (machine / f"proc/{process}/ns").mkdir()
+        (machine / f"proc/{process}/ns/mnt").symlink_to(namespace)
+        (machine / f"proc/{process}/root").symlink_to("/")
+
+    found = BlockDevices(LIMITS, str(machine)).find("sda1")
+
+    assert found.device.mount_points == ("/", "/dev/termination-log")
+    assert "it is mounted at /" in reasons(found)
+
+
 def test_a_disk_without_anything_in_sys_is_left_out(machine: Path):
     (machine / "sys/class/block/loop7").mkdir()
 
