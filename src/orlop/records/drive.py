@@ -44,6 +44,8 @@ Tier = Literal["default", "hot", "warm", "cold"]
 FileSystem = Literal["xfs", "ext4"]
 Backing = Literal["directory", "image"]
 VolumeMode = Literal["Filesystem", "Block"]
+VolumeAccessMode = Literal["ReadWriteOnce", "ReadWriteOncePod"]
+"""Access modes of a volume on a drive. A claim has one of them: Kubernetes refuses both together."""
 
 VolumeID = Annotated[str, described("Name of the volume.", pattern=VOLUME_ID, max_length=LONGEST_VOLUME_ID)]
 DriveID = Annotated[str, described("Name of the drive.", pattern=DRIVE_ID, max_length=36)]
@@ -116,6 +118,9 @@ class UnrecordedVolume(ApiRecord, frozen=True):
     file_system: Annotated[FileSystem | None, described("File system; absent for a raw block volume.")] = None
     volume_mode: Annotated[VolumeMode | None, described("Whether pods see a file system or a block device.")] = None
     thin: Annotated[bool, described("Whether its image is allocated as it is written.")] = False
+    access_mode: Annotated[
+        VolumeAccessMode, described("Access mode of its claim; ReadWriteOnce where none was recorded.")
+    ] = "ReadWriteOnce"
 
 
 class DriveStatus(ApiRecord, frozen=True):

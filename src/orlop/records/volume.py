@@ -21,7 +21,7 @@ from orlop.records.api_record import (
     byte_count,
     described,
 )
-from orlop.records.drive import Backing, DriveID, NodeName, VolumeClaimID, VolumeMode
+from orlop.records.drive import Backing, DriveID, NodeName, VolumeAccessMode, VolumeClaimID, VolumeMode
 
 VOLUME: Final = Kind(
     *(GROUP, VERSION, "Volume", "volumes"),
@@ -82,6 +82,10 @@ class DriveVolumeSpec(ApiRecord, frozen=True):
     thin: Annotated[bool, described("Allocate the image as it is written.", default=False, rules=(NEVER_CHANGES,))] = (
         False
     )
+    access_mode: Annotated[
+        VolumeAccessMode,
+        described("Access mode of the claim.", default="ReadWriteOnce", rules=(NEVER_CHANGES,)),
+    ] = "ReadWriteOnce"
     persistent_volume: Annotated[
         str,
         described("PersistentVolume of the volume.", default="", rules=(NEVER_CHANGES,), max_length=LONGEST_NAME),

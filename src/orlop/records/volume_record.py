@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from orlop.records.api_record import LONGEST_NAME, LONGEST_PATH
-from orlop.records.drive import Backing, VolumeMode
+from orlop.records.drive import Backing, VolumeAccessMode, VolumeMode
 from orlop.records.drive_record import is_drive_id
 from orlop.records.record_format import UnreadableRecord, refuse_newer, version_of
 from orlop.records.volume import FileSystemOrNone
@@ -59,6 +59,8 @@ class VolumeRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, re
     created_at: float
     """Seconds since 1970."""
     thin: bool = False
+    access_mode: VolumeAccessMode = "ReadWriteOnce"
+    """As of the last staging. Without a PersistentVolume, no object has it. Records of earlier versions lack it."""
     claim_namespace: _Name = ""
     claim_name: _Name = ""
     persistent_volume: _Name = ""
@@ -88,7 +90,9 @@ _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(VolumeRecord)
 
 
-def new_volume_record(volume_id: str, context: VolumeContext, now: float) -> VolumeRecord:
+def new_volume_record(
+    volume_id: str, context: VolumeContext, now: float, access_mode: VolumeAccessMode = "ReadWriteOnce"
+) -> VolumeRecord:
     claim = context.claim
     return VolumeRecord(
         volume_id=volume_id,
@@ -98,6 +102,7 @@ def new_volume_record(volume_id: str, context: VolumeContext, now: float) -> Vol
         file_system=context.file_system,
         volume_mode=context.volume_mode,
         thin=context.thin,
+        access_mode=access_mode,
         created_at=round(now, 3),
         claim_namespace=claim.namespace if claim is not None else "",
         claim_name=claim.name if claim is not None else "",

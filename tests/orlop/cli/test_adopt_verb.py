@@ -84,6 +84,19 @@ def test_a_claim_that_was_made_again_is_bound_by_its_name():
         assert pv(here, "v1")["spec"]["storageClassName"] == "gold"
 
 
+def test_without_a_claim_the_persistent_volume_has_the_access_mode_that_the_disk_records():
+    volumes = {"v1": on_disk("v1", "data", access_mode="ReadWriteOncePod"), "v2": on_disk("v2", "logs")}
+    with world(Disk(D1, "n1", "former", volumes)) as (here, made):
+        assert here.typed("adopt", "--yes").code == 0
+        settled(here, made)
+        assert pv(here, "v1")["spec"]["accessModes"] == ["ReadWriteOncePod"]
+        assert pv(here, "v2")["spec"]["accessModes"] == ["ReadWriteOnce"]
+        # A claim may ask for its mode long after the adoption.
+        here.do(lambda client: client.delete(PERSISTENT_VOLUME, ObjectName(None, "v1")))
+        assert here.typed("adopt", "--yes").code == 0
+        assert pv(here, "v1")["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
 def test_a_claim_that_has_another_volume_by_now_keeps_it():
     with world(lost_disk(v1="data")) as (here, made):
         here.claim("data", volume="newer", phase="Bound")

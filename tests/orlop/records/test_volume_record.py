@@ -77,6 +77,14 @@ def test_a_record_that_contradicts_itself_is_damaged(wrong: dict[str, str]):
         decode_volume(encode_volume(replace(RECORD, **wrong)))
 
 
+def test_a_record_of_an_earlier_version_is_of_a_volume_with_the_access_mode_read_write_once():
+    assert b"accessMode" not in encode_volume(RECORD)
+    assert decode_volume(encode_volume(RECORD)).access_mode == "ReadWriteOnce"
+
+    alone = replace(RECORD, access_mode="ReadWriteOncePod")
+    assert decode_volume(encode_volume(alone)) == alone
+
+
 def test_a_record_of_a_newer_format_is_refused_as_such():
     with pytest.raises(UnreadableRecord, match="format 2"):
         decode_volume(encode_volume(replace(RECORD, version=2)))

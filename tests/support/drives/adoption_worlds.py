@@ -236,7 +236,7 @@ class AdoptionWorld:
             await self.client.patch(kind, ObjectName(namespace, name), patch, subresource="status")
 
 
-def on_disk(name: str, claim: str = "data", size: int = GIB) -> UnrecordedVolume:
+def on_disk(name: str, claim: str = "data", size: int = GIB, **facts: Any) -> UnrecordedVolume:
     """Return a volume as the record on the disk describes it."""
     return UnrecordedVolume(
         volume=name,
@@ -247,4 +247,5 @@ def on_disk(name: str, claim: str = "data", size: int = GIB) -> UnrecordedVolume
         backing="image",
         file_system="xfs",
         volume_mode="Filesystem",
+        **facts,
     )

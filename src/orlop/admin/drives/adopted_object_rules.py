@@ -1,7 +1,8 @@
 """Build the Volume and the PersistentVolume of a volume that was found on a drive. Pure.
 
 The node reports size, drive and form, as the record on the drive has them. All other fields are those of the
-PersistentVolume, if it still exists; if not, class and access modes are those of the claim. The policy is Retain: no
+PersistentVolume, if it still exists; if not, class and access modes are those of the claim. If the claim does not exist
+either, the access mode is the recorded one, and the operator names the class. The policy is Retain: no
 object that is made again may delete data. The reference to a claim has the claim's uid only if the claim was bound to
 this PersistentVolume: Kubernetes treats a volume whose reference has another uid as Released. Any other claim is bound
 by its name.
@@ -54,6 +55,7 @@ def spec_of(unrecorded: UnrecordedVolume, drive: str, node: str) -> DriveVolumeS
         file_system=unrecorded.file_system or "",
         volume_mode=unrecorded.volume_mode or "Filesystem",
         thin=unrecorded.thin,
+        access_mode=unrecorded.access_mode,
         persistent_volume=unrecorded.persistent_volume,
         claim=claim,
         volume_claim_id=unrecorded.volume_claim_id,
@@ -131,7 +133,7 @@ def _new(spec: DriveVolumeSpec, terms: ClaimTerms) -> dict[str, Any]:
     claim = terms.claim
     body: dict[str, Any] = {
         "capacity": {"storage": str(Quantity.of(spec.bytes))},
-        "accessModes": sorted(state.access_modes(claim or {})) or ["ReadWriteOnce"],
+        "accessModes": sorted(state.access_modes(claim or {})) or [spec.access_mode],
         "storageClassName": state.class_name(claim) if claim is not None else terms.class_name,
         "volumeMode": spec.volume_mode,
     }

@@ -16,7 +16,7 @@ from orlop.csi.proto import csi_pb2
 from orlop.driver.persistent.volume_request_rules import AccessMode, form_of
 from orlop.driver.target_rules import POD_NAME, POD_NAMESPACE, POD_UID, target_below, used_path_below
 from orlop.records.api_record import LONGEST_NAME
-from orlop.records.drive import VolumeMode
+from orlop.records.drive import VolumeAccessMode, VolumeMode
 from orlop.records.volume import FileSystemOrNone
 from orlop.records.volume_context import InvalidVolumeContext, VolumeContext, decode_context, is_volume_id
 from orlop.records.volume_record import VolumeTarget
@@ -53,6 +53,10 @@ class UsedForm:
     @property
     def read_only(self) -> bool:
         return "ro" in self.mount_options
+
+    @property
+    def access_mode(self) -> VolumeAccessMode:
+        return "ReadWriteOncePod" if self.alone else "ReadWriteOnce"
 
 
 @dataclass(frozen=True, slots=True)

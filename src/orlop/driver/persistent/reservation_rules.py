@@ -168,6 +168,7 @@ def volume_object(wanted: WantedVolume, drive: DriveFacts, placement: DrivePlace
         file_system=placement.file_system,
         volume_mode=wanted.storage.volume_mode,
         thin=wanted.storage.thin,
+        access_mode=wanted.access_mode,
         persistent_volume=wanted.persistent_volume,
         claim=wanted.claim,
         volume_claim_id=wanted.storage.volume_claim_id,

@@ -17,7 +17,7 @@ from orlop.csi.proto import csi_pb2
 from orlop.kube.label_requirements import InvalidSelector
 from orlop.kube.selectors import LabelSelector
 from orlop.records.api_record import GROUP
-from orlop.records.drive import FileSystem, Tier, VolumeMode
+from orlop.records.drive import FileSystem, Tier, VolumeAccessMode, VolumeMode
 from orlop.records.volume import DriveVolumeSpec, FileSystemOrNone, VolumeClaim
 from orlop.records.volume_context import is_volume_id
 
@@ -102,6 +102,7 @@ class WantedVolume:
     topology: WantedTopology = WantedTopology()
     claim: VolumeClaim | None = None
     persistent_volume: str = ""
+    access_mode: VolumeAccessMode = "ReadWriteOnce"
 
 
 def wanted_volume(request: csi_pb2.CreateVolumeRequest) -> WantedVolume:
@@ -125,6 +126,7 @@ def wanted_volume(request: csi_pb2.CreateVolumeRequest) -> WantedVolume:
         topology=WantedTopology(_terms(requirements.requisite), _terms(requirements.preferred)),
         claim=VolumeClaim(namespace=namespace, name=claim_name) if claim_name else None,
         persistent_volume=volume_name,
+        access_mode=_access_mode(request.volume_capabilities),
     )
 
 
@@ -230,6 +232,11 @@ def form_of(capabilities: Sequence[csi_pb2.VolumeCapability]) -> tuple[VolumeMod
             )
         return "Filesystem", FILE_SYSTEMS[file_system]
     return ("Block", "") if kinds == {"block"} else ("Filesystem", "")
+
+
+def _access_mode(capabilities: Iterable[csi_pb2.VolumeCapability]) -> VolumeAccessMode:
+    modes = {capability.access_mode.mode for capability in capabilities}
+    return "ReadWriteOncePod" if modes == {AccessMode.SINGLE_NODE_SINGLE_WRITER} else "ReadWriteOnce"
 
 
 def _check_mode(capability: csi_pb2.VolumeCapability) -> None:

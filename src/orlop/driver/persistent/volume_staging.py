@@ -65,7 +65,7 @@ class VolumeStaging:
             record = self._existing(drive, order)
             is_new, is_recorded = record is None, record is not None and record.staged == order.staging
             if record is None:
-                fresh = new_volume_record(order.volume_id, order.context, now)
+                fresh = new_volume_record(order.volume_id, order.context, now, order.form.access_mode)
                 volume_backings.refuse_unenforced(drive, fresh)
                 refuse_without_room(room.capacity, room.promised, fresh.bytes)
                 # A directory is complete at once, and needs no second record.
@@ -79,12 +79,14 @@ class VolumeStaging:
             # After a final error kubelet removes the staging path and never calls NodeUnstageVolume: nothing may be
             # mounted there then. The volume itself stays: it is empty, and the next call uses it.
             with undo_on_failure() as undo:
-                staged = replace(made, staged=order.staging)
+                # The access mode also of a volume that is staged again: its PersistentVolume may have changed.
+                staged = replace(made, staged=order.staging, access_mode=order.form.access_mode)
                 if is_new:
                     unstaged = encode_volume(replace(record, staged=""))
                     undo.append(partial(drive.volumes.write_record, record.volume_id, unstaged))
-                # What is acknowledged survives power loss: the volume, whole.
-                write_record(drive, record, staged, undo, durable=record.unfinished != staged.unfinished)
+                # What is acknowledged survives power loss: the volume, whole, and its access mode. The path need not.
+                durable = replace(record, staged=staged.staged) != staged
+                write_record(drive, record, staged, undo, durable=durable)
                 self._mount(drive, order, made, undo, is_recorded=is_recorded)
             return self._with_growth(drive, staged)
 

@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from orlop.kube.patches import JsonPatch
 from orlop.records.api_record import part_of
 from orlop.records.drive import ALLOCATIONS_FINALIZER, Allocation
 from orlop.records.volume import ERASE_FINALIZER, DriveVolumeSpec
-from support.drives.drive_facts import GIB, MIB, wanted
+from support.drives.drive_facts import GIB, MIB, Mode, mount, wanted
 from support.drives.drive_worlds import allocated, drive_id, drive_object, drive_status
 
 CAPACITY = 8 * MIB
@@ -145,8 +146,8 @@ def test_what_a_node_finds_beside_complete_allocations_is_not_restored():
     assert missing_allocations(read_drive(stored_drive(unrecordedVolumes=found)), {}) == ()
 
 
-def spec_of(name: str, size: int) -> DriveVolumeSpec:
-    request = wanted(name, size)
+def spec_of(name: str, size: int, **options: Any) -> DriveVolumeSpec:
+    request = wanted(name, size, **options)
     choice = choose_drive(request, [read_drive(stored_drive(10 * GIB))])
     assert isinstance(choice, Chosen)
     return part_of(volume_object(request, choice.drive, choice.placement), "spec", DriveVolumeSpec)
@@ -162,6 +163,18 @@ def test_the_volume_of_a_reservation_says_what_was_placed_and_where():
 
     assert (spec.drive, spec.node_name, spec.bytes, spec.backing) == (drive_id(1), "n1", 3 * MIB, "directory")
     assert not spec.erase
+
+
+@pytest.mark.parametrize(
+    ("mode", "recorded"),
+    [
+        (Mode.SINGLE_NODE_SINGLE_WRITER, "ReadWriteOncePod"),
+        (Mode.SINGLE_NODE_MULTI_WRITER, "ReadWriteOnce"),
+        (Mode.SINGLE_NODE_WRITER, "ReadWriteOnce"),
+    ],
+)
+def test_the_volume_of_a_reservation_has_the_access_mode_of_its_claim(mode: Mode, recorded: str):
+    assert spec_of("pvc-1", 3 * MIB, capability=mount(mode=mode)).access_mode == recorded
 
 
 def test_a_volume_to_erase_has_our_finalizer_and_the_size_of_its_allocation():

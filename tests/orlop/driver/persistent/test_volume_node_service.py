@@ -211,6 +211,20 @@ async def test_a_pod_that_died_with_the_machine_does_not_keep_its_volume_from_th
     assert [target.path for target in record.published] == ["/".join(OTHER_TARGET)]
 
 
+@BACKINGS
+async def test_the_record_has_the_access_mode_of_the_last_staging(node: FakeNode, backing: str):
+    def recorded() -> str:
+        return decode_volume(node.ground.drive().volumes[ID].record or b"").access_mode
+
+    await node.stage(backing=backing, mode=Mode.SINGLE_NODE_SINGLE_WRITER)
+    assert recorded() == "ReadWriteOncePod"
+
+    await node.unstage()
+    assert recorded() == "ReadWriteOncePod"
+    await node.stage(backing=backing, mode=Mode.SINGLE_NODE_MULTI_WRITER)
+    assert recorded() == "ReadWriteOnce"
+
+
 @pytest.mark.parametrize("mode", [Mode.MULTI_NODE_MULTI_WRITER, Mode.MULTI_NODE_READER_ONLY, Mode.UNKNOWN])
 async def test_modes_of_several_nodes_are_refused(node: FakeNode, mode: Mode):
     with pytest.raises(InvalidArgument):

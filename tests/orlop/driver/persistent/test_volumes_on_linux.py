@@ -18,7 +18,7 @@ from orlop.host.drives import drive_files, drive_reserve
 from orlop.records.drive_record import DriveState, DriveType
 from support.drives.linux_node import LinuxNode
 from support.drives.node_drives import DRIVE, ID, drive_record
-from support.drives.volume_node import DEVICE, OTHER_DEVICE, OTHER_TARGET, STAGING, TARGET
+from support.drives.volume_node import DEVICE, OTHER_DEVICE, OTHER_TARGET, STAGING, TARGET, Mode
 from support.host.block_devices import loops_about
 from support.host.kernel_rooms import descriptor, disk_image, mount_points_of, mount_room, run
 from support.waiting import eventually_there
@@ -362,6 +362,33 @@ async def test_what_was_acknowledged_survives_power_loss(tmp_path: Path, kind: s
             assert (volume.bytes, volume.unfinished) == (size, "")
             assert found.table.get(DRIVE).volumes.image_bytes(ID) == size
             found.close()
+
+
+async def test_an_access_mode_that_was_changed_survives_power_loss(tmp_path: Path):
+    """As for a PersistentVolume that was ReadWriteOnce, or a record of an Orlop that recorded no access mode."""
+    shape = {"bytes": 4 * MIB}
+    with disk_image(tmp_path / "room", "xfs") as disk:
+        with descriptor(disk.folder) as root:
+            drive_files.make_shelves(root)
+        record = drive_record(capacity=256 * MIB)
+        node = LinuxNode(tmp_path / "room" / "kubelet", disk.folder, record)
+        await node.stage(block=True, facts=shape)
+        await node.unstage()
+        await node.stage(block=True, facts=shape, mode=Mode.SINGLE_NODE_SINGLE_WRITER)
+        disk.lose_power()
+        node.table.put(DRIVE, LOST, None)
+        for device in loops_of(disk.folder):
+            run("losetup", "--detach", device)
+        node.close()
+        disk.switch_off()
+        disk.switch_on()
+
+        found = LinuxNode(tmp_path / "room" / "kubelet", disk.folder, record)
+        await found.index.read_all()
+        volume = found.index.get(ID)
+        assert volume is not None
+        assert volume.access_mode == "ReadWriteOncePod"
+        found.close()
 
 
 def loops_over(path: str) -> list[str]:

@@ -139,6 +139,7 @@ def _unrecorded(record: VolumeRecord) -> UnrecordedVolume:
         file_system=record.file_system or None,
         volume_mode=record.volume_mode,
         thin=record.thin,
+        access_mode=record.access_mode,
     )
 
 

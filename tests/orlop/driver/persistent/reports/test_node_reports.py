@@ -233,7 +233,7 @@ async def test_an_event_about_a_claim_has_its_uid_so_that_kubectl_describe_shows
 
 async def test_a_drive_whose_object_was_lost_is_not_ready_until_its_allocations_are_back():
     machine = machine_with(sdb=drive_disk())
-    put_volume(machine.disks["sdb"].drive, volume_on_disk(volume_claim_id="c1"))
+    put_volume(machine.disks["sdb"].drive, volume_on_disk(volume_claim_id="c1", access_mode="ReadWriteOncePod"))
 
     async with ReportingWorld() as world, world.node(machine):
         await world.until(lambda: world.find(DRIVE, ID))
@@ -245,6 +245,7 @@ async def test_a_drive_whose_object_was_lost_is_not_ready_until_its_allocations_
         (missing,) = status["unrecordedVolumes"]
         assert missing["volume"] == VOLUME_ID
         assert (missing["bytes"], missing["claimNamespace"], missing["claimName"]) == (GIB, "team", "data")
+        assert missing["accessMode"] == "ReadWriteOncePod"
 
         await world.allocate(VOLUME_ID)
         await world.until(world.is_ready)
