@@ -6,11 +6,14 @@
 
 `choice` is the choice of a drive among many, by the kind of request and its answer. The goal is 10 ms for 10,000.
 
-`images` makes, stages and publishes image volumes, and takes them apart, with `orlop driver` over its socket and with
-the programs that peers run (fallocate, mkfs, losetup, mount, umount), in turns on one new XFS, in a mount namespace of
-their own. Ours are durable when they are acknowledged. The goal is a quarter of the programs' time. Then it compares
-direct I/O in a volume with that on the disk (the goal is 0.9 of it), and shows the memory of the process with many
-published volumes; the goal is 50 MB for 100.
+`images` makes, stages and publishes image volumes with XFS and with ext4, and takes them apart, with `orlop driver`
+over its socket and with the programs that peers run, in turns on one new XFS, in a mount namespace of their own. The
+programs are fallocate, mkfs, losetup, mount and mount --bind; then umount twice and losetup --detach: nothing calls
+them over a socket, and they write no record and make nothing durable. Ours are four CSI calls, durable when they are
+acknowledged. Both include the kernel's mount and unmount of the new file system: the rows "mount, umount alone" show
+these two programs by themselves, a time that no driver can avoid. The goal is a quarter of the programs' time. Then it
+compares direct I/O in a volume with that on the disk (the goal is 0.9 of it), and shows the memory of the process with
+many published volumes; the goal is 50 MB for 100.
 
 `directories` does the same with directory volumes (xfs_quota, mount, umount) in user-mode-linux, which has quotas. The
 goals are a fiftieth of the programs' time, and 0.97 of the disk's I/O.
@@ -28,7 +31,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from measuring.directory_volumes import directories
 from measuring.time_table import show_times
@@ -39,7 +44,7 @@ from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.driver.persistent.drive_choice_rules import DriveFacts, Offer, choose_drive
 from orlop.driver.persistent.volume_request_rules import SizeRange, WantedStorage, WantedTopology, WantedVolume
 from orlop.kube.selectors import LabelSelector
-from orlop.records.drive import Allocation
+from orlop.records.drive import Allocation, FileSystem
 from orlop.records.volume_context import TOPOLOGY_NODE, VolumeContext
 
 GIB = 1 << 30
@@ -112,52 +117,62 @@ IN_NAMESPACE = "ORLOP_BENCHMARK_NAMESPACE"
 DISK_BYTES = 64 * GIB
 CAPACITY = 56 * GIB
 IMAGE_BYTES = 320 << 20
+MOUNT_ALONE = "mount, umount alone"
 CONTEXT = VolumeContext(drive=DRIVE, bytes=IMAGE_BYTES, backing="image", file_system="xfs", volume_mode="Filesystem")
+KINDS: tuple[FileSystem, ...] = ("xfs", "ext4")
+Pair: TypeAlias = tuple[float, float]
+"""Seconds to make a volume and publish it, and to take it apart."""
 
 
-def by_programs(folder: Path, name: str) -> tuple[float, float]:
-    """Return the seconds that a volume takes to be made and published, and to be taken apart."""
+def by_programs(folder: Path, name: str, kind: FileSystem) -> tuple[Pair, Pair]:
+    """Return the seconds of all programs, and those of the mount and the unmount of the new file system among them."""
     image, staging, target = (folder / f"{name}.{part}" for part in ("img", "staging", "target"))
     staging.mkdir()
     target.mkdir()
     began = time.perf_counter()
     run("fallocate", "-l", str(IMAGE_BYTES), image)
-    run("mkfs.xfs", "-q", image)
+    run(f"mkfs.{kind}", "-q", image)
     device = run("losetup", "--find", "--show", "--direct-io=on", image)
-    run("mount", "-t", "xfs", "-o", "nouuid", device, staging)
+    before_mount = time.perf_counter()
+    run("mount", "-t", kind, "-o", "nouuid" if kind == "xfs" else "rw", device, staging)
+    mounted = time.perf_counter()
     run("mount", "--bind", staging, target)
     used = time.perf_counter()
     run("umount", target)
+    before_unmount = time.perf_counter()
     run("umount", staging)
+    unmounted = time.perf_counter()
     run("losetup", "--detach", device)
     ended = time.perf_counter()
     image.unlink()
-    return used - began, ended - used
+    return (used - began, ended - used), (mounted - before_mount, unmounted - before_unmount)
 
 
 async def compare(
-    driver: Driver, process: subprocess.Popen[bytes], programs: Path, count: int
-) -> dict[str, list[tuple[float, float]]]:
-    figures: dict[str, list[tuple[float, float]]] = {"orlop": [], "programs": []}
+    driver: Driver, process: subprocess.Popen[bytes], programs: Path, count: int, kind: FileSystem
+) -> dict[str, list[Pair]]:
+    figures: dict[str, list[Pair]] = {"orlop": [], "programs": [], MOUNT_ALONE: []}
+    driver.set_context(replace(CONTEXT, file_system=kind))
     connection = GrpcConnection(UnixEndpoint(f"{driver.folder}/csi.sock"))
     await connection.connected()
     for number in range(-1, count):  # the first one is not counted: mkfs runs once for each size
-        name = f"pvc-{number + 1}"
+        name = f"{kind}-{number + 1}"
         driver.paths(name)
         began = time.perf_counter()
         await driver.use_first(connection, name)
         used = time.perf_counter()
         await driver.leave(connection, name)
         ours = (used - began, time.perf_counter() - used)
-        theirs = by_programs(programs, name)
+        theirs, kernels = by_programs(programs, name, kind)
         if number == -1:
             ours_before, theirs_before = cpu_of(process), cpu_of_children()
         else:
             figures["orlop"].append(ours)
             figures["programs"].append(theirs)
+            figures[MOUNT_ALONE].append(kernels)
     await connection.close()
     spent = (cpu_of(process) - ours_before) / count, (cpu_of_children() - theirs_before) / count
-    print(f"CPU for each volume: orlop {spent[0] * 1e3:.1f} ms, programs {spent[1] * 1e3:.1f} ms")
+    print(f"CPU for each volume with {kind}: orlop {spent[0] * 1e3:.1f} ms, programs {spent[1] * 1e3:.1f} ms")
     return figures
 
 
@@ -180,8 +195,10 @@ def images(count: int, published: int) -> None:
             driver = Driver(disk, CONTEXT)
             driver.make_folder_drive(CAPACITY)
             with driver.running() as process:
-                show_figures(asyncio.run(compare(driver, process, programs, count)))
+                for kind in KINDS:
+                    show_figures(asyncio.run(compare(driver, process, programs, count, kind)), kind)
                 shutil.rmtree(programs)
+                driver.set_context(CONTEXT)
                 asyncio.run(image_io(driver, disk))
                 asyncio.run(show_memory(driver, process, published))
     finally:
@@ -196,10 +213,10 @@ async def image_io(driver: Driver, disk: Path) -> None:
         await driver.leave(connection, "io")
 
 
-def show_figures(figures: dict[str, list[tuple[float, float]]]) -> None:
+def show_figures(figures: dict[str, list[Pair]], kind: FileSystem) -> None:
     for place, what in enumerate(("create, stage, publish", "unpublish, unstage")):
         seconds = {name: [pair[place] for pair in pairs] for name, pairs in figures.items()}
-        show_times(f"image volumes of {IMAGE_BYTES >> 20} MiB (XFS), one after the other: {what}", seconds)
+        show_times(f"image volumes of {IMAGE_BYTES >> 20} MiB ({kind}), one after the other: {what}", seconds)
 
 
 async def show_memory(driver: Driver, process: subprocess.Popen[bytes], count: int) -> None:

@@ -21,7 +21,7 @@ from orlop.records.volume_context import VolumeContext, encode_context
 DRIVE = "6d7f3c1e-0a0b-4c1d-8e2f-000000000001"
 MIB = 1 << 20
 CAPABILITY = csi_pb2.VolumeCapability(
-    mount=csi_pb2.VolumeCapability.MountVolume(fs_type="xfs"),
+    mount=csi_pb2.VolumeCapability.MountVolume(),
     access_mode=csi_pb2.VolumeCapability.AccessMode(
         mode=csi_pb2.VolumeCapability.AccessMode.Mode.SINGLE_NODE_MULTI_WRITER
     ),
