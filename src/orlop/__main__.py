@@ -36,6 +36,9 @@ ROLES: Final[Mapping[str, EntryPoint]] = {
     "node": EntryPoint("orlop.processes.node", "serves the CSI services of a node and registers them with its kubelet"),
     "controller": EntryPoint("orlop.processes.controller", "creates and deletes volumes on the drives of a cluster"),
     "driver": EntryPoint("orlop.processes.driver", "serves the CSI services alone, for use with other sidecars"),
+    "static-master": EntryPoint(
+        "orlop.processes.static_master", "makes PersistentVolumes of the disks that static workers list"
+    ),
     "static-worker": EntryPoint(
         "orlop.processes.static_worker",
         "lists the disks of a node that become PersistentVolumes, and wipes released ones",

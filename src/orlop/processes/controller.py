@@ -1,8 +1,11 @@
-"""`orlop controller`: the controller service of volumes on drives, and the provisioner. Of all replicas one leads.
+"""`orlop controller`: the controller service of volumes on drives, the provisioner, and the master of static volumes.
+
+Of all replicas one leads.
 
 The service is served on a unix socket, and the provisioner calls it there, as it calls any driver: `orlop csi` can call
 it too. Order: serve the socket → acquire the lease → fill the caches → serve the calls that change something, return
-the space of deleted volumes, and provision. A process that does not lead answers such calls with UNAVAILABLE.
+the space of deleted volumes, provision, and serve static volumes where a configuration is named. A process that does
+not lead answers such calls with UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from orlop.driver.persistent.reservation_rules import slim_volume
 from orlop.driver.persistent.space_return import SpaceReturn
 from orlop.driver.persistent.volume_register import VolumeRegister
 from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import flag, text
+from orlop.foundation.go_flags import flag, group, text
 from orlop.foundation.keyed_lock import KeyedLock
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -39,12 +42,19 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE
 from orlop.processes.daemon import Daemon, folder_exists, is_some_time, log_example_call, request_ids, run_daemon
 from orlop.processes.provisioner import provisioner_identity, run_provisioner
 from orlop.processes.sidecar import Caches, Sidecar, SidecarFlags, SidecarSession, run_life
+from orlop.processes.static_master_wiring import (
+    MasterServices,
+    StaticMasterFlags,
+    configuration_watch,
+    run_static_master,
+)
 from orlop.records.api_record import GROUP
 from orlop.records.drive import DRIVE
 from orlop.records.drive_record import DriveState
 from orlop.records.volume import VOLUME
 from orlop.sidecars.provisioner.provisioner_settings import ProvisionerSettings
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
+from orlop.static_pv.master_metrics import MasterMetrics
 
 BY_VOLUME_ID: Final = "PersistentVolumes by the id of their volume"
 Readings = dict[tuple[str, ...], float]
@@ -74,6 +84,8 @@ class ControllerFlags(SidecarFlags):
         help="Timeout of one call of the controller service.",
     )
 
+    static: StaticMasterFlags = group(StaticMasterFlags)
+
     def cross_check(self) -> Iterator[str]:
         yield from SidecarFlags.cross_check(self)
         if objection := folder_exists(self.csi_address):
@@ -90,6 +102,7 @@ class DriveControl:
     def __init__(self, runtime: Runtime) -> None:
         self.leader_service = LeaderService()
         self._catalog: DriveCatalog | None = None
+        self._static_metrics = MasterMetrics(runtime.metrics)
         gauge, labels = runtime.metrics.gauge_from, ("drive", "node")
         gauge("orlop_drive_capacity_bytes", "Bytes that volumes can have on a drive.", self._capacity, labels)
         gauge("orlop_drive_allocated_bytes", "Sum of the allocations of a drive.", self._allocated, labels)
@@ -119,9 +132,24 @@ class DriveControl:
             service = DriveControllerService(catalog, reservations, register, keys, session.runtime, session.events)
             async with TaskGroup() as tasks:
                 tasks.start(space.run(), name="return of space")
+                if session.settings.static.static_config:
+                    tasks.start(self._serve_static_volumes(session), name="static volumes")
                 with self.leader_service.leading(service):
                     await run_provisioner(session, caches, provisioner_settings(session))
                 space.stop()
+
+    async def _serve_static_volumes(self, session: SidecarSession[ControllerFlags]) -> None:
+        flags = session.settings.static
+        services = MasterServices(
+            runtime=session.runtime,
+            kube=session.kube,
+            events=session.events,
+            metrics=self._static_metrics,
+            queue_metrics=session.queue_metrics,
+            may_act=session.may_act,
+            stop=session.stop,
+        )
+        await run_static_master(flags, configuration_watch(flags, session.runtime), services)
 
     @asynccontextmanager
     async def _catalog_of(

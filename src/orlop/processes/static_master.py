@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from orlop import __version__
@@ -21,17 +22,19 @@ from orlop.kube.events.event_bodies import Reporter
 from orlop.kube.events.event_recorder import recording
 from orlop.kube.leader_election import LeadershipLost
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, run_daemon
+from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, is_absolute, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.kube_wiring import RequestRate, kube_access, kube_client
 from orlop.processes.lease_wiring import LeaderSettings, LeaseWiring
 from orlop.processes.static_master_wiring import (
-    DEFAULT_CONFIGURATION,
-    ConfigurationFiles,
     MasterServices,
     StaticMasterFlags,
+    configuration_watch,
     run_static_master,
 )
+from orlop.processes.static_settings import DEFAULT_CONFIGURATION
+from orlop.static_pv.configuration_watch import ConfigurationWatch
+from orlop.static_pv.master_metrics import MasterMetrics
 
 NAME: Final = "orlop-static-master"
 LEASE: Final = "orlop-static-master"
@@ -44,6 +47,7 @@ class MasterFlags(StaticMasterFlags):
         text,
         default=DEFAULT_CONFIGURATION,
         metavar="DIR",
+        check=is_absolute,
         help="The folder of the configuration, a ConfigMap of local-static-provisioner's keys.",
     )
 
@@ -100,33 +104,43 @@ async def run(settings: StaticMasterSettings, runtime: Runtime, stop: asyncio.Ev
         if settings.rate is not None:
             unlimited = await stack.enter_async_context(kube_client(access, runtime, name=NAME))
         leases = LeaseWiring(settings.leader, runtime, unlimited, access.namespace)
-        files = ConfigurationFiles(settings.static.static_config, runtime)
-        await files.load()
+        configuration = configuration_watch(settings.static, runtime)
+        await configuration.load()
         if settings.http_endpoint is not None:
             from orlop.processes.http_wiring import serving_http  # noqa: PLC0415 - saves memory if HTTP is not served
 
             liveness = {"leader-election": leases.why_not_leading} if settings.leader.leader_election else {}
-            readiness = {"configuration": files.why_not_ready}
+            readiness = {"configuration": partial(_why_not_configured, configuration)}
             await stack.enter_async_context(
                 serving_http(
                     settings.http_endpoint, runtime, readiness, liveness=liveness, metrics_path=settings.metrics_path
                 )
             )
-        queue_metrics = WorkqueueMetrics(runtime.metrics)
+        queue_metrics, metrics = WorkqueueMetrics(runtime.metrics), MasterMetrics(runtime.metrics)
 
         async def lead() -> None:
             async with leases.leading(LEASE) as may_act, recording(kube, _reporter(), runtime) as events:
                 services = MasterServices(
-                    runtime=runtime, kube=kube, events=events, queue_metrics=queue_metrics, may_act=may_act, stop=stop
+                    runtime=runtime,
+                    kube=kube,
+                    events=events,
+                    metrics=metrics,
+                    queue_metrics=queue_metrics,
+                    may_act=may_act,
+                    stop=stop,
                 )
                 is_leading.set()
-                await run_static_master(settings.static, files, services)
+                await run_static_master(settings.static, configuration, services)
 
         is_leading = asyncio.Event()
         try:
             await _until_stopped(lead, is_leading, stop)
         except LeadershipLost as error:
             raise CannotGoOn(str(error)) from None
+
+
+async def _why_not_configured(configuration: ConfigurationWatch) -> str | None:
+    return None if configuration.current is not None else f"no configuration: {configuration.fault or 'not read yet'}"
 
 
 def _reporter() -> Reporter:

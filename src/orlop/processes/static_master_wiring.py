@@ -9,27 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from functools import partial
 
+from orlop.foundation.clock import Clock
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import flag, text
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
+from orlop.host.static_disks.configuration_files import read_configuration_files
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.processes.daemon import is_not_negative, is_some_time
-from orlop.static_pv.configuration import ConfigurationFault, StaticConfiguration, parse_configuration
+from orlop.processes.daemon import is_absolute_or_none, is_not_negative, is_some_time
+from orlop.processes.static_settings import DEFAULT_NAMESPACE
+from orlop.static_pv.configuration_watch import ConfigurationWatch
 from orlop.static_pv.lost_claims import LostClaims
 from orlop.static_pv.master import StaticMaster
+from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_view import master_view
-
-DEFAULT_CONFIGURATION: Final = "/etc/provisioner/config"
-STATIC_NAMESPACE: Final = "orlop-static"
-MOST_BYTES: Final = 1 << 20
-"""Of one file: a ConfigMap has no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +36,13 @@ class StaticMasterFlags:
         text,
         default="",
         metavar="DIR",
+        check=is_absolute_or_none,
         help="The folder of the configuration of static volumes, a ConfigMap of local-static-provisioner's keys; "
         "empty: serve no static volumes.",
     )
     static_namespace: str = flag(
         text,
-        default=STATIC_NAMESPACE,
+        default=DEFAULT_NAMESPACE,
         metavar="NAMESPACE",
         help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
     )
@@ -64,60 +63,12 @@ class StaticMasterFlags:
     )
 
 
-class ConfigurationFiles:
-    """The configuration of a folder. `load` reads it again."""
-
-    def __init__(self, folder: str, runtime: Runtime) -> None:
-        self._folder = Path(folder)
-        self._log = runtime.log
-        self._files: dict[str, str] | None = None
-        self.current: StaticConfiguration | None = None
-        self.fault = ""
-        """Why the files that are there now are not used; empty if they are."""
-        runtime.metrics.gauge_from(
-            "orlop_static_configuration_valid",
-            "Whether the configuration files that are there could be used.",
-            lambda: float(not self.fault),
-        )
-
-    async def load(self) -> bool:
-        """Read the files, in a thread. Return whether the configuration has changed."""
-        try:
-            files = await asyncio.to_thread(_read_files, self._folder)
-            if files == self._files:
-                return False
-            configuration = parse_configuration(files)
-        except (OSError, UnicodeDecodeError, ConfigurationFault) as error:
-            self._note(f"{self._folder}: {error}" if not isinstance(error, ConfigurationFault) else str(error))
-            self._files = None
-            return False
-        self._files = files
-        self._note("")
-        is_other, self.current = configuration != self.current, configuration
-        if is_other:
-            self._log.info("configuration loaded", classes=[each.name for each in configuration.classes])
-            for remark in configuration.remarks:
-                self._log.info("configuration key without effect", remark=remark)
-        return is_other
-
-    async def why_not_ready(self) -> str | None:
-        return None if self.current is not None else f"no configuration: {self.fault or 'not read yet'}"
-
-    def _note(self, fault: str) -> None:
-        if fault and fault != self.fault:
-            in_use = "the one before" if self.current is not None else "none"
-            self._log.warning("configuration not usable", error=fault, in_use=in_use)
-        self.fault = fault
-
-
-def _read_files(folder: Path) -> dict[str, str]:
-    """Read every file. A ConfigMap's volume has folders whose names begin with two dots, and links to their files."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        if not path.name.startswith(".") and path.is_file():
-            with path.open("rb") as file:
-                found[path.name] = file.read(MOST_BYTES).decode()
-    return found
+def configuration_watch(flags: StaticMasterFlags, runtime: Runtime) -> ConfigurationWatch:
+    valid = runtime.metrics.gauge(
+        "orlop_static_configuration_valid", "Whether the configuration files that are there could be used."
+    )
+    read = partial(asyncio.to_thread, read_configuration_files, flags.static_config)
+    return ConfigurationWatch(read, lambda is_valid: valid.set(float(is_valid)), runtime=runtime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +78,15 @@ class MasterServices:
     runtime: Runtime
     kube: KubeClient
     events: EventRecorder
+    metrics: MasterMetrics
     queue_metrics: WorkqueueMetrics
     may_act: Callable[[], None]
     stop: asyncio.Event
 
 
-async def run_static_master(flags: StaticMasterFlags, files: ConfigurationFiles, services: MasterServices) -> None:
+async def run_static_master(
+    flags: StaticMasterFlags, configuration: ConfigurationWatch, services: MasterServices
+) -> None:
     """Run the master until `stop` is set; the write in flight then ends."""
     runtime = services.runtime
     async with (
@@ -142,14 +96,16 @@ async def run_static_master(flags: StaticMasterFlags, files: ConfigurationFiles,
     ):
         master = StaticMaster(
             view,
-            lambda: files.current,
+            lambda: configuration.current,
             runtime=runtime,
             kube=services.kube,
             events=services.events,
+            metrics=services.metrics,
             queue_metrics=services.queue_metrics,
             may_act=services.may_act,
         )
-        running = [tasks.start(_reload(flags, files, master, runtime), name="configuration of static volumes")]
+        reload = _reload(configuration, master, runtime.clock, flags.static_config_sync_period.seconds)
+        running = [tasks.start(reload, name="configuration of static volumes")]
         if flags.static_lost_claim_delay.nanoseconds:
             lost = LostClaims(
                 view,
@@ -157,6 +113,7 @@ async def run_static_master(flags: StaticMasterFlags, files: ConfigurationFiles,
                 runtime=runtime,
                 kube=services.kube,
                 events=services.events,
+                metrics=services.metrics,
                 may_act=services.may_act,
             )
             running.append(tasks.start(lost.run(), name="claims of lost nodes"))
@@ -167,11 +124,11 @@ async def run_static_master(flags: StaticMasterFlags, files: ConfigurationFiles,
             task.cancel()
 
 
-async def _reload(flags: StaticMasterFlags, files: ConfigurationFiles, master: StaticMaster, runtime: Runtime) -> None:
+async def _reload(configuration: ConfigurationWatch, master: StaticMaster, clock: Clock, period: float) -> None:
     while True:
-        if await files.load():
+        if await configuration.load():
             master.enqueue_all()
-        await runtime.clock.sleep(flags.static_config_sync_period.seconds)
+        await clock.sleep(period)
 
 
 async def _stop_with(stop: asyncio.Event, master: StaticMaster) -> None:

@@ -12,6 +12,8 @@ from orlop.foundation.quantity import Quantity
 from orlop.processes.daemon import CannotGoOn, is_absolute_or_none, is_size, is_some_time
 
 DEFAULT_NAMESPACE: Final = "orlop-static"
+DEFAULT_CONFIGURATION: Final = "/etc/provisioner/config"
+"""Of the processes that do nothing else: where today's product has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,10 @@ from orlop.foundation.runtime import Runtime
 from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, is_absolute, run_daemon
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.node_reporting import using_api
-from orlop.processes.static_settings import StaticSettings
+from orlop.processes.static_settings import DEFAULT_CONFIGURATION, StaticSettings
 from orlop.processes.static_wiring import static_work
 
 NAME: Final = "orlop-static-worker"
-DEFAULT_CONFIGURATION: Final = "/etc/provisioner/config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

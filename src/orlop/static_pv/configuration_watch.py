@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from orlop.foundation.runtime import Runtime
     from orlop.host.static_host import StaticHost
     from orlop.host.threads import Threads
-    from orlop.static_pv.worker_metrics import WorkerMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,19 @@ class StaticMachine:
     watch: Callable[[str], object] = lambda _folder: None
     """Called with each folder before it is read, so that its changes are events from then on."""
 
+    async def configuration_files(self, folder: str) -> dict[str, str]:
+        self.watch(folder)
+        return await self.threads(lambda: self.host.configuration_files(folder))
+
 
 class ConfigurationWatch:
-    def __init__(self, machine: StaticMachine, folder: str, *, metrics: WorkerMetrics, runtime: Runtime) -> None:
-        self._machine = machine
-        self._folder = folder
-        self._metrics = metrics
+    """`read` returns the files by name. `report` is called with whether they can be used."""
+
+    def __init__(
+        self, read: Callable[[], Awaitable[dict[str, str]]], report: Callable[[bool], object], *, runtime: Runtime
+    ) -> None:
+        self._read = read
+        self._report = report
         self._log = runtime.log
         self._files: dict[str, str] | None = None
         self.current: StaticConfiguration | None = None
@@ -54,31 +60,31 @@ class ConfigurationWatch:
         static_class = self.of_class(name)
         return static_class.cleaner_command[0] if static_class is not None and static_class.cleaner_command else ""
 
-    async def load(self) -> None:
-        """Read the files again; use them if they are valid."""
-        self._machine.watch(self._folder)
+    async def load(self) -> bool:
+        """Read the files again; use them if they are valid. Return whether the configuration has changed."""
         try:
-            files = await self._machine.threads(lambda: self._machine.host.configuration_files(self._folder))
+            files = await self._read()
             if files == self._files:
-                return
+                return False
             configuration = parse_configuration(files)
         except (HostError, ConfigurationFault) as error:
             # Read again in each pass: a file that could not be read may be readable without being changed.
             self._files = None
             self._set_fault(str(error))
-            return
+            return False
         self._files = files
         self._set_fault("")
-        if configuration != self.current:
+        is_other, self.current = configuration != self.current, configuration
+        if is_other:
             for remark in configuration.remarks:
                 self._log.info("configuration key without effect", remark=remark)
             names = [each.name for each in configuration.classes]
-            self._log.info("configuration loaded", folder=self._folder, classes=names)
-        self.current = configuration
+            self._log.info("configuration loaded", classes=names)
+        return is_other
 
     def _set_fault(self, fault: str) -> None:
         if fault and fault != self.fault:
             in_use = "the one before" if self.current is not None else "none"
             self._log.warning("configuration not usable", error=fault, in_use=in_use)
         self.fault = fault
-        self._metrics.configuration_valid(is_valid=not fault)
+        self._report(not fault)

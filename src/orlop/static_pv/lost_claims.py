@@ -19,15 +19,15 @@ from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME_CLAIM
 from orlop.kube.objects import Object, ObjectName
+from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_view import MasterView
 from orlop.static_pv.static_volume_rules import StaticVolume
 
 PERIOD_SECONDS: Final = 10.0
-PREFIX: Final = "local_volume_node_cleanup_persistentvolumeclaim_delete"
 
 
 class LostClaims:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of it by name
         self,
         view: MasterView,
         delay: float,
@@ -35,6 +35,7 @@ class LostClaims:
         runtime: Runtime,
         kube: KubeClient,
         events: EventRecorder,
+        metrics: MasterMetrics,
         may_act: Callable[[], None],
     ) -> None:
         self._view = view
@@ -43,11 +44,10 @@ class LostClaims:
         self._log = runtime.log
         self._kube = kube
         self._events = events
+        self._metrics = metrics
         self._may_act = may_act
         self._lost_since: dict[str, float] = {}
         """By uid of the volume: since when its node is missing, in elapsed time."""
-        self._deleted = runtime.metrics.counter(f"{PREFIX}_total", "Claims deleted because their node is gone.")
-        self._failed = runtime.metrics.counter(f"{PREFIX}_failed_total", "Deletions of such claims that failed.")
 
     async def run(self) -> None:
         await self._view.wait_synced()
@@ -67,7 +67,7 @@ class LostClaims:
                 try:
                     await self._delete_claim(volume)
                 except ApiError as error:
-                    self._failed.inc()
+                    self._metrics.claim_not_deleted()
                     self._log.warning("claim of lost node not deleted", claim=volume.claim, error=error)
 
     def _lost(self) -> list[StaticVolume]:
@@ -97,7 +97,7 @@ class LostClaims:
             await self._kube.delete(PERSISTENT_VOLUME_CLAIM, name, DeleteOptions(uid=volume.claim_uid))
         except NotFound:
             return
-        self._deleted.inc()
+        self._metrics.claim_deleted()
         self._log.info("claim of lost node deleted", claim=str(name), node=volume.node, volume=volume.name)
 
     async def _claim_of(self, volume: StaticVolume) -> Object | None:

@@ -27,6 +27,7 @@ from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.static_pv.configuration import StaticConfiguration
 from orlop.static_pv.disk_step_rules import LeaveAlone, ReportDisk, ReportFailure, ReportVolume
+from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_reports import MasterReports
 from orlop.static_pv.master_rules import is_report_over, next_disk_step
 from orlop.static_pv.master_view import MasterView, volume_facts
@@ -56,6 +57,7 @@ class StaticMaster:
         runtime: Runtime,
         kube: KubeClient,
         events: EventRecorder,
+        metrics: MasterMetrics,
         queue_metrics: WorkqueueMetrics,
         may_act: Callable[[], None],
     ) -> None:
@@ -66,8 +68,11 @@ class StaticMaster:
         self._random = runtime.random
         self._log: Log = runtime.log
         self._may_act = may_act
-        self.reports = MasterReports(view, events, runtime)
-        self._writes = MasterWrites(view, kube=kube, runtime=runtime, reports=self.reports, may_act=may_act)
+        metrics.view = view
+        self.reports = MasterReports(view.namespace, events, runtime.clock)
+        self._writes = MasterWrites(
+            view, kube=kube, runtime=runtime, reports=self.reports, metrics=metrics, may_act=may_act
+        )
         self._missing_since: dict[str, float] = {}
         """By node: since when its Node is missing, in elapsed time."""
         self._queue: Workqueue[str] = Workqueue(
@@ -116,15 +121,14 @@ class StaticMaster:
     def _volume_changed(self, name: ObjectName) -> None:
         observation = self._view.volumes.observe(name)
         ended = observation.ended.fingerprint if observation.ended is not None else None
-        current = volume_facts(self._view.volumes.get(name)) if observation.is_news else None
+        current = volume_facts(self._view.volumes.informer.get(name))
         if ended is not None:
             self.reports.forget(ended.uid)
-            self._view.seen_bound.discard(ended.uid)
-        if current is not None and current.was_ever_bound:
-            note = self._view.seen_bound.discard if current.is_ever_bound_noted else self._view.seen_bound.add
-            note(current.uid)
-        for node in {each.node for each in (ended, current) if each is not None}:
-            self._queue.add(POOL, node)
+        self._view.note_claim(ended, current)
+        if current is not None and observation.is_news:
+            self._queue.add(POOL, current.node)
+        if ended is not None:
+            self._queue.add(POOL, ended.node)
 
     def _report_changed(self, name: ObjectName) -> None:
         observation = self._view.reports.observe(name)

@@ -126,6 +126,15 @@ class MasterView:
                 found[facts.name] = VersionedVolume(facts, objects.resource_version(obj))
         return found
 
+    def note_claim(self, ended: StaticVolume | None, current: StaticVolume | None) -> None:
+        """Remember that a claim has a volume until that is noted in the volume, or the volume is gone."""
+        if ended is not None:
+            self.seen_bound.discard(ended.uid)
+        if current is None or current.is_ever_bound_noted:
+            self.seen_bound.discard(current.uid if current is not None else "")
+        elif current.was_ever_bound:
+            self.seen_bound.add(current.uid)
+
     def is_known(self, node: str) -> bool:
         """Return whether there is anything of this node that the master may have to act on."""
         return self.reports.get(self.report_name(node)) is not None or bool(self.volumes_of(node))

@@ -22,6 +22,7 @@ from orlop.static_pv.disk_step_rules import (
     PatchVolume,
     RequestWipe,
 )
+from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_reports import MasterReports
 from orlop.static_pv.master_view import MasterView
 from orlop.static_pv.node_disks_rules import NodeDisks
@@ -42,12 +43,15 @@ class MasterWrites:
         kube: KubeClient,
         runtime: Runtime,
         reports: MasterReports,
+        metrics: MasterMetrics,
         may_act: Callable[[], None],
     ) -> None:
         self._view = view
         self._kube = kube
         self._log = runtime.log
         self._reports = reports
+        self._metrics = metrics
+        self._clock = runtime.clock
         self._may_act = may_act
 
     async def carry_out(self, disks: NodeDisks, name: str, step: DiskWrite) -> None:
@@ -122,7 +126,7 @@ class MasterWrites:
         self, method: str, kind: Kind, name: ObjectName, uid: str, act: Callable[[], Awaitable[Object]]
     ) -> Object:
         try:
-            return await self._reports.counted(method, act)
+            return await self._metrics.counted(self._clock, method, act)
         except OTHER_THAN_DECIDED as error:
             await self._refresh(kind, name, uid)
             raise Stale(str(error)) from error

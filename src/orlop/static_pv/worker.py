@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from orlop.foundation.task_group import TaskGroup
@@ -232,7 +233,8 @@ async def working(
 ) -> AsyncIterator[StaticWorker]:
     """Work in this context. `wake` calls the function it is passed at every event of a disk or a folder."""
     runtime, metrics = parts.runtime, WorkerMetrics(parts.runtime.metrics)
-    configuration = ConfigurationWatch(machine, settings.configuration_folder, metrics=metrics, runtime=runtime)
+    read = partial(machine.configuration_files, settings.configuration_folder)
+    configuration = ConfigurationWatch(read, metrics.configuration_valid, runtime=runtime)
     disks = DiskWatch(machine, configuration, settings.node, metrics=metrics, runtime=runtime, period=settings.period)
     wiping = Wiping(machine, configuration, settings.node, metrics=metrics, runtime=runtime, limits=settings.limits)
     metrics.register_runs(wiping.counts)

@@ -64,7 +64,7 @@ class WorkerMetrics:
             name = f"{PREFIX}proctable_{state}"
             self._metrics.gauge_from(name, f"Wipes that are {state}.", _reading(counts, state))
 
-    def configuration_valid(self, *, is_valid: bool) -> None:
+    def configuration_valid(self, is_valid: bool) -> None:  # noqa: FBT001 - its only argument
         self._valid.set(1 if is_valid else 0)
 
     def discovered(self, found: Discovery, seconds: float) -> None:

@@ -29,6 +29,7 @@ from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.records.api_record import part_of
 from orlop.records.provisioner_status import PROVISIONER_STATUS, ProvisionerSpec, ProvisionerStatusStatus
 from orlop.static_pv.master import StaticMaster
+from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_view import master_view
 from orlop.static_pv.naming_rules import volume_name
 from orlop.static_pv.static_volume_rules import AS_IS, RELEASE, WIPE, WIPE_FINALIZER, StaticVolume, read_static_volume
@@ -61,6 +62,7 @@ class StaticDrama:
     explores_worker: bool = False
     log: list[LogEntry] = field(default_factory=list)
     is_node_there: bool = True
+    is_deleted_by_hand: bool = False
     identities: dict[str, str] = field(default_factory=dict)
     """By uid of a volume: the disk that it was offered on."""
     may_be_wiped: set[str] = field(default_factory=set)
@@ -76,6 +78,7 @@ class StaticDrama:
         self.stage.always(self.observe)
         self.stage.always(self.nothing_dirty_is_offered)
         self.claimed = self.act("a claim comes", self._claim, self.is_offered)
+        self.claimed_by_then = self.act("a claim comes", self._claim)
         self.unclaimed = self.act("the claim is deleted", self._unclaim, self.is_bound)
         self.deleted = self.act("the volume is deleted by hand", self._delete)
         self.retained = self.act("its policy becomes Retain", partial(self._set_policy, "Retain"))
@@ -118,6 +121,7 @@ class StaticDrama:
                 runtime=runtime,
                 kube=kube,
                 events=events,
+                metrics=MasterMetrics(runtime.metrics),
                 queue_metrics=QUEUE_METRICS,
                 may_act=life.guard,
             )
@@ -144,6 +148,7 @@ class StaticDrama:
         self.kubernetes.unwant("c")
 
     async def _delete(self) -> None:
+        self.is_deleted_by_hand = True
         if self.volume() is not None:
             await self.client.delete(PERSISTENT_VOLUME, ObjectName(None, PV))
 
@@ -219,6 +224,8 @@ class StaticDrama:
         if facts.uid not in self.uids:
             self.uids.append(facts.uid)
             self.identities[facts.uid] = self.disk.identity
+        is_taken_away = facts.is_being_deleted and facts.is_bound and not self.is_deleted_by_hand
+        assert not is_taken_away, "a volume that a claim has is being deleted, and nobody deleted it"
         is_free = facts.is_being_deleted and not facts.is_bound
         if is_free and (facts.policy == "Delete" or facts.release == WIPE) and facts.was_ever_bound:
             self.may_be_wiped.add(facts.uid)
@@ -253,7 +260,6 @@ class StaticDrama:
         facts = self.facts()
         assert facts is not None, "there is no volume"
         assert not facts.is_being_deleted, "the volume is being deleted"
-        assert facts.has_finalizer
         assert self.disk.data in ("", *self._own_data(facts)), "its disk is not clean"
         assert self.operations() == []
         assert self.statuses() == {}
@@ -382,6 +388,13 @@ async def disk_away(stage: Stage) -> None:
         play.is_offered_again(volumes=3)
 
 
+async def withdrawn(stage: Stage) -> None:
+    """The disk is removed before a claim comes, or just as it comes. Nobody deletes a volume that a claim has."""
+    async with static_drama(stage) as play:
+        await stage.acts(play.removed, play.claimed_by_then, play.inserted)
+        play.is_bound()
+
+
 async def disk_swapped(stage: Stage) -> None:
     """Another disk is in its place: it is never wiped, and offered when an admin releases the volume."""
     async with static_drama(stage) as play:
@@ -408,6 +421,7 @@ SCENARIOS = (
     policy_changed,
     reference_removed,
     disk_away,
+    withdrawn,
     disk_swapped,
     node_away,
 )
