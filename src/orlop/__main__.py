@@ -60,6 +60,7 @@ VERBS: Final[Mapping[str, EntryPoint]] = {
         "orlop.cli.adopt", "bring back drives and volumes whose objects were lost, or whose disk moved"
     ),
     "volumes": EntryPoint("orlop.cli.volumes", "list the volumes on drives, delete those that no claim needs"),
+    "static": EntryPoint("orlop.cli.static", "list static volumes and their disks, release, forget and hand them back"),
     "explain": EntryPoint("orlop.cli.explain", "explain what an object waits for, and what comes next"),
     "down": EntryPoint("onenode.cli.down", "stop what `orlop up` runs; erase it with --erase"),
     "kubectl": EntryPoint("onenode.cli.kubectl", "run kubectl against what `orlop up` runs"),

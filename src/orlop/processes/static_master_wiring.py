@@ -22,7 +22,7 @@ from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.processes.daemon import is_absolute_or_none, is_not_negative, is_some_time
-from orlop.processes.static_settings import DEFAULT_NAMESPACE
+from orlop.records.static_policy import STATIC_NAMESPACE
 from orlop.static_pv.configuration_watch import ConfigurationWatch
 from orlop.static_pv.lost_claims import LostClaims
 from orlop.static_pv.master import StaticMaster
@@ -42,7 +42,7 @@ class StaticMasterFlags:
     )
     static_namespace: str = flag(
         text,
-        default=DEFAULT_NAMESPACE,
+        default=STATIC_NAMESPACE,
         metavar="NAMESPACE",
         help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
     )

@@ -10,8 +10,8 @@ from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import at_least, flag, integer, text
 from orlop.foundation.quantity import Quantity
 from orlop.processes.daemon import CannotGoOn, is_absolute_or_none, is_size, is_some_time
+from orlop.records.static_policy import STATIC_NAMESPACE
 
-DEFAULT_NAMESPACE: Final = "orlop-static"
 DEFAULT_CONFIGURATION: Final = "/etc/provisioner/config"
 """Of the processes that do nothing else: where today's product has it."""
 
@@ -28,7 +28,7 @@ class StaticSettings:
     )
     static_namespace: str = flag(
         text,
-        default=DEFAULT_NAMESPACE,
+        default=STATIC_NAMESPACE,
         metavar="NAMESPACE",
         help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from orlop.kube.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
+from orlop.kube.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, NAMESPACE, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from orlop.records.api_record import GROUP
 from orlop.records.cluster_objects import EVENTS, READ, access_rule, granted, labelled_object
 from orlop.records.node_policy import (
@@ -25,6 +25,7 @@ from orlop.records.provisioner_status import PROVISIONER_STATUS
 
 ApiObject = dict[str, Any]
 
+STATIC_NAMESPACE: Final = "orlop-static"
 WORKER_ACCOUNT: Final = "orlop-static-worker"
 MASTER_ACCOUNT: Final = "orlop-static-master"
 WORKER_POLICY_NAME: Final = "orlop-static-worker-objects"
@@ -83,3 +84,19 @@ def worker_policy(namespace: str) -> list[ApiObject]:
     account = f"system:serviceaccount:{namespace}:{WORKER_ACCOUNT}"
     validations = (HAS_A_NODE, IS_OF_THE_NODE, CREATES_ITS_STATUS, COMES_EMPTY)
     return account_policy(WORKER_POLICY_NAME, "static-worker", account, (PROVISIONER_STATUS,), validations)
+
+
+def static_cluster_objects(namespace: str = STATIC_NAMESPACE) -> list[ApiObject]:
+    """Return everything but workloads and the configuration, in the order in which it is applied."""
+    return [
+        static_namespace(namespace),
+        *worker_policy(namespace),
+        *worker_access(namespace),
+        *master_access(namespace),
+    ]
+
+
+def static_namespace(namespace: str) -> ApiObject:
+    """Return the namespace. Workers see the disks of their node, so it must allow privileged pods."""
+    levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
+    return labelled_object(NAMESPACE, namespace, labels=levels)

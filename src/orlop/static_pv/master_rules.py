@@ -163,7 +163,7 @@ def _step_of_unwiped(disks: NodeDisks, volume: VersionedVolume) -> DiskStep:
     if facts.is_bound:
         return LeaveAlone(f"it is being deleted, and bound to {facts.claim}")
     if facts.is_wipe_decided:
-        return _request_of_wipe(disks, facts)
+        return _request_of_wipe(disks, volume)
     if facts.release == AS_IS:
         return _let_go(volume, "released as it is")
     if not facts.was_ever_bound:
@@ -201,7 +201,10 @@ def _retained_note(facts: StaticVolume) -> str:
     )
 
 
-def _request_of_wipe(disks: NodeDisks, facts: StaticVolume) -> DiskStep:
+def _request_of_wipe(disks: NodeDisks, volume: VersionedVolume) -> DiskStep:
+    facts = volume.facts
+    if facts.release == AS_IS and disks.report is None and disks.is_gone:
+        return PatchVolume(undeciding_patch(facts, volume.version), "wipe given up")
     if (report := disks.report) is None:
         return LeaveAlone("its node does not report" if disks.node is not None else "its node is gone")
     operation = DeleteOperation(

@@ -136,6 +136,14 @@ def test_of_a_gone_node_only_volumes_that_nobody_had_are_deleted(of_node: Any):
     assert what(step_of(None, static_volume(**DECIDED), **gone)) == "leave: its node is gone"
 
 
+def test_an_admin_gives_up_the_volumes_of_a_gone_node():
+    gone = {"node": None, "is_gone": True}
+
+    assert what(step_of(None, static_volume(**DECIDED, release=AS_IS), **gone)) == "patch: wipe given up"
+    assert what(step_of(None, static_volume(**USED, release=AS_IS), **gone)) == "LetVolumeGo: released as it is"
+    assert what(step_of(None, static_volume(**DECIDED, release=AS_IS), node=None)) == "leave: its node is gone"
+
+
 def test_a_missing_node_is_waited_for():
     assert what(step_of(None, static_volume(), node=None)) == "leave: its node is missing"
     assert not is_report_over(disks(listing(), node=None))

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from onenode.apiserver.access.rbac_rules import ADMIN, User
 from onenode.testing.api_server import RunningServer, api_server
-from orlop.cli import adopt, drives, volumes
+from orlop.cli import adopt, drives, static, volumes
 from orlop.cli.in_cluster import ConnectedCluster, ServerChoice, Work
 from orlop.foundation.clock import SystemClock
 from orlop.kube.client import KubeClient, MergePatch
@@ -38,7 +38,12 @@ from orlop.records.node_devices import NODE_DEVICES, NodeDevicesSpec
 from orlop.records.volume import ERASE_FINALIZER, VOLUME, DriveVolumeSpec, VolumeClaim
 
 GIB = 1 << 30
-COMMANDS: dict[str, Command] = {"drives": drives.command, "volumes": volumes.command, "adopt": adopt.command}
+COMMANDS: dict[str, Command] = {
+    "drives": drives.command,
+    "volumes": volumes.command,
+    "adopt": adopt.command,
+    "static": static.command,
+}
 START = datetime(2126, 1, 2, 3, 4, 5, tzinfo=UTC)
 """Long after everything was created: the server has the clock of the machine."""
 
