@@ -81,6 +81,11 @@ BANS = (
         "headers of HTTP/2 are read and written by csi/grpc/header_blocks",
     ),
     Ban(
+        ("prometheus_client",),
+        (),
+        "metrics are written by hand: prometheus_client is for tests alone, it imports servers and clients of HTTP",
+    ),
+    Ban(
         ("aiohttp",),
         ("onenode/apiserver/", "orlop/web/"),
         "HTTP is spoken by onenode/apiserver and web, and without aiohttp by kube/http and foundation/http_edge",

@@ -166,6 +166,44 @@ def test_a_wrong_number_of_label_values_is_refused():
         calls.inc()
 
 
+def test_a_name_that_another_metric_shows_is_refused():
+    registry = metrics()
+    registry.histogram("orlop_a", "A.", (), (1.0,))
+    registry.counter("orlop_b_total", "B.")
+    with pytest.raises(ValueError, match=r"orlop_a_count cannot be a gauge .*: orlop_a shows orlop_a_count already"):
+        registry.gauge("orlop_a_count", "A.")
+    with pytest.raises(ValueError, match="orlop_b_total shows orlop_b already"):
+        registry.gauge_from("orlop_b", "B.", zero)
+
+
+@pytest.mark.parametrize("buckets", [(), (2.0, 1.0)])
+def test_buckets_that_are_none_or_do_not_rise_are_refused(buckets: tuple[float, ...]):
+    with pytest.raises(ValueError, match=r"orlop_a cannot have the buckets .*: one or more, in rising order"):
+        metrics().histogram("orlop_a", "A.", (), buckets)
+
+
+def test_the_label_of_buckets_is_refused():
+    with pytest.raises(ValueError, match="orlop_a cannot have the label le"):
+        metrics().histogram("orlop_a", "A.", ("le",), (1.0,))
+
+
+def test_a_counter_never_falls():
+    registry = metrics()
+    calls = registry.counter("orlop_calls_total", "Calls.")
+    with pytest.raises(ValueError, match="only grows; it cannot be changed by -1"):
+        calls.inc(by=-1)
+    assert value(registry, "orlop_calls_total") == 0
+
+
+def test_labels_that_are_shown_alike_are_one_series():
+    registry = metrics()
+    calls = registry.counter("orlop_calls_total", "Calls.", ("path",))
+    calls.inc("/mnt/\udcff")
+    calls.inc("/mnt/\\udcff")
+    assert value(registry, "orlop_calls_total", path="/mnt/\\udcff") == 2
+    assert registry.render()[0].count(b"orlop_calls_total{") == 1
+
+
 @pytest.mark.parametrize("accept", ["", "*/*", "text/html;version=x", "text/plain;version=0.0.4"])
 def test_the_text_format_is_given_unless_asked_otherwise(accept: str):
     body, content_type = metrics().render(accept)
