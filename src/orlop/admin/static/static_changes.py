@@ -32,7 +32,7 @@ from orlop.kube.objects import Object, ObjectName
 from orlop.kube.patches import JsonPatch
 from orlop.records.api_record import part_of
 from orlop.records.provisioner_status import PROVISIONER_STATUS, ProvisionerStatusStatus
-from orlop.static_pv.node_disks_rules import NodeReport, read_node_report
+from orlop.static_pv.node_disks_rules import DiskReport, read_node_report
 from orlop.static_pv.static_volume_rules import AS_IS, StaticVolume, read_static_volume
 
 MOST_ATTEMPTS: Final = 10
@@ -50,7 +50,7 @@ class StaticVolumes:
     def of_node(self, node: str) -> tuple[StaticRow, ...]:
         return tuple(row for row in self.rows if row.node == node)
 
-    def report_of(self, node: str) -> NodeReport | None:
+    def report_of(self, node: str) -> DiskReport | None:
         return next((each.report for each in self.nodes if each.report.node == node), None)
 
 

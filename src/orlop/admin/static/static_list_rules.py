@@ -9,7 +9,7 @@ from typing import Any, Final
 from orlop.admin.refusals import UnknownObject, WrongUse
 from orlop.kube import objects
 from orlop.records.provisioner_status import DeleteStatus, DiskProblem, LocalVolume, ProvisionerStatusStatus
-from orlop.static_pv.node_disks_rules import ERROR, NodeReport
+from orlop.static_pv.node_disks_rules import ERROR, DiskReport
 from orlop.static_pv.static_volume_rules import AS_IS, DELETE, WIPE, StaticVolume, read_static_volume
 
 ApiObject = Mapping[str, Any]
@@ -61,7 +61,7 @@ class StaticRow:
 class StaticNode:
     """What is read of one node."""
 
-    report: NodeReport
+    report: DiskReport
     status: ProvisionerStatusStatus
 
     @property
@@ -69,7 +69,7 @@ class StaticNode:
         return self.status.problems
 
 
-def static_rows(reports: Sequence[NodeReport], volumes: Iterable[ApiObject], nodes: Collection[str]) -> list[StaticRow]:
+def static_rows(reports: Sequence[DiskReport], volumes: Iterable[ApiObject], nodes: Collection[str]) -> list[StaticRow]:
     """Return every disk and every static volume, by node and entry. `nodes` are the names of the Nodes that exist."""
     found = {
         (facts.node, facts.name): (facts, objects.resource_version(obj))
@@ -85,7 +85,7 @@ def static_rows(reports: Sequence[NodeReport], volumes: Iterable[ApiObject], nod
     return sorted(rows, key=lambda row: (row.node, row.storage_class, row.entry))
 
 
-def _unoffered(report: NodeReport, found: Collection[tuple[str, str]]) -> Iterator[StaticRow]:
+def _unoffered(report: DiskReport, found: Collection[tuple[str, str]]) -> Iterator[StaticRow]:
     wiped = {operation.volume: operation.uid for operation in report.operations}
     statuses = {each.uid: each for each in report.statuses}
     for listed in report.volumes or ():
@@ -107,7 +107,7 @@ def _unoffered(report: NodeReport, found: Collection[tuple[str, str]]) -> Iterat
         )
 
 
-def _row(facts: StaticVolume, version: str, report: NodeReport | None, *, node_exists: bool) -> StaticRow:
+def _row(facts: StaticVolume, version: str, report: DiskReport | None, *, node_exists: bool) -> StaticRow:
     listed = next((each for each in (report.volumes or ()) if each.name == facts.name), None) if report else None
     status = next((each for each in report.statuses if each.uid == facts.uid), None) if report else None
     is_requested = report is not None and any(each.uid == facts.uid for each in report.operations)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from orlop.admin.static.static_list_rules import StaticRow
 from orlop.kube.patches import JsonPatch
-from orlop.static_pv.node_disks_rules import ERROR, NodeReport
+from orlop.static_pv.node_disks_rules import ERROR, DiskReport
 from orlop.static_pv.static_volume_rules import (
     AS_IS,
     RELEASE,
@@ -70,7 +70,7 @@ class HandBackPlan:
     why_not: str = ""
 
 
-def hand_back_plan(node: str, rows: tuple[StaticRow, ...], report: NodeReport | None) -> HandBackPlan:
+def hand_back_plan(node: str, rows: tuple[StaticRow, ...], report: DiskReport | None) -> HandBackPlan:
     """Without our finalizer a volume that is being deleted is gone at once: none of them may have a dirty disk."""
     if report is not None and report.operations:
         return HandBackPlan(node, rows, f"the disk of {report.operations[0].persistent_volume} is being wiped")
