@@ -3,6 +3,7 @@
     python benchmarks/volumes.py choice [--drives 10000]
     python benchmarks/volumes.py images [--volumes 30] [--memory 100]
     python benchmarks/volumes.py directories [--volumes 30]
+    python benchmarks/volumes.py node [--memory 100]
 
 `choice` is the choice of a drive among many, by the kind of request and its answer. The goal is 10 ms for 10,000.
 
@@ -13,10 +14,13 @@ them over a socket, and they write no record and make nothing durable. Ours are 
 acknowledged. Both include the kernel's mount and unmount of the new file system: the rows "mount, umount alone" show
 these two programs by themselves, a time that no driver can avoid. The goal is a quarter of the programs' time. Then it
 compares direct I/O in a volume with that on the disk (the goal is 0.9 of it), and shows the memory of the process with
-many published volumes; the goal is 50 MB for 100.
+many published volumes.
 
 `directories` does the same with directory volumes (xfs_quota, mount, umount) in user-mode-linux, which has quotas. The
 goals are a fiftieth of the programs' time, and 0.97 of the disk's I/O.
+
+`node` is the memory of `orlop node` with many published image volumes, whose objects it keeps at an API server
+(`orlop apiserver`, a process of its own); the goal is 50 MB for 100.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from measuring.api_access import api_server, client_of
 from measuring.directory_volumes import directories
 from measuring.time_table import show_times
 from measuring.volume_driver import DRIVE, Driver, run
@@ -43,8 +48,12 @@ from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.driver.persistent.drive_choice_rules import DriveFacts, Offer, choose_drive
 from orlop.driver.persistent.volume_request_rules import SizeRange, WantedStorage, WantedTopology, WantedVolume
+from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, NODE
 from orlop.kube.selectors import LabelSelector
+from orlop.records.api_record import new_object
+from orlop.records.definitions import definitions
 from orlop.records.drive import Allocation, FileSystem
+from orlop.records.volume import VOLUME, DriveVolumeSpec
 from orlop.records.volume_context import TOPOLOGY_NODE, VolumeContext
 
 GIB = 1 << 30
@@ -225,15 +234,57 @@ async def show_memory(driver: Driver, process: subprocess.Popen[bytes], count: i
     names = [f"memory-{number}" for number in range(count)]
     for name in names:
         await driver.use(connection, name)
-    print(f"memory with {count} published volumes: {resident(process) / 1024:.1f} MB")
+    print(f"memory with {count} published volumes: {memory_of(process)}")
     for name in names:
         await driver.leave(connection, name)
     await connection.close()
 
 
-def resident(process: subprocess.Popen[bytes]) -> int:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+def memory_of(process: subprocess.Popen[bytes]) -> str:
+    """Return what is resident, with a part of what is shared with other processes (PSS), and at most so far."""
+    lines = [*Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]]
+    lines += Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    sizes = {line.partition(":")[0]: line.split()[1] for line in lines if line.endswith("kB")}
+    resident, share, most = (int(sizes[name]) / 1024 for name in ("Rss", "Pss", "VmHWM"))
+    return f"{resident:.1f} MB, PSS {share:.1f}, at most {most:.1f}"
+
+
+def node(published: int) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="orlop-volumes-"))
+    try:
+        with new_disk(folder) as disk, api_server("", folder) as kubeconfig:
+            driver = Driver(disk, CONTEXT)
+            driver.make_folder_drive(CAPACITY)
+            asyncio.run(node_memory(driver, kubeconfig, published))
+    finally:
+        shutil.rmtree(folder)
+
+
+async def node_memory(driver: Driver, kubeconfig: Path, count: int) -> None:
+    registry = driver.folder / "registry"
+    registry.mkdir()
+    async with client_of(kubeconfig) as client:
+        for definition in definitions():
+            await client.create(CUSTOM_RESOURCE_DEFINITION, definition)
+        await client.create(NODE, {"metadata": {"name": "n"}})
+        for number in range(count):
+            spec = DriveVolumeSpec(
+                drive=DRIVE,
+                node_name="n",
+                bytes=IMAGE_BYTES,
+                backing="image",
+                file_system="xfs",
+                volume_mode="Filesystem",
+                persistent_volume=f"memory-{number}",
+            )
+            await client.create(VOLUME, new_object("Volume", f"memory-{number}", spec))
+        flags = {"kubeconfig": kubeconfig, "plugin-registration-path": registry}
+        for is_measured in (False, True):  # the first process compiles the modules, which takes memory that is kept
+            with driver.running("node", **flags) as process:
+                await driver.use_one()
+                if is_measured:
+                    print(f"memory before: {memory_of(process)}")
+                    await show_memory(driver, process, count)
 
 
 @contextmanager
@@ -257,7 +308,7 @@ def new_disk(folder: Path) -> Iterator[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choice", "images", "directories"), nargs="?", default="choice")
+    parser.add_argument("what", choices=("choice", "images", "directories", "node"), nargs="?", default="choice")
     parser.add_argument("--drives", type=int, default=10_000)
     parser.add_argument("--volumes", type=int, default=30)
     parser.add_argument("--memory", type=int, default=100)
@@ -266,6 +317,8 @@ def main() -> None:
         choice(options.drives)
     elif options.what == "directories":
         directories(options.volumes)
+    elif IN_NAMESPACE in os.environ and options.what == "node":
+        node(options.memory)
     elif IN_NAMESPACE in os.environ:
         images(options.volumes, options.memory)
     else:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from measuring.processes import as_installed
 from orlop.csi.endpoint import UnixEndpoint
 from orlop.csi.grpc.grpc_transport import GrpcConnection
 from orlop.csi.proto import csi_pb2, rpc
@@ -59,7 +60,8 @@ class Driver:
             os.close(root)
 
     @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, role: str = "driver", **more: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+        """Run `orlop driver`, or another role that has its flags, with some more."""
         flags = {
             "nodeid": "n",
             "endpoint": f"unix://{self.folder}/csi.sock",
@@ -68,9 +70,10 @@ class Driver:
             "drives-dir": self._drives,
             "folder-root": self.folders,
             "log-level": "warning",
+            **more,
         }
-        words = [sys.executable, "-m", "orlop", "driver", *(f"--{name}={value}" for name, value in flags.items())]
-        with subprocess.Popen(words) as process:
+        words = [sys.executable, "-m", "orlop", role, *(f"--{name}={value}" for name, value in flags.items())]
+        with subprocess.Popen(words, env=as_installed(self.folder)) as process:
             try:
                 yield process
             finally:
@@ -109,6 +112,12 @@ class Driver:
             yield connection
         finally:
             await connection.close()
+
+    async def use_one(self) -> None:
+        """Make, publish and take apart a volume, as soon as calls are served."""
+        async with self.connected() as connection:  # which dials until it is served
+            await self.use_first(connection, "first")
+            await self.leave(connection, "first")
 
     async def use_first(self, connection: GrpcConnection, name: str) -> None:
         """Use a volume when the drive is open."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -175,8 +174,10 @@ def _output_until_ended(child: Child, stop: threading.Event) -> bytes:
 
 def find_program(name: str, beside: Path | None = None) -> str | None:
     """Return the path of a program in the folder `beside`, else on the PATH; None if it is in neither."""
-    neighbour = shutil.which(name, path=str(beside)) if beside is not None else None
-    return neighbour or shutil.which(name)
+    # Not shutil.which: shutil imports every compression of the standard library, 0.4 MB in each node's process.
+    folders = [*([str(beside)] if beside is not None else []), *os.get_exec_path()]
+    paths = [name] if os.path.dirname(name) else [os.path.join(folder, name) for folder in folders]
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
 
 
 def become(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 
 class KubeconfigError(Exception):
     """The message names the file and, if there is one, the field."""
@@ -150,6 +148,8 @@ def read_configs(paths: Sequence[Path]) -> MergedConfig:
 
 
 def _read(path: Path) -> Section | None:
+    import yaml  # noqa: PLC0415 - saves memory in pods, whose access needs no file
+
     try:
         content = yaml.safe_load(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
