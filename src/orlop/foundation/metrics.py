@@ -4,7 +4,7 @@ Get a metric once, in a constructor, and use it with its label values: `calls.ob
 Numbers that can be counted by listing (volumes, bytes, queues) come from a callback, so that they cannot drift.
 
 A scrape is byte for byte what prometheus_client writes, which tests compare. The library itself is not imported: it
-brings servers and clients of HTTP, 5 MB in every process.
+brings servers and clients of HTTP, 3 to 5 MB in every process.
 
 Metrics are for one thread, that of the event loop: nothing is locked. This module must not measure time or serve HTTP.
 Label values must never hold secrets or grow without limit.
