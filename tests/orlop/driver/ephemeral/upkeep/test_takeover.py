@@ -131,6 +131,21 @@ async def test_what_is_mounted_somewhere_else_is_live_until_it_is_not(node: Node
         assert node.names("retained") == []
 
 
+async def test_what_is_mounted_while_the_folders_are_listed_stays_its_pods(node: Node, monkeypatch: pytest.MonkeyPatch):
+    """The mounts are read after the folders: the last call of the driver before us may still have been at work."""
+    folder, listing = node.folder(POD_1, LIVE), peer_folders.PeerFolders.listing
+
+    def listed_before_the_bind(peer: peer_folders.PeerFolders) -> peer_folders.PeerListing:
+        found = listing(peer)
+        node.bound(folder, POD_1)
+        return found
+
+    monkeypatch.setattr(peer_folders.PeerFolders, "listing", listed_before_the_bind)
+    async with node.running():
+        assert node.names("live") == [LIVE]
+        assert node.names("retained") == []
+
+
 async def test_taking_over_again_changes_nothing(node: Node):
     node.published(POD_1, LIVE)
     node.folder(POD_2, DEAD)
