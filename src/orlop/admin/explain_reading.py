@@ -38,11 +38,13 @@ from orlop.kube.objects import ObjectName
 from orlop.records.cluster_objects import DRIVER_NAME
 from orlop.records.drive import DRIVE
 from orlop.records.provision_journal import DRIVER_LABEL
+from orlop.records.provisioner_status import PROVISIONER_STATUS
 from orlop.records.volume import VOLUME
 from orlop.sidecars.attacher.attach_rules import attacher_of, id_in_annotation, id_in_csi_node, node_name_of
 from orlop.sidecars.attacher.volume_source_rules import volume_name_of
 from orlop.sidecars.provisioner.clone_rules import CLONING_PROTECTION, source_claim_name
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
+from orlop.static_pv.static_volume_rules import read_static_volume
 
 
 class ExplainReader:
@@ -142,6 +144,8 @@ class ExplainReader:
         }
         if (volume.get("spec") or {}).get("nodeAffinity"):
             seen["nodes"] = await self._all(NODE)
+        if (static := read_static_volume(volume)) is not None:
+            seen["disk_reports"] = await self._disk_reports(static.node)
         if driver and (reference.get("uid") or objects.is_being_deleted(volume)):
             seen["provisioner"] = await self._provisioner(driver)
         if reference.get("uid"):
@@ -150,6 +154,9 @@ class ExplainReader:
             seen["claims"] = await self._all(PERSISTENT_VOLUME_CLAIM)
             seen["classes"] = await self._all(STORAGE_CLASS)
         return VolumeSeen(volume, **seen, unreadable=tuple(self._unreadable))
+
+    async def _disk_reports(self, node: str) -> tuple[ApiObject, ...]:
+        return await self._all(PROVISIONER_STATUS, Selection(fields=f"metadata.name={node}"))
 
     # ---- drives --------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from orlop.admin.explain_drives import with_its_drive
 from orlop.admin.explain_released_volume import DELETION_FAILS, FAILED, RETAIN, deletion_outlook, explain_reclaim
+from orlop.admin.explain_static_volume import explain_static_volume, with_its_disk
 from orlop.admin.explanation import (
     IF_NOT_BOUND,
     IF_STILL_PROTECTED,
@@ -45,7 +46,8 @@ BEING_DELETED: Final = "Being deleted"
 def explain_volume(seen: VolumeSeen, now: datetime) -> Explanation:
     volume = seen.volume
     events = events_about(seen.events, objects.uid(volume))
-    finding = with_its_drive(_finding(seen, now), seen.on_drive, objects.name(volume), now)
+    finding = explain_static_volume(seen) or _finding(seen, now)
+    finding = with_its_disk(with_its_drive(finding, seen.on_drive, objects.name(volume), now), seen)
     failed = () if finding.state in {BOUND, AVAILABLE} else failures(events)
     since = finding.since or (volume.get("status") or {}).get("lastPhaseTransitionTime")
     shown = BEING_DELETED if objects.is_being_deleted(volume) else state.phase(volume) or "Pending"

@@ -46,6 +46,8 @@ class VolumeSeen:
     provisioner: ProvisionerSeen = ProvisionerSeen()  # noqa: RUF009 - a value, and frozen
     unreadable: tuple[Unreadable, ...] = ()
     on_drive: DriveSeen = DriveSeen()
+    disk_reports: tuple[ApiObject, ...] = ()
+    """The ProvisionerStatuses of the node of a static volume."""
 
 
 def is_on_drive(volume: ApiObject) -> bool:
