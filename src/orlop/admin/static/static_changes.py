@@ -1,7 +1,10 @@
 """Read static volumes, and carry out what an operator decides about them.
 
-Order of a release: name how the disk comes back, in the PersistentVolume → delete it. The master does the rest. Every
-write is guarded by the version that was decided on; what changed meanwhile is read and decided again.
+Order of a release: ensure our finalizer → delete the PersistentVolume, which stays → note how its disk comes back.
+The master does the rest. A command that is killed in between leaves a volume that waits for a release, or is wiped. In
+another order it could leave `as-is` on a volume that a claim uses, and later its data to the next claim.
+
+Every write is guarded by the version that was decided on; what changed meanwhile is read and decided again.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from typing import Final
 from orlop.admin.refusals import ChangeRefused, UnknownObject
 from orlop.admin.static.static_list_rules import StaticNode, StaticRow, find_row, static_rows
 from orlop.admin.static.static_release_rules import (
+    NODE_EXISTS,
     ForgetPlan,
     HandBackPlan,
     ReleasePlan,
     forget_plan,
     hand_back_patch,
     hand_back_plan,
+    is_kept_until_wiped,
     release_patch,
     release_plan,
 )
@@ -33,9 +38,10 @@ from orlop.kube.patches import JsonPatch
 from orlop.records.api_record import part_of
 from orlop.records.provisioner_status import PROVISIONER_STATUS, ProvisionerStatusStatus
 from orlop.static_pv.node_disks_rules import DiskReport, read_node_report
-from orlop.static_pv.static_volume_rules import AS_IS, StaticVolume, read_static_volume
+from orlop.static_pv.static_volume_rules import AS_IS, StaticVolume, keeping_patch, read_static_volume
 
 MOST_ATTEMPTS: Final = 10
+AFTER_A_REFUSAL: Final = "start the worker of its node again, and repeat the command when its disk is offered again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +104,13 @@ class OperatedStaticVolumes:
 
     async def _end(self, volume: StaticVolume, version: str, how: str) -> None:
         name = ObjectName(None, volume.name)
-        written = await self._kube.patch(PERSISTENT_VOLUME, name, release_patch(volume, version, how))
         if not volume.is_being_deleted:
-            options = DeleteOptions(uid=volume.uid, version=objects.resource_version(written))
-            await self._kube.delete(PERSISTENT_VOLUME, name, options)
+            if (patch := keeping_patch(volume, version, "")) is not None:
+                version = objects.resource_version(await self._kube.patch(PERSISTENT_VOLUME, name, patch))
+            options = DeleteOptions(uid=volume.uid, version=version)
+            deleted = await self._kube.delete(PERSISTENT_VOLUME, name, options)
+            version = objects.resource_version(deleted)
+        await self._patch(volume.name, release_patch(volume, version, how))
 
     # ---- forget --------------------------------------------------------------------------------------------------
 
@@ -119,6 +128,7 @@ class OperatedStaticVolumes:
             raise ChangeRefused(f"The node {node} is not forgotten: {plan.why_not}.")
 
         async def once(name: str) -> None:
+            await self._refuse_existing(node)
             volume, version = await self._volume(name)
             if volume is not None and not (volume.is_being_deleted and volume.release == AS_IS):
                 await self._end(volume, version, AS_IS)
@@ -126,6 +136,12 @@ class OperatedStaticVolumes:
         for row in plan.volumes:
             await self._insist(row.name, partial(once, row.name))
         return list(plan.volumes)
+
+    async def _refuse_existing(self, node: str) -> None:
+        """Raise if the Node has come back: its worker can wipe its disks."""
+        with suppress(NotFound):
+            await self._kube.get(NODE, ObjectName(None, node))
+            raise ChangeRefused(f"The node {node} is not forgotten: {NODE_EXISTS}.")
 
     async def _volume(self, name: str) -> tuple[StaticVolume | None, str]:
         try:
@@ -161,8 +177,13 @@ class OperatedStaticVolumes:
 
         async def once(name: str) -> None:
             volume, version = await self._volume(name)
-            if volume is not None and volume.has_finalizer:
-                await self._patch(name, hand_back_patch(volume, version))
+            if volume is None or not volume.has_finalizer:
+                return
+            # The master may have deleted it since the plan was made: without our finalizer it would vanish, and its
+            # disk would be offered as it is.
+            if is_kept_until_wiped(volume):
+                raise ChangeRefused(f"{name} is being deleted, and its disk is not wiped: {AFTER_A_REFUSAL}.")
+            await self._patch(name, hand_back_patch(volume, version))
 
         for row in plan.volumes:
             await self._insist(row.name, partial(once, row.name))

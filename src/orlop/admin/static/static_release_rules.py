@@ -7,6 +7,7 @@ refused here is what would lose or leak data by mistake.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from orlop.admin.static.static_list_rules import StaticRow
 from orlop.kube.patches import JsonPatch
@@ -17,9 +18,10 @@ from orlop.static_pv.static_volume_rules import (
     WIPE,
     StaticVolume,
     guarded_patch,
-    keeping_patch,
     releasing_patch,
 )
+
+NODE_EXISTS: Final = "the node exists: only a node that was deleted from the cluster is forgotten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,8 @@ def _why_not(row: StaticRow, how: str) -> str:
 
 
 def release_patch(volume: StaticVolume, version: str, how: str) -> JsonPatch:
-    """Name how the disk comes back, and ensure our finalizer: without it, the object would vanish when deleted."""
-    patch = keeping_patch(volume, version, "") or guarded_patch(volume, version)
-    return patch.add("metadata", "annotations", RELEASE, value=how)
+    """Name how the disk of a volume that is being deleted comes back."""
+    return guarded_patch(volume, version).add("metadata", "annotations", RELEASE, value=how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,14 @@ def hand_back_plan(node: str, rows: tuple[StaticRow, ...], report: DiskReport | 
         return HandBackPlan(node, rows, f"the disk of {report.operations[0].persistent_volume} is being wiped")
     for row in rows:
         volume = row.volume
-        if volume is not None and volume.is_being_deleted and volume.was_ever_bound:
+        if volume is not None and is_kept_until_wiped(volume):
             return HandBackPlan(node, rows, f"{row.name} is being deleted, and its disk is not wiped")
     return HandBackPlan(node, tuple(row for row in rows if row.volume is not None and row.volume.has_finalizer))
+
+
+def is_kept_until_wiped(volume: StaticVolume) -> bool:
+    """Return whether a volume would vanish without our finalizer, and its disk may be dirty."""
+    return volume.is_being_deleted and volume.was_ever_bound
 
 
 def hand_back_patch(volume: StaticVolume, version: str) -> JsonPatch:
@@ -101,5 +107,5 @@ class ForgetPlan:
 
 def forget_plan(node: str, rows: tuple[StaticRow, ...], *, node_exists: bool) -> ForgetPlan:
     if node_exists:
-        return ForgetPlan(node, rows, "the node exists: only a node that was deleted from the cluster is forgotten")
+        return ForgetPlan(node, rows, NODE_EXISTS)
     return ForgetPlan(node, tuple(row for row in rows if row.volume is not None))
