@@ -24,8 +24,9 @@ MANIFESTS = REPOSITORY / "deploy" / "manifests"
 ONE_REPLICA = MANIFESTS / "attacher" / "one-replica"
 ANY_DRIVER = MANIFESTS / "any-driver"
 DRIVES = MANIFESTS / "drives"
+STATIC = MANIFESTS / "static"
 """Kustomizations, each with a test file of its own: their files are not applied as they are."""
-FILES = sorted(file for file in MANIFESTS.rglob("*.yaml") if not {ANY_DRIVER, DRIVES} & {*file.parents})
+FILES = sorted(file for file in MANIFESTS.rglob("*.yaml") if not {ANY_DRIVER, DRIVES, STATIC} & {*file.parents})
 FOLDERS = sorted({str(file.parent) for file in FILES})
 ALL = [word for folder in FOLDERS for word in ("-f", folder)]
 
@@ -297,8 +298,10 @@ def test_every_flag_of_the_provisioner_is_one_of_the_program():
 
 
 def test_every_file_of_rights_is_one_that_is_compared_here():
-    of_drives = "drives/access.yaml"  # compared with what the processes use, beside them
-    known = {*OF_AN_ATTACHER, *OF_A_PROVISIONER, OF_ANY_DRIVER, of_drives, "optional/node-annotation-rbac.yaml"}
+    beside_processes = {"drives/access.yaml"}  # compared with what the processes use
+    of_static = {"static/access.yaml", "optional/static-lost-claims-rbac.yaml"}  # compared in test_static
+    others = {OF_ANY_DRIVER, "optional/node-annotation-rbac.yaml"}
+    known = {*OF_AN_ATTACHER, *OF_A_PROVISIONER, *beside_processes, *of_static, *others}
     files = MANIFESTS.rglob("*.yaml")
 
     with_roles = {str(file.relative_to(MANIFESTS)) for file in files if "rbac.authorization.k8s.io" in file.read_text()}
