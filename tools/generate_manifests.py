@@ -1,7 +1,7 @@
 """Makes the files of deploy/manifests/drives and deploy/manifests/static that are made of records.
 
-`orlop up` applies the objects of the drives from the same records. `--check` compares instead of writing. The workloads,
-and what an admin edits, are written by hand.
+`orlop up` applies the objects of the drives from the same records. `--check` compares instead of writing. What an admin
+edits, and the workloads, are written by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import yaml
 
-from orlop.processes.static_settings import DEFAULT_NAMESPACE
 from orlop.records import cluster_objects, static_policy
 from orlop.records.cluster_objects import NODE_ACCOUNT, SYSTEM_NAMESPACE
 from orlop.records.definitions import definitions
@@ -52,12 +51,12 @@ def drives_files() -> dict[str, str]:
 
 
 def static_files() -> dict[str, str]:
-    namespace = DEFAULT_NAMESPACE
+    namespace = static_policy.STATIC_NAMESPACE
     return {
         "namespace.yaml": document(
-            "Master and workers meet in objects of this namespace: only admins should have rights in it. The workers open "
-            "disks,\n# so it must allow privileged pods.",
-            [cluster_objects.namespace_object(namespace)],
+            "Master and workers meet in objects of this namespace: only admins should have rights in it. The workers "
+            "open\n# disks, so it must allow privileged pods.",
+            [static_policy.static_namespace(namespace)],
         ),
         "definition.yaml": document(
             "The same as in deploy/crds, without the kinds that static volumes do not need.",

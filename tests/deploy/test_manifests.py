@@ -332,7 +332,7 @@ def test_every_role_of_a_sidecar_is_given_to_its_account_and_to_nobody_else(path
 
 
 def test_the_process_has_no_credentials():
-    others = ("annotation", "attacher", "provisioner")
+    others = ("annotation", "attacher", "provisioner", "static")
     bindings = [name for name in objects() if "Role" in name and not any(other in name for other in others)]
 
     assert pod_spec()["automountServiceAccountToken"] is False

@@ -14,11 +14,10 @@ import yaml
 
 from orlop.foundation.go_flags import parse_flags
 from orlop.processes.static_master import StaticMasterSettings
-from orlop.processes.static_settings import DEFAULT_NAMESPACE as NAMESPACE
 from orlop.processes.static_worker import StaticWorkerSettings
-from orlop.records.cluster_objects import namespace_object
 from orlop.records.definitions import definitions
-from orlop.records.static_policy import MASTER_ACCOUNT, WORKER_ACCOUNT, master_access, worker_access, worker_policy
+from orlop.records.static_policy import MASTER_ACCOUNT, WORKER_ACCOUNT, static_cluster_objects
+from orlop.records.static_policy import STATIC_NAMESPACE as NAMESPACE
 from orlop.static_pv.configuration import StaticConfiguration, parse_configuration
 from support.api.api_variants import embedded_process
 from support.places import REPOSITORY
@@ -74,10 +73,9 @@ def configuration(rendered: dict[str, Object]) -> StaticConfiguration:
 def test_everything_but_workloads_and_classes_is_made_of_the_records(rendered: dict[str, Object]):
     by_hand = {WORKER, MASTER, "ConfigMap/orlop-static", "StorageClass/local-disks"}
     definition = next(each for each in definitions() if each["spec"]["names"]["kind"] == "ProvisionerStatus")
-    access = [*worker_access(NAMESPACE), *master_access(NAMESPACE)]
 
     assert {name: obj for name, obj in rendered.items() if name not in by_hand} == by_key(
-        [definition, namespace_object(NAMESPACE), *access, *worker_policy(NAMESPACE)]
+        [definition, *static_cluster_objects()]
     )
     assert by_hand < rendered.keys()
 
