@@ -275,11 +275,3 @@ def test_a_node_whose_disks_are_not_clean_is_not_handed_back(here: Bench):
     report(here, operations=(operation(made["metadata"]["uid"], persistent_volume=D1.name, volume=D1.name),))
     assert "is being wiped" in here.typed("static", "hand-back", "--yes").err
     assert WIPE_FINALIZER in stored(here)["metadata"]["finalizers"]
-
-
-def test_a_cluster_without_static_volumes_gets_a_sentence():
-    with bench(definitions=False) as bare:
-        shown = bare.typed("static", "list")
-
-    assert shown.code == 1
-    assert "Orlop's static volumes are not installed" in shown.err
