@@ -47,7 +47,7 @@ def test_a_blank_disk_that_nothing_uses_can_become_a_drive():
         (replace(DISK, partition_of="sda"), "a partition of sda"),
         (replace(DISK, name="loop3"), "loop device"),
         (replace(DISK, name="zram0"), "memory"),
-        (replace(DISK, name="sr0"), "discs"),
+        (replace(DISK, name="sr0"), "an optical drive"),
         (replace(DISK, name="dm-3"), "device mapper"),
         (replace(DISK, name="dm-3", mapper="LVM-abc-tpool"), "device mapper"),
         (replace(DISK, content=DeviceContent(why_unread="it cannot be read: I/O error")), "cannot be read"),
