@@ -24,11 +24,13 @@ WITHOUT_MEANING: Final = {
     "useAlphaAPI": "PersistentVolumes have had node affinity since Kubernetes 1.10",
     "useJobForCleaning": "disks are wiped by the worker itself, and it can be restarted meanwhile",
     "jobTolerations": "no Jobs are used",
+    "removeNodeNotReadyTaint": "workers have no right to change Nodes, and the taint stays",
+    "provisionerNotReadyNodeTaintKey": "workers have no right to change Nodes, and the taint stays",
 }
 KNOWN_KEYS: Final = frozenset(
     {
         *(CLASSES, "nodeLabelsForPV", "labelsForPV", "minResyncPeriod", "useNodeNameOnly", "setPVOwnerRef"),
-        *("removeNodeNotReadyTaint", "provisionerNotReadyNodeTaintKey", *WITHOUT_MEANING),
+        *WITHOUT_MEANING,
     }
 )
 KEYS_OF_CLASS: Final = frozenset(
@@ -90,8 +92,6 @@ class StaticConfiguration:
     min_resync_seconds: float = DEFAULT_RESYNC.seconds
     use_node_name_only: bool = False
     set_owner_reference: bool = False
-    remove_not_ready_taint: bool = False
-    not_ready_taint_key: str = ""
     remarks: tuple[str, ...] = ()
     """What was accepted and has no effect, as sentences for the log."""
 
@@ -115,8 +115,6 @@ def parse_configuration(files: Mapping[str, str]) -> StaticConfiguration:
         min_resync_seconds=keys.duration("minResyncPeriod", DEFAULT_RESYNC).seconds,
         use_node_name_only=keys.flag("useNodeNameOnly"),
         set_owner_reference=keys.flag("setPVOwnerRef"),
-        remove_not_ready_taint=keys.flag("removeNodeNotReadyTaint"),
-        not_ready_taint_key=keys.text("provisionerNotReadyNodeTaintKey"),
         remarks=(*_remarks(values), *_remarks_of_classes(keys.mapping(CLASSES))),
     )
 

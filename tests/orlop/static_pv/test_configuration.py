@@ -71,14 +71,14 @@ def test_every_key_of_today_is_read():
         min_resync_seconds=450.0,
         use_node_name_only=True,
         set_owner_reference=True,
-        remove_not_ready_taint=True,
-        not_ready_taint_key="example.com/not-ready",
         remarks=read.remarks,
     )
     assert [remark.partition(" ")[0] for remark in read.remarks] == [
         "useAlphaAPI",
         "useJobForCleaning",
         "jobTolerations",
+        "removeNodeNotReadyTaint",
+        "provisionerNotReadyNodeTaintKey",
     ]
     assert read.of_class("slow-disks") is read.classes[1]
     assert read.of_class("other") is None
@@ -116,6 +116,14 @@ def test_a_key_that_nobody_knows_is_remarked():
         "more is no known key, and has no effect",
         "storageClassMap[fast].hostdir is no known key, and has no effect",
     )
+
+
+def test_that_a_taint_stays_on_its_node_is_remarked_by_both_keys():
+    keys = {"removeNodeNotReadyTaint": "true", "provisionerNotReadyNodeTaintKey": "example.com/not-ready"}
+
+    remarks = parse_configuration({"storageClassMap": "fast: {hostDir: /d}", **keys}).remarks
+
+    assert [each.partition(":")[0] for each in remarks] == [f"{key} has no effect" for key in keys]
 
 
 FAULTS = [
