@@ -152,6 +152,10 @@ class Patience:
     attempts: int = MOST_ATTEMPTS
 
 
+def _unchanged(obj: Object) -> Object:
+    return obj
+
+
 class KubeClient:
     """Talk to one API server through one transport; `name` is the field manager of our writes."""
 
@@ -195,17 +199,29 @@ class KubeClient:
         path = kind.object_path(name.namespace, name.name, subresource)
         return await self._request(_ApiCall(Verb.GET, path, query))
 
-    async def list(self, kind: Kind, selection: Selection = EVERYTHING, *, page: int = PAGE) -> ObjectList:
-        """Return all selected objects at one resourceVersion."""
+    async def list(
+        self,
+        kind: Kind,
+        selection: Selection = EVERYTHING,
+        *,
+        page: int = PAGE,
+        transform: Callable[[Object], Any] = _unchanged,
+    ) -> ObjectList:
+        """Return all selected objects at one resourceVersion.
+
+        Each page is transformed before the next one is read: only one page of whole objects is in memory.
+        """
         # The server may drop the resourceVersion between two pages: start again, in the end without pages.
         for _ in range(MOST_RELISTS):
             try:
-                return await self._list_pages(kind, selection, page)
+                return await self._list_pages(kind, selection, page, transform)
             except Expired:
                 continue
-        return await self._list_pages(kind, selection, 0)
+        return await self._list_pages(kind, selection, 0, transform)
 
-    async def _list_pages(self, kind: Kind, selection: Selection, page: int) -> ObjectList:
+    async def _list_pages(
+        self, kind: Kind, selection: Selection, page: int, transform: Callable[[Object], Any]
+    ) -> ObjectList:
         query = [*selection.query(), *([("limit", str(page))] if page else [])]
         items: list[Object] = []
         proceed: list[tuple[str, str]] = []
@@ -213,7 +229,7 @@ class KubeClient:
         while True:
             call = _ApiCall(Verb.LIST, kind.collection_path(selection.namespace), (*query, *proceed))
             page_items, version, token = _page(await self._request(call), kind)
-            items += page_items
+            items += map(transform, page_items)
             if not token:
                 return ObjectList(items, version)
             if token in followed:

@@ -25,6 +25,7 @@ class LatestObjects(Generic[Fingerprint]):
 
     def __init__(self, informer: Informer, fingerprint: Callable[[CachedObject], Fingerprint]) -> None:
         self.informer = informer
+        self._fingerprint = fingerprint
         self._own = OwnWrites(fingerprint)
         self._written: dict[ObjectName, CachedObject] = {}
         """Objects of our own responses that are newer than the cache."""
@@ -48,10 +49,15 @@ class LatestObjects(Generic[Fingerprint]):
         """Return what is new in the cache. Call it for each change, and after `working`."""
         cached = self.informer.get(name)
         observation = self._own.observe(name, cached, self.informer.version)
-        if cached is not None and observation.is_news:
+        if cached is not None and (observation.is_news or self._is_the_same(name, cached)):
+            # Also where nothing differs: otherwise the facts of our own response would stay beside those of the cache.
             self._own.remember(name, cached)
         self._drop_old(name)
         return observation
+
+    def _is_the_same(self, name: ObjectName, cached: CachedObject) -> bool:
+        known = self._own.get(name)
+        return known is not None and known.uid == objects.uid(cached) and known.fingerprint == self._fingerprint(cached)
 
     @contextmanager
     def working(self, name: ObjectName) -> Iterator[None]:

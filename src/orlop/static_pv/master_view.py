@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from sys import intern
 from typing import Any, Final, cast
 
 from orlop.kube import objects
@@ -26,6 +27,7 @@ from orlop.static_pv.static_volume_rules import StaticVolume, read_static_volume
 
 BY_NODE: Final = "static volumes by node"
 FACTS: Final = "facts"
+SHARED_TEXTS: Final = ("storageClass", "entry", "capacity", "volumeMode", "fileSystem")
 KINDS: Final = (PERSISTENT_VOLUME, PROVISIONER_STATUS, NODE, STORAGE_CLASS)
 
 
@@ -35,11 +37,21 @@ def slim_persistent_volume(obj: Object) -> Object:
 
 def slim_report(obj: Object) -> Object:
     try:
+        _share_texts(obj)
         facts = read_node_report(obj)
-    except ValueError:
+    except (ValueError, AttributeError):
         # Written by a newer version, or by hand. Without a report nothing is decided about the node.
         facts = None
     return _slim(obj) | {FACTS: facts}
+
+
+def _share_texts(report: Object) -> None:
+    """Keep texts that the disks of all nodes have in common once."""
+    status = report.get("status")
+    for volume in (status.get("localVolumes") or ()) if isinstance(status, Mapping) else ():
+        for name in SHARED_TEXTS:
+            if isinstance(text := volume.get(name), str):
+                volume[name] = intern(text)
 
 
 def slim_node(obj: Object) -> Object:

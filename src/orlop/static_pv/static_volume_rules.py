@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final
 
 from orlop.binding import claim_state_rules as state
@@ -114,17 +115,18 @@ def read_static_volume(volume: ApiObject) -> StaticVolume | None:
     return StaticVolume(
         name=name,
         uid=objects.uid(volume),
-        node=node,
-        storage_class=storage_class,
+        # Thousands of volumes have the same few texts: each is kept once.
+        node=intern(node),
+        storage_class=intern(storage_class),
         path=path,
-        entry=entry,
-        volume_mode=state.volume_mode(volume),
+        entry=intern(entry),
+        volume_mode=intern(state.volume_mode(volume)),
         capacity=capacity.value() if capacity is not None else 0,
-        phase=state.phase(volume),
-        policy=str(spec.get("persistentVolumeReclaimPolicy") or RETAIN),
+        phase=intern(state.phase(volume)),
+        policy=intern(str(spec.get("persistentVolumeReclaimPolicy") or RETAIN)),
         claim=f"{claim.get('namespace', '')}/{claim['name']}" if claim.get("name") else "",
         claim_uid=str(claim.get("uid") or ""),
-        finalizers=objects.finalizers(volume),
+        finalizers=tuple(map(intern, objects.finalizers(volume))),
         is_being_deleted=objects.is_being_deleted(volume),
         is_ever_bound_noted=EVER_BOUND in annotations,
         was_bound_by_controller=state.BOUND_BY_CONTROLLER in annotations,

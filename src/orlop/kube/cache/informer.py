@@ -229,7 +229,7 @@ class Informer:
         # follow, because the server may have read this one before the write that the waiter waits for.
         number, self._list_wanted = self._lists_begun, False
         try:
-            listing = await self._client.list(self.watched.kind, self.watched.selection)
+            listing = await self._client.list(self.watched.kind, self.watched.selection, transform=self._transformed)
             if not listing.version:
                 raise ConnectionBroken("the server's list has no resourceVersion")
         except ApiError as error:
@@ -237,7 +237,7 @@ class Informer:
             self._note(error, "list")
             return error
         # Update the cache before listeners and waiters are called: they must find the new state.
-        names = self.cache.replace(self._transformed(obj) for obj in listing.items)
+        names = self.cache.replace(listing.items)
         # Set it even if it is smaller than the last one: after the restore of a backup it is.
         self._version = listing.version
         self._last_list = number
