@@ -229,6 +229,20 @@ async def test_a_process_that_finds_a_file_system_which_has_shut_down_mounts_it_
         assert node.state() is READY
 
 
+async def test_a_drive_is_probed_soon_after_a_call_had_an_io_error():
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+
+    async with node.running():
+        await node.passes(30)  # just after a probe of all drives
+        disk.drive.is_gone = True
+        node.watch.probes.probe_now(ID)
+        await node.passes(2)
+
+        assert node.state() is ERROR
+
+
 async def test_a_disk_that_goes_on_failing_is_mounted_again_once_a_minute_and_never_ready():
     disk = drive_disk()
     assert disk.drive is not None
@@ -264,13 +278,14 @@ async def test_a_disk_that_hangs_is_an_error_and_delays_no_other_drive():
     machine = machine_with(sdb=drive_disk(), sdc=drive_disk(OTHER))
     node = WatchedNode(machine)
     released = asyncio.Event()
-    hangs = False
+    hangs, hanging = False, 0
 
     async def threads(work: Callable[[], T], /) -> T:
-        nonlocal hangs
+        nonlocal hangs, hanging
         place = getattr(work, "__closure__", None)
         is_probe = place is not None and any(getattr(cell.cell_contents, "drive_id", "") == ID for cell in place)
         if hangs and is_probe:
+            hanging += 1
             await released.wait()
         return work()
 
@@ -282,6 +297,9 @@ async def test_a_disk_that_hangs_is_an_error_and_delays_no_other_drive():
         assert node.state() is ERROR
         assert "has not responded" in node.why()
         assert node.state(OTHER) is READY
+        node.watch.probes.probe_now(ID)
+        await node.passes(95)
+        assert hanging == 1  # each would keep a thread
 
         released.set()
         hangs = False
