@@ -120,6 +120,20 @@ async def test_a_list_follows_its_pages_and_gives_each_item_its_kind():
     ]
 
 
+async def test_a_page_is_transformed_before_the_next_one_is_asked_for():
+    server = Server(page(["a", "b"], "next"), page(["c"]))
+    asked_by_then: list[int] = []
+
+    def slim(obj: dict[str, Any]) -> dict[str, Any]:
+        asked_by_then.append(len(server.asked))
+        return {"name": obj["metadata"]["name"]}
+
+    got = await client_of(server).list(PERSISTENT_VOLUME, transform=slim)
+
+    assert got.items == [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+    assert asked_by_then == [1, 1, 2]
+
+
 async def test_a_list_whose_version_was_forgotten_on_the_way_begins_anew():
     server = Server(page(["a"], "next"), refusal(410, "Expired"), page(["a"], "next"), page(["b"]))
 
