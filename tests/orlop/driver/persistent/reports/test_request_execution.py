@@ -216,6 +216,21 @@ async def test_a_drive_that_another_node_has_is_not_adopted():
     assert machine.faults.calls("mount_disk") == 0
 
 
+async def test_a_disk_and_its_copy_are_not_adopted():
+    """Which of the two has the latest data, nobody knows."""
+    machine = FakeMachine()
+    machine.disks.update(sdb=drive_disk(node="old"), sdc=drive_disk(node="old"))
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.settle(10)
+        await world.request(adopt=True)
+        status = await world.ended()
+        await world.settle(60)
+
+    assert "sdb and sdc have the same identity" in status["results"][0]["error"]
+    assert machine.faults.calls("mount_disk") == 0
+
+
 async def test_a_drive_that_was_removed_on_purpose_is_left_as_it_is():
     machine = FakeMachine()
     machine.disks["sdb"] = drive_disk(content=record(removed=True))

@@ -243,6 +243,22 @@ async def test_a_drive_is_probed_soon_after_a_call_had_an_io_error():
         assert node.state() is ERROR
 
 
+async def test_a_disk_that_could_not_be_mounted_is_tried_at_once_when_it_was_plugged_in_elsewhere():
+    machine = machine_with(sdb=drive_disk())
+    node = WatchedNode(machine)
+    machine.faults.fail("mount_disk", errno.EIO, times=10)
+
+    async with node.running():
+        await node.passes(600)  # the next attempt is minutes away
+        assert node.state() is ERROR
+        machine.faults.forget()
+        machine.plug_disk("sdx", machine.pull_disk("sdb"))
+        node.watch.wake()
+        await node.passes(2)
+
+        assert node.state() is READY
+
+
 async def test_a_disk_that_goes_on_failing_is_mounted_again_once_a_minute_and_never_ready():
     disk = drive_disk()
     assert disk.drive is not None
