@@ -54,6 +54,7 @@ class StrategicPatch:
 
 
 Patch = JsonPatch | MergePatch | StrategicPatch
+SlimObject = Callable[[Object], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +201,7 @@ class KubeClient:
         return await self._request(_ApiCall(Verb.GET, path, query))
 
     async def list(
-        self,
-        kind: Kind,
-        selection: Selection = EVERYTHING,
-        *,
-        page: int = PAGE,
-        transform: Callable[[Object], Any] = _unchanged,
+        self, kind: Kind, selection: Selection = EVERYTHING, *, page: int = PAGE, transform: SlimObject = _unchanged
     ) -> ObjectList:
         """Return all selected objects at one resourceVersion.
 
@@ -219,9 +215,7 @@ class KubeClient:
                 continue
         return await self._list_pages(kind, selection, 0, transform)
 
-    async def _list_pages(
-        self, kind: Kind, selection: Selection, page: int, transform: Callable[[Object], Any]
-    ) -> ObjectList:
+    async def _list_pages(self, kind: Kind, selection: Selection, page: int, transform: SlimObject) -> ObjectList:
         query = [*selection.query(), *([("limit", str(page))] if page else [])]
         items: list[Object] = []
         proceed: list[tuple[str, str]] = []
