@@ -91,7 +91,8 @@ async def test_an_interactive_shell_has_jobs_and_ends_with_ctrl_d(folder: Path):
         await eventually_answered(lambda: runs(kubelet, "sleep 999"))
         await client.say(STDIN, CTRL_Z)
         await until(client, b"Stopped")
-        await client.say(STDIN, b"kill -9 %1; jobs; echo d''one\r")
+        # Without `wait`, a shell that has not noticed the death yet refuses to exit: "There are stopped jobs."
+        await client.say(STDIN, b"kill -9 %1; wait %1; jobs; echo d''one\r")
         await until(client, b"done")
         await client.say(STDIN, b"exit 5\r")
 

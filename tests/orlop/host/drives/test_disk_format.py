@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -318,7 +317,7 @@ def test_a_name_that_is_no_id_of_a_drive_is_refused(disk: LoopDisk, mounts: Disk
 
 
 def test_a_program_that_is_missing_is_named(disk: LoopDisk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shutil, "which", lambda *_arguments: None)
+    monkeypatch.setenv("PATH", "/nowhere")
 
     with pytest.raises(HostError, match=r"mkfs\.xfs is not installed"):
         make_disk_drive(DEVICES, order(disk), record_of)

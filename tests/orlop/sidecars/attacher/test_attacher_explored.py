@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orlop.csi import client as csi_client
+from orlop.kube.client import KubeClient
 from orlop.sidecars.attacher import attach_handler, attach_rules, attachment_controller
 from orlop.sidecars.attacher.attach_rules import (
     AttachmentFacts,
@@ -135,6 +136,7 @@ def test_an_attacher_that_goes_on_without_its_lease_is_found_out(monkeypatch: py
         self._may_act = lambda: None
 
     monkeypatch.setattr(attach_handler.AttachHandler, "__init__", heedless)
+    monkeypatch.setattr(KubeClient, "guarded", lambda self, _may_write: self)
     with pytest.raises(Broken, match="has lost its lease"):
         explore(attached_and_given_up, ONE)
 
