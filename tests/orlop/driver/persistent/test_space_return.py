@@ -188,6 +188,25 @@ async def test_a_reservation_that_nothing_knows_returns_after_its_node_was_asked
 
 
 @pytest.mark.virtual_time
+async def test_the_time_without_a_volume_begins_anew_when_a_volume_was_known_meanwhile():
+    async with node_and_controller() as (world, _, controller):
+        await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})
+        await world.settle(UNKNOWN_SECONDS - 60.0)
+        controller.handles.add("pvc-1")
+        await world.merge(DRIVE, drive_id(1), {"metadata": {"labels": {"seen": "again"}}})
+        await world.settle(60.0)
+        controller.handles.clear()
+        await world.merge(DRIVE, drive_id(1), {"metadata": {"labels": {"seen": None}}})
+        await world.settle(UNKNOWN_SECONDS - 60.0)
+        kept = await world.allocations(1), await world.find(VOLUME, "pvc-1")
+
+        await world.settle(180.0)
+        assert await is_free(world)
+
+    assert kept == ({"pvc-1": GIB}, None)
+
+
+@pytest.mark.virtual_time
 async def test_a_reservation_with_data_that_nothing_knows_is_kept():
     async with node_and_controller() as (world, node, controller):
         node.disks[drive_id(1)].volumes["pvc-1"] = GIB

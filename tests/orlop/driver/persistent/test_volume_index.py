@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from orlop.driver.persistent.drive_table import DriveStanding
+from orlop.driver.persistent.volume_index import VolumeIndex
+from orlop.foundation.structured_log import silent_log
 from orlop.host.mounts.mount_option_rules import MountOptions
 from orlop.records.drive_record import DriveState
 from orlop.records.volume_record import VolumeTarget, encode_volume
@@ -26,6 +30,7 @@ from support.drives.node_drives import (
     volume_record,
 )
 
+T = TypeVar("T")
 STAGING = ("plugins", "globalmount")
 TARGETS = [("pods", f"u{number}", "mount") for number in range(2)]
 LOST = DriveStanding(DriveState.LOST, "its disk is not there")
@@ -177,3 +182,18 @@ async def test_a_volume_is_read_when_no_call_changes_it(machine: FakeMachine):
     await reading
 
     assert index.get(ID) == larger
+
+
+async def test_a_drive_is_read_once_however_many_wait_for_it(machine: FakeMachine):
+    drive = open_drive(machine)
+    drive.volumes.create(ID, encode_volume(volume_record()), 0o700)
+
+    async def later(work: Callable[[], T], /) -> T:
+        await asyncio.sleep(0)
+        return work()
+
+    index = VolumeIndex(table_of(drive), threads=later, log=silent_log())
+    await asyncio.gather(*(index.read(drive) for _ in range(5)))
+
+    assert index.get(ID) == volume_record()
+    assert machine.faults.calls("list_volumes") == 1
