@@ -222,5 +222,5 @@ if __name__ == "__main__":
         if os.geteuid() != 0:
             sys.exit("needs root: it mounts file systems and wipes loop devices")
         words = ["unshare", "--mount", "--propagation", "private", sys.executable, *sys.argv]
-        os.execvpe(words[0], words, os.environ | {IN_NAMESPACE: "1"})  # noqa: S606
+        os.execvpe(words[0], words, os.environ | {IN_NAMESPACE: "1"})  # noqa: S606 - the same program again
     main()

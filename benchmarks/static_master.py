@@ -16,6 +16,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -87,7 +88,7 @@ async def prepare(client: KubeClient, nodes: list[str], disks: int) -> None:
             break
         except ApiError:
             await asyncio.sleep(0.1)
-    await at_once([lambda name=name: node(name) for name in nodes])  # type: ignore[misc]
+    await at_once([partial(node, name) for name in nodes])
 
 
 async def until_made(client: KubeClient, count: int) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
 from orlop.admin.static.static_changes import OperatedStaticVolumes, StaticVolumes
 from orlop.admin.static.static_list_rules import STATES, StaticRow, find_row
 from orlop.admin.static.static_release_rules import ForgetPlan, HandBackPlan, ReleasePlan
-from orlop.cli.in_cluster import HELP_ON_CODES, in_cluster, server_options
+from orlop.cli.in_cluster import HELP_ON_CODES, ConnectedCluster, in_cluster, server_options
 from orlop.cli.options import CONTEXT_SETTINGS, FAILED, confirm, dry_run_option, output_option, program_name, yes_option
 from orlop.cli.output import harmless, show
 from orlop.cli.static_format import (
@@ -117,8 +118,12 @@ def release(volumes: Sequence[str], how: str | None, output: str, *, yes: bool, 
         confirm(_question(plans, how), "Nothing was changed.")
     for plan in plans:
         name = plan.row.name
-        in_cluster(lambda cluster, name=name: OperatedStaticVolumes(cluster.client).release(name, how))  # type: ignore[misc]
+        in_cluster(partial(_release, name=name, how=how))
         click.echo(harmless(f"{name} is released: its disk {_fate(how)}."), err=output != "text")
+
+
+async def _release(cluster: ConnectedCluster, *, name: str, how: str) -> None:
+    await OperatedStaticVolumes(cluster.client).release(name, how)
 
 
 def _fate(how: str) -> str:
@@ -197,8 +202,12 @@ def hand_back(nodes: Sequence[str], output: str, *, yes: bool, dry_run: bool) ->
         what = f"{counted(count, 'volume')} of {counted(len(plans), 'node')}"
         confirm(f"Hand back {what}? Nobody guards their disks until another product does.", "Nothing was changed.")
     for plan in plans:
-        in_cluster(lambda cluster, node=plan.node: OperatedStaticVolumes(cluster.client).hand_back(node))  # type: ignore[misc]
+        in_cluster(partial(_hand_back, node=plan.node))
     click.echo(f"{counted(count, 'volume')} handed back.", err=output != "text")
+
+
+async def _hand_back(cluster: ConnectedCluster, *, node: str) -> int:
+    return await OperatedStaticVolumes(cluster.client).hand_back(node)
 
 
 def _print_plans(plans: Sequence[ForgetPlan | HandBackPlan], output: str, refused: str) -> None:

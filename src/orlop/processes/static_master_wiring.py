@@ -13,7 +13,7 @@ from functools import partial
 
 from orlop.foundation.clock import Clock
 from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import flag, text
+from orlop.foundation.go_flags import flag
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.static_disks.configuration_files import read_configuration_files
@@ -21,8 +21,8 @@ from orlop.kube.cache.informers import Informers
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.processes.daemon import is_absolute_or_none, is_not_negative, is_some_time
-from orlop.records.static_policy import STATIC_NAMESPACE
+from orlop.processes.daemon import is_not_negative, is_some_time
+from orlop.processes.static_settings import StaticSource
 from orlop.static_pv.configuration_watch import ConfigurationWatch
 from orlop.static_pv.lost_claims import LostClaims
 from orlop.static_pv.master import StaticMaster
@@ -31,21 +31,7 @@ from orlop.static_pv.master_view import master_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticMasterFlags:
-    static_config: str = flag(
-        text,
-        default="",
-        metavar="DIR",
-        check=is_absolute_or_none,
-        help="The folder of the configuration of static volumes, a ConfigMap of local-static-provisioner's keys; "
-        "empty: serve no static volumes.",
-    )
-    static_namespace: str = flag(
-        text,
-        default=STATIC_NAMESPACE,
-        metavar="NAMESPACE",
-        help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
-    )
+class StaticMasterFlags(StaticSource):
     static_lost_claim_delay: Duration = flag(
         Duration.parse,
         default="0s",

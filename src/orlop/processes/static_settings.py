@@ -1,4 +1,4 @@
-"""The flags of the worker of static volumes, in `orlop node` and alone."""
+"""The flags of the worker of static volumes, in `orlop node` and alone, and those that the master has too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ DEFAULT_CONFIGURATION: Final = "/etc/provisioner/config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticSettings:
+class StaticSource:
+    """What worker and master of a cluster must have in common."""
+
     static_config: str = flag(
         text,
         default="",
@@ -32,6 +34,10 @@ class StaticSettings:
         metavar="NAMESPACE",
         help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticSettings(StaticSource):
     static_discovery_period: Duration = flag(
         Duration.parse,
         default="10s",

@@ -1,7 +1,7 @@
 """What of a pod's spec can be run on this machine, and as what: from a container's spec to a request. Pure.
 
-Images are not pulled: a container's program is one of this machine's, so its command has to be said. What the spec asks
-for and nobody here does is named, so that it can be reported; what would be dangerous to ignore is refused.
+Images are not pulled: a container's program is one of this machine's, so the pod must name its command.
+Fields that this kubelet does not implement are listed, to be reported; those that are dangerous to ignore are refused.
 """
 
 from __future__ import annotations
