@@ -42,10 +42,9 @@ class LostClaims:
         self._delay = delay
         self._clock = runtime.clock
         self._log = runtime.log
-        self._kube = kube
+        self._kube = kube.guarded(may_act)
         self._events = events
         self._metrics = metrics
-        self._may_act = may_act
         self._lost_since: dict[str, float] = {}
         """By uid of the volume: since when its node is missing, in elapsed time."""
 
@@ -92,7 +91,6 @@ class LostClaims:
         if claim is None or await self._is_there(volume.node):
             return
         name = objects.name_of(claim)
-        self._may_act()
         try:
             await self._kube.delete(PERSISTENT_VOLUME_CLAIM, name, DeleteOptions(uid=volume.claim_uid))
         except NotFound:

@@ -47,12 +47,13 @@ class MasterWrites:
         may_act: Callable[[], None],
     ) -> None:
         self._view = view
-        self._kube = kube
+        # Checked before each attempt: the client repeats a write after a pause, in which the lease may be lost. A late
+        # POST of a former leader has no version to fail by.
+        self._kube = kube.guarded(may_act)
         self._log = runtime.log
         self._reports = reports
         self._metrics = metrics
         self._clock = runtime.clock
-        self._may_act = may_act
 
     async def carry_out(self, disks: NodeDisks, name: str, step: DiskWrite) -> None:
         """Carry out a step. Raises `Stale` if the object has changed since, and `ApiError` if it cannot be written."""
@@ -105,7 +106,6 @@ class MasterWrites:
         await self._write("delete", kind, name, lambda: self._kube.delete(kind, name, options))
 
     async def _write(self, method: str, kind: Kind, name: ObjectName, act: Callable[[], Awaitable[Object]]) -> None:
-        self._may_act()
         latest = self._view.all[kind]
         current = latest.get(name)
         uid = objects.uid(current) if current is not None else ""
