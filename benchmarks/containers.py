@@ -18,6 +18,7 @@ from pathlib import Path
 from onenode.containers.container_request import Command, ContainerRequest, RootRequest, VolumePlace
 from onenode.kubelet.pods.container_runtime import WantedContainer
 from onenode.kubelet.pods.linux_container_runtime import LinuxContainerRuntime, linux_container_runtime
+from orlop.host.threads import OwnThreads
 
 ROUNDS = 200
 AT_ONCE = 50
@@ -28,7 +29,7 @@ async def main() -> None:
         folder = Path(name)
         (folder / "volume").mkdir()
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        async with linux_container_runtime(opened) as containers:
+        async with linux_container_runtime(opened, OwnThreads()) as containers:
             await started(containers, "warm", folder)
             print(f"subprocess, true: {figures([floor() for _ in range(ROUNDS)])}")
             times = [await started(containers, f"one-{number}", folder) for number in range(ROUNDS)]

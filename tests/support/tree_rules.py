@@ -101,6 +101,11 @@ BANS = (
         "time is read and waited for through the Clock that the constructor was given",
     ),
     Ban(
+        ("asyncio.to_thread",),
+        ("orlop/testing/",),
+        "blocking work runs in the threads of orlop/host/threads that the constructor was given",
+    ),
+    Ban(
         (
             *("secrets", "os.urandom", "uuid.uuid1", "uuid.uuid4"),
             *(
@@ -117,6 +122,10 @@ BANS = (
         "a source of randomness is made in processes/ or cli/ and handed down",
     ),
 )
+
+# Where a loop's executor is called: the one way to run blocking work, the loop of virtual time, and the journal, whose
+# commits must be in the order of its one thread before anybody waits for them.
+MAY_USE_EXECUTORS = ("orlop/host/threads.py", "orlop/testing/", "onenode/apiserver/store/durable_store.py")
 
 # What a *_rules module may not import: it decides, and does nothing else.
 IMPURE = (
@@ -148,6 +157,7 @@ def breaches(path: str, source: str) -> list[str]:
     found = [
         *_layer_breaches(path, imports),
         *_ban_breaches(path, tree, imports),
+        *_executor_breaches(path, tree),
         *_rules_breaches(path, tree, imports),
         *_naming_breaches(path, tree, source),
     ]
@@ -238,6 +248,14 @@ def _ban_breaches(path: str, tree: ast.AST, imports: list[Imported]) -> Iterator
         for name, line in sorted(names, key=lambda found: (found[1], found[0])):
             if _is_banned(name, ban, tree, line):
                 yield f"{line} uses {name}: {ban.remedy}"
+
+
+def _executor_breaches(path: str, tree: ast.AST) -> Iterator[str]:
+    if path.startswith(MAY_USE_EXECUTORS):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "run_in_executor":
+            yield f"{node.lineno} uses run_in_executor: blocking work runs in the threads of orlop/host/threads"
 
 
 def _is_banned(name: str, ban: Ban, tree: ast.AST, line: int) -> bool:

@@ -165,7 +165,7 @@ async def _kubelet(order: UpOrder, api: RunningApi, runtime: Runtime) -> AsyncIt
             node_api = NodeApi(order.node_name, client, events)
             async with (
                 running_kubelet(settings, machine, informers, node_api, runtime) as kubelet,
-                serve_kubelet(order.state.kubelet, kubelet, order.node_name, runtime),
+                serve_kubelet(order.state.kubelet, kubelet, order.node_name, machine.for_containers, runtime),
             ):
                 yield kubelet
     except (HostError, SocketUnusable) as error:

@@ -5,7 +5,6 @@ Imported only by a process that needs one: TLS and the Kubernetes kinds cost mem
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -63,5 +62,6 @@ async def kube_client(
 async def run_plugin(argv: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
     """Run the credential plugin that a kubeconfig names, as kubectl does: the file's author may run programs."""
     from orlop.host.kernel.programs import ask_program  # noqa: PLC0415 - hardly any kubeconfig names one
+    from orlop.host.threads import OwnThreads  # noqa: PLC0415 - as above
 
-    return await asyncio.to_thread(ask_program, argv, env, stdin, PLUGIN_SECONDS)
+    return await OwnThreads()(lambda: ask_program(argv, env, stdin, PLUGIN_SECONDS))

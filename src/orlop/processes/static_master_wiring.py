@@ -17,6 +17,7 @@ from orlop.foundation.go_flags import flag
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.static_disks.configuration_files import read_configuration_files
+from orlop.host.threads import OwnThreads
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
@@ -53,7 +54,8 @@ def configuration_watch(flags: StaticMasterFlags, runtime: Runtime) -> Configura
     valid = runtime.metrics.gauge(
         "orlop_static_configuration_valid", "Whether the configuration files that are there could be used."
     )
-    read = partial(asyncio.to_thread, read_configuration_files, flags.static_config)
+    in_thread = OwnThreads()  # a folder that hangs keeps one thread
+    read = partial(in_thread, partial(read_configuration_files, flags.static_config))
     return ConfigurationWatch(read, lambda is_valid: valid.set(float(is_valid)), runtime=runtime)
 
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from onenode.kubelet.node.managed_volumes import ManagedVolumes
-from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeSeams
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.plain_volumes.plain_volumes import plain_volumes
 from onenode.kubelet.pods.pod_manager import pod_manager
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings
+from onenode.kubelet.pods.pod_seams import PodSettings
 from onenode.testing.fake_containers import FakeContainers
 from onenode.testing.fake_plain_volume_host import FakePlainVolumeHost
 from orlop.kube.client import DeleteOptions
@@ -37,13 +37,14 @@ class Node:
         world = self.world
         async with world.manager(points, known=False) as manager:
             the, plain_host = world.parts, FakePlainVolumeHost(world.machine, points)
-            async with plain_volumes(PlainVolumeSeams(world.seams, plain_host, ALLOCATABLE), the.runtime) as plain:
+            api = NodeApi(NODE_NAME, the.kube, the.events)
+            async with plain_volumes(api, world.disk, plain_host, ALLOCATABLE, the.runtime) as plain:
                 volumes = ManagedVolumes(manager, plain, world.runtime("volume syncs"))
                 await manager.wait_reconstructed()
-                seams = PodSeams(the.kube, the.events, self.containers, volumes)
+                settings, runtime = PodSettings(NODE_NAME), world.runtime("pods")
                 async with running(volumes.run()):
                     try:
-                        async with pod_manager(the.informers, seams, PodSettings(NODE_NAME), world.runtime("pods")):
+                        async with pod_manager(the.informers, api, self.containers, volumes, settings, runtime):
                             yield
                     finally:
                         self.containers.die()

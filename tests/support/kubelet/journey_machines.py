@@ -206,7 +206,7 @@ class Machine:
         assert self._parts is not None
         node = NodeSeams(_facts, self.registry, PLUGINS, self._connect)
         host, plain = FakeVolumeHost(self.world.machine), FakePlainVolumeHost(self.world.machine)
-        machine = KubeletMachine(node, host, plain, self.containers, self._in_thread)
+        machine = KubeletMachine(node, host, plain, self.containers, self._in_thread, self._in_thread)
         async with self.world.controller_parts("kubelet", WayToApi(self), NODE_NAME) as the:
             api = NodeApi(NODE_NAME, the.kube, the.events)
             async with running_kubelet(KubeletSettings(NODE), machine, the.informers, api, the.runtime) as kubelet:

@@ -21,6 +21,7 @@ from orlop.foundation.http_exchange import LONGEST_HEAD, AnswerHead, body_pieces
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import LogEntry, collecting_log
+from orlop.host.threads import OwnThreads
 from orlop.kube.objects import ObjectName
 from support.host.descriptors import folder_descriptor
 from support.kubelet.machine_pods import shell
@@ -123,9 +124,9 @@ async def kubelet_under_test(folder: Path) -> AsyncIterator[KubeletUnderTest]:
     """All its containers end with it."""
     told: list[LogEntry] = []
     with folder_descriptor(folder) as opened:
-        async with linux_container_runtime(opened) as containers:
+        async with linux_container_runtime(opened, OwnThreads()) as containers:
             pods = ShownPods()
-            parts = KubeletParts(pods, ContainerLogs(opened, SystemClock()), plain_summary)
+            parts = KubeletParts(pods, ContainerLogs(opened, OwnThreads(), SystemClock()), plain_summary)
             path = folder / "kubelet.sock"
             runtime = Runtime(
                 clock=SystemClock(),

@@ -22,6 +22,7 @@ from onenode.containers.container_request import (
 )
 from onenode.kubelet.pods.container_runtime import WantedContainer
 from onenode.kubelet.pods.linux_container_runtime import LinuxContainerRuntime, linux_container_runtime
+from orlop.host.threads import OwnThreads
 from support.host.kernel_rooms import why_nothing_can_be_mounted
 
 ROOT, USUAL = Account(), LogLimits()
@@ -75,7 +76,7 @@ def shell(
 async def kubelet_in(folder: Path) -> AsyncIterator[Kubelet]:
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        async with linux_container_runtime(opened) as containers:
+        async with linux_container_runtime(opened, OwnThreads()) as containers:
             yield Kubelet(folder, containers)
     finally:
         os.close(opened)

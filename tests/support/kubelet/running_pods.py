@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onenode.apiserver.edge.in_process_client import Server
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from onenode.kubelet.pods.pod_manager import PodManager, pod_manager
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings, SubPathNotReady, VolumesNotReady
+from onenode.kubelet.pods.pod_seams import PodSettings, SubPathNotReady, VolumesNotReady
 from onenode.testing.fake_containers import FakeContainers
 from orlop.foundation.clock import Clock
-from orlop.kube.client import DeleteOptions, KubeClient
-from orlop.kube.events.event_recorder import EventRecorder
+from orlop.kube.client import DeleteOptions
 from orlop.kube.http.http_messages import Transport
 from orlop.kube.kinds import CORE_EVENT, POD
 from orlop.kube.objects import uid
@@ -69,22 +69,17 @@ class PodWorld(ClusterWorld):
     ) -> AsyncIterator[PodManager]:
         """A node's life; when it ends, so do its containers. `way` replaces its connection to the API server."""
         async with self.controller_parts("kubelet", way or self.transport(through), NODE) as the:
-            seams = self._seams(the.kube, the.events, points)
+            writer, containers, volumes = the.kube, self.containers, self.volumes
+            if points is not None:
+                containers = points.wrap(containers, "start", "forget_pod")
+                volumes = points.wrap(volumes, "ready", "let_go")
+                writer = points.wrap(writer, "patch", "delete")
+            api, settings = NodeApi(NODE, writer, the.events), PodSettings(NODE)
             try:
-                async with pod_manager(the.informers, seams, PodSettings(NODE), the.runtime) as manager:
+                async with pod_manager(the.informers, api, containers, volumes, settings, the.runtime) as manager:
                     yield manager
             finally:
                 self.containers.die()
-
-    def _seams(self, client: KubeClient, events: EventRecorder, points: KillPoints | None) -> PodSeams:
-        containers: Any = self.containers
-        volumes: Any = self.volumes
-        writer = client
-        if points is not None:
-            containers = points.wrap(self.containers, "start", "forget_pod")
-            volumes = points.wrap(self.volumes, "ready", "let_go")
-            writer = points.wrap(client, "patch", "delete")
-        return PodSeams(writer, events, containers, volumes)
 
     async def make(self, script: str = "sleep 100000", name: str = "p", **spec: Any) -> Object:
         """A pod of one container, unless the spec says otherwise."""

@@ -17,18 +17,20 @@ from onenode.apiserver.edge.http_upgrade import ServerAnswer
 from onenode.apiserver.edge.state_folder import kubeconfig_text
 from onenode.containers.container_request import WindowSize
 from onenode.containers.terminals import set_window
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.pods.container_logs import ContainerLogs
 from onenode.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from onenode.kubelet.pods.exec_session import read_pipe, write_pipe
 from onenode.kubelet.pods.linux_container_runtime import linux_container_runtime
 from onenode.kubelet.pods.pod_manager import pod_manager
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings, SubPathNotReady
+from onenode.kubelet.pods.pod_seams import PodSettings, SubPathNotReady
 from onenode.kubelet.server.answers import KubeletParts, Summary
 from onenode.kubelet.server.kubelet_server import kubelet_server
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
+from orlop.host.threads import OwnThreads
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions, KubeClient
 from orlop.kube.events.event_bodies import Reporter
@@ -227,16 +229,16 @@ async def _kubelet(folder: Path, on: TestServer, summary: Summary) -> AsyncItera
     )
     with folder_descriptor(folder) as opened:
         async with (
-            linux_container_runtime(opened) as containers,
+            linux_container_runtime(opened, OwnThreads()) as containers,
             Informers(client, clock=clock, random=Random(2), log=log) as informers,
             TaskGroup() as tasks,
         ):
             telling = tasks.start(events.run(), name="events")
             settings = PodSettings(NODE_NAME, hidden=(str(folder),))
-            seams = PodSeams(client, events, containers, FolderVolumes(folder))
+            api, volumes = NodeApi(NODE_NAME, client, events), FolderVolumes(folder)
             runtime = Runtime(clock=clock, random=Random(3), log=log, metrics=metrics)
-            async with pod_manager(informers, seams, settings, runtime) as pods:
-                parts = KubeletParts(pods, ContainerLogs(opened, clock), summary)
+            async with pod_manager(informers, api, containers, volumes, settings, runtime) as pods:
+                parts = KubeletParts(pods, ContainerLogs(opened, OwnThreads(), clock), summary)
                 async with kubelet_server(folder / "kubelet.sock", parts, runtime):
                     yield
             telling.cancel()

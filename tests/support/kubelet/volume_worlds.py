@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from onenode.host.volume_host import VolumeHost
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes.volume_manager import VolumeManager
 from onenode.kubelet.volumes.volume_paths import BLOCK_ROOT
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, OwnNode
 from onenode.testing.fake_kubelet_machine import FakeKubeletMachine
 from onenode.testing.fake_volume_host import FakeVolumeHost
 from orlop.csi.client import CsiClient
@@ -94,9 +95,13 @@ class MachineTargets:
 @dataclass
 class Registry:
     clients: dict[str, CsiClient] = field(default_factory=dict)
+    objects: dict[str, Object] = field(default_factory=dict)
 
     def driver(self, name: str) -> CsiClient | None:
         return self.clients.get(name)
+
+    def csi_driver(self, name: str) -> Object | None:
+        return self.objects.get(name)
 
 
 class VolumeWorld(ClusterWorld):
@@ -111,7 +116,7 @@ class VolumeWorld(ClusterWorld):
         self.lives = DriverLives(self.runtime("driver"))
         self.storage = self.lives.storage
         self.drivers = Registry()
-        self.csi_drivers: dict[str, Object] = {}
+        self.csi_drivers = self.drivers.objects
         self._start_life({})
         self.connection = InProcessConnection(self.interceptor)
         self.register()
@@ -171,17 +176,10 @@ class VolumeWorld(ClusterWorld):
         seen_node: Callable[[], Object | None] = lambda: None,
     ) -> AsyncIterator[VolumeManager]:
         async with self.controller_parts("kubelet", self.way, NODE_NAME) as self.parts:
-            self.seams = VolumeSeams(
-                NODE_NAME,
-                self.parts.kube,
-                self.csi_drivers.get,
-                self.drivers,
-                host or FakeVolumeHost(self.machine, points),
-                threads or in_thread,
-                self.parts.events,
-                seen_node=seen_node,
-            )
-            self.volumes = VolumeManager(self.seams, self.parts.runtime)
+            self.api = NodeApi(NODE_NAME, self.parts.kube, self.parts.events)
+            self.disk = KubeletDisk(host or FakeVolumeHost(self.machine, points), threads or in_thread)
+            own_node = OwnNode(seen=seen_node)
+            self.volumes = VolumeManager(self.api, own_node, self.drivers, self.disk, self.parts.runtime)
             async with running(self.volumes.run()):
                 if known:
                     self.volumes.all_pods_known()

@@ -29,15 +29,15 @@ from onenode.kubelet.node.node_wiring import NodeSeams, RunningNode, running_nod
 from onenode.kubelet.node.plugin_registration import Connect
 from onenode.kubelet.node.plugin_watcher import PluginWatcher
 from onenode.kubelet.node.registered_drivers import RegisteredDriver, RegisteredDrivers
-from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeSeams
 from onenode.kubelet.plain_volumes.plain_volumes import plain_volumes
 from onenode.kubelet.pods.container_runtime import ContainerRuntime
 from onenode.kubelet.pods.environment_rules import api_services
 from onenode.kubelet.pods.linux_container_runtime import linux_container_runtime
 from onenode.kubelet.pods.pod_manager import PodManager, pod_manager
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings
+from onenode.kubelet.pods.pod_seams import PodSettings
 from onenode.kubelet.volumes.volume_manager import VolumeManager
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, OwnNode
+from onenode.kubelet.volumes.volume_values import ApiObject
 from orlop.csi.client import CsiClient
 from orlop.foundation.clock import Clock
 from orlop.foundation.http_edge import ListenAddress
@@ -71,13 +71,16 @@ class KubeletSettings:
 
 @dataclass(frozen=True, slots=True)
 class KubeletMachine:
-    """All that a kubelet has of its machine; `in_thread` runs what blocks."""
+    """All that a kubelet has of its machine."""
 
     node: NodeSeams
     volumes: VolumeHost
     plain_volumes: PlainVolumeHost
     containers: ContainerRuntime
-    in_thread: Threads
+    for_volumes: Threads
+    """What blocks in a volume, which may hang."""
+    for_containers: Threads
+    """What blocks in a container's start, in logs and in measuring: no volume that hangs delays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,33 +129,22 @@ class _Wiring:
     @asynccontextmanager
     async def volumes(self, node: RunningNode, caches: _Caches) -> AsyncIterator[ManagedVolumes]:
         """Those of drivers, and those of Kubernetes' own kinds."""
-        seams = self._volume_seams(node, caches)
-        facts = await self.machine.node.machine()
-        plain_seams = PlainVolumeSeams(seams, self.machine.plain_volumes, allocatable(facts))
+        disk, facts = KubeletDisk(self.machine.volumes, self.machine.for_volumes), await self.machine.node.machine()
+        host, node_has = self.machine.plain_volumes, allocatable(facts)
         async with (
-            self._driver_volumes(node, caches.csi_drivers, seams) as manager,
-            plain_volumes(plain_seams, self.runtime) as plain,
+            self._driver_volumes(node, caches, disk) as manager,
+            plain_volumes(self.api, disk, host, node_has, self.runtime) as plain,
         ):
             yield ManagedVolumes(manager, plain, self.runtime)
 
-    def _volume_seams(self, node: RunningNode, caches: _Caches) -> VolumeSeams:
-        return VolumeSeams(
-            node=self.api.node_name,
-            client=self.api.kube,
-            csi_driver=lambda name: caches.csi_drivers.get(ObjectName(None, name)),
-            drivers=_PluginsDrivers(node.plugins),
-            host=self.machine.volumes,
-            in_thread=self.machine.in_thread,
-            events=self.api.events,
-            report_node=node.registration.report_soon,
-            seen_node=lambda: caches.nodes.get(ObjectName(None, self.api.node_name)),
-        )
-
     @asynccontextmanager
     async def _driver_volumes(
-        self, node: RunningNode, csi_drivers: Informer, seams: VolumeSeams
+        self, node: RunningNode, caches: _Caches, disk: KubeletDisk
     ) -> AsyncIterator[VolumeManager]:
-        manager = VolumeManager(seams, self.runtime)
+        name = ObjectName(None, self.api.node_name)
+        own_node = OwnNode(node.registration.report_soon, lambda: caches.nodes.get(name))
+        drivers = _PluginsDrivers(node.plugins, caches.csi_drivers)
+        manager = VolumeManager(self.api, own_node, drivers, disk, self.runtime)
         node.registration.add_part(lambda: Contribution(volumes_in_use=manager.volumes_in_use()))
         async with TaskGroup() as tasks:
             running = [
@@ -160,7 +152,7 @@ class _Wiring:
                 tasks.start(_report_drivers(node.drivers, manager.driver_came), name="volumes: drivers that come"),
             ]
             try:
-                await csi_drivers.wait_synced()
+                await caches.csi_drivers.wait_synced()
                 await manager.wait_reconstructed()
                 yield manager
             finally:
@@ -169,13 +161,14 @@ class _Wiring:
 
     @asynccontextmanager
     async def pods(self, node: RunningNode, volumes: ManagedVolumes) -> AsyncIterator[PodManager]:
-        seams = PodSeams(self.api.kube, self.api.events, self.machine.containers, volumes)
-        pod_settings = await self._pod_settings()
+        containers, pod_settings = self.machine.containers, await self._pod_settings()
         async with TaskGroup() as tasks:
             syncing = tasks.start(volumes.run(), name="volumes: syncs of pods")
             try:
                 await self._wait_for_driver(node)
-                async with pod_manager(self.informers, seams, pod_settings, self.runtime) as pods:
+                async with pod_manager(
+                    self.informers, self.api, containers, volumes, pod_settings, self.runtime
+                ) as pods:
                     yield pods
                 await self._end_containers()
             finally:
@@ -214,26 +207,31 @@ async def _report_drivers(drivers: RegisteredDrivers, came: Callable[[str], None
 class _PluginsDrivers:
     """The registered drivers as volumes ask for them; one that is not announced is looked for."""
 
-    def __init__(self, plugins: PluginWatcher) -> None:
+    def __init__(self, plugins: PluginWatcher, csi_drivers: Informer) -> None:
         self._plugins = plugins
+        self._csi_drivers = csi_drivers
 
     def driver(self, name: str) -> CsiClient | None:
         found = self._plugins.find(name)
         return None if found is None else found.client
 
+    def csi_driver(self, name: str) -> ApiObject | None:
+        return self._csi_drivers.get(ObjectName(None, name))
+
 
 THREADS: Final = 16
-"""For work on volumes: one of them may hang, and others' must go on."""
+"""Of each kind: one of them may hang, and others' work must go on."""
 
 
 @asynccontextmanager
 async def linux_machine(folder: Path, connect: Connect, clock: Clock) -> AsyncIterator[KubeletMachine]:
     """`folder` is kubelet's, a shared mount, with its parts made."""
-    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="volumes")
-    in_thread = threads_of(pool)
+    volume_pool = ThreadPoolExecutor(THREADS, thread_name_prefix="volumes")
+    container_pool = ThreadPoolExecutor(THREADS, thread_name_prefix="containers")
+    for_volumes, for_containers = threads_of(volume_pool), threads_of(container_pool)
 
     async def machine() -> MachineFacts:
-        return await in_thread(lambda: read_machine(root))
+        return await for_volumes(lambda: read_machine(root))
 
     with ExitStack() as opened:
         root = opened.enter_context(opened_root(str(folder)))
@@ -242,8 +240,8 @@ async def linux_machine(folder: Path, connect: Connect, clock: Clock) -> AsyncIt
         registry = opened.enter_context(watched_folder(folder / PLUGINS_REGISTRY))
         node = NodeSeams(machine, registry, str(folder / PLUGINS), connect)
         try:
-            async with linux_container_runtime(root) as containers:
-                yield KubeletMachine(node, volumes, plain, containers, in_thread)
+            async with linux_container_runtime(root, for_containers) as containers:
+                yield KubeletMachine(node, volumes, plain, containers, for_volumes, for_containers)
         finally:
-            if not await end_in_time(clock, end_of(pool)):
+            if not await end_in_time(clock, end_of(volume_pool), end_of(container_pool)):
                 opened.pop_all()  # what hangs may still use it: a number that is closed would be another folder's soon

@@ -16,7 +16,6 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -38,7 +37,7 @@ from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.outcome_rules import StepFailed
 from onenode.kubelet.volumes.steps.subpaths import clean_subpaths
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_seams import KubeletDisk
 from onenode.kubelet.volumes.volume_values import ApiObject
 from orlop.foundation.clock import Clock
 from orlop.host.host_errors import HostError
@@ -50,35 +49,44 @@ STAMP_FORM: Final = "%Y_%m_%d_%H_%M_%S"
 HOST_PATHS_AT_ONCE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class PlainVolumeSeams:
-    """`allocatable` is what the node has for pods, as quantities by resource.
+def host_path_limit() -> asyncio.Semaphore:
+    """Return what all pods' work holds while a hostPath is inspected.
 
-    `host_paths` is held while one is inspected: they may lie on any disk of the machine, also on one that hangs, and
-    threads are left for everything else.
+    It may lie on any disk of the machine, also on one that hangs, and threads are left for everything else.
     """
-
-    volumes: VolumeSeams
-    host: PlainVolumeHost
-    allocatable: Mapping[str, str]
-    host_paths: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HOST_PATHS_AT_ONCE))
+    return asyncio.Semaphore(HOST_PATHS_AT_ONCE)
 
 
-class VolumeSetUp:
-    """Of one pod; everything raises StepFailed."""
+class PlainVolumeWork:
+    """The work on one pod's volumes. `allocatable` is what the node has for pods, as quantities by resource."""
 
-    def __init__(self, seams: PlainVolumeSeams, references: ReferenceReader, clock: Clock) -> None:
-        self._seams = seams
-        self._host = seams.host
-        self._in_thread = seams.volumes.in_thread
-        self._clock = clock
+    def __init__(
+        self,
+        disk: KubeletDisk,
+        host: PlainVolumeHost,
+        host_paths: asyncio.Semaphore,
+        references: ReferenceReader,
+        allocatable: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        self._disk = disk
+        self._host = host
+        self._in_thread = disk.in_thread
+        self._host_paths = host_paths
         self._references = references
+        self._allocatable = allocatable
+        self._clock = clock
         self._written: dict[str, bytes] = {}
 
+    async def remove_all(self, pod_uid: str, stop: threading.Event) -> list[str]:
+        """Remove everything that is found of the pod; return sentences about what stays, none where all is gone."""
+        return await self._in_thread(partial(_remove_volumes, self._disk.host, self._host, pod_uid, stop))
+
     async def set_up(self, pod: ApiObject, volume: PlainVolume) -> Origin:
+        """Make the volume, or bring it up to date; raise StepFailed."""
         try:
             if volume.kind is PlainKind.HOST_PATH:
-                async with self._seams.host_paths:
+                async with self._host_paths:
                     return await self._host_path(volume)
             _refuse_unfit(pod, volume)
             if volume.has_files:
@@ -120,7 +128,7 @@ class VolumeSetUp:
         folder = plain_volumes_rules.folder_of(objects.uid(pod), volume)
         access = plain_volumes_rules.access_of(pod, volume)
         if volume.is_in_memory:
-            self._host.make_in_memory(folder, access, memory_limit(pod, volume, self._seams.allocatable))
+            self._host.make_in_memory(folder, access, memory_limit(pod, volume, self._allocatable))
         else:
             self._host.make_on_disk(folder, access)
 
@@ -147,7 +155,7 @@ def _digest(payload: Payload) -> bytes:
     return found.digest()
 
 
-def remove_volumes(host: VolumeHost, plain: PlainVolumeHost, pod_uid: str, stop: threading.Event) -> list[str]:
+def _remove_volumes(host: VolumeHost, plain: PlainVolumeHost, pod_uid: str, stop: threading.Event) -> list[str]:
     """Sentences about what stays; none: all of it is gone. What hangs on one volume holds up no other."""
     left: list[str] = []
     for volume in sorted(_with_subpaths(host, pod_uid)):

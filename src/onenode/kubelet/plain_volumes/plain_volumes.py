@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 from onenode.host.payload_files import Origin
-from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeSeams
+from onenode.host.volume_host import PlainVolumeHost
+from onenode.kubelet.node.node_api import NodeApi
+from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeWork, host_path_limit
 from onenode.kubelet.plain_volumes.plain_volumes_worker import PlainVolumesWorker
 from onenode.kubelet.plain_volumes.references import ReferenceReader
 from onenode.kubelet.volumes import volume_paths
@@ -22,6 +24,7 @@ from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.subpaths import SubPathMount, SubPathRefused, SubPaths
 from onenode.kubelet.volumes.volume_manager import MOUNT_SECONDS, VolumesNotMounted
 from onenode.kubelet.volumes.volume_paths import Names
+from onenode.kubelet.volumes.volume_seams import KubeletDisk
 from onenode.kubelet.volumes.volume_values import ApiObject, PodUid
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -38,10 +41,15 @@ class PlainSources:
 
 
 @asynccontextmanager
-async def plain_volumes(seams: PlainVolumeSeams, runtime: Runtime) -> AsyncIterator[PlainVolumes]:
-    """Volumes are kept while it is entered; leaving it leaves them as they are, for the next life."""
+async def plain_volumes(
+    api: NodeApi, disk: KubeletDisk, host: PlainVolumeHost, allocatable: Mapping[str, str], runtime: Runtime
+) -> AsyncIterator[PlainVolumes]:
+    """Keep plain volumes while it is entered; leaving it leaves them as they are, for the next life.
+
+    `allocatable` is what the node has for pods, as quantities by resource.
+    """
     async with TaskGroup() as tasks:
-        volumes = PlainVolumes(seams, runtime, tasks)
+        volumes = PlainVolumes(api, disk, host, allocatable, runtime, tasks)
         try:
             yield volumes
         finally:
@@ -49,12 +57,24 @@ async def plain_volumes(seams: PlainVolumeSeams, runtime: Runtime) -> AsyncItera
 
 
 class PlainVolumes:
-    def __init__(self, seams: PlainVolumeSeams, runtime: Runtime, tasks: TaskGroup) -> None:
-        self._seams = seams
+    def __init__(
+        self,
+        api: NodeApi,
+        disk: KubeletDisk,
+        host: PlainVolumeHost,
+        allocatable: Mapping[str, str],
+        runtime: Runtime,
+        tasks: TaskGroup,
+    ) -> None:
+        self._api = api
+        self._disk = disk
+        self._host = host
+        self._host_paths = host_path_limit()
+        self._allocatable = allocatable
         self._runtime = runtime
         self._tasks = tasks
-        self._references = ReferenceReader(seams.volumes.client, seams.allocatable, runtime)
-        self._subpaths = SubPaths(seams.volumes)
+        self._references = ReferenceReader(api.kube, allocatable, runtime)
+        self._subpaths = SubPaths(disk)
         self._workers: dict[PodUid, PlainVolumesWorker] = {}
         self._known: frozenset[PodUid] = frozenset()
         self._running: set[asyncio.Task[None]] = set()
@@ -113,7 +133,10 @@ class PlainVolumes:
         return worker or self._begin(uid(pod), pod)
 
     def _begin(self, pod_uid: PodUid, pod: ApiObject | None) -> PlainVolumesWorker:
-        worker = self._workers[pod_uid] = PlainVolumesWorker(pod_uid, pod, self._seams, self._references, self._runtime)
+        work = PlainVolumeWork(
+            self._disk, self._host, self._host_paths, self._references, self._allocatable, self._runtime.clock
+        )
+        worker = self._workers[pod_uid] = PlainVolumesWorker(pod_uid, pod, work, self._api, self._runtime)
         self._start(self._run(pod_uid, worker), f"volumes of pod {pod_uid}")
         return worker
 
@@ -123,9 +146,8 @@ class PlainVolumes:
         self._references.forget(pod_uid)
 
     async def _remove_orphans(self) -> None:
-        host = self._seams.volumes.host
         try:
-            found = await self._seams.volumes.in_thread(partial(host.names_in, volume_paths.ALL_PODS))
+            found = await self._disk.in_thread(partial(self._disk.host.names_in, volume_paths.ALL_PODS))
         except HostError as error:
             self._runtime.log.warning("leftover pod folders not readable", why=str(error))
             return

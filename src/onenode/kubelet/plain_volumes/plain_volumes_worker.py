@@ -12,13 +12,12 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from onenode.host.payload_files import Origin
-from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeSeams, VolumeSetUp, remove_volumes
+from onenode.kubelet.node.node_api import NodeApi
+from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeWork
 from onenode.kubelet.plain_volumes.plain_volumes_rules import PlainVolume, plain_volumes_of
-from onenode.kubelet.plain_volumes.references import ReferenceReader
 from onenode.kubelet.volumes.desired_volumes_rules import pod_facts
 from onenode.kubelet.volumes.reconcile_rules import FACTOR, FIRST_DELAY, LONGEST_DELAY
 from onenode.kubelet.volumes.steps import event_texts as texts
@@ -48,19 +47,15 @@ class PlainVolumesWorker:
     """`pod` may be none, of which only the uid is known: then all there is to do is to remove what is left."""
 
     def __init__(
-        self,
-        pod_uid: str,
-        pod: ApiObject | None,
-        seams: PlainVolumeSeams,
-        references: ReferenceReader,
-        runtime: Runtime,
+        self, pod_uid: str, pod: ApiObject | None, work: PlainVolumeWork, api: NodeApi, runtime: Runtime
     ) -> None:
         self._uid = pod_uid
         self._pod = pod
         self._about = reference_to(pod_facts(pod)) if pod is not None else None
-        self._seams = seams
+        self._work = work
+        self._client = api.kube
+        self._events = api.events
         self._clock = runtime.clock
-        self._set_up = VolumeSetUp(seams, references, runtime.clock)
         self._progress = [_Progress(volume) for volume in plain_volumes_of(pod)] if pod is not None else []
         self._is_sync_due = False
         self._is_ending = pod is None
@@ -118,7 +113,7 @@ class PlainVolumesWorker:
         self._is_sync_due = False
         with suppress(ApiError):  # with what was last seen of the pod, then
             if self._pod is not None:
-                found = await self._seams.volumes.client.get(POD, name_of(self._pod))
+                found = await self._client.get(POD, name_of(self._pod))
                 self._pod = found if uid(found) == self._uid else self._pod
         for each in self._progress:
             if each.volume.has_files and each.due_at is None:
@@ -127,7 +122,7 @@ class PlainVolumesWorker:
     async def _try(self, each: _Progress) -> None:
         assert self._pod is not None  # noqa: S101 - there would be no volumes
         try:
-            each.origin = await self._set_up.set_up(self._pod, each.volume)
+            each.origin = await self._work.set_up(self._pod, each.volume)
         except StepFailed as error:
             self._tell(each, error.why)
         except Exception as error:  # noqa: BLE001 - one volume's trouble is not the others', and is tried again
@@ -141,7 +136,7 @@ class PlainVolumesWorker:
     def _tell(self, each: _Progress, why: str) -> None:
         assert self._about is not None  # noqa: S101 - as above
         note = texts.failed(texts.SET_UP, each.volume.name, why)
-        self._seams.volumes.events.warning(self._about, texts.FAILED_MOUNT, note)
+        self._events.warning(self._about, texts.FAILED_MOUNT, note)
         self._note_failure(each)
 
     def _note_failure(self, each: _Progress) -> None:
@@ -173,8 +168,7 @@ class PlainVolumesWorker:
             stop.set()  # a thread that is left behind ends soon
 
     async def _still_left(self, stop: threading.Event) -> list[str]:
-        removal = partial(remove_volumes, self._seams.volumes.host, self._seams.host, self._uid, stop)
         try:
-            return await self._seams.volumes.in_thread(removal)
+            return await self._work.remove_all(self._uid, stop)
         except HostError as error:
             return [str(error)]

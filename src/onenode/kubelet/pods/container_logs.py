@@ -6,8 +6,8 @@ the file again and again: cheap, only while somebody follows, and it sees every 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
 
 from onenode.containers.log_reader import LogReader, is_missing, opened_log
@@ -16,6 +16,7 @@ from onenode.kubelet.pods.container_log_rules import LogOptions, NoSuchLog
 from onenode.kubelet.pods.linux_container_runtime import LOGS
 from orlop.foundation.clock import Clock
 from orlop.host.host_errors import HostError
+from orlop.host.threads import Threads
 
 LOOK_EVERY_SECONDS: Final = 0.1
 
@@ -23,8 +24,9 @@ LOOK_EVERY_SECONDS: Final = 0.1
 class ContainerLogs:
     """`folder` is a descriptor of the kubelet's folder."""
 
-    def __init__(self, folder: int, clock: Clock) -> None:
+    def __init__(self, folder: int, in_thread: Threads, clock: Clock) -> None:
         self._folder = folder
+        self._in_thread = in_thread
         self._clock = clock
 
     async def read(
@@ -33,7 +35,7 @@ class ContainerLogs:
         """Pieces of text. `follow` says whether more may come; without it the reading ends with what is there."""
         opened = opened_log(self._folder, (LOGS, pod_uid, container), f"{attempt}.log")
         try:
-            log = await asyncio.to_thread(opened.__enter__)
+            log = await self._in_thread(opened.__enter__)
         except HostError as error:
             if is_missing(error):
                 raise NoSuchLog(f'the log of container "{container}" is gone') from error
@@ -49,7 +51,7 @@ class ContainerLogs:
     ) -> AsyncIterator[bytes]:
         at = container_log_rules.beginning(options)
         if options.tail_lines is not None:
-            begun = await asyncio.to_thread(_all_there, log)
+            begun = await self._in_thread(partial(_all_there, log))
             text, at = container_log_rules.shown(container_log_rules.tail(begun, options.tail_lines), at, options)
             if text:
                 yield text
@@ -64,7 +66,7 @@ class ContainerLogs:
         """Whether more may come is asked before the last look, so that the last words are not missed."""
         while True:
             may_come = follow is not None and follow()
-            while piece := await asyncio.to_thread(log.more):
+            while piece := await self._in_thread(log.more):
                 yield piece
             if not may_come:
                 return

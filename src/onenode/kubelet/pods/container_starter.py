@@ -19,12 +19,18 @@ from onenode.kubelet.pods.container_rules import (
     no_sub_path,
     sub_path_wishes,
 )
-from onenode.kubelet.pods.container_runtime import ContainerRefused, RunningContainer, WantedContainer
+from onenode.kubelet.pods.container_runtime import (
+    ContainerRefused,
+    ContainerRuntime,
+    RunningContainer,
+    WantedContainer,
+)
 from onenode.kubelet.pods.environment_rules import EnvironmentSources, names_needed
 from onenode.kubelet.pods.pod_life_rules import Start
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings, SubPathNotReady
-from orlop.foundation.runtime import Runtime
+from onenode.kubelet.pods.pod_seams import PodSettings, PodVolumes, SubPathNotReady
+from orlop.foundation.structured_log import Log
 from orlop.kube.api_errors import NotFound
+from orlop.kube.client import KubeClient
 from orlop.kube.kinds import CONFIG_MAP, SECRET, InvalidPath, Kind
 from orlop.kube.objects import Object, ObjectName, namespace, uid
 
@@ -42,10 +48,14 @@ class NotStarted:
 
 
 class ContainerStarter:
-    def __init__(self, seams: PodSeams, settings: PodSettings, runtime: Runtime) -> None:
-        self._seams = seams
+    def __init__(
+        self, client: KubeClient, containers: ContainerRuntime, volumes: PodVolumes, settings: PodSettings, log: Log
+    ) -> None:
+        self._client = client
+        self._containers = containers
+        self._volumes = volumes
         self._settings = settings
-        self._runtime = runtime
+        self._log = log
 
     async def start(
         self, pod: Mapping[str, Any], start: Start, sources: VolumeSources
@@ -57,7 +67,7 @@ class ContainerStarter:
             around = ContainerInputs(environment, parts, self._settings.hidden)
             runnable = container_request(pod, spec, start.attempt, around)
             wanted = WantedContainer(uid(pod), start.name, start.attempt, runnable.request, runnable.volumes)
-            return await self._seams.containers.start(wanted)
+            return await self._containers.start(wanted)
         except NotRunnable as error:
             return NotStarted(
                 error.reason, str(error), CONFIG_AGAIN_SECONDS if error.reason == CONFIG_ERROR else math.inf
@@ -72,9 +82,9 @@ class ContainerStarter:
         who, found = str(spec["name"]), {}
         for wish in sub_path_wishes(pod, spec, environment):
             try:
-                found[who, wish.index] = await self._seams.volumes.sub_path(pod, who, wish)
+                found[who, wish.index] = await self._volumes.sub_path(pod, who, wish)
             except SubPathNotReady as error:
-                self._runtime.log.warning("subPath not prepared", pod=uid(pod), container=who, why=str(error))
+                self._log.warning("subPath not prepared", pod=uid(pod), container=who, why=str(error))
                 raise no_sub_path(spec, wish.volume) from None
         return replace(sources, sub_paths=found)
 
@@ -90,7 +100,7 @@ class ContainerStarter:
 
     async def _found(self, kind: Kind, space: str | None, name: str) -> Object | None:
         try:
-            return await self._seams.client.get(kind, ObjectName(space, name))
+            return await self._client.get(kind, ObjectName(space, name))
         except (NotFound, InvalidPath):  # no object has a name that is no name
             return None
 

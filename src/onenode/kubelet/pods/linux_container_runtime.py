@@ -18,6 +18,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from signal import SIGTERM
 from typing import Final
 
@@ -32,6 +33,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.kernel import process_records
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, make_folder, names_in, opened_below, shown
 from orlop.host.kernel.process_records import ProcessIdentity
+from orlop.host.threads import Threads
 
 LOGS: Final = "logs"
 PROCESSES: Final = "processes"
@@ -39,10 +41,10 @@ _MODE: Final = 0o750
 
 
 @asynccontextmanager
-async def linux_container_runtime(folder: int) -> AsyncIterator[LinuxContainerRuntime]:
+async def linux_container_runtime(folder: int, in_thread: Threads) -> AsyncIterator[LinuxContainerRuntime]:
     """While it is entered, containers can run; none is left afterwards."""
-    await asyncio.to_thread(_prepare, folder)
-    containers = LinuxContainerRuntime(folder)
+    await in_thread(partial(_prepare, folder))
+    containers = LinuxContainerRuntime(folder, in_thread)
     try:
         yield containers
     finally:
@@ -57,15 +59,16 @@ def _prepare(folder: int) -> None:
 
 
 class LinuxContainerRuntime:
-    def __init__(self, folder: int) -> None:
+    def __init__(self, folder: int, in_thread: Threads) -> None:
         self._folder = folder
+        self._in_thread = in_thread
         self._launcher: ContainerLauncher | None = None
         self._making_a_launcher = threading.Lock()
         self._launcher_note: ProcessIdentity | None = None
         self._running: set[_ProcessReport] = set()
 
     async def start(self, wanted: WantedContainer) -> LinuxContainer:
-        asking = asyncio.ensure_future(asyncio.to_thread(self._asked_for, wanted))
+        asking = asyncio.ensure_future(self._in_thread(partial(self._asked_for, wanted)))
         try:
             process = await asyncio.shield(asking)
         except HostError as error:
@@ -83,10 +86,10 @@ class LinuxContainerRuntime:
             await report.over.wait()
 
     async def remembered_pods(self) -> frozenset[str]:
-        return await asyncio.to_thread(self._pods_with_logs)
+        return await self._in_thread(self._pods_with_logs)
 
     async def forget_pod(self, pod_uid: str) -> None:
-        await asyncio.to_thread(self._remove_logs, pod_uid)
+        await self._in_thread(partial(self._remove_logs, pod_uid))
 
     async def begin_inside(
         self, container: ContainerProcess, command: Command, streams: Streams | None
@@ -101,7 +104,7 @@ class LinuxContainerRuntime:
 
     async def close(self) -> None:
         if self._launcher is not None:
-            await asyncio.to_thread(self._launcher.close)
+            await self._in_thread(self._launcher.close)
             self._forget(self._launcher_note)
         for report in list(self._running):
             await report.over.wait()

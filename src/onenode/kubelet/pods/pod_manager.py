@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings
+from onenode.kubelet.node.node_api import NodeApi
+from onenode.kubelet.pods.container_runtime import ContainerRuntime
+from onenode.kubelet.pods.pod_seams import PodSettings, PodVolumes
 from onenode.kubelet.pods.pod_worker import PodWorker
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -25,15 +27,24 @@ from orlop.kube.objects import ObjectName, name_of, uid
 
 @asynccontextmanager
 async def pod_manager(
-    informers: Informers, seams: PodSeams, settings: PodSettings, runtime: Runtime
+    informers: Informers,
+    api: NodeApi,
+    containers: ContainerRuntime,
+    volumes: PodVolumes,
+    settings: PodSettings,
+    runtime: Runtime,
 ) -> AsyncIterator[PodManager]:
     """Pods run while it is entered. Leaving it lets go of their workers, not of their containers."""
+
+    def new_worker(pod: CachedObject) -> PodWorker:
+        return PodWorker(pod, api, containers, volumes, settings, runtime)
+
     on_this_node = Selection(fields=f"spec.nodeName={settings.node_name}")
     async with (
         informers.using(Watched(POD, on_this_node, without_managed_fields)) as pods,
         TaskGroup() as tasks,
     ):
-        manager = PodManager(pods, seams, settings, runtime, tasks)
+        manager = PodManager(pods, containers, volumes, new_worker, tasks)
         task = tasks.start(manager.run(), name="pods of this node")
         try:
             yield manager
@@ -44,12 +55,17 @@ async def pod_manager(
 
 class PodManager:
     def __init__(
-        self, pods: Informer, seams: PodSeams, settings: PodSettings, runtime: Runtime, tasks: TaskGroup
+        self,
+        pods: Informer,
+        containers: ContainerRuntime,
+        volumes: PodVolumes,
+        new_worker: Callable[[CachedObject], PodWorker],
+        tasks: TaskGroup,
     ) -> None:
         self._pods = pods
-        self._seams = seams
-        self._settings = settings
-        self._runtime = runtime
+        self._containers = containers
+        self._volumes = volumes
+        self._new_worker = new_worker
         self._tasks = tasks
         self._workers: dict[str, PodWorker] = {}
         self._names: dict[str, ObjectName] = {}
@@ -58,7 +74,7 @@ class PodManager:
     async def run(self) -> None:
         await self._pods.wait_synced()
         await self._forget_the_vanished()
-        self._seams.volumes.all_known(self._all_pods())
+        self._volumes.all_known(self._all_pods())
         stop_listening = self._pods.add_listener(self._pod_changed)
         try:
             await asyncio.Event().wait()
@@ -68,8 +84,8 @@ class PodManager:
     async def _forget_the_vanished(self) -> None:
         """Pods whose objects went while nobody was here. What they had mounted is the volume manager's to find."""
         there = {uid(pod) for pod in self._all_pods()}
-        for pod_uid in sorted(await self._seams.containers.remembered_pods() - there):
-            await self._seams.containers.forget_pod(pod_uid)
+        for pod_uid in sorted(await self._containers.remembered_pods() - there):
+            await self._containers.forget_pod(pod_uid)
 
     def _all_pods(self) -> list[CachedObject]:
         return [pod for name in self._pods.cache.names() if (pod := self._pods.get(name)) is not None]
@@ -100,7 +116,7 @@ class PodManager:
             if self._names[pod_uid] == name:
                 worker.changed(pod if pod_uid == now else None)
         if pod is not None and now not in self._workers:
-            self._begin(PodWorker(pod, self._seams, self._settings, self._runtime), now, name_of(pod))
+            self._begin(self._new_worker(pod), now, name_of(pod))
 
     def _begin(self, worker: PodWorker, pod_uid: str, name: ObjectName) -> None:
         self._workers[pod_uid], self._names[pod_uid] = worker, name

@@ -1,4 +1,4 @@
-"""The seams of pods: their volumes, their containers, the API server, and what is fixed for the node.
+"""The seam from pods to their volumes, and what is fixed for the node.
 
 A pod waits for its volumes, and lets them go when nothing of it runs.
 """
@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from onenode.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
-from onenode.kubelet.pods.container_runtime import ContainerRuntime
-from orlop.kube.client import KubeClient
-from orlop.kube.events.event_recorder import EventRecorder
 
 
 class VolumesNotReady(Exception):
@@ -55,11 +52,3 @@ class PodSettings:
     """Variables that every container has, with the way to the API."""
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What pods may have of the node, by resource."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodSeams:
-    client: KubeClient
-    events: EventRecorder
-    containers: ContainerRuntime
-    volumes: PodVolumes

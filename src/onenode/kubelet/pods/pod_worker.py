@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.pods import pod_life_rules as rules
 from onenode.kubelet.pods.container_rules import IMAGE_NOTE, VolumeSources, unsupported_fields
-from onenode.kubelet.pods.container_runtime import RunningContainer
+from onenode.kubelet.pods.container_runtime import ContainerRuntime, RunningContainer
 from onenode.kubelet.pods.container_starter import ContainerStarter, NotStarted
 from onenode.kubelet.pods.pod_life_rules import (
     Finished,
@@ -31,7 +32,7 @@ from onenode.kubelet.pods.pod_life_rules import (
     Waiting,
     grace_seconds,
 )
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings, VolumesNotReady
+from onenode.kubelet.pods.pod_seams import PodSettings, PodVolumes, VolumesNotReady
 from onenode.kubelet.pods.pod_status_rules import StatusFacts, backoff_message, container_id, pod_status
 from orlop.foundation.backoff import Backoff
 from orlop.foundation.runtime import Runtime
@@ -52,8 +53,19 @@ TROUBLE: Final = Backoff(initial=0.5, factor=2.0, cap=60.0, jitter=0.5)
 class PodWorker:
     """`changed` is called with each version of the pod, and with None when its object is gone."""
 
-    def __init__(self, pod: Pod, seams: PodSeams, settings: PodSettings, runtime: Runtime) -> None:
-        self._seams = seams
+    def __init__(
+        self,
+        pod: Pod,
+        api: NodeApi,
+        containers: ContainerRuntime,
+        volumes: PodVolumes,
+        settings: PodSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._client = api.kube
+        self._events = api.events
+        self._containers = containers
+        self._volumes = volumes
         self._settings = settings
         self._runtime = runtime
         self._pod = pod
@@ -65,7 +77,7 @@ class PodWorker:
         self._running: dict[str, RunningContainer] = {}
         self._sources: VolumeSources | None = None
         self._life: PodLife = rules.life_of(pod, runtime.clock.now(), runtime.clock.elapsed())
-        self._starts = ContainerStarter(seams, settings, runtime)
+        self._starts = ContainerStarter(api.kube, containers, volumes, settings, runtime.log)
         self._written: Any = None
         self._log = runtime.log.bind(pod=str(self._name), uid=self._uid)
 
@@ -127,7 +139,7 @@ class PodWorker:
             await self._run_containers()
         await self._end_containers()
         await self._report()
-        await self._seams.volumes.let_go(self._pod)
+        await self._volumes.let_go(self._pod)
         while not self._must_end:
             await self._something_new()
         await self._remove()
@@ -142,10 +154,10 @@ class PodWorker:
         if self._has_told or not self._starts_something():
             return
         self._has_told = True
-        self._seams.events.normal(self._pod, "ImageNotPulled", IMAGE_NOTE)
+        self._events.normal(self._pod, "ImageNotPulled", IMAGE_NOTE)
         if fields := unsupported_fields(self._pod):
             note = f"This pod asks for what is not done here: {', '.join(fields)}."
-            self._seams.events.warning(self._pod, "NotSupported", note)
+            self._events.warning(self._pod, "NotSupported", note)
 
     def _starts_something(self) -> bool:
         """After a restart of ours there may be nothing left to be started of a pod."""
@@ -171,12 +183,12 @@ class PodWorker:
         failures = 0
         while not self._must_end and self._sources is None:
             try:
-                self._sources = await self._unless_ended(self._seams.volumes.ready(self._pod))
+                self._sources = await self._unless_ended(self._volumes.ready(self._pod))
             except VolumesNotReady as error:
                 failures += 1
                 if error.is_reported:
                     note = f"Unable to attach or mount volumes: {error}"
-                    self._seams.events.warning(self._pod, "FailedMount", note)
+                    self._events.warning(self._pod, "FailedMount", note)
                 await self._something_new(self._in_seconds(VOLUMES_AGAIN.delay(failures, self._runtime.random)))
 
     async def _start(self, start: Start) -> None:
@@ -189,11 +201,11 @@ class PodWorker:
             return
         self._running[start.name] = started
         self._life = rules.with_started(self._life, start, self._runtime.clock.now())
-        self._seams.events.normal(self._container(start.name), "Started", f"Started container {start.name}")
+        self._events.normal(self._container(start.name), "Started", f"Started container {start.name}")
         self._tasks.start(self._watch(start, started), name=f"container {start.name} of {self._name}")
 
     def _note_not_started(self, start: Start, why: NotStarted) -> None:
-        self._seams.events.warning(self._container(start.name), "Failed", f"Error: {why.sentence}")
+        self._events.warning(self._container(start.name), "Failed", f"Error: {why.sentence}")
         now, clock = self._runtime.clock.now(), self._runtime.clock
         if why.again_after is not None:
             waiting, again = Waiting(why.reason, why.sentence), self._in_seconds(why.again_after)
@@ -226,7 +238,7 @@ class PodWorker:
             message = backoff_message(self._pod, name, seconds)
             if isinstance(self._life.container(name).state, Terminated):
                 note = f"Back-off restarting failed container {name} in pod {self._name.name}"
-                self._seams.events.warning(self._container(name), "BackOff", note)
+                self._events.warning(self._container(name), "BackOff", note)
             self._life = rules.with_backoff_shown(self._life, name, message)
 
     def _container(self, name: str) -> ObjectReference:
@@ -241,7 +253,7 @@ class PodWorker:
         """A shorter grace period may be asked for meanwhile."""
         began = self._runtime.clock.elapsed()
         for name, container in self._running.items():
-            self._seams.events.normal(self._container(name), "Killing", f"Stopping container {name}")
+            self._events.normal(self._container(name), "Killing", f"Stopping container {name}")
             container.ask_to_end()
         while self._running and self._runtime.clock.elapsed() < (until := began + grace_seconds(self._pod)):
             await self._something_new(until)
@@ -251,9 +263,9 @@ class PodWorker:
             await self._something_new()
 
     async def _remove(self) -> None:
-        await self._seams.containers.forget_pod(self._uid)
+        await self._containers.forget_pod(self._uid)
         with suppress(NotFound, Conflict):  # it is gone, or another pod has its name
-            await self._seams.client.delete(POD, self._name, DeleteOptions(uid=self._uid, grace_seconds=0))
+            await self._client.delete(POD, self._name, DeleteOptions(uid=self._uid, grace_seconds=0))
 
     # ---- telling -------------------------------------------------------------------------------------------------
 
@@ -278,10 +290,10 @@ class PodWorker:
     async def _write(self, status: Any) -> None:
         changes = {"metadata": {"uid": self._uid}, "status": status}
         try:
-            found = await self._seams.client.patch(POD, self._name, MergePatch(changes), subresource="status")
+            found = await self._client.patch(POD, self._name, MergePatch(changes), subresource="status")
         except Invalid:
             # So the API server refuses our uid where another pod has the name by now.
-            if uid(await self._seams.client.get(POD, self._name)) == self._uid:
+            if uid(await self._client.get(POD, self._name)) == self._uid:
                 raise
             self._object_gone = True
             return

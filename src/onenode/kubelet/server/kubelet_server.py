@@ -47,6 +47,7 @@ from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.foundation.unix_socket import bind_root_only, claim_socket
 from orlop.host.kernel.confined_paths import opened_root
+from orlop.host.threads import Threads
 
 ROOT: Final = 0
 MOST_AT_ONCE: Final = 1000
@@ -222,12 +223,14 @@ class _ClientsOf:
 
 
 @asynccontextmanager
-async def serve_kubelet(folder: Path, kubelet: RunningKubelet, node_name: str, runtime: Runtime) -> AsyncIterator[None]:
+async def serve_kubelet(
+    folder: Path, kubelet: RunningKubelet, node_name: str, in_thread: Threads, runtime: Runtime
+) -> AsyncIterator[None]:
     """Answer for this kubelet while it is entered, on `kubelet.sock` in its folder. Raises as `kubelet_server`."""
     drivers = _ClientsOf(kubelet.node.drivers)
     with opened_root(str(folder)) as root:
         async with volume_stats(kubelet.volumes.mounted_volumes, drivers, runtime) as volumes:
-            summary = NodeSummary(node_name, root, kubelet.pods, volumes, runtime.clock)
-            parts = KubeletParts(kubelet.pods, ContainerLogs(root, runtime.clock), summary)
+            summary = NodeSummary(node_name, root, kubelet.pods, volumes, in_thread, runtime.clock)
+            parts = KubeletParts(kubelet.pods, ContainerLogs(root, in_thread, runtime.clock), summary)
             async with kubelet_server(folder / KUBELET_SOCKET, parts, runtime):
                 yield

@@ -5,10 +5,10 @@ What is not measured here is not there: clients take a missing member for unknow
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from onenode.host.machine_facts import read_memory
@@ -16,6 +16,7 @@ from onenode.kubelet.server.answers import Pods
 from onenode.kubelet.volumes.volume_stats import Amount, Measured, VolumeStats
 from orlop.foundation.clock import Clock
 from orlop.host.kernel.disk_usage import room_on
+from orlop.host.threads import Threads
 from orlop.kube.objects import time_text
 
 Object = dict[str, Any]
@@ -94,16 +95,19 @@ def _inodes(amount: Amount) -> Object:
 class NodeSummary:
     """`folder` is a descriptor of the kubelet's folder: the disk it is on is the node's."""
 
-    def __init__(self, node_name: str, folder: int, pods: Pods, volumes: VolumeStats, clock: Clock) -> None:
+    def __init__(
+        self, node_name: str, folder: int, pods: Pods, volumes: VolumeStats, in_thread: Threads, clock: Clock
+    ) -> None:
         self._node_name = node_name
         self._folder = folder
         self._pods = pods
         self._volumes = volumes
+        self._in_thread = in_thread
         self._clock = clock
         self._since = clock.now()
 
     async def __call__(self, of_volumes: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the one thing that is asked
-        node = await asyncio.to_thread(self._measured, self._clock.now())
+        node = await self._in_thread(partial(self._measured, self._clock.now()))
         volumes = list((await self._volumes.current()).values()) if of_volumes else []
         return summary(node, [seen.pod for seen in self._pods.workers()], volumes)
 

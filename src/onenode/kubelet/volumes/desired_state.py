@@ -13,11 +13,12 @@ from typing import Final
 
 from onenode.kubelet.volumes import desired_volumes_rules as rules
 from onenode.kubelet.volumes.desired_volumes_rules import PodDesire, Read, Unread, VolumeObjects
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_seams import KnownDrivers
 from onenode.kubelet.volumes.volume_values import ApiObject, Desired, DesiredMount, PodUid, UniqueName
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
 from orlop.kube.api_errors import ApiError
+from orlop.kube.client import KubeClient
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, InvalidPath, Kind
 from orlop.kube.objects import ObjectName
 
@@ -50,8 +51,9 @@ class WantedPod:
 
 
 class DesiredState:
-    def __init__(self, seams: VolumeSeams, runtime: Runtime) -> None:
-        self._seams = seams
+    def __init__(self, client: KubeClient, drivers: KnownDrivers, runtime: Runtime) -> None:
+        self._client = client
+        self._known_drivers = drivers
         self._runtime = runtime
         self._pods: dict[PodUid, WantedPod] = {}
         self._postponed: dict[tuple[UniqueName, PodUid], int] = {}
@@ -86,6 +88,12 @@ class DesiredState:
             for pod_uid, wanted in self._pods.items()
             if wanted.due is not None and wanted.due <= now and not wanted.is_being_read
         ]
+
+    def mount(self, volume: UniqueName, pod_uid: PodUid) -> DesiredMount | None:
+        return self.mounts().get(volume, {}).get(pod_uid)
+
+    def any_mount(self, volume: UniqueName) -> DesiredMount | None:
+        return next(iter(self.mounts().get(volume, {}).values()), None)
 
     # ---- changing ------------------------------------------------------------------------------------------------
 
@@ -154,12 +162,12 @@ class DesiredState:
         return VolumeObjects(claims, volumes, self._drivers(pod, volumes))
 
     def _drivers(self, pod: ApiObject, volumes: Mapping[str, Read]) -> dict[str, ApiObject]:
-        found = {name: self._seams.csi_driver(name) for name in rules.drivers_named_by(pod, volumes)}
+        found = {name: self._known_drivers.csi_driver(name) for name in rules.drivers_named_by(pod, volumes)}
         return {name: driver for name, driver in found.items() if driver is not None}
 
     async def _get(self, kind: Kind, name: ObjectName) -> Read:
         try:
-            return await self._seams.client.get(kind, name)
+            return await self._client.get(kind, name)
         except ApiError as error:
             return Unread(error.message)
         except InvalidPath as error:  # a pod may name anything as its claim

@@ -20,7 +20,7 @@ from onenode.kubelet.volumes.reconstruction import block_names, staging_folders
 from onenode.kubelet.volumes.steps import block_folders
 from onenode.kubelet.volumes.steps.mount_folders import remove_mount
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_seams import KubeletDisk
 from onenode.kubelet.volumes.volume_values import PodUid, VolumeMode, VolumeSpec
 from orlop.foundation.runtime import Runtime
 from orlop.host.host_errors import HostError
@@ -32,8 +32,9 @@ LONGEST_SWEEP_SECONDS: Final = 60.0
 class Leftovers:
     """`due_at` is the instant of the next sweep; None: there is nothing to look for. The first is due at once."""
 
-    def __init__(self, seams: VolumeSeams, runtime: Runtime, changed: Callable[[], None]) -> None:
-        self._seams = seams
+    def __init__(self, disk: KubeletDisk, runtime: Runtime, changed: Callable[[], None]) -> None:
+        self._host = disk.host
+        self._in_thread = disk.in_thread
         self._runtime = runtime
         self._changed = changed
         self._delay = SWEEP_SECONDS
@@ -43,7 +44,7 @@ class Leftovers:
 
     async def note_start(self) -> None:
         """Before anything is made: pods' folders that an earlier life has left."""
-        names = await self._seams.in_thread(partial(self._seams.host.names_in, volume_paths.ALL_PODS))
+        names = await self._in_thread(partial(self._host.names_in, volume_paths.ALL_PODS))
         self._pods_at_start = names or frozenset()
 
     def look_soon(self) -> None:
@@ -60,9 +61,9 @@ class Leftovers:
         return self._sweep(pods, staged, {spec.name for spec in specs if spec.mode is VolumeMode.BLOCK})
 
     async def _sweep(self, pods: Collection[PodUid], staged: Collection[Names], blocks: Collection[str]) -> None:
-        sweep = Sweep(self._seams.host, self._pods_at_start)
+        sweep = Sweep(self._host, self._pods_at_start)
         try:
-            await self._seams.in_thread(partial(sweep.all_but, pods, staged, blocks))
+            await self._in_thread(partial(sweep.all_but, pods, staged, blocks))
         except HostError as error:
             sweep.left.append(str(error))
         finally:
@@ -72,12 +73,12 @@ class Leftovers:
 
     async def sweep_pod(self, pod_uid: PodUid) -> None:
         """Of a pod that has nothing mounted any more."""
-        sweep = Sweep(self._seams.host, self._pods_at_start)
-        await self._seams.in_thread(partial(sweep.pod, pod_uid))
+        sweep = Sweep(self._host, self._pods_at_start)
+        await self._in_thread(partial(sweep.pod, pod_uid))
         self._tell(sweep)
 
     async def is_something_mounted(self, pod_uid: PodUid) -> bool:
-        return await self._seams.in_thread(partial(_has_mounts, self._seams.host, pod_uid))
+        return await self._in_thread(partial(_has_mounts, self._host, pod_uid))
 
     def _tell(self, sweep: Sweep) -> None:
         if sweep.left:

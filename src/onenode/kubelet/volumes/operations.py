@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes import reconcile_rules as backoff
 from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.desired_state import DesiredState
@@ -24,22 +25,24 @@ from onenode.kubelet.volumes.reconcile_rules import (
 )
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.expansion_work import ExpansionWork
-from onenode.kubelet.volumes.steps.mount_preconditions import Attachments
+from onenode.kubelet.volumes.steps.mount_preconditions import MountPreconditions
 from onenode.kubelet.volumes.steps.mount_work import MountWork
 from onenode.kubelet.volumes.steps.outcome_rules import NotPrepared, StepFailed
 from onenode.kubelet.volumes.steps.unmount_work import UnmountWork
-from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
-from onenode.kubelet.volumes.volume_values import DesiredMount, PodFacts, PodUid, UniqueName
+from onenode.kubelet.volumes.volume_seams import KnownDrivers, KubeletDisk, OwnNode, reference_to
+from onenode.kubelet.volumes.volume_values import ActualMount, DesiredMount, PodFacts, PodUid, UniqueName
 from orlop.foundation.runtime import Runtime
+from orlop.foundation.structured_log import Log
 from orlop.foundation.task_group import TaskGroup
+from orlop.kube.events.event_recorder import EventRecorder
 
 
 class FailureReports:
     """Pods are known from their first sight to the end of their volumes: also those that want none any more."""
 
-    def __init__(self, seams: VolumeSeams, runtime: Runtime) -> None:
-        self._seams = seams
-        self._runtime = runtime
+    def __init__(self, events: EventRecorder, log: Log) -> None:
+        self._events = events
+        self._log = log
         self._pods: dict[PodUid, PodFacts] = {}
         self._told: dict[tuple[UniqueName, PodUid], str] = {}
 
@@ -57,17 +60,15 @@ class FailureReports:
         """`volume` is what it is called: in the pod, or its PersistentVolume."""
         pod, is_new = self._pods.get(_pod_uid(operation)), self._is_new(operation, error)
         if is_new:
-            self._runtime.log.warning(
-                "volume operation failed", pod=_pod_name(operation, pod), volume=volume, error=str(error)
-            )
+            self._log.warning("volume operation failed", pod=_pod_name(operation, pod), volume=volume, error=str(error))
         if pod is None:
             return
         if isinstance(operation, Mount | Expand):
             note = texts.failed(error.prefix, volume, error.why)
-            self._seams.events.warning(reference_to(pod), texts.reason_of(error.prefix), note)
+            self._events.warning(reference_to(pod), texts.reason_of(error.prefix), note)
         elif isinstance(operation, Unmount) and is_new:
             note = texts.not_unmounted(error.prefix, volume, error.why)
-            self._seams.events.warning(reference_to(pod), texts.NOT_UNMOUNTED, note)
+            self._events.warning(reference_to(pod), texts.NOT_UNMOUNTED, note)
 
     def succeeded(self, operation: Operation) -> None:
         self._told.pop((operation.volume, _pod_uid(operation)), None)
@@ -88,31 +89,71 @@ def _pod_name(operation: Operation, pod: PodFacts | None) -> str | None:
     return str(pod.name) if pod is not None else _pod_uid(operation) or None
 
 
-class Operations:
-    """`changed` is called when one has ended, `unmounted` when a pod has a volume no longer."""
+class VolumeSteps:
+    """What is done in an operation. Raises StepFailed with the step that failed, NotPrepared where it must wait."""
 
     def __init__(
         self,
-        seams: VolumeSeams,
+        api: NodeApi,
+        node: OwnNode,
+        drivers: KnownDrivers,
+        disk: KubeletDisk,
+        actual: ActualState,
         runtime: Runtime,
+    ) -> None:
+        self._node = node
+        self._actual = actual
+        self._preconditions = MountPreconditions(api, node, actual)
+        self._expansion_work = ExpansionWork(api, drivers, disk, actual, runtime)
+        self._mount_work = MountWork(api, drivers, disk, actual, self._expansion_work, runtime)
+        self._unmount_work = UnmountWork(drivers, disk, actual, runtime)
+
+    async def verify_attached(self, mount: DesiredMount) -> None:
+        await self._preconditions.verify_attached(mount)
+        self._actual.add(mount.volume, mount.spec, attachable=mount.attach_required)
+        if mount.claim is not None:
+            self._actual.note_first_size(mount.volume, mount.claim.size)
+
+    async def mount(self, mount: DesiredMount) -> None:
+        context = await self._preconditions.check(mount)
+        await self._mount_work.mount(mount, context)
+
+    async def expand(self, mount: DesiredMount) -> None:
+        await self._expansion_work.in_use(mount)
+
+    async def unmount(self, volume: UniqueName, mount: ActualMount) -> None:
+        await self._unmount_work.unmount(volume, mount)
+
+    async def unmount_device(self, volume: UniqueName) -> None:
+        await self._unmount_work.unmount_device(volume)
+
+    def forget(self, volume: UniqueName) -> None:
+        """Forget a volume. Its detaching waits until the Node's status no longer lists it as in use: report that."""
+        known = self._actual.volumes.get(volume)
+        self._actual.forget(volume)
+        if known is not None and known.attachable:
+            self._node.report_soon()
+
+
+class Operations:
+    """`ended` is called with each operation that has ended, well or not."""
+
+    def __init__(
+        self,
+        steps: VolumeSteps,
+        reports: FailureReports,
         desired: DesiredState,
         actual: ActualState,
-        *,
-        changed: Callable[[], None],
-        unmounted: Callable[[], None],
+        runtime: Runtime,
+        ended: Callable[[Operation], None],
     ) -> None:
-        self._seams = seams
-        self._runtime = runtime
-        self._log = runtime.log
+        self._steps = steps
+        self._reports = reports
         self._desired = desired
         self._actual = actual
-        self.reports = FailureReports(seams, runtime)
-        self._changed = changed
-        self._unmounted = unmounted
-        self._attachments = Attachments(seams)
-        self._expansion_work = ExpansionWork(seams, runtime, actual)
-        self._mount_work = MountWork(seams, runtime, actual, self._attachments, self._expansion_work)
-        self._unmount_work = UnmountWork(seams, runtime, actual)
+        self._clock = runtime.clock
+        self._log = runtime.log
+        self._ended = ended
         self._under_way: dict[UniqueName, Operation] = {}
         self._failures: dict[UniqueName, Failures] = {}
 
@@ -135,19 +176,12 @@ class Operations:
     def begin(self, operation: Operation, tasks: TaskGroup) -> None:
         volume, attempt = operation.volume, attempt_of(operation)
         if isinstance(operation, Forget):
-            self._forget(volume)
+            self._steps.forget(volume)
+            self._forgive(volume)
             return
-        self._note(volume, backoff.after_start(self._failures_of(volume), attempt, self._runtime.clock.elapsed()))
+        self._note(volume, backoff.after_start(self._failures_of(volume), attempt, self._clock.elapsed()))
         self._under_way[volume] = operation
         tasks.start(self._operate(operation, attempt), name=f"volumes: {attempt.name} {volume}")
-
-    def _forget(self, volume: UniqueName) -> None:
-        """Forget a volume. Its detaching waits until the Node's status no longer lists it as in use: report that."""
-        known = self._actual.volumes.get(volume)
-        self._actual.forget(volume)
-        self._forgive(volume)
-        if known is not None and known.attachable:
-            self._seams.report_node()
 
     def forgive(self, driver: str) -> None:
         """What failed for this driver is tried at once."""
@@ -158,13 +192,17 @@ class Operations:
     def forget_unknown(self) -> None:
         """Failures of volumes that nobody wants and that are not here."""
         for volume in [*self._failures]:
-            known = volume in self._actual.volumes or volume in self._under_way or self._any_mount(volume) is not None
+            known = (
+                volume in self._actual.volumes
+                or volume in self._under_way
+                or self._desired.any_mount(volume) is not None
+            )
             if not known:
                 self._forgive(volume)
 
     def _forgive(self, volume: UniqueName) -> None:
         self._failures.pop(volume, None)
-        self.reports.forget_volume(volume)
+        self._reports.forget_volume(volume)
 
     async def _operate(self, operation: Operation, attempt: Attempt) -> None:
         try:
@@ -174,47 +212,43 @@ class Operations:
             self._tell_unprepared(operation, error)
         except StepFailed as error:
             self._failed(operation, attempt, backoff.after_failure)
-            self.reports.failed(operation, self._name_of(operation), error)
+            self._reports.failed(operation, self._name_of(operation), error)
         except Exception as error:  # noqa: BLE001 - one volume's trouble must not end the others'
             self._failed(operation, attempt, backoff.after_failure)
             self._log.exception("volume operation raised an unexpected error", error, volume=operation.volume)
         else:
             self._note(operation.volume, backoff.after_success(self._failures_of(operation.volume), attempt))
-            self.reports.succeeded(operation)
+            self._reports.succeeded(operation)
         finally:
             del self._under_way[operation.volume]
-            self._changed()
+            self._ended(operation)
 
     async def _carry_out(self, operation: Operation) -> None:
         match operation:
             case VerifyAttached(volume):
                 await self._verify(volume)
             case Mount(volume, pod_uid):
-                if (mount := self._desired_mount(volume, pod_uid)) is not None:
-                    await self._mount_work.mount(mount)
+                if (mount := self._desired.mount(volume, pod_uid)) is not None:
+                    await self._steps.mount(mount)
             case Expand(volume, pod_uid):
-                if (mount := self._desired_mount(volume, pod_uid)) is not None:
+                if (mount := self._desired.mount(volume, pod_uid)) is not None:
                     await self._expand(mount)
             case Unmount(volume, pod_uid):
                 if (actual := self._actual.mount(volume, pod_uid)) is not None:
-                    await self._unmount_work.unmount(volume, actual)
-                    self._unmounted()
+                    await self._steps.unmount(volume, actual)
             case UnmountDevice(volume):
-                await self._unmount_work.unmount_device(volume)
+                await self._steps.unmount_device(volume)
             case Forget():
                 pass
 
     async def _verify(self, volume: UniqueName) -> None:
-        if (mount := self._any_mount(volume)) is not None:
-            await self._attachments.verify(mount)
-            self._actual.add(volume, mount.spec, attachable=mount.attach_required)
-            if mount.claim is not None:
-                self._actual.note_first_size(volume, mount.claim.size)
+        if (mount := self._desired.any_mount(volume)) is not None:
+            await self._steps.verify_attached(mount)
 
     async def _expand(self, mount: DesiredMount) -> None:
         """The claim is read anew afterwards: it was written, or it says something else than we knew."""
         try:
-            await self._expansion_work.in_use(mount)
+            await self._steps.expand(mount)
         finally:
             self._desired.look_again(mount.pod.uid)
 
@@ -224,14 +258,14 @@ class Operations:
         self, operation: Operation, attempt: Attempt, after: Callable[[Failures, Attempt, float], Failures]
     ) -> None:
         volume = operation.volume
-        self._note(volume, after(self._failures_of(volume), attempt, self._runtime.clock.elapsed()))
-        if isinstance(operation, Mount) and (mount := self._desired_mount(volume, operation.pod_uid)) is not None:
+        self._note(volume, after(self._failures_of(volume), attempt, self._clock.elapsed()))
+        if isinstance(operation, Mount) and (mount := self._desired.mount(volume, operation.pod_uid)) is not None:
             self._desired.postpone(mount)
 
     def _tell_unprepared(self, operation: Operation, error: NotPrepared) -> None:
         """A mount may only have to wait; what a pod's end waits for, somebody has to look at."""
         if isinstance(operation, Unmount):
-            self.reports.failed(operation, self._name_of(operation), error)
+            self._reports.failed(operation, self._name_of(operation), error)
         else:
             self._log.debug("volume not ready; checking again", volume=operation.volume, error=str(error))
 
@@ -239,19 +273,13 @@ class Operations:
         """What people call the volume: the PV's name or, of an inline one, the pod's for it."""
         if (actual := self._actual.volumes.get(operation.volume)) is not None:
             return actual.spec.name
-        mount = self._any_mount(operation.volume)
+        mount = self._desired.any_mount(operation.volume)
         return mount.spec.name if mount is not None else operation.volume
-
-    def _desired_mount(self, volume: UniqueName, pod_uid: PodUid) -> DesiredMount | None:
-        return self._desired.mounts().get(volume, {}).get(pod_uid)
-
-    def _any_mount(self, volume: UniqueName) -> DesiredMount | None:
-        return next(iter(self._desired.mounts().get(volume, {}).values()), None)
 
     def _driver_of(self, volume: UniqueName) -> str | None:
         if (actual := self._actual.volumes.get(volume)) is not None:
             return actual.spec.driver
-        mount = self._any_mount(volume)
+        mount = self._desired.any_mount(volume)
         return mount.spec.driver if mount is not None else None
 
     def _failures_of(self, volume: UniqueName) -> Failures:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from onenode.host.volume_host import VolumeHost
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes import volume_paths
 from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.steps import volume_data
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
 from onenode.kubelet.volumes.volume_values import PodUid, UniqueName, VolumeMode, VolumeSpec, unique_name
 from orlop.foundation.runtime import Runtime
 from orlop.kube.api_errors import ApiError
@@ -106,8 +106,8 @@ LONGEST_DELAY: Final = 5.0
 
 
 class AttachmentRecovery:
-    def __init__(self, seams: VolumeSeams, runtime: Runtime, actual: ActualState) -> None:
-        self._seams = seams
+    def __init__(self, api: NodeApi, actual: ActualState, runtime: Runtime) -> None:
+        self._api = api
         self._runtime = runtime
         self._actual = actual
         self.is_done = False
@@ -123,7 +123,7 @@ class AttachmentRecovery:
 
     async def _try(self) -> bool:
         try:
-            node = await self._seams.client.get(NODE, ObjectName(None, self._seams.node))
+            node = await self._api.kube.get(NODE, ObjectName(None, self._api.node_name))
         except ApiError as error:
             self._runtime.log.info("own Node not readable yet", error=error.message)
             return False

@@ -18,19 +18,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes import mount_progress
 from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.desired_state import DesiredState
 from onenode.kubelet.volumes.desired_volumes_rules import pod_facts
 from onenode.kubelet.volumes.leftovers import Leftovers
 from onenode.kubelet.volumes.mount_progress import MountProgress, VolumeInPod
-from onenode.kubelet.volumes.operations import Operations
-from onenode.kubelet.volumes.reconcile_rules import Mount, Operation, StateOfWorld, plan
+from onenode.kubelet.volumes.operations import FailureReports, Operations, VolumeSteps
+from onenode.kubelet.volumes.reconcile_rules import Mount, Operation, StateOfWorld, Unmount, plan
 from onenode.kubelet.volumes.reconstruction import AttachmentRecovery, reconstruct
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.subpaths import SubPathMount, SubPathRefused, SubPaths
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
+from onenode.kubelet.volumes.volume_seams import KnownDrivers, KubeletDisk, OwnNode, reference_to
 from onenode.kubelet.volumes.volume_values import ApiObject, PodFacts, PodUid
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
@@ -52,24 +53,22 @@ class VolumesNotMounted(Exception):
 class VolumeManager:
     """`run` does the work; everything else only notes, reads or waits."""
 
-    def __init__(self, seams: VolumeSeams, runtime: Runtime) -> None:
-        self._seams = seams
+    def __init__(self, api: NodeApi, node: OwnNode, drivers: KnownDrivers, disk: KubeletDisk, runtime: Runtime) -> None:
+        self._events = api.events
+        self._node = node
+        self._host = disk.host
+        self._in_thread = disk.in_thread
         self._runtime = runtime
         self._news = asyncio.Event()
         self._waiting: set[asyncio.Event] = set()
-        self._desired = DesiredState(seams, runtime)
+        self._desired = DesiredState(api.kube, drivers, runtime)
         self._actual = ActualState(self._changed)
-        self._leftovers = Leftovers(seams, runtime, self._changed)
-        self._subpaths = SubPaths(seams)
-        self._operations = Operations(
-            seams,
-            runtime,
-            self._desired,
-            self._actual,
-            changed=self._changed,
-            unmounted=self._leftovers.look_soon,
-        )
-        self._attachments = AttachmentRecovery(seams, runtime, self._actual)
+        self._leftovers = Leftovers(disk, runtime, self._changed)
+        self._subpaths = SubPaths(disk)
+        self._reports = FailureReports(api.events, runtime.log)
+        steps = VolumeSteps(api, node, drivers, disk, self._actual, runtime)
+        self._operations = Operations(steps, self._reports, self._desired, self._actual, runtime, self._ended)
+        self._attachments = AttachmentRecovery(api, self._actual, runtime)
         self._all_known = False
         self._is_reconstructed = asyncio.Event()
 
@@ -83,14 +82,14 @@ class VolumeManager:
 
     def know(self, pod: ApiObject) -> None:
         """For one that is on its way out already, and wants nothing: what goes wrong with its volumes can be told."""
-        self._operations.reports.know(PodFacts(objects.uid(pod), objects.name_of(pod)))
+        self._reports.know(PodFacts(objects.uid(pod), objects.name_of(pod)))
 
     def let_go(self, pod_uid: PodUid) -> None:
         """Its containers have ended: nothing uses its volumes any more."""
         if (wanted := self._desired.pods.get(pod_uid)) is not None:
             self._desired.let_go(pod_uid)
             if any(mount.attach_required for mount in wanted.desire.mounts):
-                self._seams.report_node()  # what never was mounted is no longer in use right now
+                self._node.report_soon()  # what never was mounted is no longer in use right now
             self._operations.forget_unknown()
             self._leftovers.look_soon()
             self._changed()
@@ -114,12 +113,12 @@ class VolumeManager:
         wanted = self._desired.pods.get(objects.uid(pod))
         if wanted is None:
             return MountProgress()
-        path_of = self._seams.host.path_of
+        path_of = self._host.path_of
         return mount_progress.volumes_of(wanted.desire, self._actual.volumes, path_of, is_read=wanted.is_answered)
 
     def mounted_volumes(self) -> tuple[VolumeInPod, ...]:
         """Return all volumes that are mounted for pods, for calls of their drivers."""
-        return mount_progress.volumes_in_pods(self._desired.mounts(), self._actual.volumes, self._seams.host.path_of)
+        return mount_progress.volumes_in_pods(self._desired.mounts(), self._actual.volumes, self._host.path_of)
 
     def volumes_in_use(self) -> tuple[str, ...] | None:
         """For the Node's status: all that need attaching; None: leave it, since it is not known yet."""
@@ -141,7 +140,7 @@ class VolumeManager:
         if not found.is_ready:
             text = found.text("; ".join(found.errors.values()))
             about = reference_to(pod_facts(pod))
-            self._seams.events.warning(about, texts.FAILED_MOUNT, texts.cannot_be_had(text))
+            self._events.warning(about, texts.FAILED_MOUNT, texts.cannot_be_had(text))
             raise VolumesNotMounted(text, timed_out=False)
         return found
 
@@ -167,7 +166,7 @@ class VolumeManager:
             await self._runtime.clock.sleep(delay)
             delay = min(LONGEST_TERMINATION_LOOK_SECONDS, delay * 2)
         await self._leftovers.sweep_pod(pod_uid)
-        self._operations.reports.forget(pod_uid)
+        self._reports.forget(pod_uid)
 
     def _is_traced(self, pod_uid: PodUid) -> bool:
         return self._actual.has_trace_of(pod_uid) or pod_uid in self._operations.pods_being_mounted()
@@ -185,7 +184,7 @@ class VolumeManager:
 
     async def _reconstruct(self) -> None:
         await self._leftovers.note_start()
-        for found in await self._seams.in_thread(partial(reconstruct, self._seams.host)):
+        for found in await self._in_thread(partial(reconstruct, self._host)):
             self._actual.add_reconstructed(found.volume, found.spec, found.pod_uid)
         self._is_reconstructed.set()
 
@@ -227,6 +226,11 @@ class VolumeManager:
             specs = [volume.spec for volume in self._actual.volumes.values()]
             tasks.start(self._leftovers.begin(pods, specs), name="volumes: leftovers")
         return self._leftovers.due_at
+
+    def _ended(self, operation: Operation) -> None:
+        if isinstance(operation, Unmount) and self._actual.mount(operation.volume, operation.pod_uid) is None:
+            self._leftovers.look_soon()  # a pod has the volume no longer: its folders may be left
+        self._changed()
 
     async def _wait_for_news(self, until: float | None) -> None:
         if until is None:

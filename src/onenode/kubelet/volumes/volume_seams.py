@@ -1,7 +1,4 @@
-"""The seams of the volume manager: through these it sees and changes the world.
-
-Time, randomness, log and metrics come separately, as a `Runtime`.
-"""
+"""The seams of the volume manager: what it is built with, beside the API server and a `Runtime`."""
 
 from __future__ import annotations
 
@@ -13,32 +10,39 @@ from onenode.host.volume_host import VolumeHost
 from onenode.kubelet.volumes.volume_values import ApiObject, PodFacts
 from orlop.csi.client import CsiClient
 from orlop.host.threads import Threads
-from orlop.kube.client import KubeClient
 from orlop.kube.events.event_bodies import ObjectReference
-from orlop.kube.events.event_recorder import EventRecorder
 
 
 class Drivers(Protocol):
-    """The drivers that are registered on this node."""
+    """The CSI drivers that are registered on this node."""
 
     def driver(self, name: str) -> CsiClient | None:
-        """How to call it; None while it is not registered."""
+        """Return the client of a driver; None while it is not registered."""
+
+
+class KnownDrivers(Drivers, Protocol):
+    """The CSI drivers, also those that only the API server knows."""
+
+    def csi_driver(self, name: str) -> ApiObject | None:
+        """Return the CSIDriver object of this name, as last seen."""
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeSeams:
-    node: str
-    client: KubeClient
-    csi_driver: Callable[[str], ApiObject | None]
-    """The CSIDriver object of this name, as last seen."""
-    drivers: Drivers
+class KubeletDisk:
+    """Kubelet's folder, with the mounts below it. The methods of `host` block: `in_thread` calls them."""
+
     host: VolumeHost
     in_thread: Threads
-    events: EventRecorder
-    report_node: Callable[[], None] = lambda: None
-    """Have the Node's status written soon: the list of volumes in use may have changed."""
-    seen_node: Callable[[], ApiObject | None] = lambda: None
-    """Return the Node as a cache has it, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNode:
+    """The Node object of this node."""
+
+    report_soon: Callable[[], None] = lambda: None
+    """Have its status written soon: the list of volumes in use may have changed."""
+    seen: Callable[[], ApiObject | None] = lambda: None
+    """Return it as a cache has it, where there is one."""
 
 
 def reference_to(pod: PodFacts) -> ObjectReference:

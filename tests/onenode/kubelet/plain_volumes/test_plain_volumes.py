@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onenode.host.payload_files import FileKind, FolderPermissions, HostPath
-from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeSeams, VolumeSetUp
+from onenode.kubelet.plain_volumes.plain_volume_work import PlainVolumeWork, host_path_limit
 from onenode.kubelet.plain_volumes.plain_volumes import plain_volumes
 from onenode.kubelet.plain_volumes.plain_volumes_rules import PlainKind, PlainVolume
 from onenode.kubelet.plain_volumes.references import ReferenceReader
@@ -356,7 +356,7 @@ async def live(world: VolumeWorld, points: KillPoints) -> None:
     async with (
         world.manager(points, known=False),
         plain_volumes(
-            PlainVolumeSeams(world.seams, FakePlainVolumeHost(world.machine, points), ALLOCATABLE), world.parts.runtime
+            world.api, world.disk, FakePlainVolumeHost(world.machine, points), ALLOCATABLE, world.parts.runtime
         ) as plain,
     ):
         pods = (await world.client.list(POD)).items
@@ -396,12 +396,12 @@ async def test_host_paths_on_a_disk_that_hangs_leave_threads_for_everybody_else(
             looked_at.append(work)
             await asyncio.Event().wait()
 
-        seams = PlainVolumeSeams(replace(world.seams, in_thread=hangs), FakePlainVolumeHost(world.machine), ALLOCATABLE)
+        disk, host, limit = replace(world.disk, in_thread=hangs), FakePlainVolumeHost(world.machine), host_path_limit()
         wanted = PlainVolume("h", PlainKind.HOST_PATH, {"path": "/mnt/dead"})
         pod = {"metadata": {"name": "p", "uid": "u"}}
-        references = ReferenceReader(seams.volumes.client, ALLOCATABLE, world.parts.runtime)
-        set_ups = [VolumeSetUp(seams, references, world.clock) for _ in range(40)]
-        waiting = [asyncio.ensure_future(one.set_up(pod, wanted)) for one in set_ups]
+        references = ReferenceReader(world.api.kube, ALLOCATABLE, world.parts.runtime)
+        pods = [PlainVolumeWork(disk, host, limit, references, ALLOCATABLE, world.clock) for _ in range(40)]
+        waiting = [asyncio.ensure_future(one.set_up(pod, wanted)) for one in pods]
         await world.clock.sleep(1)
         assert len(looked_at) == 4
         for task in waiting:

@@ -19,6 +19,7 @@ from onenode.kubelet.pods import container_log_rules
 from onenode.kubelet.pods.container_log_rules import LogOptions, NoSuchLog, log_attempt
 from onenode.kubelet.pods.container_logs import ContainerLogs
 from orlop.foundation.clock import SystemClock
+from orlop.host.threads import OwnThreads
 from support.host.descriptors import folder_descriptor
 
 EARLY, LATE = "2026-01-01T00:00:00.000000000Z", "2026-01-01T00:00:09.000000000Z"
@@ -154,7 +155,7 @@ async def test_a_log_is_read_with_the_file_before_it(folder: int, tmp_path: Path
     with writer(tmp_path, file_bytes=100) as log:
         for line in (b"one\n", b"two\n", b"three\n"):
             log.write("stdout", line)
-    logs = ContainerLogs(folder, SystemClock())
+    logs = ContainerLogs(folder, OwnThreads(), SystemClock())
     text = b"".join([piece async for piece in logs.read("u", "c", 0, LogOptions())])
 
     assert (tmp_path / "logs/u/c/0.log.1").exists()
@@ -163,7 +164,7 @@ async def test_a_log_is_read_with_the_file_before_it(folder: int, tmp_path: Path
 
 async def test_following_sees_every_line_through_rotations_and_ends_with_the_container(folder: int, tmp_path: Path):
     lines: list[str] = []
-    logs = ContainerLogs(folder, SystemClock())
+    logs = ContainerLogs(folder, OwnThreads(), SystemClock())
     with writer(tmp_path, file_bytes=400) as log:
         log.write("stdout", b"line 0\n")
         async for piece in logs.read("u", "c", 0, LogOptions(), follow=lambda: len(lines) < 30):
@@ -176,5 +177,5 @@ async def test_following_sees_every_line_through_rotations_and_ends_with_the_con
 
 async def test_a_log_that_is_gone_is_a_sentence(folder: int):
     with pytest.raises(NoSuchLog, match='the log of container "c" is gone'):
-        async for _ in ContainerLogs(folder, SystemClock()).read("u", "c", 5, LogOptions()):
+        async for _ in ContainerLogs(folder, OwnThreads(), SystemClock()).read("u", "c", 5, LogOptions()):
             pass

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onenode.kubelet.pods import pod_life_rules as rules
@@ -168,6 +168,29 @@ def test_a_status_read_back_after_a_restart_knows_what_has_ended(of: dict[str, A
         elif isinstance(before.state, Terminated):
             assert isinstance(after.state, Terminated)
             assert after.state.code == before.state.code
+
+
+@given(pods, codes)
+def test_a_pod_that_is_over_is_over_after_a_restart_and_runs_no_init_container_again(
+    of: dict[str, Any], given_codes: list[int]
+):
+    history = History(of, given_codes).lived()
+    step = rules.next_step(history.life, history.now)
+    assume(isinstance(step, Finished))
+    # The process may have died between the end of the last container and the write of the final phase.
+    for phase in (history.statuses[-1]["phase"], "Running"):
+        status = {**history.statuses[-1], "phase": phase}
+        again = rules.life_of({**of, "status": status}, history.moment(), 0.0)
+        assert rules.next_step(again, 0.0) == step
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_init_containers_of_a_pod_that_others_have_failed_keep_their_end_after_a_restart(policy: str):
+    """An eviction writes the phase while containers run."""
+    history = History(pod(init=1, main=1, policy=policy, phase="Pending"), [0]).lived()
+    status = {**history.statuses[-1], "phase": "Failed"}
+    again = rules.life_of({**history.pod, "status": status}, history.moment(), 0.0)
+    assert [one.state.code for one in again.init if isinstance(one.state, Terminated)] == [0]
 
 
 # ---- back-off --------------------------------------------------------------------------------------------------------

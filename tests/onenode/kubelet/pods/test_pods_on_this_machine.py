@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.pods.container_log_rules import LogOptions
 from onenode.kubelet.pods.container_logs import ContainerLogs
 from onenode.kubelet.pods.container_rules import Names, SubPathWish, VolumeSources
 from onenode.kubelet.pods.linux_container_runtime import linux_container_runtime
 from onenode.kubelet.pods.pod_manager import pod_manager
-from onenode.kubelet.pods.pod_seams import PodSeams, PodSettings, SubPathNotReady
+from onenode.kubelet.pods.pod_seams import PodSettings, SubPathNotReady
 from orlop.foundation.clock import SystemClock
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
+from orlop.host.threads import OwnThreads
 from orlop.kube.api_errors import NotFound
 from orlop.kube.cache.informers import Informers
 from orlop.kube.client import DeleteOptions, KubeClient
@@ -111,15 +113,15 @@ async def machine(folder: Path, on: TestServer) -> AsyncIterator[Machine]:
     settings = PodSettings(NODE, hidden=(str(folder),))
     try:
         async with (
-            linux_container_runtime(opened) as containers,
+            linux_container_runtime(opened, OwnThreads()) as containers,
             Informers(client, clock=clock, random=Random(2), log=log) as informers,
             TaskGroup() as tasks,
         ):
             telling = tasks.start(events.run(), name="events")
-            seams = PodSeams(client, events, containers, FolderVolumes(folder))
+            api, volumes = NodeApi(NODE, client, events), FolderVolumes(folder)
             runtime = Runtime(clock=clock, random=Random(3), log=log, metrics=metrics)
-            async with pod_manager(informers, seams, settings, runtime):
-                yield Machine(client, ContainerLogs(opened, clock))
+            async with pod_manager(informers, api, containers, volumes, settings, runtime):
+                yield Machine(client, ContainerLogs(opened, OwnThreads(), clock))
             telling.cancel()
     finally:
         os.close(opened)

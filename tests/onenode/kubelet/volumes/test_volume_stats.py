@@ -23,7 +23,7 @@ from onenode.kubelet.volumes.volume_stats import (
 from orlop.csi.proto import csi_pb2
 from support.host.descriptors import folder_descriptor
 from support.kubelet.kubelet_servers import ShownPods
-from support.kubelet.volume_worlds import STAGED, VolumeWorld
+from support.kubelet.volume_worlds import STAGED, VolumeWorld, in_thread
 
 WITH_STATS = {"node": [*STAGED["node"], "GET_VOLUME_STATS"]}
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -198,7 +198,7 @@ async def test_a_node_tells_of_its_disk_and_its_memory(tmp_path: Path):
     async with VolumeWorld() as world:
         with folder_descriptor(tmp_path) as folder:
             async with world.manager(), stats_of(world) as stats:
-                told = await NodeSummary("n1", folder, ShownPods(), stats, world.clock)(True)
+                told = await NodeSummary("n1", folder, ShownPods(), stats, in_thread, world.clock)(True)
 
     disk = os.statvfs(tmp_path)
     assert told["node"]["fs"]["capacityBytes"] == disk.f_blocks * disk.f_frsize

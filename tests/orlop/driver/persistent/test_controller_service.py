@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -212,6 +213,24 @@ async def test_two_calls_for_one_volume_at_once_and_the_second_is_aborted():
         answers = await asyncio.gather(controller.create(), controller.create(), return_exceptions=True)
 
     assert [type(each) for each in answers] == [csi_pb2.Volume, KeyHeld]
+
+
+@pytest.mark.parametrize("call", ["create", "delete", "expand"])
+async def test_a_call_for_a_volume_that_another_call_works_on_is_aborted_and_changes_nothing(call: str):
+    async with DriveWorld() as world, world.controller() as controller:
+        await world.add_drive(1)
+        await world.settle()
+        volume = await controller.create()
+        calls = {
+            "create": controller.create,
+            "delete": controller.delete,
+            "expand": partial(controller.expand, volume.volume_id, 2 * GIB),
+        }
+        before = await world.volume("pvc-1"), await world.allocations(1)
+
+        with controller.service._keys.try_hold(volume.volume_id, "another call"), pytest.raises(KeyHeld):
+            await calls[call]()
+        assert (await world.volume("pvc-1"), await world.allocations(1)) == before
 
 
 async def test_volumes_that_two_controllers_create_at_once_fill_the_drives_exactly():

@@ -176,6 +176,34 @@ async def test_writes_of_status_do_not_disturb_reservations():
     assert allocator.parts.runtime.metrics.render("")[0].count(b"orlop_drive_conflicts_total 0") == 1
 
 
+async def test_calls_of_one_process_at_once_wait_for_each_other_and_none_is_refused():
+    """Each would patch the drive as it was before the others, and all but one would have to begin anew."""
+    async with DriveWorld() as world, world.allocator() as allocator:
+        await world.add_drive(1, capacity=100 * GIB)
+        await world.settle()
+        reserved = [await reserve(allocator, f"old-{number}") for number in range(6)]
+        lost = volume_object(wanted("lost"), reserved[0].drive, reserved[0].placement)
+
+        async def volumes_on_it() -> dict[str, DriveVolumeSpec]:
+            return {"lost": part_of(lost, "spec", DriveVolumeSpec)}
+
+        drive, calls = drive_id(1), allocator.reservations
+        for together in (
+            [reserve(allocator, f"new-{number}") for number in range(6)],
+            [*(calls.grow(drive, f"old-{number}", 2 * GIB) for number in range(3)), calls.release(drive, "old-3")],
+            [calls.restore(drive, volumes_on_it), calls.grow(drive, "old-4", 2 * GIB), calls.release(drive, "old-5")],
+        ):
+            await asyncio.gather(*together)
+
+        sizes = await world.allocations(1)
+    assert sizes == {
+        **{f"old-{number}": 2 * GIB for number in (0, 1, 2, 4)},
+        **{f"new-{number}": GIB for number in range(6)},
+        "lost": GIB,
+    }
+    assert b"orlop_drive_conflicts_total 0" in allocator.parts.runtime.metrics.render("")[0]
+
+
 REFUSED = b'{"kind":"Status","status":"Failure","reason":"Invalid","code":422}'
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
 from typing import TypeVar
 
 import pytest
@@ -46,6 +47,7 @@ from support.drives.volume_node import (
     new_ground,
 )
 from support.shown_lock import ShownLock
+from support.waiting import HANGS_AFTER
 
 T = TypeVar("T")
 pytestmark = pytest.mark.virtual_time
@@ -867,6 +869,62 @@ async def test_calls_for_one_volume_wait_for_each_other(node: FakeNode):
     await asyncio.gather(node.unpublish(), node.unpublish(OTHER_TARGET), node.unpublish())
     await asyncio.gather(node.unstage(), node.unstage())
     assert mounted(node) == set()
+
+
+CALLS = {
+    "stage": lambda node: node.stage(mode=Mode.SINGLE_NODE_SINGLE_WRITER),
+    "publish": lambda node: node.publish(target=OTHER_TARGET),
+    "unpublish": lambda node: node.unpublish(),
+    "unstage": lambda node: node.unstage(),
+    "expand": lambda node: node.expand(2 * SIZE),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *permutations(("publish", "unpublish", "expand"), 2),
+        *permutations(("publish", "stage")),
+        *permutations(("unpublish", "stage")),
+        *permutations(("publish", "unstage")),
+        *permutations(("expand", "unstage")),
+    ],
+)
+async def test_no_call_writes_a_record_over_that_of_another(node: FakeNode, first: str, second: str):
+    """The first has read the record, and is about to write what it made of it."""
+    await node.stage()
+    if "unpublish" in {first, second}:
+        await node.publish()
+    access_mode = decode_volume(node.ground.drive().volumes[ID].record).access_mode
+    (drive,) = node.table.open_drives()
+    loop, is_writing, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    write = drive.volumes.write_record
+
+    def write_later(volume_id: str, record: bytes, *, durable: bool = True) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            loop.call_soon_threadsafe(is_writing.set)
+            go_on.wait(HANGS_AFTER)
+        write(volume_id, record, durable=durable)
+
+    async def first_in_thread(work: BatchedWork[T], /) -> T:
+        return await asyncio.to_thread(run_alone, work) if not is_writing.is_set() else run_alone(work)
+
+    drive.volumes.write_record = write_later  # type: ignore[method-assign]
+    node.volumes._batched = first_in_thread
+    calls = [asyncio.ensure_future(CALLS[first](node))]
+    await is_writing.wait()
+    calls.append(asyncio.ensure_future(CALLS[second](node)))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    go_on.set()
+    ended = dict(zip((first, second), await asyncio.gather(*calls, return_exceptions=True), strict=True))
+
+    record = decode_volume(node.ground.drive().volumes[ID].record)
+    assert record == node.index.get(ID)
+    paths = [record.staged, *(each.path for each in record.published)]
+    assert {tuple(path.split("/")) for path in paths if path} == mounted(node)
+    assert (record.access_mode != access_mode) == ("stage" in ended)
+    assert record.bytes == (2 * SIZE if ended.get("expand") == 2 * SIZE else SIZE)
 
 
 async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_ended(node: FakeNode):

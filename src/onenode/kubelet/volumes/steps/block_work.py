@@ -1,6 +1,6 @@
 """Maps the device of a raw block volume for one pod, and undoes it: kubelet's MapVolume and UnmapVolume.
 
-    map:    node affinity → one pod alone (ReadWriteOncePod) → attachment
+    map:    what must hold before (mount_preconditions)
             → SetUpDevice: vol_data.json, folder, NodeStage → MapPodDevice: folder, NodePublish
             → the device is mounted for the pod, linked, held by a loop device
             → NodeExpand where the PV has grown → mapped
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes import volume_paths
 from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.steps import block_folders, volume_data
@@ -30,7 +31,6 @@ from onenode.kubelet.volumes.steps.csi_request_rules import StepFacts, driver_fa
 from onenode.kubelet.volumes.steps.driver_calls import read_secret, talk_with
 from onenode.kubelet.volumes.steps.expansion_work import ExpansionWork
 from onenode.kubelet.volumes.steps.mount_folders import MountFolders
-from onenode.kubelet.volumes.steps.mount_preconditions import Attachments, MountChecks
 from onenode.kubelet.volumes.steps.outcome_rules import (
     FailureKind,
     MountChange,
@@ -39,7 +39,7 @@ from onenode.kubelet.volumes.steps.outcome_rules import (
     after_failed_publish,
     after_failed_stage,
 )
-from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
+from onenode.kubelet.volumes.volume_seams import Drivers, KnownDrivers, KubeletDisk, reference_to
 from onenode.kubelet.volumes.volume_values import (
     ActualMount,
     DesiredMount,
@@ -65,26 +65,27 @@ NO_PUBLISH_WORDS: Final = (
 class BlockMapWork:
     def __init__(
         self,
-        seams: VolumeSeams,
-        runtime: Runtime,
+        api: NodeApi,
+        drivers: KnownDrivers,
+        disk: KubeletDisk,
         actual: ActualState,
-        attachments: Attachments,
-        checks: MountChecks,
         expansion: ExpansionWork,
+        runtime: Runtime,
     ) -> None:
-        self._seams = seams
-        self._runtime = runtime
+        self._api = api
+        self._drivers = drivers
+        self._host = disk.host
+        self._in_thread = disk.in_thread
         self._actual = actual
-        self._attachments = attachments
-        self._checks = checks
         self._expansion = expansion
-        self._folders = MountFolders(seams, runtime)
+        self._runtime = runtime
+        self._folders = MountFolders(disk, runtime.log)
 
-    async def map(self, mount: DesiredMount) -> None:
-        """StepFailed tells which step failed; the actual state says then what is known."""
-        await self._checks.node(mount, texts.MAP_NODE_AFFINITY)
-        self._checks.one_pod(mount, texts.SET_UP_DEVICE)
-        context = await self._attachments.publish_context(mount, texts.MAP_WAIT_FOR_ATTACH)
+    async def map(self, mount: DesiredMount, context: dict[str, str]) -> None:
+        """Map a volume that may be mapped here, attached with this publish context.
+
+        Raise StepFailed, with the step that failed; the actual state has then what is known.
+        """
         has_staged = await self._set_up_device(mount, context)
         await self._map_pod_device(mount, context, has_staged=has_staged)
 
@@ -105,25 +106,25 @@ class BlockMapWork:
     async def _stage(self, mount: DesiredMount, context: dict[str, str]) -> bool:
         """The file also for a driver that does not stage: it says whom to ask when the volume goes."""
         spec, prefix = mount.spec, texts.SET_UP_DEVICE
-        async with talk_with(self._seams.drivers, self._runtime.clock, spec.driver, prefix, SET_UP_DOING) as driver:
+        async with talk_with(self._drivers, self._runtime.clock, spec.driver, prefix, SET_UP_DOING) as driver:
             capabilities = await driver.capabilities(STAGE_ASKING)
             stages = requests.STAGES in capabilities
             asked_for = spec.stage_secret if stages else None
-            secrets = await read_secret(self._seams.client, asked_for, NO_STAGE_WORDS, prefix)
+            secrets = await read_secret(self._api.kube, asked_for, NO_STAGE_WORDS, prefix)
             await self._write_data(spec)
             if not stages:
                 return False
             staging = volume_paths.block_staging(spec.name)
             await self._folders.make(staging, prefix, "blockMapper.stageVolumeForBlock")
             facts = StepFacts(capabilities, publish_context=context, secrets=secrets)
-            request = requests.stage_request(mount, facts, self._seams.host.path_of(staging))
+            request = requests.stage_request(mount, facts, self._host.path_of(staging))
             await driver.call(rpc.NODE_STAGE_VOLUME, request)
         return True
 
     async def _write_data(self, spec: VolumeSpec) -> None:
         folder, prefix = volume_paths.block_data(spec.name), texts.NEW_MAPPER
         await self._folders.make(folder, prefix, "csi.NewBlockVolumeMapper")
-        data = volume_data.publish_data(spec, self._seams.node)
+        data = volume_data.publish_data(spec, self._api.node_name)
         await self._folders.write_data(folder, data, prefix, "csi.NewBlockVolumeMapper ")
 
     async def _stage_failed(self, mount: DesiredMount, error: StepFailed) -> None:
@@ -135,12 +136,12 @@ class BlockMapWork:
         )
         self._actual.set_device(mount.volume, outcome.device)
         if outcome.remove_folders:
-            await self._try(partial(block_folders.remove_volume, self._seams.host, mount.spec.name))
+            await self._try(partial(block_folders.remove_volume, self._host, mount.spec.name))
 
     async def _is_mapped_for_anybody(self, mount: DesiredMount) -> bool:
         try:
-            look = partial(block_folders.mapped_places, self._seams.host, mount.spec.name)
-            return bool(await self._seams.in_thread(look))
+            look = partial(block_folders.mapped_places, self._host, mount.spec.name)
+            return bool(await self._in_thread(look))
         except HostError:
             return True
 
@@ -158,10 +159,10 @@ class BlockMapWork:
         self._actual.set_mount(mount.volume, mount.pod.uid, mount.spec, MountState.MOUNTED)
 
     async def _publish(self, mount: DesiredMount, context: dict[str, str]) -> None:
-        spec, prefix, host = mount.spec, texts.MAP_POD_DEVICE, self._seams.host
-        async with talk_with(self._seams.drivers, self._runtime.clock, spec.driver, prefix, MAP_DOING) as driver:
-            about = driver_facts(self._seams.csi_driver(spec.driver))
-            secrets = await read_secret(self._seams.client, spec.publish_secret, NO_PUBLISH_WORDS, prefix)
+        spec, prefix, host = mount.spec, texts.MAP_POD_DEVICE, self._host
+        async with talk_with(self._drivers, self._runtime.clock, spec.driver, prefix, MAP_DOING) as driver:
+            about = driver_facts(self._drivers.csi_driver(spec.driver))
+            secrets = await read_secret(self._api.kube, spec.publish_secret, NO_PUBLISH_WORDS, prefix)
             facts = StepFacts(await driver.capabilities(), about, context, secrets)
             await self._prepare(mount)
             staging = host.path_of(volume_paths.block_staging(spec.name))
@@ -170,17 +171,13 @@ class BlockMapWork:
 
     async def _prepare(self, mount: DesiredMount) -> None:
         try:
-            await self._seams.in_thread(
-                partial(block_folders.prepare_pod, self._seams.host, mount.spec.name, mount.pod.uid)
-            )
+            await self._in_thread(partial(block_folders.prepare_pod, self._host, mount.spec.name, mount.pod.uid))
         except HostError as error:
             raise StepFailed(texts.MAP_POD_DEVICE, str(error)) from None
 
     async def _map_device(self, mount: DesiredMount) -> None:
         try:
-            await self._seams.in_thread(
-                partial(block_folders.map_device, self._seams.host, mount.spec.name, mount.pod.uid)
-            )
+            await self._in_thread(partial(block_folders.map_device, self._host, mount.spec.name, mount.pod.uid))
         except HostError as error:
             raise self._not_mapped(mount, error) from None
 
@@ -189,14 +186,14 @@ class BlockMapWork:
             why = texts.no_device(mount.spec.driver, str(error))
             return StepFailed(texts.MAP_BLOCK_VOLUME, why, FailureKind.NOT_FINAL)
         if error.errno == errno.ENOENT:
-            path = self._seams.host.path_of(volume_paths.block_publish(mount.spec.name, mount.pod.uid))
+            path = self._host.path_of(volume_paths.block_publish(mount.spec.name, mount.pod.uid))
             return StepFailed(texts.EVAL_LINKS, texts.nothing_to_resolve(path), FailureKind.NOT_FINAL)
         return StepFailed(texts.MAP_BLOCK_VOLUME, str(error), FailureKind.NOT_FINAL)
 
     async def _publish_failed(self, mount: DesiredMount, error: StepFailed) -> None:
-        host, name, pod_uid = self._seams.host, mount.spec.name, mount.pod.uid
+        host, name, pod_uid = self._host, mount.spec.name, mount.pod.uid
         before = self._actual.mount(mount.volume, pod_uid)
-        is_mapped = await self._seams.in_thread(partial(block_folders.is_something_mapped, host, name, pod_uid))
+        is_mapped = await self._in_thread(partial(block_folders.is_something_mapped, host, name, pod_uid))
         outcome = after_failed_publish(before, error.failure, is_mounted=is_mapped)
         match outcome.change:
             case MountChange.UNCERTAIN:
@@ -208,19 +205,19 @@ class BlockMapWork:
                 pass
 
     def _tell_success(self, mount: DesiredMount) -> None:
-        path_of, about = self._seams.host.path_of, reference_to(mount.pod)
+        path_of, about = self._host.path_of, reference_to(mount.pod)
         link = volume_paths.pod_device_link(mount.pod.uid, mount.spec.name)
         for what, folder in (
             ("globalMapPath", volume_paths.block_devices(mount.spec.name)),
             ("volumeMapPath", link[:-1]),
         ):
             note = texts.mapped(mount.spec.name, what, path_of(folder))
-            self._seams.events.normal(about, texts.SUCCESSFUL_MOUNT, note)
+            self._api.events.normal(about, texts.SUCCESSFUL_MOUNT, note)
 
     async def _try(self, work: Callable[[], object]) -> None:
         """What cannot be removed now is found by the next sweep."""
         try:
-            await self._seams.in_thread(work)
+            await self._in_thread(work)
         except HostError as error:
             self._runtime.log.warning("raw block volume not removed completely", error=str(error))
 
@@ -235,16 +232,18 @@ STAGES_ASKING: Final = (
 
 
 class BlockUnmapWork:
-    def __init__(self, seams: VolumeSeams, runtime: Runtime, actual: ActualState) -> None:
-        self._seams = seams
-        self._runtime = runtime
+    def __init__(self, drivers: Drivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime) -> None:
+        self._drivers = drivers
+        self._host = disk.host
+        self._in_thread = disk.in_thread
         self._actual = actual
-        self._folders = MountFolders(seams, runtime)
+        self._runtime = runtime
+        self._folders = MountFolders(disk, runtime.log)
 
     # ---- from a pod ----------------------------------------------------------------------------------------------
 
     async def unmap(self, volume: UniqueName, mount: ActualMount) -> None:
-        host, name, pod_uid = self._seams.host, mount.spec.name, mount.pod_uid
+        host, name, pod_uid = self._host, mount.spec.name, mount.pod_uid
         data = await self._data(mount)
         try:
             await self._do(partial(block_folders.unmap_device, host, name, pod_uid), texts.UNMAP_BLOCK_VOLUME)
@@ -260,17 +259,17 @@ class BlockUnmapWork:
         folder = volume_paths.block_data(mount.spec.name)
         found = volume_data.published_spec(await self._folders.read_data(folder), VolumeMode.BLOCK)
         if found is None:
-            look = partial(block_folders.is_anything_there, self._seams.host, mount.spec.name, mount.pod_uid)
-            if await self._seams.in_thread(look):
-                path_of = self._seams.host.path_of
+            look = partial(block_folders.is_anything_there, self._host, mount.spec.name, mount.pod_uid)
+            if await self._in_thread(look):
+                path_of = self._host.path_of
                 why = texts.no_data_file("unmapper", path_of(folder), path_of(volume_paths.data_file(folder)))
                 raise NotPrepared(texts.NEW_UNMAPPER, why)
         return found
 
     async def _unpublish(self, data: VolumeSpec, mount: ActualMount) -> None:
-        target = self._seams.host.path_of(volume_paths.block_publish(mount.spec.name, mount.pod_uid))
+        target = self._host.path_of(volume_paths.block_publish(mount.spec.name, mount.pod_uid))
         async with talk_with(
-            self._seams.drivers, self._runtime.clock, data.driver, texts.UNMAP_POD_DEVICE, UNMAP_DOING
+            self._drivers, self._runtime.clock, data.driver, texts.UNMAP_POD_DEVICE, UNMAP_DOING
         ) as asked:
             request = requests.unpublish_request(data.handle, target)
             await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request, UNPUBLISH_ASKING)
@@ -278,7 +277,7 @@ class BlockUnmapWork:
     # ---- from the node -------------------------------------------------------------------------------------------
 
     async def unmap_from_node(self, volume: UniqueName) -> None:
-        spec, host = self._actual.volumes[volume].spec, self._seams.host
+        spec, host = self._actual.volumes[volume].spec, self._host
         await self._check_pods(spec)
         try:
             if await self._folders.is_there(volume_paths.block_staging(spec.name)):
@@ -291,9 +290,9 @@ class BlockUnmapWork:
 
     async def _check_pods(self, spec: VolumeSpec) -> None:
         """A pod's device that our books have lost must not lose its staging."""
-        host = self._seams.host
+        host = self._host
         try:
-            found = await self._seams.in_thread(partial(block_folders.mapped_places, host, spec.name))
+            found = await self._in_thread(partial(block_folders.mapped_places, host, spec.name))
         except HostError as error:
             raise StepFailed(texts.BIND_REFERENCES, str(error)) from None
         if found:
@@ -301,9 +300,9 @@ class BlockUnmapWork:
             raise StepFailed(texts.UNMAP_DEVICE, texts.still_referenced(path, map(host.path_of, found)))
 
     async def _unstage(self, spec: VolumeSpec) -> None:
-        path = self._seams.host.path_of(volume_paths.block_staging(spec.name))
+        path = self._host.path_of(volume_paths.block_staging(spec.name))
         async with talk_with(
-            self._seams.drivers, self._runtime.clock, spec.driver, texts.TEAR_DOWN_DEVICE, TEAR_DOWN_DOING
+            self._drivers, self._runtime.clock, spec.driver, texts.TEAR_DOWN_DEVICE, TEAR_DOWN_DOING
         ) as asked:
             if requests.STAGES in await asked.capabilities(STAGES_ASKING):
                 request = requests.unstage_request(spec.handle, path)
@@ -311,6 +310,6 @@ class BlockUnmapWork:
 
     async def _do(self, work: Callable[[], None], prefix: str) -> None:
         try:
-            await self._seams.in_thread(work)
+            await self._in_thread(work)
         except HostError as error:
             raise StepFailed(prefix, str(error), FailureKind.NOT_FINAL) from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes import volume_paths
 from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.steps import csi_request_rules as requests
@@ -22,7 +23,7 @@ from onenode.kubelet.volumes.steps.csi_request_rules import StepFacts
 from onenode.kubelet.volumes.steps.driver_calls import read_secret, talk_with
 from onenode.kubelet.volumes.steps.expansion_rules import AlreadyExpanded, ExpandOnNode, NotNow
 from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, NotPrepared, StepFailed
-from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
+from onenode.kubelet.volumes.volume_seams import Drivers, KubeletDisk, reference_to
 from onenode.kubelet.volumes.volume_values import NOTHING, DesiredMount, VolumeMode
 from orlop.csi.error_codes import Code
 from orlop.csi.proto import rpc
@@ -52,10 +53,15 @@ class _NotSupported(Exception):
 
 
 class ExpansionWork:
-    def __init__(self, seams: VolumeSeams, runtime: Runtime, actual: ActualState) -> None:
-        self._seams = seams
-        self._runtime = runtime
+    def __init__(
+        self, api: NodeApi, drivers: Drivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime
+    ) -> None:
+        self._api = api
+        self._drivers = drivers
+        self._host = disk.host
+        self._in_thread = disk.in_thread
         self._actual = actual
+        self._runtime = runtime
 
     async def at_mount(self, mount: DesiredMount, *, has_staged: bool) -> None:
         """`has_staged`: this very operation; a device's staging path is told only then. StepFailed: it must wait."""
@@ -112,22 +118,22 @@ class ExpansionWork:
 
     async def _call(self, step: _Step, size: Quantity) -> None:
         spec = step.mount.spec
-        async with talk_with(self._seams.drivers, self._runtime.clock, spec.driver, step.prefix, "") as driver:
+        async with talk_with(self._drivers, self._runtime.clock, spec.driver, step.prefix, "") as driver:
             capabilities = await driver.capabilities(EXPAND_ASKING)
             if requests.EXPANDS not in capabilities:
                 raise _NotSupported(f"NodeExpand is not supported by the CSI driver {spec.driver}")
-            secrets = await read_secret(self._seams.client, spec.expand_secret, NO_EXPAND_WORDS, step.prefix)
+            secrets = await read_secret(self._api.kube, spec.expand_secret, NO_EXPAND_WORDS, step.prefix)
             facts = StepFacts(capabilities, secrets=secrets)
             path = await self._volume_path(step)
             request = requests.expand_request(step.mount, facts, path, step.staging, size.value())
             await driver.call(rpc.NODE_EXPAND_VOLUME, request)
 
     async def _volume_path(self, step: _Step) -> str:
-        spec, pod_uid, host = step.mount.spec, step.mount.pod.uid, self._seams.host
+        spec, pod_uid, host = step.mount.spec, step.mount.pod.uid, self._host
         if spec.mode is VolumeMode.FILESYSTEM:
             return host.path_of(volume_paths.mount_target(pod_uid, spec.name))
         try:
-            return await self._seams.in_thread(partial(host.device_at, volume_paths.block_publish(spec.name, pod_uid)))
+            return await self._in_thread(partial(host.device_at, volume_paths.block_publish(spec.name, pod_uid)))
         except HostError as error:
             raise StepFailed(step.prefix, str(error)) from None
 
@@ -135,14 +141,14 @@ class ExpansionWork:
         spec = mount.spec
         is_block = spec.mode is VolumeMode.BLOCK
         block, folder = volume_paths.block_staging(spec.name), volume_paths.global_mount(spec.driver, spec.handle)
-        return self._seams.host.path_of(block if is_block else folder)
+        return self._host.path_of(block if is_block else folder)
 
     # ---- the claim -----------------------------------------------------------------------------------------------
 
     async def _read_claim(self, mount: DesiredMount, prefix: str) -> Any:
         assert mount.claim is not None  # noqa: S101 - who has no claim has no size, and is never asked for
         try:
-            return await self._seams.client.get(PERSISTENT_VOLUME_CLAIM, mount.claim.name)
+            return await self._api.kube.get(PERSISTENT_VOLUME_CLAIM, mount.claim.name)
         except ApiError as error:
             raise StepFailed(prefix, f"{NO_CLAIM}{error.message}") from None
 
@@ -151,7 +157,7 @@ class ExpansionWork:
         return _Step(step.mount, claim, step.prefix, step.staging)
 
     async def _finished(self, step: _Step, ask: ExpandOnNode) -> None:
-        note = texts.expanded(step.mount.spec.name, self._seams.node)
+        note = texts.expanded(step.mount.spec.name, self._api.node_name)
         self._tell(step.mount, step.claim, note, is_warning=False)
         if not ask.is_told:
             words = texts.OLDER_CLAIM_NOT_WRITTEN if ask.is_older else texts.CLAIM_NOT_WRITTEN
@@ -188,22 +194,20 @@ class ExpansionWork:
     async def _write(self, step: _Step, patch: dict[str, Any], words: str) -> Any:
         name = objects.name_of(step.claim)
         try:
-            return await self._seams.client.patch(
-                PERSISTENT_VOLUME_CLAIM, name, MergePatch(patch), subresource="status"
-            )
+            return await self._api.kube.patch(PERSISTENT_VOLUME_CLAIM, name, MergePatch(patch), subresource="status")
         except ApiError as error:
             why = f'{words}patchPVCStatus failed to patch PVC "{name.name}": {error.message}'
             raise StepFailed(step.prefix, why) from None
 
     def _is_driver_missing(self, step: _Step) -> bool:
-        return self._seams.drivers.driver(step.mount.spec.driver) is None
+        return self._drivers.driver(step.mount.spec.driver) is None
 
     def _tell(self, mount: DesiredMount, claim: Any, note: str, *, is_warning: bool) -> None:
         for about in (reference_to(mount.pod), claim):
             if is_warning:
-                self._seams.events.warning(about, texts.RESIZE_REFUSED, note)
+                self._api.events.warning(about, texts.RESIZE_REFUSED, note)
             else:
-                self._seams.events.normal(about, texts.RESIZED, note)
+                self._api.events.normal(about, texts.RESIZED, note)
 
 
 def _size_of(mount: DesiredMount) -> Quantity:

@@ -18,10 +18,11 @@ from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.csi_request_rules import MOUNT_GROUP, StepFacts
 from onenode.kubelet.volumes.steps.event_texts import PLUGIN
 from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, StepFailed
-from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
+from onenode.kubelet.volumes.volume_seams import KubeletDisk, reference_to
 from onenode.kubelet.volumes.volume_values import DesiredMount
 from orlop.foundation.runtime import Runtime
 from orlop.host.host_errors import HostError
+from orlop.kube.events.event_recorder import EventRecorder
 
 ONCE: Final = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 CHECK: Final = f"{PLUGIN}mounter.SetupAt failed to check fsGroup policy: "
@@ -62,14 +63,16 @@ NEXT_WORD_SECONDS: Final = 60.0
 
 
 class FsGroup:
-    def __init__(self, seams: VolumeSeams, runtime: Runtime) -> None:
-        self._seams = seams
+    def __init__(self, disk: KubeletDisk, events: EventRecorder, runtime: Runtime) -> None:
+        self._host = disk.host
+        self._in_thread = disk.in_thread
+        self._events = events
         self._runtime = runtime
 
     async def apply(self, mount: DesiredMount, group: int) -> None:
         report, stop = OwnershipReport(), threading.Event()
         work = partial(
-            self._seams.host.give_to_group,
+            self._host.give_to_group,
             volume_paths.mount_target(mount.pod.uid, mount.spec.name),
             group,
             unless_root_is=mount.pod.fs_group_change_policy == ON_ROOT_MISMATCH,
@@ -77,7 +80,7 @@ class FsGroup:
             should_stop=stop.is_set,
         )
         try:
-            await self._telling(mount, report, self._seams.in_thread(work))
+            await self._telling(mount, report, self._in_thread(work))
         except HostError as error:
             why = f"applyFSGroup failed for vol {mount.spec.handle}: {error}"
             raise StepFailed(texts.SET_UP, why, FailureKind.NOT_FINAL) from None
@@ -100,11 +103,11 @@ class FsGroup:
         reference = reference_to(mount.pod)
         await self._runtime.clock.sleep(FIRST_WORD_SECONDS)
         first = f"{about} is taking longer than expected, consider using OnRootMismatch - "
-        self._seams.events.warning(reference, texts.SLOW_OWNERSHIP, f"{first}{texts.OWNERSHIP_LINK}")
+        self._events.warning(reference, texts.SLOW_OWNERSHIP, f"{first}{texts.OWNERSHIP_LINK}")
         while True:
             await self._runtime.clock.sleep(NEXT_WORD_SECONDS)
             note = f"{about} is taking longer than expected, processed {report.files} files."
-            self._seams.events.warning(reference, texts.SLOW_OWNERSHIP, note)
+            self._events.warning(reference, texts.SLOW_OWNERSHIP, note)
 
     def _log_remarks(self, mount: DesiredMount, report: OwnershipReport) -> None:
         if report.remarks.count:

@@ -17,8 +17,8 @@ from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps import volume_data
 from onenode.kubelet.volumes.steps.outcome_rules import StepFailed
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
-from orlop.foundation.runtime import Runtime
+from onenode.kubelet.volumes.volume_seams import KubeletDisk
+from orlop.foundation.structured_log import Log
 from orlop.host.host_errors import HostError
 
 OWN_FILES: Final = frozenset({volume_paths.DATA_FILE, f"{volume_paths.DATA_FILE}.new"})
@@ -31,10 +31,10 @@ class StillMounted(Exception):
 class MountFolders:
     """`target` is the last name of a mount: what the file stands beside."""
 
-    def __init__(self, seams: VolumeSeams, runtime: Runtime) -> None:
-        self._host = seams.host
-        self._in_thread = seams.in_thread
-        self._log = runtime.log
+    def __init__(self, disk: KubeletDisk, log: Log) -> None:
+        self._host = disk.host
+        self._in_thread = disk.in_thread
+        self._log = log
 
     async def make(self, folder: Names, prefix: str, doing: str) -> None:
         """`doing` is how kubelet calls the step."""

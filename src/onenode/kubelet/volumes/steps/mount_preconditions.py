@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.steps import event_texts as texts
 from onenode.kubelet.volumes.steps.outcome_rules import NotPrepared, StepFailed
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
-from onenode.kubelet.volumes.volume_values import DesiredMount, attachment_name
+from onenode.kubelet.volumes.volume_seams import OwnNode
+from onenode.kubelet.volumes.volume_values import DesiredMount, VolumeMode, attachment_name
 from orlop.kube import objects
 from orlop.kube.api_errors import ApiError
 from orlop.kube.kinds import NODE, VOLUME_ATTACHMENT
@@ -23,41 +24,54 @@ from orlop.kube.label_requirements import InvalidSelector, Operator, Requirement
 from orlop.kube.objects import ObjectName
 
 NOT_ATTACHED: Final = "Volume not attached according to node status"
+ONE_POD: Final = ("ReadWriteOncePod",)
 NOT_IN_USE: Final = "Volume has not been added to the list of VolumesInUse in the node's volume status"
 
 
-class Attachments:
-    def __init__(self, seams: VolumeSeams) -> None:
-        self._client = seams.client
-        self._node = seams.node
-        self._report_node = seams.report_node
-        self._seen_node = seams.seen_node
+class MountPreconditions:
+    def __init__(self, api: NodeApi, node: OwnNode, actual: ActualState) -> None:
+        self._client = api.kube
+        self._node_name = ObjectName(None, api.node_name)
+        self._node = node
+        self._actual = actual
 
-    async def verify(self, mount: DesiredMount) -> None:
-        """Returns when the volume may be used here; NotPrepared while it is not attached."""
+    async def check(self, mount: DesiredMount) -> dict[str, str]:
+        """Check, in this order: node affinity → one pod alone (ReadWriteOncePod) → attachment. Raise StepFailed.
+
+        Return what the attaching published for the node; nothing where nothing is attached.
+        """
+        is_block = mount.spec.mode is VolumeMode.BLOCK
+        await self._check_node(mount, texts.MAP_NODE_AFFINITY if is_block else texts.NODE_AFFINITY)
+        self._check_one_pod(mount, texts.SET_UP_DEVICE if is_block else texts.SET_UP)
+        return await self._publish_context(mount, texts.MAP_WAIT_FOR_ATTACH if is_block else texts.WAIT_FOR_ATTACH)
+
+    # ---- attachment ----------------------------------------------------------------------------------------------
+
+    async def verify_attached(self, mount: DesiredMount) -> None:
+        """Return when the volume may be used here; raise NotPrepared while it is not attached."""
         if not mount.attach_required:
             return
-        if (seen := self._seen_node()) is not None:
-            self._check(seen, mount)
+        if (seen := self._node.seen()) is not None:
+            self._check_status(seen, mount)
         try:
-            node = await self._client.get(NODE, ObjectName(None, self._node))
+            node = await self._client.get(NODE, self._node_name)
         except ApiError as error:
             raise NotPrepared(NOT_ATTACHED, error.message) from None
-        self._check(node, mount)
+        self._check_status(node, mount)
 
-    def _check(self, node: Mapping[str, Any], mount: DesiredMount) -> None:
+    def _check_status(self, node: Mapping[str, Any], mount: DesiredMount) -> None:
         status = _status(node)
         if mount.volume not in (status.get("volumesInUse") or ()):
-            self._report_node()
+            self._node.report_soon()
             raise NotPrepared(NOT_IN_USE, mount.volume)
         if mount.volume not in {one.get("name") for one in status.get("volumesAttached") or ()}:
             raise NotPrepared(NOT_ATTACHED, f"volume {mount.volume} is not yet in node's status")
 
-    async def publish_context(self, mount: DesiredMount, prefix: str) -> dict[str, str]:
-        """What the attaching told for the node; nothing where nothing is attached."""
+    async def _publish_context(self, mount: DesiredMount, prefix: str) -> dict[str, str]:
         if not mount.attach_required:
             return {}
-        name, handle = self._name(mount), mount.spec.handle
+        handle = mount.spec.handle
+        name = ObjectName(None, attachment_name(handle, mount.spec.driver, self._node_name.name))
         try:
             found = await self._client.get(VOLUME_ATTACHMENT, name)
         except ApiError as error:
@@ -67,8 +81,22 @@ class Attachments:
             raise StepFailed(prefix, fault)
         return dict(_status(found).get("attachmentMetadata") or {})
 
-    def _name(self, mount: DesiredMount) -> ObjectName:
-        return ObjectName(None, attachment_name(mount.spec.handle, mount.spec.driver, self._node))
+    # ---- node and pod --------------------------------------------------------------------------------------------
+
+    async def _check_node(self, mount: DesiredMount, prefix: str) -> None:
+        if mount.spec.node_affinity is None:
+            return
+        try:
+            node = await self._client.get(NODE, self._node_name)
+        except ApiError as error:
+            raise StepFailed(prefix, f"error retrieving node: {error.message}") from None
+        if not is_allowed_on(mount.spec.node_affinity, node):
+            raise StepFailed(prefix, texts.NO_MATCHING_TERMS)
+
+    def _check_one_pod(self, mount: DesiredMount, prefix: str) -> None:
+        """Where it is the only access mode: among several nobody knows which one the pod means."""
+        if mount.spec.access_modes == ONE_POD and self._actual.is_used_by_others(mount.volume, mount.pod.uid):
+            raise StepFailed(prefix, texts.IN_USE_BY_ANOTHER)
 
 
 def _fault(attachment: Mapping[str, Any], handle: str) -> str | None:
@@ -83,32 +111,6 @@ def _fault(attachment: Mapping[str, Any], handle: str) -> str | None:
 
 def _status(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     return obj.get("status") or {}
-
-
-ONE_POD: Final = ("ReadWriteOncePod",)
-
-
-class MountChecks:
-    """Each function is told what an event about its failure begins with."""
-
-    def __init__(self, seams: VolumeSeams, actual: ActualState) -> None:
-        self._seams = seams
-        self._actual = actual
-
-    async def node(self, mount: DesiredMount, prefix: str) -> None:
-        if mount.spec.node_affinity is None:
-            return
-        try:
-            node = await self._seams.client.get(NODE, ObjectName(None, self._seams.node))
-        except ApiError as error:
-            raise StepFailed(prefix, f"error retrieving node: {error.message}") from None
-        if not is_allowed_on(mount.spec.node_affinity, node):
-            raise StepFailed(prefix, texts.NO_MATCHING_TERMS)
-
-    def one_pod(self, mount: DesiredMount, prefix: str) -> None:
-        """Where it is the only access mode: among several nobody knows which one the pod means."""
-        if mount.spec.access_modes == ONE_POD and self._actual.is_used_by_others(mount.volume, mount.pod.uid):
-            raise StepFailed(prefix, texts.IN_USE_BY_ANOTHER)
 
 
 OPERATORS: Final[Mapping[str, Operator]] = {

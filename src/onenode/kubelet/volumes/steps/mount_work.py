@@ -1,6 +1,6 @@
 """Mounts one volume into one pod: the steps of kubelet's MountVolume, in their order.
 
-    node affinity → one pod alone (ReadWriteOncePod) → attachment → MountDevice: folder, vol_data.json, NodeStage
+    what must hold before (mount_preconditions) → MountDevice: folder, vol_data.json, NodeStage
     → SetUp: folder, vol_data.json, NodePublish, fsGroup → NodeExpand where the PV has grown → mounted
 
 The file stands before the driver is asked, so that whatever a killed kubelet leaves can be found and undone. Kubelet
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.volumes import volume_paths
 from onenode.kubelet.volumes.actual_state import ActualState
 from onenode.kubelet.volumes.steps import csi_request_rules as requests
@@ -26,7 +27,6 @@ from onenode.kubelet.volumes.steps.driver_calls import DriverTalk, read_secret, 
 from onenode.kubelet.volumes.steps.expansion_work import ExpansionWork
 from onenode.kubelet.volumes.steps.fs_group import FsGroup, NoPolicy, check_policy, group_to_apply
 from onenode.kubelet.volumes.steps.mount_folders import MountFolders
-from onenode.kubelet.volumes.steps.mount_preconditions import Attachments, MountChecks
 from onenode.kubelet.volumes.steps.outcome_rules import (
     FailureKind,
     MountChange,
@@ -35,7 +35,7 @@ from onenode.kubelet.volumes.steps.outcome_rules import (
     after_failed_stage,
 )
 from onenode.kubelet.volumes.steps.pod_tokens import ServiceAccountTokens
-from onenode.kubelet.volumes.volume_seams import VolumeSeams, reference_to
+from onenode.kubelet.volumes.volume_seams import KnownDrivers, KubeletDisk, reference_to
 from onenode.kubelet.volumes.volume_values import DesiredMount, Device, MountState, VolumeMode
 from orlop.csi.proto import rpc
 from orlop.foundation.runtime import Runtime
@@ -53,31 +53,32 @@ SET_UP_DOING: Final = "mounter.SetUpAt failed to get CSI client"
 class MountWork:
     def __init__(
         self,
-        seams: VolumeSeams,
-        runtime: Runtime,
+        api: NodeApi,
+        drivers: KnownDrivers,
+        disk: KubeletDisk,
         actual: ActualState,
-        attachments: Attachments,
         expansion: ExpansionWork,
+        runtime: Runtime,
     ) -> None:
-        self._seams = seams
-        self._runtime = runtime
+        self._api = api
+        self._drivers = drivers
+        self._host = disk.host
         self._actual = actual
-        self._attachments = attachments
-        self._checks = MountChecks(seams, actual)
-        self._blocks = BlockMapWork(seams, runtime, actual, attachments, self._checks, expansion)
         self._expansion = expansion
-        self._folders = MountFolders(seams, runtime)
-        self._fs_group = FsGroup(seams, runtime)
-        self._tokens = ServiceAccountTokens(seams.client, runtime)
+        self._clock = runtime.clock
+        self._blocks = BlockMapWork(api, drivers, disk, actual, expansion, runtime)
+        self._folders = MountFolders(disk, runtime.log)
+        self._fs_group = FsGroup(disk, api.events, runtime)
+        self._tokens = ServiceAccountTokens(api.kube, runtime)
 
-    async def mount(self, mount: DesiredMount) -> None:
-        """StepFailed tells which step failed; the actual state says then what is known."""
+    async def mount(self, mount: DesiredMount, context: dict[str, str]) -> None:
+        """Mount a volume that may be mounted here, attached with this publish context.
+
+        Raise StepFailed, with the step that failed; the actual state has then what is known.
+        """
         if mount.spec.mode is VolumeMode.BLOCK:
-            await self._blocks.map(mount)
+            await self._blocks.map(mount, context)
             return
-        await self._checks.node(mount, texts.NODE_AFFINITY)
-        self._checks.one_pod(mount, texts.SET_UP)
-        context = await self._attachments.publish_context(mount, texts.WAIT_FOR_ATTACH)
         if not mount.spec.is_inline:
             await self._mount_device(mount, context)
         await self._set_up(mount, context)
@@ -96,16 +97,16 @@ class MountWork:
 
     async def _stage(self, mount: DesiredMount, context: dict[str, str]) -> None:
         spec, prefix = mount.spec, texts.MOUNT_DEVICE
-        async with talk_with(self._seams.drivers, self._runtime.clock, spec.driver, prefix, DEVICE_DOING) as driver:
+        async with talk_with(self._drivers, self._clock, spec.driver, prefix, DEVICE_DOING) as driver:
             capabilities = await driver.capabilities()
-            secrets = await read_secret(self._seams.client, spec.stage_secret, NO_STAGE_WORDS, prefix)
+            secrets = await read_secret(self._api.kube, spec.stage_secret, NO_STAGE_WORDS, prefix)
             facts = StepFacts(capabilities, publish_context=context, secrets=secrets)
             target = volume_paths.global_mount(spec.driver, spec.handle)
             await self._folders.make(target, prefix, "attacher.MountDevice")
             if not facts.stages:
                 return
             await self._folders.write_data(target[:-1], volume_data.stage_data(spec), prefix, "")
-            request = requests.stage_request(mount, facts, self._seams.host.path_of(target))
+            request = requests.stage_request(mount, facts, self._host.path_of(target))
             await driver.call(rpc.NODE_STAGE_VOLUME, request)
 
     async def _stage_failed(self, mount: DesiredMount, error: StepFailed) -> None:
@@ -134,29 +135,27 @@ class MountWork:
     async def _publish(self, mount: DesiredMount, context: dict[str, str]) -> None:
         spec = mount.spec
         target = volume_paths.mount_target(mount.pod.uid, spec.name)
-        async with talk_with(
-            self._seams.drivers, self._runtime.clock, spec.driver, texts.SET_UP, SET_UP_DOING
-        ) as driver:
+        async with talk_with(self._drivers, self._clock, spec.driver, texts.SET_UP, SET_UP_DOING) as driver:
             facts = await self._publish_facts(mount, context, driver)
             await self._folders.make(target[:-1], texts.SET_UP, "mounter.SetUpAt")
-            data = volume_data.publish_data(spec, self._seams.node)
+            data = volume_data.publish_data(spec, self._api.node_name)
             await self._folders.write_data(target[:-1], data, texts.SET_UP, "mounter.SetUpAt ")
-            staging = self._seams.host.path_of(volume_paths.global_mount(spec.driver, spec.handle))
-            request = requests.publish_request(mount, facts, staging, self._seams.host.path_of(target))
+            staging = self._host.path_of(volume_paths.global_mount(spec.driver, spec.handle))
+            request = requests.publish_request(mount, facts, staging, self._host.path_of(target))
             await driver.call(rpc.NODE_PUBLISH_VOLUME, request)
         await self._look_at(mount)
         if (group := group_to_apply(mount, facts)) is not None:
             await self._fs_group.apply(mount, group)
 
     async def _publish_facts(self, mount: DesiredMount, context: dict[str, str], driver: DriverTalk) -> StepFacts:
-        about = driver_facts(self._seams.csi_driver(mount.spec.driver))
+        about = driver_facts(self._drivers.csi_driver(mount.spec.driver))
         _check_lifecycle(mount, about)
         secret = mount.spec.publish_secret
         facts = StepFacts(
             await driver.capabilities(INLINE_ASKING if mount.spec.is_inline else SET_UP_ASKING),
             about,
             context,
-            await read_secret(self._seams.client, secret, NO_PUBLISH_WORDS, texts.SET_UP),
+            await read_secret(self._api.kube, secret, NO_PUBLISH_WORDS, texts.SET_UP),
             await self._tokens.of(mount, about),
         )
         try:
@@ -167,13 +166,13 @@ class MountWork:
 
     async def _look_at(self, mount: DesiredMount) -> None:
         target = volume_paths.mount_target(mount.pod.uid, mount.spec.name)
-        path = self._seams.host.path_of(target)
+        path = self._host.path_of(target)
         if not await self._folders.is_there(target):
             why = texts.nothing_there(mount.spec.driver, path)
             raise StepFailed(texts.SET_UP, why, FailureKind.NOT_FINAL)
         if not await self._folders.is_mounted(target):
             note = texts.not_a_mount(mount.spec.name, mount.spec.driver, path)
-            self._seams.events.warning(reference_to(mount.pod), texts.NOT_A_MOUNT, note)
+            self._api.events.warning(reference_to(mount.pod), texts.NOT_A_MOUNT, note)
 
     async def _publish_failed(self, mount: DesiredMount, error: StepFailed) -> None:
         target = volume_paths.mount_target(mount.pod.uid, mount.spec.name)

@@ -14,7 +14,7 @@ from onenode.host.payload_files import HostPath
 from onenode.host.volume_host import VolumeHost
 from onenode.kubelet.volumes import volume_paths
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_seams import KubeletDisk
 from onenode.kubelet.volumes.volume_values import PodUid
 from orlop.host.host_errors import HostError
 
@@ -42,9 +42,9 @@ def parts_of(sub_path: str) -> tuple[str, ...]:
 
 
 class SubPaths:
-    def __init__(self, seams: VolumeSeams) -> None:
-        self._host = seams.host
-        self._in_thread = seams.in_thread
+    def __init__(self, disk: KubeletDisk) -> None:
+        self._host = disk.host
+        self._in_thread = disk.in_thread
 
     async def mount(self, pod_uid: PodUid, mount: SubPathMount, volume: Names | HostPath | None = None) -> Names:
         """Where it is mounted for the container. `volume`: where that is, unless it is a driver's."""

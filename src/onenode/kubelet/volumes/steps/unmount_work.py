@@ -25,7 +25,7 @@ from onenode.kubelet.volumes.steps.mount_folders import MountFolders, StillMount
 from onenode.kubelet.volumes.steps.outcome_rules import FailureKind, NotPrepared, StepFailed
 from onenode.kubelet.volumes.steps.subpaths import SubPaths
 from onenode.kubelet.volumes.volume_paths import Names
-from onenode.kubelet.volumes.volume_seams import VolumeSeams
+from onenode.kubelet.volumes.volume_seams import Drivers, KubeletDisk
 from onenode.kubelet.volumes.volume_values import ActualMount, Device, UniqueName, VolumeMode
 from orlop.csi.proto import rpc
 from orlop.foundation.runtime import Runtime
@@ -42,13 +42,15 @@ UNMOUNT_DEVICE_DOING: Final = "attacher.UnmountDevice failed to create newCsiDri
 
 
 class UnmountWork:
-    def __init__(self, seams: VolumeSeams, runtime: Runtime, actual: ActualState) -> None:
-        self._seams = seams
-        self._runtime = runtime
+    def __init__(self, drivers: Drivers, disk: KubeletDisk, actual: ActualState, runtime: Runtime) -> None:
+        self._drivers = drivers
+        self._host = disk.host
+        self._in_thread = disk.in_thread
         self._actual = actual
-        self._folders = MountFolders(seams, runtime)
-        self._subpaths = SubPaths(seams)
-        self._blocks = BlockUnmapWork(seams, runtime, actual)
+        self._clock = runtime.clock
+        self._folders = MountFolders(disk, runtime.log)
+        self._subpaths = SubPaths(disk)
+        self._blocks = BlockUnmapWork(drivers, disk, actual, runtime)
 
     # ---- from a pod ----------------------------------------------------------------------------------------------
 
@@ -59,7 +61,7 @@ class UnmountWork:
         target = volume_paths.mount_target(mount.pod_uid, mount.spec.name)
         data = volume_data.published_spec(await self._folders.read_data(target[:-1]), VolumeMode.FILESYSTEM)
         if data is None and await self._folders.is_there(target):
-            path_of, file = self._seams.host.path_of, volume_paths.data_file(target[:-1])
+            path_of, file = self._host.path_of, volume_paths.data_file(target[:-1])
             why = texts.no_data_file("unmounter", path_of(target), path_of(file))
             raise NotPrepared(texts.NEW_UNMOUNTER, why)
         try:
@@ -79,10 +81,8 @@ class UnmountWork:
             raise StepFailed(texts.SUBPATHS, str(error), FailureKind.NOT_FINAL) from None
 
     async def _unpublish(self, driver: str, handle: str, target: Names) -> None:
-        async with talk_with(
-            self._seams.drivers, self._runtime.clock, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING
-        ) as asked:
-            request = requests.unpublish_request(handle, self._seams.host.path_of(target))
+        async with talk_with(self._drivers, self._clock, driver, texts.TEAR_DOWN, TEAR_DOWN_DOING) as asked:
+            request = requests.unpublish_request(handle, self._host.path_of(target))
             await asked.call(rpc.NODE_UNPUBLISH_VOLUME, request, TEAR_DOWN_ASKING)
 
     # ---- from the node -------------------------------------------------------------------------------------------
@@ -105,9 +105,9 @@ class UnmountWork:
 
     async def _check_references(self, target: Names) -> None:
         """A pod's mount that our books have lost must not lose its staging."""
-        host = self._seams.host
+        host = self._host
         try:
-            found = await self._seams.in_thread(partial(host.mounted_elsewhere, target))
+            found = await self._in_thread(partial(host.mounted_elsewhere, target))
         except HostError as error:
             raise StepFailed(texts.MOUNT_REFERENCES, str(error)) from None
         others = [path for path in found if STAGING_PLACE not in path]
@@ -115,15 +115,13 @@ class UnmountWork:
             raise StepFailed(texts.MOUNT_REFERENCES, texts.mounted_elsewhere(host.path_of(target), others))
 
     async def _unstage(self, driver: str, handle: str, target: Names) -> None:
-        async with talk_with(
-            self._seams.drivers, self._runtime.clock, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING
-        ) as asked:
+        async with talk_with(self._drivers, self._clock, driver, texts.UNMOUNT_DEVICE, UNMOUNT_DEVICE_DOING) as asked:
             if requests.STAGES in await asked.capabilities(DEVICE_STAGES_ASKING):
-                request = requests.unstage_request(handle, self._seams.host.path_of(target))
+                request = requests.unstage_request(handle, self._host.path_of(target))
                 await asked.call(rpc.NODE_UNSTAGE_VOLUME, request, DEVICE_ASKING)
 
     async def _remove(self, target: Names, prefix: str, words: str) -> None:
-        host = self._seams.host
+        host = self._host
         try:
             await self._folders.remove(target)
         except (StillMounted, HostError) as error:
