@@ -22,10 +22,18 @@ from orlop.kube.objects import Object, ObjectName
 from orlop.records.provisioner_status import PROVISIONER_STATUS
 from orlop.static_pv.configuration import StaticConfiguration
 from orlop.static_pv.latest_objects import LatestObjects
-from orlop.static_pv.node_disks_rules import DiskReport, NodeDisks, VersionedVolume, read_node_report
+from orlop.static_pv.node_disks_rules import (
+    DiskReport,
+    NodeDisks,
+    VersionedVolume,
+    is_the_same_everywhere,
+    lists_disk,
+    read_node_report,
+)
 from orlop.static_pv.static_volume_rules import StaticVolume, read_static_volume
 
 BY_NODE: Final = "static volumes by node"
+BY_IDENTITY: Final = "static volumes by disk"
 FACTS: Final = "facts"
 SHARED_TEXTS: Final = ("storageClass", "entry", "capacity", "volumeMode", "fileSystem")
 KINDS: Final = (PERSISTENT_VOLUME, PROVISIONER_STATUS, NODE, STORAGE_CLASS)
@@ -89,6 +97,11 @@ def report_facts(obj: CachedObject | None) -> DiskReport | None:
 def _nodes_of_volume(obj: CachedObject) -> Iterable[str]:
     facts = volume_facts(obj)
     return (facts.node,) if facts is not None else ()
+
+
+def _disk_of_volume(obj: CachedObject) -> Iterable[str]:
+    facts = volume_facts(obj)
+    return (facts.identity,) if facts is not None and facts.identity else ()
 
 
 def _report_fingerprint(obj: CachedObject) -> Any:
@@ -159,7 +172,7 @@ class MasterView:
     def disks_of(self, node: str, configuration: StaticConfiguration, *, is_gone: bool) -> NodeDisks:
         report, volumes = self.report_of(node), self.volumes_of(node)
         listed = report.volumes or () if report is not None else ()
-        absent = (each.name for each in listed if each.name not in volumes)
+        absent = [each for each in listed if each.name not in volumes]
         named = ((each.name, self.classes.get(ObjectName(None, each.name))) for each in configuration.classes)
         return NodeDisks(
             name=node,
@@ -169,8 +182,24 @@ class MasterView:
             volumes=volumes,
             configuration=configuration,
             classes={name: obj for name, obj in named if obj is not None},
-            taken_names=frozenset(each for each in absent if self.volumes.get(ObjectName(None, each)) is not None),
+            taken_names=frozenset(
+                each.name for each in absent if self.volumes.get(ObjectName(None, each.name)) is not None
+            ),
+            moved_here=self._moved_to(node, {each.identity for each in absent}),
         )
+
+    def _moved_to(self, node: str, identities: Iterable[str]) -> dict[str, str]:
+        found = {}
+        for identity in filter(is_the_same_everywhere, identities):
+            for obj in self.volumes.candidates(BY_IDENTITY, identity):
+                facts = volume_facts(obj)
+                # The index lags behind our own writes, and these are candidates whatever their disk.
+                if facts is None or facts.identity != identity or facts.node == node or facts.is_untouched:
+                    continue
+                report = self.report_of(facts.node)
+                if report is None or not lists_disk(report, facts):
+                    found[identity] = facts.name
+        return found
 
 
 @asynccontextmanager
@@ -183,6 +212,7 @@ async def master_view(informers: Informers, namespace: str) -> AsyncIterator[Mas
             watched = Watched(kind, selection, TRANSFORMS[kind])
             used[kind] = await stack.enter_async_context(informers.using(watched))
         used[PERSISTENT_VOLUME].add_index(BY_NODE, _nodes_of_volume)
+        used[PERSISTENT_VOLUME].add_index(BY_IDENTITY, _disk_of_volume)
         yield MasterView(
             volumes=LatestObjects(used[PERSISTENT_VOLUME], volume_facts),
             reports=LatestObjects(used[PROVISIONER_STATUS], _report_fingerprint),

@@ -66,6 +66,20 @@ def read_node_report(obj: ApiObject) -> DiskReport:
     )
 
 
+def lists_disk(report: DiskReport, volume: StaticVolume) -> bool:
+    """Return whether a node lists the disk of one of its volumes where the volume has it."""
+    return any(each.name == volume.name and each.identity == volume.identity for each in report.volumes or ())
+
+
+def is_the_same_everywhere(identity: str) -> bool:
+    """Return whether no two nodes have disks of this identity.
+
+    Serial numbers of virtual disks, names of mapped devices and files, and the folders of a cloned file system repeat.
+    """
+    kind, _, rest = identity.partition(":")
+    return kind == "wwn" or (kind == "fs" and ":" not in rest)
+
+
 @dataclass(frozen=True, slots=True)
 class VersionedVolume:
     """A PersistentVolume, and the resourceVersion at which its facts were read."""
@@ -91,6 +105,8 @@ class NodeDisks:
     """The StorageClasses that are configured, by name."""
     taken_names: frozenset[str] = frozenset()
     """Names of listed disks that PersistentVolumes of others have."""
+    moved_here: Mapping[str, str] = field(default_factory=dict)
+    """By identity: volumes of other nodes that were used, and whose disk is listed here and not there."""
 
     @cached_property
     def listed(self) -> Mapping[str, LocalVolume]:
@@ -113,6 +129,19 @@ class NodeDisks:
         """Whether the worker reports an operation that is not requested any more. It does not name the disk."""
         requested = {each.uid for each in (self.report.operations if self.report is not None else ())}
         return not requested.issuperset(self.statuses)
+
+    @cached_property
+    def missed_disks(self) -> Mapping[str, str]:
+        """By identity: volumes that were used, and whose disk is not listed under their own name."""
+        missed = {
+            volume.facts.identity: name
+            for name, volume in self.volumes.items()
+            if volume.facts.identity and not volume.facts.is_untouched and not self._is_in_place(volume.facts)
+        }
+        return {**self.moved_here, **missed}
+
+    def _is_in_place(self, volume: StaticVolume) -> bool:
+        return self.report is not None and lists_disk(self.report, volume)
 
     @cached_property
     def disk_names(self) -> list[str]:

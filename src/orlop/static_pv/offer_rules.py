@@ -1,7 +1,8 @@
 """Decide whether a listed disk gets a PersistentVolume. Pure.
 
-A disk is offered if nothing of it is on record: no volume of its name or path, and no operation or status of a wipe.
-What cannot be offered is reported with the reason.
+A disk is offered if nothing of it is on record: no volume of its name or path, no used volume that misses it (disks are
+mounted under other names and move to other nodes), and no operation or status of a wipe. What cannot be offered is
+reported with the reason.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def _fault_of_place(disks: NodeDisks, listed: LocalVolume, of_class: StaticClass
     path = entry_path(of_class.host_dir, listed.entry)
     if others := sorted(disks.users_of_path.get(path, frozenset()) - {listed.name}):
         return f"the volume {others[0]} has its path {path}"
+    if listed.identity and (missed := disks.missed_disks.get(listed.identity)):
+        return f"it is the disk of the volume {missed}, which was used: put it back, or release that volume as it is"
     if HOSTNAME not in objects.labels(node):
         return f"the node {disks.name} has no label {HOSTNAME}"
     return ""

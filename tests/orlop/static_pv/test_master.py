@@ -105,6 +105,28 @@ async def test_a_claim_that_came_and_went_before_it_was_noted_is_remembered():
         assert running.view.seen_bound == set()
 
 
+@pytest.mark.parametrize("to", ["n1", "n2"])
+async def test_the_disk_of_a_claim_that_is_mounted_elsewhere_is_offered_to_nobody(to: str):
+    async with StaticWorld("n1", "n2") as world, world.master():
+        del world.nodes["n2"].disks["disk0"]
+        world.kubernetes.want("c")
+        await world.settle(60.0)
+        disk = world.nodes["n1"].disks.pop("disk0")
+        owner = disk.data
+        world.nodes[to].disks["moved"] = replace(disk, entry="moved")
+        await world.settle(400.0)
+
+        assert await world.phases() == {PV: "Bound"}
+        assert world.nodes[to].disks["moved"].data == owner != ""
+        assert any(f"it is the disk of the volume {PV}" in note for note in await world.events("DiskRefused"))
+
+        del world.nodes[to].disks["moved"]
+        world.nodes["n1"].disks["disk0"] = disk
+        world.kubernetes.unwant("c")
+        await world.settle(60.0)
+        assert (await world.phases(), disk.data) == ({PV: "Available"}, "")
+
+
 async def test_a_failing_disk_is_reported_and_does_not_delay_the_others():
     async with StaticWorld("n1", disks=2) as world, world.master():
         world.kubernetes.want("a")

@@ -12,9 +12,18 @@ from orlop.static_pv.configuration import StaticClass
 from orlop.static_pv.disk_step_rules import LeaveAlone, OfferDisk, ReportDisk
 from orlop.static_pv.master_rules import next_disk_step
 from orlop.static_pv.naming_rules import volume_name
-from orlop.static_pv.node_disks_rules import DiskReport, VersionedVolume
+from orlop.static_pv.node_disks_rules import DiskReport, VersionedVolume, is_the_same_everywhere
 from support.static_volumes.static_objects import CONFIGURATION, class_object, local_volume, node_object
-from support.static_volumes.static_views import NAME, disks, listing, operation, report, static_volume
+from support.static_volumes.static_views import (
+    BOUND,
+    NAME,
+    RELEASED,
+    disks,
+    listing,
+    operation,
+    report,
+    static_volume,
+)
 
 BLOCK_CLASS = StaticClass("fast", "/mnt/fast", "/mnt/fast", volume_mode="Block")
 PATTERNED = StaticClass("fast", "/mnt/fast", "/mnt/fast", name_pattern="ssd*")
@@ -89,6 +98,53 @@ def test_a_disk_that_cannot_be_offered_is_reported(changes: dict[str, Any], reas
     assert isinstance(step, ReportDisk)
     assert step.reason == reason
     assert why in step.note
+
+
+USED_DISK = report(volumes=(local_volume("disk1", identity="wwn:1"),))
+ELSEWHERE: dict[str, Any] = {"name": "local-pv-2", "entry": "disk9", "path": "/mnt/fast/disk9", "identity": "wwn:1"}
+
+
+@pytest.mark.parametrize("use", [BOUND, RELEASED, RELEASED | {"is_being_deleted": True}, {"claim": "default/c"}])
+def test_the_disk_of_a_used_volume_is_not_offered_under_another_name(use: dict[str, Any]):
+    step = next_disk_step(disks(USED_DISK, static_volume(**ELSEWHERE | use)), NAME)
+
+    assert isinstance(step, ReportDisk)
+    assert (step.reason, "the disk of the volume local-pv-2" in step.note) == ("DiskRefused", True)
+
+
+def test_the_disk_of_a_volume_that_was_never_used_may_be_offered_under_another_name():
+    assert isinstance(next_disk_step(disks(USED_DISK, static_volume(**ELSEWHERE)), NAME), OfferDisk)
+
+
+def test_a_disk_of_the_same_identity_as_one_in_its_place_is_offered():
+    both = report(volumes=(local_volume("disk1", identity="wwn:1"), local_volume("disk9", identity="wwn:1")))
+    in_place = ELSEWHERE | BOUND | {"name": volume_name("disk9", "n1", "fast")}
+
+    assert isinstance(next_disk_step(disks(both, static_volume(**in_place)), NAME), OfferDisk)
+
+
+def test_the_disk_of_a_used_volume_of_another_node_is_not_offered():
+    step = next_disk_step(disks(USED_DISK, moved_here={"wwn:1": "local-pv-8"}), NAME)
+
+    assert isinstance(step, ReportDisk)
+    assert "the disk of the volume local-pv-8" in step.note
+
+
+@pytest.mark.parametrize(
+    ("identity", "is_unique"),
+    [
+        ("wwn:0x5002538d", True),
+        ("wwn:0x5002538d-part1@2048", True),
+        ("fs:0a1b", True),
+        ("fs:0a1b:64", False),
+        ("serial:QEMU HARDDISK:drive-scsi1", False),
+        ("mapper:vg-data", False),
+        ("file:0123", False),
+        ("", False),
+    ],
+)
+def test_identities_that_repeat_on_other_nodes_prove_no_move(identity: str, is_unique: bool):  # noqa: FBT001
+    assert is_the_same_everywhere(identity) == is_unique
 
 
 def test_a_path_where_another_volume_s_disk_is_being_wiped_is_not_offered():

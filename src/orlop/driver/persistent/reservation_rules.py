@@ -116,10 +116,14 @@ def reservation(drive: DriveFacts, allocation: Allocation) -> JsonPatch:
 
 
 def restoration(drive: DriveFacts, missing: Sequence[Allocation]) -> JsonPatch:
-    """Add allocations that the object of the drive has lost."""
+    """Add allocations that the object of the drive has lost, and enlarge those that someone has made smaller."""
     patch = _with_finalizer(drive)
     for allocation in missing:
-        patch = patch.add("spec", "allocations", "-", value=_body(allocation))
+        if allocation.volume in drive.allocations:
+            place = _place(drive, allocation.volume)
+            patch = patch.replace("spec", "allocations", place, "bytes", value=allocation.bytes)
+        else:
+            patch = patch.add("spec", "allocations", "-", value=_body(allocation))
     return patch
 
 
@@ -143,6 +147,7 @@ def release(drive: DriveFacts, volume_id: str) -> JsonPatch | None:
 def missing_allocations(drive: DriveFacts, volumes: Mapping[str, DriveVolumeSpec]) -> tuple[Allocation, ...]:
     """Return what a drive must list and does not: Volume objects placed on it, and volumes that its node reports.
 
+    An allocation that is smaller than its Volume object was changed by hand: an expansion enlarges the allocation first.
     `volumes` are those objects on this drive whose data may still exist. An object that names another node does not
     count: the drive was moved, and its node reports what is on the disk, or the object was forged.
     """
@@ -151,7 +156,12 @@ def missing_allocations(drive: DriveFacts, volumes: Mapping[str, DriveVolumeSpec
         for name, spec in volumes.items()
         if spec.node_name == drive.node_name
     }
-    return tuple(each for name, each in sorted(expected.items()) if name not in drive.allocations)
+    return tuple(each for name, each in sorted(expected.items()) if _reserved(drive, name) < each.bytes)
+
+
+def _reserved(drive: DriveFacts, volume_id: str) -> int:
+    held = drive.allocations.get(volume_id)
+    return held.bytes if held is not None else 0
 
 
 def allocation_of(wanted: WantedVolume, size: int) -> Allocation:

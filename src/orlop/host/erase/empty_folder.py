@@ -4,7 +4,8 @@ Files are unlinked where they are. Folders are moved into a new folder beside th
 the care it takes of a tenant's files: no link is followed, no mount is entered. A tenant that still writes may add
 entries: a bounded number of rounds is made.
 
-Order of effects: files and moves, then the contents of the new folder, the folder itself, and all that is made durable.
+Order of effects: files and moves, then the contents of the new folder, the new folder itself, the extended attributes of
+the folder, and all that is made durable.
 After a kill anywhere in between, the next call erases what is left, the new folder included.
 """
 
@@ -31,6 +32,8 @@ MOST_ROUNDS: Final = 8
 MOST_NAMES_TRIED: Final = 10_000
 STEPS_BETWEEN_PAUSES: Final = 256
 ASIDE: Final = ".orlop-erase-"
+OF_USERS: Final = "user."
+"""Prefix of the extended attributes that need no privilege."""
 
 
 def empty_folder(
@@ -43,6 +46,8 @@ def empty_folder(
         with _named("The folder cannot be emptied"):
             aside = _clear_away(folder, stop, pause_seconds)
         if aside is None:
+            with _named("The folder cannot be emptied"):
+                _remove_attributes(folder)
             with _named("The erasure is not durable"):
                 syncfs(folder)
             return
@@ -85,6 +90,19 @@ def _erase(folder: int, aside: str, stop: threading.Event, pause_seconds: Callab
         raise HostError(errno.ECANCELED, "The erasure was stopped.")
     if not erasure.is_complete:
         raise HostError(errno.EIO, f"{erasure.left_count} entries are not erased, such as {erasure.left[0]}")
+
+
+def _remove_attributes(folder: int) -> None:
+    """Remove what a tenant has attached to the folder itself: the next one could read it."""
+    try:
+        names = os.listxattr(folder)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return
+    for name in names:
+        if name.startswith(OF_USERS):
+            os.removexattr(folder, name)
 
 
 def _names(folder: int) -> Iterator[str]:

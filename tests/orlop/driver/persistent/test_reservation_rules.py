@@ -134,6 +134,17 @@ def test_what_a_drive_must_list_is_its_volume_register_and_what_its_node_found()
     assert missing_allocations(read_drive(after), placed) == ()
 
 
+def test_an_allocation_that_was_made_smaller_by_hand_gets_the_size_of_its_volume_again():
+    drive = stored_drive()
+    drive["spec"]["allocations"] = [{"volume": "large", "bytes": 5 * MIB}, {"volume": "v", "bytes": MIB}]
+    facts, placed = read_drive(drive), {"large": spec_of("large", 4 * MIB), "v": spec_of("v", 3 * MIB)}
+
+    after = patched(drive, restoration(facts, missing_allocations(facts, placed)))
+
+    assert after is not None
+    assert allocated(after) == {"large": 5 * MIB, "v": 3 * MIB}
+
+
 def test_a_volume_object_that_names_another_node_takes_no_space_of_the_drive():
     forged = msgspec.structs.replace(spec_of("forged", CAPACITY), node_name="n9")
 

@@ -174,6 +174,23 @@ async def test_a_drive_whose_object_was_lost_lists_its_volumes_again_before_it_t
 
 
 @pytest.mark.virtual_time
+async def test_an_allocation_that_an_admin_made_smaller_frees_no_space():
+    async with node_and_controller() as (world, _, controller):
+        await controller.create("pvc-1", 3 * GIB)
+        small = {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}}
+        await world.merge(DRIVE, drive_id(1), small)
+
+        with pytest.raises(ResourceExhausted):
+            await controller.create("pvc-2", 2 * GIB)
+        await world.settle(30.0)
+
+        assert await world.allocations(1) == {"pvc-1": 3 * GIB}
+        with pytest.raises(ResourceExhausted, match="too little free space"):
+            await controller.create("pvc-2", 2 * GIB)
+        await controller.create("pvc-3", GIB)
+
+
+@pytest.mark.virtual_time
 async def test_a_reservation_that_nothing_knows_returns_after_its_node_was_asked():
     async with node_and_controller() as (world, _, _):
         await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [{"volume": "pvc-1", "bytes": GIB}]}})

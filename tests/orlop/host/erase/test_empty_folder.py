@@ -63,6 +63,22 @@ def test_links_and_mounts_that_lead_out_leave_the_victim_alone(room: Path):
     assert (victim / "sub").is_dir()
 
 
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_data_that_a_tenant_attached_to_the_folder_itself_goes_too(room: Path, file_system: str):
+    image, disk = room / "image", room / "real"
+    disk.mkdir()
+    with image.open("wb") as file:
+        file.truncate(400 << 20)
+    run(f"mkfs.{file_system}", "-q", image)
+    run("mount", "-o", "loop", image, disk)
+    os.setxattr(disk, "user.secret", b"a tenant's")
+    os.setxattr(disk, "trusted.admins", b"kept")
+
+    emptied(disk)
+
+    assert [name for name in os.listxattr(disk) if name != "security.selinux"] == ["trusted.admins"]
+
+
 def test_many_folders_at_the_top_go_too(room: Path):
     for number in range(2000):
         (room / f"disk/{number}").mkdir()
