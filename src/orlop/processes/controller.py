@@ -157,7 +157,7 @@ class DriveControl:
     ) -> AsyncIterator[DriveCatalog]:
         async with session.informers.using(Watched(VOLUME, transform=slim_volume)) as volumes:
             await volumes.wait_synced()
-            self._catalog = catalog = DriveCatalog(caches[DRIVE], volumes, session.runtime.log)
+            self._catalog = catalog = DriveCatalog(caches[DRIVE], volumes, session.runtime.log, session.events)
             try:
                 yield catalog
             finally:

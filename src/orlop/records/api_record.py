@@ -97,6 +97,19 @@ def part_of(obj: Mapping[str, Any], part: str, record: type[Record]) -> Record:
     return msgspec.convert(obj.get(part) or {}, record)
 
 
+def why_unreadable(obj: Mapping[str, Any], spec: type[ApiRecord], status: type[ApiRecord]) -> str:
+    """Return which field of an object has a wrong type or value; empty if both parts can be read.
+
+    Definitions refuse such objects: this one was written before its definition was changed.
+    """
+    try:
+        part_of(obj, "spec", spec)
+        part_of(obj, "status", status)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def new_object(kind: str, name: str, spec: ApiRecord, **metadata: Any) -> dict[str, Any]:
     """Return a new object to be created."""
     return {

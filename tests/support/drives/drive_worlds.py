@@ -21,6 +21,7 @@ from orlop.kube.client import KubeClient, MergePatch
 from orlop.kube.http.http_messages import Transport
 from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, EVENT, Kind
 from orlop.kube.objects import ObjectName
+from orlop.kube.patches import JsonPatch
 from orlop.records.api_record import new_object, part_of
 from orlop.records.definitions import DEFINITIONS, definition_object
 from orlop.records.drive import DRIVE, DriveSpec
@@ -67,6 +68,15 @@ async def create_definitions(client: KubeClient) -> None:
     for definition in DEFINITIONS:
         if definition.kind in (DRIVE, VOLUME):
             await client.create(CUSTOM_RESOURCE_DEFINITION, definition_object(definition))
+
+
+async def accept_any_field(client: KubeClient, kind: Kind) -> None:
+    """Let the server store objects that no definition of ours accepts, as one of another version may have."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    spec = {**anything, "properties": {"nodeName": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"spec": spec, "status": anything}}
+    patch = JsonPatch().replace("spec", "versions", 0, "schema", "openAPIV3Schema", value=schema)
+    await client.patch(CUSTOM_RESOURCE_DEFINITION, ObjectName(None, f"{kind.plural}.{kind.group}"), patch)
 
 
 @dataclass(frozen=True)
@@ -183,7 +193,7 @@ async def synced_catalog(the: ControllerParts) -> AsyncIterator[DriveCatalog]:
     ):
         await drives.wait_synced()
         await volumes.wait_synced()
-        catalog = DriveCatalog(drives, volumes, the.runtime.log)
+        catalog = DriveCatalog(drives, volumes, the.runtime.log, the.events)
         try:
             yield catalog
         finally:

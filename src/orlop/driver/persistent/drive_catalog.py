@@ -19,6 +19,7 @@ from orlop.driver.persistent.reservation_rules import PlacedVolume, missing_allo
 from orlop.foundation.structured_log import Log
 from orlop.kube import objects
 from orlop.kube.cache.informer import Informer
+from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.objects import ObjectName, version_order
 from orlop.records.volume import DriveVolumeSpec
 
@@ -28,9 +29,10 @@ ApiObject = Mapping[str, Any]
 class DriveCatalog:
     """Registers its own listeners; `drives` and `volumes` must be synced before the first choice."""
 
-    def __init__(self, drives: Informer, volumes: Informer, log: Log) -> None:
+    def __init__(self, drives: Informer, volumes: Informer, log: Log, events: EventRecorder) -> None:
         self._drives, self._volumes = drives, volumes
         self._log = log
+        self._events = events
         self._facts: dict[str, DriveFacts] = {}
         self._listing: dict[str, set[str]] = {}
         """By volume: the drives that list it, normally one."""
@@ -80,6 +82,11 @@ class DriveCatalog:
         except ValueError as error:
             # The definition refuses such objects: this one was written before the definition was changed.
             self._log.warning("drive has an invalid field; it takes no volumes", drive=name, error=error)
+            note = f"The controller cannot read this object, and places no volume on the drive: {error}"
+            self._events.warning(obj, "InvalidField", note)
+            if known is not None:
+                # What it lists still counts, or its volumes would be placed again on other drives.
+                self._facts[name] = replace(known, state=None)
             return
         self._set_drive(name, self._checked(facts))
 
@@ -116,6 +123,7 @@ class DriveCatalog:
             self._set_volume(name, read_volume(obj))
         except ValueError as error:
             self._log.warning("volume has an invalid field", volume=name, error=error)
+            self._events.warning(obj, "InvalidField", f"The controller cannot read this object: {error}")
 
     def forget_volume(self, name: str) -> None:
         self._set_volume(name, None)

@@ -6,16 +6,17 @@ import asyncio
 
 import pytest
 
-from orlop.driver.persistent.drive_choice_rules import NoDrive, choose_drive
+from orlop.driver.persistent.drive_choice_rules import Chosen, HeldByDrive, NoDrive, choose_drive
 from orlop.driver.persistent.reservation_rules import volume_object
 from orlop.kube.client import MergePatch
+from orlop.kube.kinds import EVENT
 from orlop.kube.objects import ObjectName
 from orlop.records.api_record import new_object, part_of
 from orlop.records.drive import DRIVE
 from orlop.records.volume import VOLUME, DriveVolumeSpec
 from support.api.api_wires import Wire
 from support.drives.drive_facts import GIB, wanted
-from support.drives.drive_worlds import Allocator, DriveWorld, drive_id
+from support.drives.drive_worlds import Allocator, DriveWorld, accept_any_field, drive_id
 
 pytestmark = pytest.mark.virtual_time
 
@@ -102,6 +103,39 @@ async def test_an_object_with_an_invalid_field_takes_no_part_and_is_logged():
             "drive has an invalid field; it takes no volumes",
             "volume has an invalid field",
         ]
+
+
+async def test_an_object_that_cannot_be_read_any_more_gets_an_event_and_takes_no_volumes_until_it_is_corrected():
+    async with DriveWorld() as world:
+        async with world.allocator() as allocator:
+            await world.add_drive(1)
+            await world.settle()
+            await reserve_with_volume(world, allocator)
+            await accept_any_field(world.client, DRIVE)
+            await accept_any_field(world.client, VOLUME)
+
+            await world.merge(DRIVE, drive_id(1), {"spec": {"tier": "lukewarm"}})
+            await world.merge(VOLUME, "pvc-1", {"spec": {"bytes": "much"}})
+            await world.settle()
+            refused = choose_drive(wanted("pvc-2"), allocator.catalog.drives())
+            held = choose_drive(wanted("pvc-1"), allocator.catalog.drives())
+            volume = allocator.catalog.volume("pvc-1")
+
+            await world.merge(DRIVE, drive_id(1), {"spec": {"tier": "warm"}})
+            await world.settle()
+            corrected = choose_drive(wanted("pvc-2"), allocator.catalog.drives())
+        events = (await world.client.list(EVENT)).items
+
+    assert isinstance(refused, NoDrive)
+    assert "1 are not Ready" in str(refused)
+    # Its volume is on it still, and is placed on no other drive.
+    assert isinstance(held, HeldByDrive)
+    assert volume is not None
+    assert isinstance(corrected, Chosen)
+    notes = {(each["regarding"]["kind"], each["reason"], each["type"]): each["note"] for each in events}
+    assert set(notes) == {("Drive", "InvalidField", "Warning"), ("Volume", "InvalidField", "Warning")}
+    assert "lukewarm" in notes["Drive", "InvalidField", "Warning"]
+    assert "$.bytes" in notes["Volume", "InvalidField", "Warning"]
 
 
 async def test_a_live_read_counts_even_if_its_version_is_smaller():

@@ -34,7 +34,7 @@ from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, ReconcileLoop
 from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.kube.status_writing import REPORT_BACKOFF, ObjectsOfNode
-from orlop.records.api_record import new_object, part_of
+from orlop.records.api_record import new_object, part_of, why_unreadable
 from orlop.records.drive import DriveSpec, DriveStatus
 from orlop.records.drive_record import DriveState
 from orlop.records.node_devices import NodeDevicesSpec, NodeDevicesStatus
@@ -190,6 +190,8 @@ class NodeReports:
         if obj is None:
             obj = await self._made_drive(key.name)
         standing = self._node.table.standings().get(key.name)
+        if obj is not None and (unread := why_unreadable(obj, DriveSpec, DriveStatus)):
+            return self._left_unread(obj, unread)
         if obj is None or standing is None:
             return Done()
         if (named := part_of(obj, "spec", DriveSpec).node_name) != self._node.node_name:
@@ -253,6 +255,10 @@ class NodeReports:
         on_drive = [obj for obj in self._volumes_on(drive_id) if not obj["spec"].get("reservationOnly")]
         return frozenset(objects.name(obj) for obj in on_drive)
 
+    def _left_unread(self, obj: ApiObject, why: str) -> Outcome:
+        self._events.unreadable(obj, why)
+        return Failed(ValueError(f"the object has an invalid field: {why}"))
+
     def _volumes_on(self, drive_id: str) -> list[ApiObject]:
         volumes = (self._objects.volumes.get(name) for name in self._objects.volumes.names())
         return [obj for obj in volumes if obj is not None and (obj.get("spec") or {}).get("drive") == drive_id]
@@ -264,6 +270,8 @@ class NodeReports:
         obj = objects_.get(key.name)
         if obj is None or node.watch.survey is None:
             return Done() if obj is None else RetryAfter(1.0)
+        if unread := why_unreadable(obj, DriveVolumeSpec, DriveVolumeStatus):
+            return self._left_unread(obj, unread)
         spec = part_of(obj, "spec", DriveVolumeSpec)
         drive, standing = node.table.open_drive(spec.drive), node.table.standings().get(spec.drive)
         is_being_opened = standing is None and spec.drive in node.watch.drives.sightings

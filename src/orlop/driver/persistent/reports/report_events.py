@@ -1,12 +1,13 @@
-"""Record Events about drives, their volumes, and the claims of those: one for each change that was written.
+"""Record Events about drives, their volumes, the claims of those, and requests: one for each change that was written.
 
-Objects are compared before and after a write of their status, so a restart repeats no event.
+Objects are compared before and after a write of their status, so a restart repeats no event. `orlop drives` deletes its
+request when it has the result: what became of a disk or a folder is also on the NodeDevices of the node, which stays.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from orlop.driver.persistent.upkeep.drive_state_rules import BEING_REMOVED, WAS_REMOVED
@@ -14,6 +15,7 @@ from orlop.kube.events.event_bodies import ObjectReference
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.kinds import PERSISTENT_VOLUME_CLAIM
 from orlop.records.drive_record import DriveState
+from orlop.records.drive_request import RequestResult
 
 ApiObject = Mapping[str, Any]
 _UID_OF_CLAIM: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -23,8 +25,11 @@ MOST_VOLUMES_WITH_EVENTS: Final = 200
 
 
 class ReportEvents:
-    def __init__(self, events: EventRecorder) -> None:
+    """`node_devices` returns the NodeDevices of this node; None before there is one."""
+
+    def __init__(self, events: EventRecorder, *, node_devices: Callable[[], ApiObject | None]) -> None:
         self._events = events
+        self._node_devices = node_devices
 
     def drive_changed(self, before: ApiObject, after: ApiObject, volumes: Sequence[ApiObject]) -> None:
         """Record a change of the state of a drive, on the drive and on everything that is on it.
@@ -73,6 +78,18 @@ class ReportEvents:
     def foreign_drive(self, drive: ApiObject, why: str) -> None:
         self._events.warning(drive, "DriveOfAnotherNode", why)
 
+    def unreadable(self, obj: ApiObject, why: str) -> None:
+        """Record that an object has a field that this node cannot read, so that nothing is done about the object."""
+        note = f"The node cannot read this object, and leaves it as it is: {why}. Correct the field."
+        self._record(obj, "InvalidField", note, is_bad=True)
+
+    def task_ended(self, request: ApiObject, result: RequestResult, reason: str) -> None:
+        """Record the result for one disk or folder, on the request and on the NodeDevices of the node."""
+        note = f"{result.target}: {result.error}" if result.error else result.message
+        for obj in (request, self._node_devices()):
+            if obj is not None:
+                self._record(obj, reason, note, is_bad=bool(result.error))
+
     def request_ended(self, request: ApiObject, state: str, message: str) -> None:
         record = self._events.warning if state == "Error" else self._events.normal
         record(request, f"Request{state}", message)
@@ -88,14 +105,14 @@ class ReportEvents:
 def claim_of(volume: ApiObject) -> ObjectReference | None:
     """Return the claim of a Volume. Its uid is the end of the PersistentVolume's name, unless a prefix hides it."""
     spec = volume.get("spec") or {}
-    claim = spec.get("claim") or {}
-    if not claim.get("name"):
+    claim = spec.get("claim")
+    # An object with invalid fields gets an Event too: its claim may be anything.
+    if not isinstance(claim, Mapping) or not claim.get("name"):
         return None
-    uid = _UID_OF_CLAIM.search(spec.get("persistentVolume", ""))
+    uid = _UID_OF_CLAIM.search(str(spec.get("persistentVolume", "")))
     kind = PERSISTENT_VOLUME_CLAIM
-    return ObjectReference(
-        kind.api_version, kind.kind, claim["name"], claim.get("namespace", ""), uid=uid[0] if uid is not None else ""
-    )
+    name, namespace = str(claim["name"]), str(claim.get("namespace", ""))
+    return ObjectReference(kind.api_version, kind.kind, name, namespace, uid=uid[0] if uid is not None else "")
 
 
 def _is_fault(state: str, why: str) -> bool:

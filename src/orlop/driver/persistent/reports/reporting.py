@@ -51,7 +51,7 @@ async def reporting(
 
         objects = NodeObjects(await of_node(NODE_DEVICES), await of_node(DRIVE), await of_node(VOLUME))
         requests = await of_node(DRIVE_REQUEST)
-        report_events = ReportEvents(events)
+        report_events = ReportEvents(events, node_devices=lambda: objects.devices.get(drives.node_name))
         drives.allocated = objects.allocated
 
         def call_failed(volume_id: str, call: str, why: str) -> None:

@@ -20,17 +20,18 @@ from orlop.driver.persistent.upkeep.drive_task_rules import (
     FormatDevice,
     MakeFolder,
     derived_drive_id,
+    reason_of,
     target_of,
 )
 from orlop.driver.persistent.upkeep.drive_watch import DriveWatch
 from orlop.foundation.runtime import Runtime
 from orlop.kube import objects
 from orlop.kube.api_errors import NotFound
-from orlop.kube.queue.reconcile_loop import Done, Outcome, ReconcileLoop, RetryAfter, WorkerPool
+from orlop.kube.queue.reconcile_loop import Done, Failed, Outcome, ReconcileLoop, RetryAfter, WorkerPool
 from orlop.kube.queue.workqueue import Workqueue
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
 from orlop.kube.status_writing import REPORT_BACKOFF, ApiObject, ObjectsOfNode
-from orlop.records.api_record import part_of
+from orlop.records.api_record import part_of, why_unreadable
 from orlop.records.drive import FileSystem
 from orlop.records.drive_record import whole_mebibytes
 from orlop.records.drive_request import MOST_DEVICES, DriveRequestSpec, DriveRequestStatus, RequestResult
@@ -71,6 +72,9 @@ class RequestExecution:
 
     async def _reconcile(self, name: str) -> Outcome:
         request = self._requests.get(name)
+        if request is not None and (unread := why_unreadable(request, DriveRequestSpec, DriveRequestStatus)):
+            self._events.unreadable(request, unread)
+            return Failed(ValueError(f"the request has an invalid field: {unread}"))
         if request is None or is_ended(request):
             return Done()
         if self._watch.survey is None:
@@ -89,6 +93,7 @@ class RequestExecution:
             about = {"request": request["metadata"]["name"], "target": result.target, "dry_run": spec.dry_run}
             self._log.info("request carried out", **about, drive=result.drive, error=result.error or None)
             request = await self._write(request, with_result(request, result))
+            self._events.task_ended(request, result, reason_of(task, result))
         status = ended_status(request)
         request = await self._write(request, status)
         self._events.request_ended(request, status["state"], status["message"])

@@ -55,6 +55,21 @@ def target_of(task: DriveTask) -> str:
             return " and ".join(places)[:LONGEST_PATH]
 
 
+def reason_of(task: DriveTask, result: RequestResult) -> str:
+    """Return the reason of the Event about a result."""
+    if result.error:
+        return "DriveRefused"
+    if not result.drive:  # A dry run, or a drive that was removed on purpose.
+        return "NothingChanged"
+    match task:
+        case FormatDevice():
+            return "DeviceFormatted"
+        case MakeFolder():
+            return "FolderMadeDrive"
+        case AdoptDrive():
+            return "DriveAdopted"
+
+
 def derived_drive_id(request_uid: str, target: str) -> str:
     return drive_id_from(hashlib.sha256(f"{request_uid}\0{target}".encode()).digest()[:16])
 

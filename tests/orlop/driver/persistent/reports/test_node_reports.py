@@ -14,10 +14,12 @@ from orlop.kube.kinds import EVENT
 from orlop.records.api_record import new_object
 from orlop.records.drive import DRIVE, DriveSpec
 from orlop.records.drive_record import DriveState, DriveType
+from orlop.records.drive_request import DRIVE_REQUEST, DriveRequestSpec
 from orlop.records.node_devices import NODE_DEVICES
 from orlop.records.volume import VOLUME
 from orlop.records.volume_record import VolumeTarget
 from orlop.testing.fake_host import FakeDisk, FakeMachine
+from support.drives.drive_worlds import accept_any_field
 from support.drives.reporting_nodes import (
     STAGED,
     UID,
@@ -178,6 +180,35 @@ async def test_an_object_that_names_another_node_than_that_of_its_drive_gets_an_
         found = [each for each in (await world.client.list(EVENT)).items if each["regarding"]["kind"] == "Drive"]
 
     assert [(each["regarding"]["name"], each["reason"]) for each in found] == [(ID, "DriveOfAnotherNode")]
+
+
+async def test_an_object_that_the_node_cannot_read_gets_an_event_and_its_drive_goes_on():
+    machine = machine_with(sdb=drive_disk())
+
+    async with ReportingWorld() as world:
+        await world.add_volume()
+        async with world.node(machine):
+            await world.until(world.is_ready)
+            await world.allocate(VOLUME_ID)
+            for kind in (DRIVE, VOLUME, DRIVE_REQUEST):
+                await accept_any_field(world.client, kind)
+            await world.merge(DRIVE, ID, {"spec": {"tier": "lukewarm"}})
+            await world.merge(VOLUME, VOLUME_ID, {"spec": {"backing": "tape", "persistentVolume": 7}})
+            await world.create(DRIVE_REQUEST, new_object("DriveRequest", "r1", DriveRequestSpec(node_name=NODE)))
+            await world.merge(DRIVE_REQUEST, "r1", {"spec": {"devices": "sdb"}})
+            await world.settle(120)
+            assert machine.mounted_drives == {ID: machine.disks["sdb"]}
+
+            await world.merge(DRIVE, ID, {"spec": {"tier": "cold"}})
+            await world.until(world.is_ready)
+        found = [each for each in (await world.client.list(EVENT)).items if each["reason"] == "InvalidField"]
+
+    notes = {each["regarding"]["kind"]: (each["type"], each["note"]) for each in found}
+    assert len(found) == len(notes)
+    assert set(notes) == {"Drive", "Volume", "PersistentVolumeClaim", "DriveRequest"}
+    assert {type_ for type_, _ in notes.values()} == {"Warning"}
+    for kind, field in {"Drive": "lukewarm", "Volume": "tape", "DriveRequest": "$.devices"}.items():
+        assert field in notes[kind][1]
 
 
 async def test_a_drive_that_cannot_be_removed_yet_has_an_event_with_what_prevents_it():

@@ -10,6 +10,7 @@ import pytest
 
 from orlop.driver.persistent.upkeep.drive_task_rules import derived_drive_id
 from orlop.kube.http.http_messages import HttpRequest
+from orlop.kube.kinds import EVENT
 from orlop.records.api_record import new_object
 from orlop.records.drive import DRIVE, DriveSpec
 from orlop.records.drive_record import MIB, DriveType, decode_drive
@@ -17,7 +18,7 @@ from orlop.records.drive_request import DRIVE_REQUEST, RequestedDevice, Requeste
 from orlop.testing.fake_host import FakeDisk, FakeDrive, FakeMachine
 from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
 from support.drives.reporting_nodes import ReportingWorld, put_volume, volume_on_disk
-from support.drives.watched_nodes import GIB, ID, NODE, ROOT, drive_disk, folder_drive, machine_with, record
+from support.drives.watched_nodes import GIB, ID, NODE, OTHER, ROOT, drive_disk, folder_drive, machine_with, record
 
 pytestmark = pytest.mark.virtual_time
 Object = dict[str, Any]
@@ -244,6 +245,48 @@ async def test_a_drive_that_was_removed_on_purpose_is_left_as_it_is():
 
     assert not machine.mounted_drives
     assert not machine.known_drives
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_result_for_each_disk_and_folder_is_an_event_on_the_request_and_on_the_devices_of_the_node():
+    """`orlop drives` deletes its request; NodeDevices stays."""
+    machine = machine_with(sdb=FakeDisk(100 * GIB), sdc=FakeDisk(GIB // 4), sdd=drive_disk(OTHER, node="old"))
+    machine.disks["sde"] = drive_disk(content=record(removed=True))
+    machine.total_bytes = 100 * GIB
+    machine.drives[f"{ROOT}/a"] = FakeDrive()
+    machine.known_drives.clear()
+
+    async with ReportingWorld() as world:
+        async with world.node(machine):
+            devices = await shown(world, "sdb", "sdc")
+            await world.request("r0", devices=devices[:1], dry_run=True)
+            await world.ended("r0")
+            await world.request("r1", devices=devices)
+            await world.request("r2", folder=RequestedFolder(path=f"{ROOT}/a", capacity_bytes=GIB))
+            await world.request("r3", adopt=True)
+            for name in ("r1", "r2", "r3"):
+                await world.ended(name)
+        events = (await world.client.list(EVENT)).items
+
+    about = {"r0", "r1", "r2", "r3", NODE}
+    parts = [each for each in events if each["regarding"]["name"] in about and not each["reason"].startswith("Request")]
+    results = {(each["regarding"]["name"], each["reason"], each["type"], each["note"]) for each in parts}
+    small = next(note for _, reason, _, note in results if reason == "DriveRefused")
+    assert small.startswith("sdc: ")
+    assert "too small" in small
+    expected = {
+        ("r0", "NothingChanged", "Normal", "sdb would be formatted with xfs."),
+        ("r1", "DeviceFormatted", "Normal", "sdb was formatted with xfs."),
+        ("r1", "DriveRefused", "Warning", small),
+        ("r2", "FolderMadeDrive", "Normal", f"{ROOT}/a was made a drive of 1Gi."),
+        ("r3", "DriveAdopted", "Normal", "sdd was taken over."),
+        ("r3", "NothingChanged", "Normal", "sde was removed on purpose, and is left as it is."),
+    }
+    assert results == expected | {(NODE, *rest) for _, *rest in expected}
+    assert {each["regarding"]["kind"] for each in parts} == {"DriveRequest", "NodeDevices"}
+    assert all(each["regarding"].get("uid") for each in parts)
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
