@@ -169,7 +169,7 @@ class Folders:
         async with self.keys.hold(volume_id, why=why):
             await self.resolve_doubt(volume_id)
             record = self.book.live.get(volume_id)
-            if record is None or await self._batched(self._sequence.is_mounted(volume_id)):
+            if record is None or await self._batched(self._sequence.is_mounted(record)):
                 return False
             await self._bury(record)
             self._log.info("volume buried", volume=volume_id, why=why, pod=record.owner.pod_name)
