@@ -25,7 +25,7 @@ from orlop.driver.ephemeral.publish_request_rules import (
     refuse_beyond_limits,
 )
 from orlop.driver.ephemeral.publish_sequence import PublishSequence
-from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
+from orlop.driver.kubelet_calls import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
 from orlop.driver.project_numbers import ProjectNumbers
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock

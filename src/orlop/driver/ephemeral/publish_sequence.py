@@ -23,7 +23,7 @@ import msgspec
 from orlop.csi.error_codes import AlreadyExists, FailedPrecondition
 from orlop.driver.ephemeral.folder_index import live_place, read_record, retained_place, trash_place
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder, new_record, why_limits_are_refused
-from orlop.driver.host_failures import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
+from orlop.driver.kubelet_calls import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
 from orlop.driver.project_numbers import ProjectNumbers
 from orlop.host.batched_work import BatchedWork, FlushShelf, SnapshotMounts
 from orlop.host.block.image_files import ImageShape
