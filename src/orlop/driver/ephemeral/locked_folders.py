@@ -20,7 +20,6 @@ from orlop.driver.ephemeral.folder_index import FolderIndex, find_folder
 from orlop.driver.ephemeral.publish_request_rules import (
     AdminLimits,
     PublishOrder,
-    lifespan_at_burial,
     refuse_another_pod,
     refuse_beyond_limits,
 )
@@ -34,7 +33,7 @@ from orlop.host.batched_work import BatchedWork, BatchRunner, run_alone
 from orlop.host.host_errors import HostError
 from orlop.host.node_host import NodeHost
 from orlop.host.threads import Threads
-from orlop.records.ephemeral_folder import Burial, FolderRecord
+from orlop.records.ephemeral_folder import Burial, FolderOptions, FolderRecord
 
 T = TypeVar("T")
 
@@ -151,7 +150,7 @@ class Folders:
         async with self.keys.hold(volume_id, why="NodeUnpublishVolume"):
             await self.resolve_doubt(volume_id)
             record, now = self.book.live.get(volume_id), self._clock.now().timestamp()
-            lifespan = self._lifespan(record) if record is not None else 0.0
+            lifespan = lifespan_at_burial(record.options, self._limits) if record is not None else 0.0
             with self._doubted_on_failure(volume_id):
                 async with self._targets.hold(target, why="NodeUnpublishVolume"):
                     outcome = await self._batched(self._sequence.unpublish(target, record, now, lifespan))
@@ -176,15 +175,10 @@ class Folders:
             return True
 
     async def _bury(self, record: FolderRecord) -> None:
-        now, lifespan = self._clock.now().timestamp(), self._lifespan(record)
+        now, lifespan = self._clock.now().timestamp(), lifespan_at_burial(record.options, self._limits)
         with self._doubted_on_failure(record.volume_id):
             burial = await self._batched(self._sequence.bury(record.volume_id, now, lifespan))
         self._buried(burial)
-
-    def _lifespan(self, record: FolderRecord) -> float:
-        # Use the current flags: the admin may have changed them since the folder was created.
-        options = record.options
-        return options.lifespan_seconds if self._limits is None else lifespan_at_burial(options, self._limits)
 
     def _buried(self, burial: Burial) -> None:
         self.book.was_buried(burial, self._clock.elapsed())
@@ -247,6 +241,14 @@ class Folders:
             async with self.keys.hold(volume_id, why="reading from disk after a failure"):
                 with suppress(Unavailable):
                     await self.resolve_doubt(volume_id)
+
+
+def lifespan_at_burial(options: FolderOptions, limits: AdminLimits | None) -> float:
+    """Return how long a folder that is buried now is retained; without `limits`, as its record has it."""
+    if limits is None:
+        return options.lifespan_seconds
+    # By the current flags: the admin may have changed them since the folder was created.
+    return min(options.lifespan_seconds, limits.max_afterlifespan) if options.own_lifespan else limits.afterlifespan
 
 
 def _without_batches(threads: Threads) -> BatchRunner:

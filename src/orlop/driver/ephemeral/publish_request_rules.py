@@ -117,11 +117,6 @@ def new_record(order: PublishOrder, now: float) -> FolderRecord:
     )
 
 
-def lifespan_at_burial(options: FolderOptions, limits: AdminLimits) -> float:
-    """Return how long a folder that is buried now is retained, by the current flags, not those at its creation."""
-    return min(options.lifespan_seconds, limits.max_afterlifespan) if options.own_lifespan else limits.afterlifespan
-
-
 # ---- whose volume it is ----------------------------------------------------------------------------------------------
 
 

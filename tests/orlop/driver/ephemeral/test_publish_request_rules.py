@@ -26,7 +26,6 @@ from orlop.driver.ephemeral.publish_request_rules import (
     SIZE,
     AdminLimits,
     PublishOrder,
-    lifespan_at_burial,
     publish_order,
     refuse_another_pod,
     refuse_beyond_limits,
@@ -262,22 +261,6 @@ def test_the_limits_of_today_are_no_part_of_reading_a_request(context: dict[str,
     assert read.volume_id == ID
     with pytest.raises(OutOfRange, match="at most"):
         refuse_beyond_limits(read)
-
-
-@pytest.mark.parametrize(
-    ("options", "seconds"),
-    [
-        (FolderOptions(5 * HOUR, own_lifespan=False), 12 * HOUR),
-        (FolderOptions(20 * HOUR, own_lifespan=False), 12 * HOUR),
-        (FolderOptions(0.0, own_lifespan=False), 12 * HOUR),
-        (FolderOptions(5 * HOUR), 5 * HOUR),
-        (FolderOptions(0.0), 0.0),
-        (FolderOptions(24 * HOUR), 24 * HOUR),
-        (FolderOptions(48 * HOUR), 24 * HOUR),
-    ],
-)
-def test_a_lifespan_is_the_pods_own_within_the_limit_at_burial_or_the_flags_at_burial(options, seconds: float):
-    assert lifespan_at_burial(options, LIMITS) == seconds
 
 
 @pytest.mark.parametrize(("asks", "recorded"), [("u1", "u1"), ("u1", ""), ("", "u1"), ("", "")])
