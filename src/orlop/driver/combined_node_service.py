@@ -13,8 +13,8 @@ from typing import Final
 from orlop.csi.error_codes import InvalidArgument
 from orlop.csi.proto import csi_pb2, services
 from orlop.driver.ephemeral.node_service import EphemeralNodeService
+from orlop.driver.kubelet_calls import EPHEMERAL
 from orlop.driver.persistent.volume_node_service import CAPABILITIES, VolumeNodeService
-from orlop.driver.target_rules import EPHEMERAL
 
 _INLINE_ID: Final = re.compile(r"csi-[0-9a-f]{64}")
 _NO_SCRATCH: Final = "this node serves no inline volumes: its --workdir is empty"

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from orlop.host.block import image_devices
+from orlop.host.block.image_devices import LOOP_MAJOR, is_image_removed
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, disk_usage
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below
@@ -71,8 +71,9 @@ class LinuxKubeletDir:
                 mounted = mounts.mounted_at(parent, target[-1])
         except HostError as error:
             return _if_missing(error, None)
-        if mounted is not None and not mounted.is_failed and image_devices.is_image_removed(mounted.root.device):
-            return replace(mounted, is_removed=True)
+        # A file system outlives the name of its image, and its root looks as before: only the loop device shows it.
+        if mounted is not None and os.major(mounted.root.device) == LOOP_MAJOR:
+            return replace(mounted, is_removed=mounted.is_removed or is_image_removed(mounted.root.device))
         return mounted
 
     def room_at(self, target: Names) -> DiskRoom:

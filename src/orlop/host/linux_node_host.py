@@ -223,7 +223,6 @@ class LinuxWorkdir:
         return image is not None and any(image == attached for _, attached in self._attached_images())
 
     def _is_attached(self, place: FolderPlace) -> bool:
-        # Most folders have no image: two system calls show it, and no loop device is opened.
         with image_files.image_place(self._shelves[place.state], place.name) as image:
             return image is not None and bool(image_devices.devices_of(image, image_files.ending_of(place.name)))
 
@@ -256,10 +255,10 @@ class _MountSnapshot:
     ) -> None:
         self._namespaces, self._find, self._is_attached = namespaces, find, is_attached
 
-    def is_mounted(self, place: FolderPlace) -> bool:
+    def is_mounted(self, place: FolderPlace, *, has_image: bool) -> bool:
         if self._namespaces.mention(place.name) and place in self._find(self._namespaces):
             return True
-        return self._is_attached(place)
+        return has_image and self._is_attached(place)
 
 
 class LinuxNodeHost:

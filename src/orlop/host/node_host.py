@@ -44,8 +44,11 @@ class FolderPlace:
 class MountSnapshot(Protocol):
     """The mount tables of all namespaces, as read at one moment."""
 
-    def is_mounted(self, place: FolderPlace) -> bool:
-        """Return whether the folder, or a part of it, is mounted anywhere. Cheaper than all `mounted_folders`."""
+    def is_mounted(self, place: FolderPlace, *, has_image: bool) -> bool:
+        """Return whether the folder, a part of it, or the image it has, is mounted anywhere.
+
+        Cheaper than all `mounted_folders`, most of all without an image.
+        """
 
 
 class Workdir(Protocol):

@@ -27,7 +27,7 @@ from orlop.driver.ephemeral.upkeep.quota_watch import QuotaWatch, why_limits_can
 from orlop.driver.ephemeral.upkeep.size_watch import SizeWatch
 from orlop.driver.ephemeral.upkeep.takeover import PEER_DRIVER, PeerStillRuns, take_over
 from orlop.driver.ephemeral.upkeep.volume_health import VolumeHealth
-from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED
+from orlop.driver.kubelet_calls import KUBELET_DIR_NOT_SHARED
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.erase.erase_folder import TrashEraser

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from orlop.driver.combined_node_service import CombinedNodeService
 from orlop.driver.ephemeral.node_service import EphemeralNodeService, NodeIdentity
-from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED
+from orlop.driver.kubelet_calls import KUBELET_DIR_NOT_SHARED
 from orlop.driver.persistent.locked_volumes import LockedVolumes
 from orlop.driver.persistent.upkeep.node_drives import NodeDrives
 from orlop.driver.persistent.volume_condition import VolumeConditions

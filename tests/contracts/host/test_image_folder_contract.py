@@ -184,14 +184,15 @@ def test_a_folder_is_mounted_as_long_as_its_image_is(world: NodeWorld, host: Nod
 
     assert host.kubelet_dir.unmount(TARGET) == 1
     assert host.workdir.mounted_folders() == {live("a")}
-    assert host.workdir.snapshot_mounts().is_mounted(live("a"))
-    assert not host.workdir.snapshot_mounts().is_mounted(live("b"))
+    assert host.workdir.snapshot_mounts().is_mounted(live("a"), has_image=True)
+    assert not host.workdir.snapshot_mounts().is_mounted(live("a"), has_image=False)
+    assert not host.workdir.snapshot_mounts().is_mounted(live("b"), has_image=True)
     host.workdir.move(live("a"), retained("a"))
     assert host.workdir.mounted_folders() == {retained("a")}
 
     end()
     assert is_detached(host)
-    assert not host.workdir.snapshot_mounts().is_mounted(retained("a"))
+    assert not host.workdir.snapshot_mounts().is_mounted(retained("a"), has_image=True)
 
 
 def test_an_image_that_is_removed_while_it_is_mounted_can_be_unmounted(world: NodeWorld, host: NodeHost):

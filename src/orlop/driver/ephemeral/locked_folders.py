@@ -20,12 +20,11 @@ from orlop.driver.ephemeral.folder_index import FolderIndex, find_folder
 from orlop.driver.ephemeral.publish_request_rules import (
     AdminLimits,
     PublishOrder,
-    lifespan_at_burial,
     refuse_another_pod,
     refuse_beyond_limits,
 )
 from orlop.driver.ephemeral.publish_sequence import PublishSequence
-from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
+from orlop.driver.kubelet_calls import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
 from orlop.driver.project_numbers import ProjectNumbers
 from orlop.foundation.clock import Clock
 from orlop.foundation.keyed_lock import KeyedLock
@@ -34,7 +33,7 @@ from orlop.host.batched_work import BatchedWork, BatchRunner, run_alone
 from orlop.host.host_errors import HostError
 from orlop.host.node_host import NodeHost
 from orlop.host.threads import Threads
-from orlop.records.ephemeral_folder import Burial, FolderRecord
+from orlop.records.ephemeral_folder import Burial, FolderOptions, FolderRecord
 
 T = TypeVar("T")
 
@@ -151,7 +150,7 @@ class Folders:
         async with self.keys.hold(volume_id, why="NodeUnpublishVolume"):
             await self.resolve_doubt(volume_id)
             record, now = self.book.live.get(volume_id), self._clock.now().timestamp()
-            lifespan = self._lifespan(record) if record is not None else 0.0
+            lifespan = lifespan_at_burial(record.options, self._limits) if record is not None else 0.0
             with self._doubted_on_failure(volume_id):
                 async with self._targets.hold(target, why="NodeUnpublishVolume"):
                     outcome = await self._batched(self._sequence.unpublish(target, record, now, lifespan))
@@ -169,22 +168,17 @@ class Folders:
         async with self.keys.hold(volume_id, why=why):
             await self.resolve_doubt(volume_id)
             record = self.book.live.get(volume_id)
-            if record is None or await self._batched(self._sequence.is_mounted(volume_id)):
+            if record is None or await self._batched(self._sequence.is_mounted(record)):
                 return False
             await self._bury(record)
             self._log.info("volume buried", volume=volume_id, why=why, pod=record.owner.pod_name)
             return True
 
     async def _bury(self, record: FolderRecord) -> None:
-        now, lifespan = self._clock.now().timestamp(), self._lifespan(record)
+        now, lifespan = self._clock.now().timestamp(), lifespan_at_burial(record.options, self._limits)
         with self._doubted_on_failure(record.volume_id):
             burial = await self._batched(self._sequence.bury(record.volume_id, now, lifespan))
         self._buried(burial)
-
-    def _lifespan(self, record: FolderRecord) -> float:
-        # Use the current flags: the admin may have changed them since the folder was created.
-        options = record.options
-        return options.lifespan_seconds if self._limits is None else lifespan_at_burial(options, self._limits)
 
     def _buried(self, burial: Burial) -> None:
         self.book.was_buried(burial, self._clock.elapsed())
@@ -247,6 +241,14 @@ class Folders:
             async with self.keys.hold(volume_id, why="reading from disk after a failure"):
                 with suppress(Unavailable):
                     await self.resolve_doubt(volume_id)
+
+
+def lifespan_at_burial(options: FolderOptions, limits: AdminLimits | None) -> float:
+    """Return how long a folder that is buried now is retained; without `limits`, as its record has it."""
+    if limits is None:
+        return options.lifespan_seconds
+    # By the current flags: the admin may have changed them since the folder was created.
+    return min(options.lifespan_seconds, limits.max_afterlifespan) if options.own_lifespan else limits.afterlifespan
 
 
 def _without_batches(threads: Threads) -> BatchRunner:

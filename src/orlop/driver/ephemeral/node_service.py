@@ -16,17 +16,16 @@ from orlop.csi.error_codes import NotFound
 from orlop.csi.proto import csi_pb2, services
 from orlop.driver.ephemeral.folder_index import live_place
 from orlop.driver.ephemeral.locked_folders import Folders
-from orlop.driver.ephemeral.publish_request_rules import AdminLimits, checked_volume_id, publish_order
+from orlop.driver.ephemeral.publish_request_rules import AdminLimits, publish_order
 from orlop.driver.ephemeral.upkeep.volume_health import Filling, VolumeHealth, volume_usage
-from orlop.driver.host_failures import as_csi_errors
-from orlop.driver.target_rules import target_below, used_path_below
+from orlop.driver.kubelet_calls import as_csi_errors, checked_volume_id, target_below, used_path_below
 from orlop.foundation.clock import Clock
 from orlop.host.folders.project_quota import NO_LIMITS, ProjectUsage
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.disk_usage import TreeUsage
 from orlop.host.node_host import NodeHost
 from orlop.host.threads import Threads
-from orlop.records.ephemeral_folder import FolderRecord
+from orlop.records.ephemeral_folder import FolderRecord, objection_to_volume_id
 
 T = TypeVar("T")
 RpcType = csi_pb2.NodeServiceCapability.RPC.Type
@@ -89,7 +88,7 @@ class EphemeralNodeService(services.Node):
     async def NodeUnpublishVolume(
         self, request: csi_pb2.NodeUnpublishVolumeRequest
     ) -> csi_pb2.NodeUnpublishVolumeResponse:
-        volume_id = checked_volume_id(request.volume_id)
+        volume_id = checked_volume_id(request.volume_id, objection_to_volume_id)
         await self._folders.unpublish(volume_id, target_below(request.target_path, *self._rules.kubelet_dirs))
         return csi_pb2.NodeUnpublishVolumeResponse()
 
@@ -112,7 +111,7 @@ class EphemeralNodeService(services.Node):
     async def NodeGetVolumeStats(
         self, request: csi_pb2.NodeGetVolumeStatsRequest
     ) -> csi_pb2.NodeGetVolumeStatsResponse:
-        volume_id = checked_volume_id(request.volume_id)
+        volume_id = checked_volume_id(request.volume_id, objection_to_volume_id)
         target = used_path_below(request.volume_path, *self._rules.kubelet_dirs)
         record = self._folders.book.live.get(volume_id)
         if record is None or target not in record.targets:
@@ -163,7 +162,7 @@ class EphemeralNodeService(services.Node):
         health = self._health
         if health is None:
             return await super().NodeGetVolumeHealth(request)
-        volume_id = checked_volume_id(request.volume_id)
+        volume_id = checked_volume_id(request.volume_id, objection_to_volume_id)
         record = self._folders.book.live.get(volume_id)
         if record is None:
             raise NotFound(f"the volume {volume_id} is not published on this node")

@@ -15,13 +15,14 @@ from typing import Final
 
 from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, OutOfRange
 from orlop.csi.proto import csi_pb2
-from orlop.driver.target_rules import (
+from orlop.driver.kubelet_calls import (
     EPHEMERAL,
     KUBERNETES_PREFIX,
     POD_NAME,
     POD_NAMESPACE,
     POD_UID,
     SERVICE_ACCOUNT,
+    checked_volume_id,
     target_below,
 )
 from orlop.foundation.duration import Duration, InvalidDuration
@@ -84,7 +85,7 @@ def publish_order(
     Options beyond `limits` are no error here: the volume may have been published under other limits. The caller reads
     its record, then calls `refuse_beyond_limits` for a new folder.
     """
-    volume_id = checked_volume_id(request.volume_id)
+    volume_id = checked_volume_id(request.volume_id, objection_to_volume_id)
     target = target_below(request.target_path, *kubelet_dirs)
     flags = _mount_flags(request)
     context = request.volume_context
@@ -114,19 +115,6 @@ def new_record(order: PublishOrder, now: float) -> FolderRecord:
     return FolderRecord(
         order.volume_id, order.owner, order.options, created_at=round(now, 3), volume_name=order.volume_name
     )
-
-
-def lifespan_at_burial(options: FolderOptions, limits: AdminLimits) -> float:
-    """Return how long a folder that is buried now is retained, by the current flags, not those at its creation."""
-    return min(options.lifespan_seconds, limits.max_afterlifespan) if options.own_lifespan else limits.afterlifespan
-
-
-def checked_volume_id(volume_id: str) -> str:
-    if not volume_id:
-        raise InvalidArgument("the request names no volume: volume_id is empty")
-    if objection := objection_to_volume_id(volume_id):
-        raise InvalidArgument(f"the volume id {volume_id[:200]!r} cannot be served: {objection}")
-    return volume_id
 
 
 # ---- whose volume it is ----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import msgspec
 from orlop.csi.error_codes import AlreadyExists, FailedPrecondition
 from orlop.driver.ephemeral.folder_index import live_place, read_record, retained_place, trash_place
 from orlop.driver.ephemeral.publish_request_rules import PublishOrder, new_record, why_limits_are_refused
-from orlop.driver.host_failures import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
+from orlop.driver.kubelet_calls import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
 from orlop.driver.project_numbers import ProjectNumbers
 from orlop.host.batched_work import BatchedWork, FlushShelf, SnapshotMounts
 from orlop.host.block.image_files import ImageShape
@@ -207,15 +207,16 @@ class PublishSequence:
         if record is None:
             return None
         # Containers have the volume mounted in their own mount namespaces, which unmounting the target does not change.
-        if any(other != target for other in record.targets) or (yield from self.is_mounted(record.volume_id)):
+        if any(other != target for other in record.targets) or (yield from self.is_mounted(record)):
             return self._forget_target(record, target)
         return (yield from self.bury(record.volume_id, now, lifespan))
 
-    def is_mounted(self, volume_id: str) -> BatchedWork[bool]:
-        """Return whether any visible mount namespace has the volume's folder, or a part of it, mounted."""
+    def is_mounted(self, record: FolderRecord) -> BatchedWork[bool]:
+        """Return whether any visible mount namespace has the volume's folder, a part of it, or its image mounted."""
         with as_csi_errors():
             mounts: MountSnapshot = yield SnapshotMounts(self._workdir)
-            return mounts.is_mounted(live_place(volume_id))
+            # The record, and not the folder, shows that there is an image: a tenant may have a file of the same name.
+            return mounts.is_mounted(live_place(record.volume_id), has_image=bool(record.image))
 
     def _remove_target(self, target: str, record: FolderRecord | None) -> None:
         names = _names(target)

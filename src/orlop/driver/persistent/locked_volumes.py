@@ -15,7 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, nullconte
 from typing import Final, TypeVar
 
 from orlop.csi.error_codes import Aborted, AlreadyExists, CsiError, FailedPrecondition, NotFound, Unavailable
-from orlop.driver.host_failures import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
+from orlop.driver.kubelet_calls import KUBELET_DIR_NOT_SHARED, as_csi_errors, retryable
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
 from orlop.driver.persistent.node_request_rules import VolumeExpandOrder, VolumePublishOrder, VolumeStageOrder
 from orlop.driver.persistent.recorded_volumes import DISK_ERRORS, existing_volume

@@ -13,8 +13,15 @@ from typing import Final
 
 from orlop.csi.error_codes import FailedPrecondition, InvalidArgument, OutOfRange
 from orlop.csi.proto import csi_pb2
+from orlop.driver.kubelet_calls import (
+    POD_NAME,
+    POD_NAMESPACE,
+    POD_UID,
+    checked_volume_id,
+    target_below,
+    used_path_below,
+)
 from orlop.driver.persistent.volume_request_rules import AccessMode, form_of
-from orlop.driver.target_rules import POD_NAME, POD_NAMESPACE, POD_UID, target_below, used_path_below
 from orlop.records.api_record import LONGEST_NAME
 from orlop.records.drive import VolumeAccessMode, VolumeMode
 from orlop.records.volume import FileSystemOrNone
@@ -149,11 +156,7 @@ def drive_expand_order(request: csi_pb2.NodeExpandVolumeRequest, kubelet_dirs: t
 
 
 def drive_volume_id(text: str) -> str:
-    if not text:
-        raise InvalidArgument("the request names no volume: volume_id is empty")
-    if not is_volume_id(text):
-        raise InvalidArgument(f"the volume id {text[:LONGEST_NAME]!r} cannot be that of a volume on a drive")
-    return text
+    return checked_volume_id(text, lambda each: None if is_volume_id(each) else "no volume on a drive has such an id")
 
 
 def refuse_other_use(form: UsedForm, volume_mode: VolumeMode, file_system: FileSystemOrNone) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from orlop.csi.error_codes import FailedPrecondition, NotFound
-from orlop.driver.host_failures import Undo
+from orlop.driver.kubelet_calls import Undo
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.volume_index import read_volume
 from orlop.host.host_errors import HostError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from orlop.csi.error_codes import NotFound
 from orlop.csi.proto import csi_pb2, services
-from orlop.driver.host_failures import as_csi_errors
+from orlop.driver.kubelet_calls import as_csi_errors, target_below, used_path_below
 from orlop.driver.persistent.drive_table import DriveTable, OpenDrive
 from orlop.driver.persistent.locked_volumes import LockedVolumes
 from orlop.driver.persistent.node_request_rules import (
@@ -20,7 +20,6 @@ from orlop.driver.persistent.node_request_rules import (
 )
 from orlop.driver.persistent.volume_condition import VolumeConditions
 from orlop.driver.persistent.volume_index import names_of
-from orlop.driver.target_rules import target_below, used_path_below
 from orlop.host.threads import Threads
 from orlop.records.volume_record import VolumeRecord
 

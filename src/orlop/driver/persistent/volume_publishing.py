@@ -15,7 +15,7 @@ import errno
 from functools import partial
 
 from orlop.csi.error_codes import AlreadyExists, FailedPrecondition
-from orlop.driver.host_failures import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
+from orlop.driver.kubelet_calls import UNSAFE_PATH_ERRORS, Undo, as_csi_errors, undo_on_failure
 from orlop.driver.persistent import volume_backings
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.node_request_rules import VolumePublishOrder, refuse_other_use

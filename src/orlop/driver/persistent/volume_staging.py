@@ -19,7 +19,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from orlop.csi.error_codes import FailedPrecondition
-from orlop.driver.host_failures import Undo, as_csi_errors, undo_on_failure
+from orlop.driver.kubelet_calls import Undo, as_csi_errors, undo_on_failure
 from orlop.driver.persistent import volume_backings
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.node_request_rules import VolumeStageOrder

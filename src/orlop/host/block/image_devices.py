@@ -40,10 +40,11 @@ from orlop.host.host_errors import HostError
 from orlop.host.mounts.mounts import FileIdentity, identity_of
 
 SECTOR: Final = 4096
+LOOP_MAJOR: Final = 7
+"""The major device number of all loop devices."""
 MOST_CHECKS: Final = 200
 GET_STATUS, SET_CAPACITY = 0x4C05, 0x4C07
 _STATUS: Final = struct.Struct("=QQ36xI176x")  # device and inode of the backing file, flags; of struct loop_info64
-_LOOP_MAJOR: Final = 7
 _BY_NUMBER: Final = "/sys/dev/block"
 _NOTHING_ATTACHED: Final = frozenset({errno.ENXIO, errno.ENOENT, errno.ENODEV})
 
@@ -87,8 +88,6 @@ def attached_images(file_name: str) -> Iterator[tuple[str, FileIdentity]]:
 
 def is_image_removed(number: int) -> bool:
     """Return whether the device with this number is a loop device whose image has no name any more."""
-    if os.major(number) != _LOOP_MAJOR:
-        return False  # the usual case: every publish and unpublish calls this
     try:
         with open(f"{_BY_NUMBER}/{os.major(number)}:{os.minor(number)}/loop/backing_file", "rb") as file:
             return file.read().endswith(b" (deleted)\n")

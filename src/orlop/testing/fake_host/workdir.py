@@ -26,9 +26,10 @@ from orlop.testing.fake_host.machine import FakeFolder
 @dataclass(frozen=True)
 class _MountSnapshot:
     mounted: frozenset[FolderPlace]
+    images: frozenset[FolderPlace]
 
-    def is_mounted(self, place: FolderPlace) -> bool:
-        return place in self.mounted
+    def is_mounted(self, place: FolderPlace, *, has_image: bool) -> bool:
+        return place in self.mounted and (has_image or place not in self.images)
 
 
 class FakeWorkdir:
@@ -144,7 +145,8 @@ class FakeWorkdir:
             return root == folder.identity or (folder.image is not None and root == folder.image_root)
 
     def snapshot_mounts(self) -> _MountSnapshot:
-        return _MountSnapshot(self.mounted_folders())
+        mounted = self.mounted_folders()
+        return _MountSnapshot(mounted, frozenset(each for each in mounted if self._machine.folders[each].image))
 
     def mounted_folders(self) -> frozenset[FolderPlace]:
         machine = self._machine

@@ -19,7 +19,10 @@ from orlop.csi.error_codes import (
 )
 from orlop.driver.ephemeral.afterlife.retention_rules import Moment
 from orlop.driver.ephemeral.folder_index import FolderIndex, read_index, start_index
+from orlop.driver.ephemeral.locked_folders import lifespan_at_burial
+from orlop.driver.ephemeral.publish_request_rules import AdminLimits
 from orlop.host.node_host import FolderPlace, FolderState
+from orlop.records.ephemeral_folder import FolderOptions
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.kill_points import KillMoment, KillPoints, explore_kills
 from support.afterlife.ephemeral_node import (
@@ -34,6 +37,9 @@ from support.afterlife.ephemeral_node import (
     names_of,
     order,
 )
+
+HOUR = 3600.0
+LIMITS = AdminLimits(afterlifespan=12 * HOUR, max_afterlifespan=24 * HOUR)
 
 
 def assert_untouched(machine: FakeMachine) -> None:
@@ -572,3 +578,19 @@ async def test_a_volume_is_not_taken_from_its_target_in_the_name_of_another(aske
     assert mounted(machine) == [names_of(UID), names_of("u2")]
     assert set(folders.book.live) == {ID, "csi-2"}
     assert_book_is_true(folders, machine)
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        (FolderOptions(5 * HOUR, own_lifespan=False), 12 * HOUR),
+        (FolderOptions(20 * HOUR, own_lifespan=False), 12 * HOUR),
+        (FolderOptions(0.0, own_lifespan=False), 12 * HOUR),
+        (FolderOptions(5 * HOUR), 5 * HOUR),
+        (FolderOptions(0.0), 0.0),
+        (FolderOptions(24 * HOUR), 24 * HOUR),
+        (FolderOptions(48 * HOUR), 24 * HOUR),
+    ],
+)
+def test_a_lifespan_is_the_pods_own_within_the_limit_at_burial_or_the_flags_at_burial(options, seconds: float):
+    assert lifespan_at_burial(options, LIMITS) == seconds

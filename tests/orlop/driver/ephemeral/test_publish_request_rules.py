@@ -26,11 +26,9 @@ from orlop.driver.ephemeral.publish_request_rules import (
     SIZE,
     AdminLimits,
     PublishOrder,
-    lifespan_at_burial,
     publish_order,
     refuse_another_pod,
     refuse_beyond_limits,
-    target_below,
 )
 from orlop.records.ephemeral_folder import FolderOptions, Owner
 
@@ -265,22 +263,6 @@ def test_the_limits_of_today_are_no_part_of_reading_a_request(context: dict[str,
         refuse_beyond_limits(read)
 
 
-@pytest.mark.parametrize(
-    ("options", "seconds"),
-    [
-        (FolderOptions(5 * HOUR, own_lifespan=False), 12 * HOUR),
-        (FolderOptions(20 * HOUR, own_lifespan=False), 12 * HOUR),
-        (FolderOptions(0.0, own_lifespan=False), 12 * HOUR),
-        (FolderOptions(5 * HOUR), 5 * HOUR),
-        (FolderOptions(0.0), 0.0),
-        (FolderOptions(24 * HOUR), 24 * HOUR),
-        (FolderOptions(48 * HOUR), 24 * HOUR),
-    ],
-)
-def test_a_lifespan_is_the_pods_own_within_the_limit_at_burial_or_the_flags_at_burial(options, seconds: float):
-    assert lifespan_at_burial(options, LIMITS) == seconds
-
-
 @pytest.mark.parametrize(("asks", "recorded"), [("u1", "u1"), ("u1", ""), ("", "u1"), ("", "")])
 def test_a_pod_that_is_not_known_to_be_another_one_gets_its_folder(asks: str, recorded: str):
     refuse_another_pod(replace(order(), owner=Owner(asks)), Owner(recorded))
@@ -327,28 +309,3 @@ def test_any_attribute_is_within_limits_or_refused(attribute: str, value: str):
     assert 0 <= options.lifespan_seconds <= LIMITS.max_afterlifespan
     assert 0 <= options.mode <= 0o777
     assert set(options.mount_options) >= {"nosuid", "nodev"}
-
-
-def test_a_target_with_a_name_that_no_file_system_takes_is_refused():
-    with pytest.raises(InvalidArgument, match="a name of more than 255 bytes"):
-        target_below("/var/lib/kubelet/pods/" + "é" * 128, "/var/lib/kubelet")
-    assert target_below("/var/lib/kubelet/" + "a" * 255, "/var/lib/kubelet") == "a" * 255
-
-
-@pytest.mark.parametrize("kubelet_dir", ["/k/l", "/k/l/", "//k//l/.", "/k/./l"])
-@pytest.mark.parametrize("target", ["/k/l/pods/x", "//k/l//pods/./x/", "/k/./l/pods/x"])
-def test_slashes_and_dots_that_mean_nothing_make_no_other_path(kubelet_dir: str, target: str):
-    assert target_below(target, kubelet_dir) == "pods/x"
-
-
-@pytest.mark.parametrize("target", ["/k/lx/pods", "/k", "/k/l", "/k/l/.", "/l/pods", "/k/l/../l/pods"])
-def test_what_is_not_below_kubelets_folder_is_refused_however_it_is_spelled(target: str):
-    with pytest.raises(InvalidArgument):
-        target_below(target, "/k/l/")
-
-
-def test_a_target_is_known_by_each_path_of_kubelets_folder():
-    assert target_below("/var/lib/kubelet/pods/x", "/var/lib/kubelet", "/data/kubelet") == "pods/x"
-    assert target_below("/data/kubelet/pods/x", "/var/lib/kubelet", "/data/kubelet") == "pods/x"
-    with pytest.raises(InvalidArgument, match="not below kubelet's folder /var/lib/kubelet"):
-        target_below("/data/pods/x", "/var/lib/kubelet", "/data/kubelet")

@@ -13,7 +13,7 @@ from enum import Enum
 
 from orlop.csi.proto import csi_pb2
 from orlop.driver.ephemeral.folder_index import live_place
-from orlop.driver.host_failures import UNSAFE_PATH_ERRORS
+from orlop.driver.kubelet_calls import UNSAFE_PATH_ERRORS
 from orlop.host.folders.project_strays import StrayCount
 from orlop.host.host_errors import HostError
 from orlop.host.node_host import NodeHost
