@@ -147,7 +147,7 @@ def release(drive: DriveFacts, volume_id: str) -> JsonPatch | None:
 def missing_allocations(drive: DriveFacts, volumes: Mapping[str, DriveVolumeSpec]) -> tuple[Allocation, ...]:
     """Return what a drive must list and does not: Volume objects placed on it, and volumes that its node reports.
 
-    An allocation that is smaller than its Volume object was changed by hand: an expansion enlarges the allocation first.
+    An allocation smaller than its Volume object was changed by hand: an expansion enlarges the allocation first.
     `volumes` are those objects on this drive whose data may still exist. An object that names another node does not
     count: the drive was moved, and its node reports what is on the disk, or the object was forged.
     """

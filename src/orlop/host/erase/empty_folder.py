@@ -4,9 +4,9 @@ Files are unlinked where they are. Folders are moved into a new folder beside th
 the care it takes of a tenant's files: no link is followed, no mount is entered. A tenant that still writes may add
 entries: a bounded number of rounds is made.
 
-Order of effects: files and moves, then the contents of the new folder, the new folder itself, the extended attributes of
-the folder, and all that is made durable.
-After a kill anywhere in between, the next call erases what is left, the new folder included.
+Order of effects: files and moves, then the contents of the new folder, the new folder itself, the extended attributes
+of the folder, and all that is made durable. After a kill anywhere in between, the next call erases what is left, the
+new folder included.
 """
 
 from __future__ import annotations
