@@ -22,7 +22,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, system_calls
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, opened_below, path_of, refuse_unfit_name
 from orlop.host.mounts import mounts
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import MountOptions
 
 WITHIN: Final = system_calls.BENEATH | system_calls.NO_MAGIC_LINKS
 HANDLE: Final = os.O_PATH | os.O_CLOEXEC

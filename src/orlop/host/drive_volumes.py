@@ -14,8 +14,7 @@ from orlop.host.block.image_files import ImageShape
 from orlop.host.folders.folder_records import ShelfListing
 from orlop.host.folders.project_quota import FolderQuota, ProjectLimits, ProjectUsage
 from orlop.host.kernel.disk_usage import DiskRoom
-from orlop.host.mounts.mount_option_rules import MountOptions
-from orlop.host.mounts.mounts import FileIdentity
+from orlop.host.mounts.mounts import FileIdentity, MountOptions
 from orlop.host.node_host import KubeletDir, Names
 
 

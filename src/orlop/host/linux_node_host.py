@@ -24,9 +24,9 @@ from orlop.host.folders.room_reserve import NAME as NAME_OF_RESERVE
 from orlop.host.folders.room_reserve import RoomReserve
 from orlop.host.host_errors import HostError
 from orlop.host.kernel import confined_paths, disk_usage
-from orlop.host.linux_kubelet_dir import LinuxKubeletDir
 from orlop.host.mounts import mount_table, mounts
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
+from orlop.host.mounts.mounts import FileIdentity, MountOptions
 from orlop.host.node_host import FolderPlace, FolderState, Names, NodeHost
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
     from orlop.host.folders.project_strays import StrayCount
     from orlop.host.kernel.disk_usage import DiskRoom, TreeUsage
-    from orlop.host.mounts.mounts import FileIdentity
 
 T = TypeVar("T")
 _TO_READ = MountOptions(read_only=True, no_exec=True, no_symlinks=True)

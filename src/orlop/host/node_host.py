@@ -17,8 +17,7 @@ from orlop.host.folders.folder_records import ShelfListing
 from orlop.host.folders.project_quota import FolderQuota, ProjectUsage
 from orlop.host.folders.project_strays import StrayCount
 from orlop.host.kernel.disk_usage import DiskRoom, TreeUsage
-from orlop.host.mounts.mount_option_rules import MountOptions
-from orlop.host.mounts.mounts import FileIdentity, MountedAt
+from orlop.host.mounts.mounts import FileIdentity, MountedAt, MountOptions
 
 Names = tuple[str, ...]
 """Names that lead from a root to something below it."""

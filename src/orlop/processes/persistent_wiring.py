@@ -26,7 +26,7 @@ from orlop.host.drive_host import DriveRoot
 from orlop.host.drives.linux_drive_host import LinuxDriveHost
 from orlop.host.drives.linux_drive_volumes import LinuxDriveVolumes
 from orlop.host.host_errors import HostError
-from orlop.host.linux_kubelet_dir import LinuxKubeletDir
+from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
 from orlop.host.threads import NodeThreads, node_threads
 from orlop.processes.daemon import CannotGoOn
 from orlop.records.volume_context import TOPOLOGY_NODE

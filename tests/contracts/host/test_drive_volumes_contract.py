@@ -18,8 +18,8 @@ from orlop.host.drive_volumes import DriveVolumes
 from orlop.host.drives.linux_drive_volumes import LinuxDriveVolumes
 from orlop.host.folders.project_quota import FolderQuota, ProjectLimits
 from orlop.host.host_errors import HostError
-from orlop.host.linux_kubelet_dir import LinuxKubeletDir
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
+from orlop.host.mounts.mounts import MountOptions
 from orlop.host.node_host import Names
 from orlop.testing.fake_host import FakeDrive, FakeDriveVolumes, FakeMachine
 from support.host.kernel_rooms import descriptor, mount_room

@@ -15,7 +15,7 @@ from orlop.host.block.image_files import ImageShape
 from orlop.host.block.image_formats import MIB
 from orlop.host.host_errors import HostError
 from orlop.host.linux_node_host import LinuxNodeHost
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import MountOptions
 from orlop.host.node_host import FolderState, NodeHost
 from support.afterlife.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained, trashed
 

@@ -13,7 +13,7 @@ import pytest
 from orlop.host.block.image_files import ImageShape
 from orlop.host.block.image_formats import MIB
 from orlop.host.host_errors import HostError
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import MountOptions
 from orlop.host.node_host import FolderState, NodeHost
 from orlop.testing.kill_points import KillPoints, explore_kills
 from support.afterlife.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained

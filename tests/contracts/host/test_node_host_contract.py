@@ -12,7 +12,7 @@ import pytest
 from orlop.host.erase.erase_folder import REST_PREFIX
 from orlop.host.folders.folder_records import RecordedFolder, Stranger
 from orlop.host.host_errors import HostError
-from orlop.host.mounts.mount_option_rules import AccessTimes, MountOptions
+from orlop.host.mounts.mounts import AccessTimes, MountOptions
 from orlop.host.node_host import FolderState, NodeHost
 from support.afterlife.node_worlds import FakeWorld, LinuxWorld, NodeWorld, live, retained, trashed
 

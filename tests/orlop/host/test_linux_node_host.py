@@ -13,9 +13,9 @@ import pytest
 
 from conftest import SOAK
 from orlop.host.host_errors import HostError
-from orlop.host.linux_kubelet_dir import LinuxKubeletDir
 from orlop.host.linux_node_host import LinuxNodeHost, LinuxWorkdir
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
+from orlop.host.mounts.mounts import MountOptions
 from support.afterlife.node_worlds import live, retained, trashed
 from support.host.kernel_rooms import (
     SHUT_DOWN,

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from orlop.host.host_errors import HostError
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import MountOptions
 from orlop.host.node_host import FolderPlace, FolderState
 from orlop.testing.fake_host import FakeMachine, FakeNodeHost
 from orlop.testing.kill_points import KillAt, Killed, KillMoment, KillPoints

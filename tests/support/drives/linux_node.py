@@ -11,7 +11,7 @@ from orlop.host.block import image_devices
 from orlop.host.block.image_formats import ImageFormatter
 from orlop.host.drives.drive_files import LinuxDriveRoot
 from orlop.host.drives.linux_drive_volumes import LinuxDriveVolumes
-from orlop.host.linux_kubelet_dir import LinuxKubeletDir
+from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
 from orlop.host.node_host import Names
 from orlop.records.drive_record import DriveRecord
 from support.drives.node_drives import DRIVE, READY

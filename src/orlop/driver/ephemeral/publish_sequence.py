@@ -30,8 +30,7 @@ from orlop.host.block.image_files import ImageShape
 from orlop.host.block.image_formats import BLOCK, SMALLEST
 from orlop.host.folders.project_quota import FolderQuota, ProjectLimits
 from orlop.host.host_errors import HostError
-from orlop.host.mounts.mount_option_rules import MountOptions, parse_mount_options
-from orlop.host.mounts.mounts import FileIdentity, MountedAt
+from orlop.host.mounts.mounts import FileIdentity, MountedAt, MountOptions, parse_mount_options
 from orlop.host.node_host import FolderPlace, FolderState, MountSnapshot, Names, NodeHost
 from orlop.records.ephemeral_folder import VERSION, Burial, FolderOptions, FolderRecord, encode_record
 

@@ -12,8 +12,7 @@ from orlop.csi.error_codes import AlreadyExists, FailedPrecondition
 from orlop.driver.persistent.drive_table import OpenDrive
 from orlop.driver.persistent.node_request_rules import is_path_of_kubelet
 from orlop.driver.persistent.volume_index import names_of
-from orlop.host.mounts.mount_option_rules import MountOptions, parse_mount_options
-from orlop.host.mounts.mounts import MountedAt
+from orlop.host.mounts.mounts import MountedAt, MountOptions, parse_mount_options
 from orlop.host.node_host import KubeletDir
 from orlop.records.volume_record import VolumeRecord
 

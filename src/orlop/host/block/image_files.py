@@ -29,8 +29,7 @@ from orlop.host.host_errors import HostError
 from orlop.host.kernel import system_calls
 from orlop.host.kernel.confined_paths import open_place, reopen
 from orlop.host.kernel.programs import find_program
-from orlop.host.mounts.mount_option_rules import MountOptions
-from orlop.host.mounts.mounts import FileIdentity, identity_of
+from orlop.host.mounts.mounts import FileIdentity, MountOptions, identity_of
 
 MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 _DAMAGED: Final = frozenset({errno.EUCLEAN, errno.EINVAL, errno.EBADMSG})

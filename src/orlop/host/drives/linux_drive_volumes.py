@@ -39,7 +39,7 @@ from orlop.host.folders.folder_records import IMAGE
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import reopen
 from orlop.host.mounts import mount_table, mounts
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import FileIdentity, MountOptions
 
 if TYPE_CHECKING:
     from orlop.foundation.clock import Clock
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from orlop.host.folders.folder_records import ShelfListing
     from orlop.host.folders.project_quota import FolderQuota, ProjectLimits, ProjectUsage
     from orlop.host.kernel.disk_usage import DiskRoom
-    from orlop.host.linux_kubelet_dir import LinuxKubeletDir
-    from orlop.host.mounts.mounts import FileIdentity
+    from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
     from orlop.host.node_host import Names
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ from orlop.host.drive_volumes import DriveVolumes
 from orlop.host.folders.folder_records import ShelfListing
 from orlop.host.folders.project_quota import NO_LIMITS, FolderQuota, ProjectLimits, ProjectUsage
 from orlop.host.kernel.disk_usage import DiskRoom
-from orlop.host.mounts.mount_option_rules import AccessTimes, MountOptions
-from orlop.host.mounts.mounts import FileIdentity
+from orlop.host.mounts.mounts import AccessTimes, FileIdentity, MountOptions
 from orlop.host.node_host import Names
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.fake_drives import FakeDrive, FakeVolume, free_bytes, listing_of

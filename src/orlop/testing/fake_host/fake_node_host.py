@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 
-from orlop.host.mounts.mount_option_rules import AccessTimes, MountOptions
+from orlop.host.mounts.mounts import AccessTimes, MountOptions
 from orlop.host.node_host import FolderPlace, Names, NodeHost
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.kubelet_dir import FakeKubeletDir, shown

@@ -6,8 +6,7 @@ import errno
 from typing import Final
 
 from orlop.host.kernel.disk_usage import DiskRoom
-from orlop.host.mounts.mount_option_rules import MountOptions
-from orlop.host.mounts.mounts import UNKNOWN, MountedAt
+from orlop.host.mounts.mounts import UNKNOWN, MountedAt, MountOptions
 from orlop.host.node_host import Names
 from orlop.testing.fake_host.acts import Acts, refuse
 from orlop.testing.fake_host.machine import KUBELET_DIR, FakeMount

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from orlop.host.block.image_files import ImageShape
 from orlop.host.folders.project_quota import NO_LIMITS, ProjectLimits, ProjectUsage
-from orlop.host.mounts.mount_option_rules import MountOptions
-from orlop.host.mounts.mounts import FileIdentity
+from orlop.host.mounts.mounts import FileIdentity, MountOptions
 from orlop.host.node_host import FolderPlace, FolderState, Names
 from orlop.testing.fake_host.faults import Faults
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from orlop.driver.persistent.drive_table import DriveStanding
 from orlop.driver.persistent.volume_index import VolumeIndex
 from orlop.foundation.structured_log import silent_log
-from orlop.host.mounts.mount_option_rules import MountOptions
+from orlop.host.mounts.mounts import MountOptions
 from orlop.records.drive_record import DriveState
 from orlop.records.volume_record import VolumeTarget, encode_volume
 from orlop.testing.fake_host import FakeMachine

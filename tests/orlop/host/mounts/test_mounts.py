@@ -10,7 +10,7 @@ from conftest import SOAK
 from orlop.host.host_errors import HostError
 from orlop.host.kernel.confined_paths import DescriptorUse, Mounts, open_below
 from orlop.host.mounts import mounts
-from orlop.host.mounts.mount_option_rules import AccessTimes, MountOptions
+from orlop.host.mounts.mounts import AccessTimes, MountOptions
 from support.host.kernel_rooms import (
     descriptor,
     disk_image,

@@ -25,7 +25,7 @@ from orlop.host.block.image_formats import ImageFormatter
 from orlop.host.drive_host import DriveRoot
 from orlop.host.drives.linux_drive_host import LinuxDriveHost
 from orlop.host.drives.linux_drive_volumes import LinuxDriveVolumes
-from orlop.host.linux_kubelet_dir import LinuxKubeletDir
+from orlop.host.mounts.linux_kubelet_dir import LinuxKubeletDir
 from orlop.host.threads import OwnThreads
 from orlop.records.drive_record import MIB, DriveState
 from orlop.records.drive_request import RequestedDevice, RequestedFolder

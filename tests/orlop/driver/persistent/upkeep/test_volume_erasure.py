@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
-from orlop.host.mounts.mount_option_rules import MountOptions
-from orlop.host.mounts.mounts import FileIdentity
+from orlop.host.mounts.mounts import FileIdentity, MountOptions
 from orlop.kube.kinds import EVENT
 from orlop.records.drive import DRIVE
 from orlop.records.drive_record import DriveState

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orlop.host.mounts.mount_option_rules import (
+from orlop.host.mounts.mounts import (
     WORDS,
     AccessTimes,
     MountOptions,
