@@ -927,9 +927,14 @@ async def test_no_call_writes_a_record_over_that_of_another(node: FakeNode, firs
     assert record.bytes == (2 * SIZE if ended.get("expand") == 2 * SIZE else SIZE)
 
 
-async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_ended(node: FakeNode):
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_ended(node: FakeNode, call: str):
     """Its descriptors would come to mean another folder."""
     (drive,) = node.table.open_drives()
+    if call != "stage":
+        await node.stage()
+    if call == "unpublish":
+        await node.publish()
     was_closed: list[bool] = []
 
     async def lost_meanwhile(work: BatchedWork[T], /) -> T:
@@ -938,7 +943,7 @@ async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_
         return run_alone(work)
 
     node.volumes._batched = lost_meanwhile
-    await node.stage()
+    await CALLS[call](node)
     assert was_closed == [False]
     assert drive.volumes.is_closed  # type: ignore[attr-defined]
 
