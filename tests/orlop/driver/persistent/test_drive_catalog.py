@@ -42,6 +42,23 @@ async def test_own_writes_count_before_the_watch_delivers_them():
             assert list(allocator.catalog.volumes_on(drive_id(1))) == ["pvc-1"]
 
 
+async def test_a_volume_that_is_read_late_does_not_replace_a_newer_state():
+    async with DriveWorld() as world, world.allocator() as allocator:
+        await world.add_drive(1)
+        await world.settle()
+        await reserve_with_volume(world, allocator)
+        before = await world.find(VOLUME, "pvc-1")
+        assert before is not None
+        await world.merge(VOLUME, "pvc-1", {"spec": {"bytes": 2 * GIB}})
+        await world.settle()
+
+        allocator.catalog.put_volume(before)
+
+        known = allocator.catalog.volume("pvc-1")
+    assert known is not None
+    assert known.spec.bytes == 2 * GIB
+
+
 async def test_a_drive_that_does_not_list_a_volume_placed_on_it_takes_none_until_it_does():
     async with DriveWorld() as world, world.allocator() as allocator:
         await world.add_drive(1)

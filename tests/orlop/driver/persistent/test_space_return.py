@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from orlop.csi.error_codes import ResourceExhausted
 from orlop.driver.persistent.reservation_rules import PlacedVolume
@@ -26,7 +28,7 @@ from orlop.driver.persistent.space_return_rules import (
     next_volume_step,
     unknown_allocations,
 )
-from orlop.kube.http.http_messages import HttpRequest
+from orlop.kube.http.http_messages import HttpRequest, HttpStream, Transport
 from orlop.records.api_record import new_object, part_of
 from orlop.records.drive import DRIVE, RELEASED, Allocation
 from orlop.records.drive_record import DriveState
@@ -392,3 +394,79 @@ async def test_the_space_of_a_new_volume_is_not_returned_for_an_erased_one_of_it
     assert has_changed.is_set()
     assert listed
     assert all(each == {"pvc-1": GIB} for each in listed)
+
+
+class StalledVolumes:
+    """A connection whose watch of Volumes delivers nothing any more once `stall` was called."""
+
+    is_remote = False
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self._may_go_on = asyncio.Event()
+        self._may_go_on.set()
+
+    def stall(self) -> None:
+        self._may_go_on.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @asynccontextmanager
+    async def open(self, request: HttpRequest, within: float) -> AsyncIterator[HttpStream]:
+        async with self._inner.open(request, within) as stream:
+            of_volumes = "/volumes" in request.path
+            yield replace(stream, pieces=self._delayed(stream)) if of_volumes else stream
+
+    async def _delayed(self, stream: HttpStream) -> AsyncIterator[bytes]:
+        async for piece in stream.pieces:
+            await self._may_go_on.wait()
+            yield piece
+
+
+@asynccontextmanager
+async def volume_then_stale_cache() -> AsyncIterator[tuple[DriveWorld, DriveController]]:
+    """A volume on the second of two drives; the controller sees no change of Volumes any more."""
+    async with DriveWorld() as world:
+        for number in (1, 2):
+            await world.add_drive(number)
+        entry = {"volume": "pvc-1", "bytes": GIB}
+        await world.merge(DRIVE, drive_id(2), {"spec": {"allocations": [entry]}})
+        await world.client.create(VOLUME, new_object("Volume", "pvc-1", on_drive(2)))
+        way = StalledVolumes(world.transport())
+        async with world.controller(transport=way) as controller:
+            await world.settle()
+            way.stall()
+            yield world, controller
+
+
+def on_drive(number: int) -> DriveVolumeSpec:
+    return structs.replace(SPEC, drive=drive_id(number))
+
+
+@pytest.mark.virtual_time
+async def test_the_space_of_a_volume_that_only_the_cache_still_has_is_not_reserved_again():
+    async with volume_then_stale_cache() as (world, _):
+        await world.delete(VOLUME, "pvc-1")
+        await world.merge(DRIVE, drive_id(2), {"spec": {"allocations": []}})
+        await world.settle(UNKNOWN_SECONDS)
+
+        assert await world.allocations(2) == {}
+
+
+@pytest.mark.virtual_time
+async def test_the_space_of_a_volume_is_kept_where_the_cache_still_has_an_earlier_one_of_its_name_elsewhere():
+    async with volume_then_stale_cache() as (world, controller):
+        await world.delete(VOLUME, "pvc-1")
+        await world.merge(DRIVE, drive_id(2), {"spec": {"allocations": []}})
+        entry = {"volume": "pvc-1", "bytes": GIB}
+        await world.merge(DRIVE, drive_id(1), {"spec": {"allocations": [entry]}})
+        await world.client.create(VOLUME, new_object("Volume", "pvc-1", on_drive(1)))
+        await world.settle()
+        known = controller.catalog.volume("pvc-1")
+        assert known is not None
+        assert known.spec.drive == drive_id(2)
+
+        for _ in range(8):
+            await world.settle(UNKNOWN_SECONDS / 2)
+            assert await world.allocations(1) == {"pvc-1": GIB}

@@ -184,6 +184,40 @@ async def test_a_volume_is_read_when_no_call_changes_it(machine: FakeMachine):
     assert index.get(ID) == larger
 
 
+async def test_a_volume_that_is_gone_is_forgotten_when_no_call_changes_it(machine: FakeMachine):
+    """The call would put it back into memory when it ends."""
+    drive = open_drive(machine)
+    drive.volumes.create(ID, encode_volume(volume_record()), 0o700)
+    index = index_of(table_of(drive))
+    await index.read(drive)
+    drive.volumes.discard(ID)
+
+    async with index.keys.hold(ID, why="NodeUnpublishVolume"):
+        reading = asyncio.ensure_future(index.read(open_drive(machine)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        index.put(replace(volume_record(), published=(VolumeTarget("pods/u0/mount"),)))
+    await reading
+
+    assert index.get(ID) is None
+
+
+async def test_a_drive_that_is_lost_while_it_is_read_stays_open_until_that_has_ended(machine: FakeMachine):
+    """Its descriptors would come to mean another folder."""
+    drive = open_drive(machine)
+    table, was_closed = table_of(drive), list[bool]()
+
+    async def lost_meanwhile(work: Callable[[], T], /) -> T:
+        table.put(DRIVE, LOST, None)
+        was_closed.append(drive.volumes.is_closed)  # type: ignore[attr-defined]
+        return work()
+
+    await VolumeIndex(table, threads=lost_meanwhile, log=silent_log()).read_all()
+
+    assert was_closed == [False]
+    assert drive.volumes.is_closed  # type: ignore[attr-defined]
+
+
 async def test_a_drive_is_read_once_however_many_wait_for_it(machine: FakeMachine):
     drive = open_drive(machine)
     drive.volumes.create(ID, encode_volume(volume_record()), 0o700)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from typing import TypeVar
@@ -259,6 +260,24 @@ async def test_the_number_of_an_erased_directory_is_freed_when_nothing_counts_un
     await clock.sleep(2 * RELEASE_SECONDS)
     assert set(node.ground.drive().limits) == {kept}
     running.cancel()
+
+
+async def test_a_drive_that_is_lost_while_its_numbers_are_freed_stays_open_until_that_has_ended(node: FakeNode):
+    """Its descriptors would come to mean another folder."""
+    await node.stage(backing="directory")
+    (drive,) = node.table.open_drives()
+    was_closed: list[bool] = []
+
+    async def lost_meanwhile(work: Callable[[], T], /) -> T:
+        node.table.put(DRIVE, LOST, None)
+        was_closed.append(drive.volumes.is_closed)  # type: ignore[attr-defined]
+        return work()
+
+    node.volumes._threads = lost_meanwhile
+    running = asyncio.ensure_future(node.volumes.run())
+    await VirtualClock().sleep(1.5 * RELEASE_SECONDS)
+    running.cancel()
+    assert was_closed == [False]
 
 
 # ---- restarts and reboots --------------------------------------------------------------------------------------------
@@ -857,6 +876,25 @@ async def test_volumes_that_are_made_at_once_never_add_up_to_more_than_the_drive
     assert sum(node.ground.drive().images.values()) == 1024 * MIB
 
 
+async def test_volumes_that_grow_at_once_never_add_up_to_more_than_the_drive(node: FakeNode):
+    async def later(work: BatchedWork[T], /) -> T:
+        await asyncio.sleep(0)
+        return run_alone(work)
+
+    places = {f"pvc-{number}": (*STAGING[:-1], f"g{number}") for number in range(10)}
+    for name, path in places.items():
+        node.ground.machine.kubelet_makes(path)
+        await node.stage(volume_id=name, path=path)
+    node.volumes._batched = later
+
+    calls = [node.expand(2 * SIZE, path=path, volume_id=name) for name, path in places.items()]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert sum(result == 2 * SIZE for result in results) == 6
+    assert sum(isinstance(result, ResourceExhausted) for result in results) == 4
+    assert sum(decode_volume(each.record).bytes for each in node.ground.drive().volumes.values()) == 1024 * MIB
+
+
 async def test_calls_for_one_volume_wait_for_each_other(node: FakeNode):
     async def later(work: BatchedWork[T], /) -> T:
         await asyncio.sleep(0)
@@ -927,9 +965,14 @@ async def test_no_call_writes_a_record_over_that_of_another(node: FakeNode, firs
     assert record.bytes == (2 * SIZE if ended.get("expand") == 2 * SIZE else SIZE)
 
 
-async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_ended(node: FakeNode):
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_ended(node: FakeNode, call: str):
     """Its descriptors would come to mean another folder."""
     (drive,) = node.table.open_drives()
+    if call != "stage":
+        await node.stage()
+    if call == "unpublish":
+        await node.publish()
     was_closed: list[bool] = []
 
     async def lost_meanwhile(work: BatchedWork[T], /) -> T:
@@ -938,7 +981,7 @@ async def test_a_drive_that_is_lost_during_a_call_stays_open_until_the_call_has_
         return run_alone(work)
 
     node.volumes._batched = lost_meanwhile
-    await node.stage()
+    await CALLS[call](node)
     assert was_closed == [False]
     assert drive.volumes.is_closed  # type: ignore[attr-defined]
 

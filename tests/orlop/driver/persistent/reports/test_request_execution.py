@@ -217,6 +217,37 @@ async def test_a_drive_that_another_node_has_is_not_adopted():
     assert machine.faults.calls("mount_disk") == 0
 
 
+async def test_a_drive_is_not_adopted_while_the_watch_works_on_it():
+    """Both would mount it, and one of them write the record that the other has read."""
+    machine = FakeMachine()
+    machine.disks["sdb"] = drive_disk(node="old")
+
+    async with ReportingWorld() as world, world.node(machine) as node:
+        await world.settle(10)
+        async with node.watch.keys.hold(ID, "the watch of drives"):
+            await world.request(adopt=True)
+            await world.settle(60)
+            assert not machine.mounted_drives
+        status = await world.ended()
+        await world.settle(10)
+
+    assert status["state"] == "Done"
+    assert machine.mounted_drives[ID] is machine.disks["sdb"]
+
+
+async def test_a_drive_that_was_removed_on_purpose_is_not_left_mounted_by_an_adoption():
+    machine = FakeMachine()
+    machine.disks["sdb"] = drive_disk(content=record(node="old", removed=True))
+
+    async with ReportingWorld() as world, world.node(machine):
+        await world.settle(10)
+        await world.request(adopt=True)
+        status = await world.ended()
+        assert not machine.mounted_drives
+
+    assert [each["message"] for each in status["results"]] == ["sdb was removed on purpose, and is left as it is."]
+
+
 async def test_a_disk_and_its_copy_are_not_adopted():
     """Which of the two has the latest data, nobody knows."""
     machine = FakeMachine()

@@ -10,11 +10,12 @@ from typing import TypeVar
 import pytest
 
 from orlop.csi.error_codes import Unavailable
-from orlop.driver.persistent.upkeep.drive_opening import DriveOpening
+from orlop.driver.persistent.upkeep.drive_opening import DriveOpening, ForeignDrive
 from orlop.driver.persistent.upkeep.drive_sightings import ExpectedDrive
 from orlop.host.drive_host import DriveSurvey
 from orlop.records.drive_record import DriveState, DriveType, decode_drive
-from orlop.testing.fake_host import FakeMachine
+from orlop.testing.fake_host import FakeDriveHost, FakeMachine
+from orlop.testing.fake_host.fake_drives import FakeDriveRoot
 from orlop.testing.kill_points import KillPoints, explore_kills
 from support.drives.watched_nodes import (
     GIB,
@@ -212,6 +213,42 @@ async def test_a_drive_is_mounted_again_after_a_staging_under_way_and_takes_none
         assert f"the drive {ID} fails, and is being mounted again; try again" in refusals
         await node.passes(91)
         assert node.state() is READY
+
+
+def test_the_root_of_a_drive_of_another_node_is_not_left_open():
+    host = FakeDriveHost(machine_with(sdb=drive_disk(node="n2")), ROOT)
+    opening = DriveOpening(host, NODE, host.volumes_of)
+    opening.mount(ID, "sdb", host.survey())
+    opened, open_disk = [], host.open_disk
+
+    def open_and_note(drive_id: str) -> FakeDriveRoot:
+        opened.append(open_disk(drive_id))
+        return opened[-1]
+
+    host.open_disk = open_and_note  # type: ignore[method-assign]
+    with pytest.raises(ForeignDrive):
+        opening.open(ID, f"{ROOT}/{ID}", DriveType.DISK)
+    assert [each.is_closed for each in opened] == [True]
+
+
+async def test_a_drive_that_is_unmounted_to_be_mounted_again_takes_no_staging():
+    """A staging that began before the unmount would keep the file system as it is."""
+    disk = drive_disk()
+    assert disk.drive is not None
+    node = WatchedNode(machine_with(sdb=disk))
+    unmount, may_stage = node.host.unmount_disk, []
+
+    def look_and_unmount(drive_id: str, *, forget: bool = False) -> None:
+        may_stage.append(node.table.open_drive(drive_id) is not None)
+        unmount(drive_id, forget=forget)
+
+    node.host.unmount_disk = look_and_unmount  # type: ignore[method-assign]
+    async with node.running():
+        disk.has_shut_down = disk.drive.is_gone = True
+        await node.passes(300)
+        assert node.state() is READY
+
+    assert may_stage == [False]
 
 
 async def test_a_process_that_finds_a_file_system_which_has_shut_down_mounts_it_again():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 from itertools import product
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from orlop.driver.persistent.drive_table import DriveStanding
 from orlop.host.mounts.mounts import FileIdentity, MountOptions
 from orlop.kube.kinds import EVENT
 from orlop.records.drive import DRIVE
@@ -104,6 +106,36 @@ async def test_a_volume_is_not_touched_while_a_call_of_kubelet_works_on_it():
                 assert not record_on(drive).deleted
             await world.settle(60)
             assert await world.phase() == "Erased"
+
+
+@pytest.mark.parametrize("method", ["read_record", "discard", "trash", "erase"])
+async def test_a_drive_that_is_lost_during_a_deletion_stays_open_until_the_step_has_ended(method: str):
+    """Its descriptors would come to mean another folder."""
+    machine, _ = machine_with_volume()
+    lost = DriveStanding(DriveState.LOST, "its disk is not there")
+
+    async with ReportingWorld() as world:
+        await world.add_volume()
+        async with world.node(machine) as node:
+            await world.until(world.phase)
+            opened = node.table.open_drive(ID)
+            assert opened is not None
+            volumes: Any = opened.volumes
+            step, was_closed = getattr(volumes, method), list[bool]()
+
+            def lost_meanwhile(*names: str) -> object:
+                node.table.put(ID, lost, None)
+                was_closed.append(volumes.is_closed)
+                return step(*names)
+
+            setattr(volumes, method, lost_meanwhile)
+            await world.order_erasure()
+            await world.until(lambda: right_away(volumes.is_closed))
+    assert set(was_closed) == {False}
+
+
+async def right_away(value: bool) -> bool:  # noqa: FBT001 - what it returns
+    return value
 
 
 async def test_a_volume_that_something_has_mounted_is_not_moved_until_that_is_gone():
