@@ -1,11 +1,14 @@
-"""docs/drives.md: each command that it shows prints what is written below it."""
+"""docs/drives.md: each command that it shows prints what is written below it, and those that uninstall do so."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +22,10 @@ from orlop.records.drive_request import DriveRequestSpec
 from orlop.records.volume import VOLUME, DriveVolumeSpec, VolumeClaim
 from support.drives.typed_commands import GIB, Bench, bench
 from support.places import REPOSITORY
+from support.processes.kubectl_commands import KUBECTL
+from support.processes.orlop_process import run_here
+from support.processes.up_process import Up, up_folder
+from support.waiting import HANGS_AFTER, eventually_there
 
 DOCUMENT = REPOSITORY / "docs" / "drives.md"
 D1, D2 = "6d7f3c1e-0a0b-4c1d-8e2f-91b7584a2265", "0f1e2d3c-1111-4222-8333-444455556666"
@@ -189,3 +196,124 @@ def test_every_kind_of_command_has_an_example():
     shown = {" ".join(shlex.split(command)[:3]) for command, _ in EXAMPLES}
 
     assert {beginning for beginning in CLUSTERS if not any(each.startswith(beginning) for each in shown)} == set()
+
+
+# ---- uninstalling ----------------------------------------------------------------------------------------------------
+
+IN_USE = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 32Mi}}, storageClassName: kept}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: kept}
+provisioner: csi.orlop.dev
+reclaimPolicy: Retain
+volumeBindingMode: WaitForFirstConsumer
+parameters: {csi.storage.k8s.io/fstype: ext4}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: busybox
+      command: [sh, -c, "echo precious >> /data/x; cat /data/x; sleep 100000"]
+      volumeMounts: [{name: data, mountPath: /data}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+"""
+DEFINITIONS = "drives.orlop.dev", "volumes.orlop.dev"
+
+
+def uninstall_commands() -> tuple[str, str]:
+    """The commands that delete everything, and those that keep the data."""
+    section = DOCUMENT.read_text().split("## Uninstall\n")[1].split("\n## ")[0]
+    deleting, keeping = re.findall(r"(?:^ {4,}\S.*\n)+", section, re.MULTILINE)
+    return textwrap.dedent(deleting), textwrap.dedent(keeping)
+
+
+def type_commands(up: Up, script: str) -> None:
+    """Type commands at the root of the repository, where the first that fails ends them."""
+    programs = f"{KUBECTL.parent}:{os.environ['PATH']}"
+    environment = {"PATH": programs, "HOME": str(up.folder), "KUBECONFIG": str(up.state / "kubeconfig")}
+    typed = subprocess.run(
+        ["bash", "-ec", script],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=REPOSITORY,
+        timeout=HANGS_AFTER,
+    )
+    assert typed.returncode == 0, f"{script}\n{typed.stdout}\n{typed.stderr}"
+
+
+@contextmanager
+def installed_and_used() -> Iterator[Up]:
+    """`orlop up` with the manifests applied, and a pod that uses a claim.
+
+    Its children serve the drives. The processes of the manifests never run here, and end without an effect.
+    """
+    with up_folder() as up:
+        up.start("--drive-capacity=128Mi")
+        eventually_there(lambda: "Ready" in up.kubectl.ok("get", "drives", "-o", "jsonpath={.items[*].status.state}"))
+        up.kubectl.ok("apply", "-k", str(REPOSITORY / "deploy" / "manifests" / "drives"))
+        up.kubectl.ok("apply", "-f", "-", stdin=IN_USE)
+        up.runs("web-0")
+        yield up
+
+
+def definitions_left(up: Up) -> set[str]:
+    return set(up.kubectl.ok("get", "crds", "-o", "jsonpath={.items[*].metadata.name}").split()) & set(DEFINITIONS)
+
+
+def test_the_commands_that_uninstall_erase_every_volume_and_leave_no_object():
+    deleting, _ = uninstall_commands()
+    with installed_and_used() as up:
+        drive_name = up.kubectl.ok("get", "drives", "-o", "jsonpath={.items[0].metadata.name}")
+        names = {"NAMESPACE": "default", "POD": "web-0", "CLAIM": "data", "n1/sdb": drive_name}
+        for shown, real in names.items():
+            assert shown in deleting
+            deleting = deleting.replace(shown, real)
+
+        type_commands(up, deleting)
+
+        assert definitions_left(up) == set()
+        assert up.kubectl.ok("get", "pv", "-o", "name") == ""
+        assert not list(up.state.glob("**/image"))
+
+
+@pytest.mark.parametrize("is_too_late", [False, True])
+def test_the_commands_that_uninstall_and_keep_the_data_keep_it_for_the_next_installation(is_too_late: bool) -> None:  # noqa: FBT001
+    """`is_too_late`: everything was deleted while volumes were left, and the definitions cannot go."""
+    _, keeping = uninstall_commands()
+    with installed_and_used() as up:
+        up.kubectl.ok("delete", "pod", "web-0")
+        eventually_there(lambda: "Staged" not in up.kubectl.ok("get", "volumes.orlop.dev"))
+        if is_too_late:
+            hanging = keeping.splitlines()[-1]
+            assert hanging.startswith("kubectl delete -k")
+            type_commands(up, f"{hanging} --wait=false")
+            assert definitions_left(up) == set(DEFINITIONS)
+            keeping = keeping[keeping.index("for kind") :]
+
+        type_commands(up, keeping)
+        assert definitions_left(up) == set()
+
+        # Its children had accounts in the namespace that is gone.
+        up.end()
+        up.start("--drive-capacity=128Mi")
+        eventually_there(lambda: adopted(up))
+        up.kubectl.ok("apply", "-f", "-", stdin=IN_USE)
+        up.runs("web-0")
+        eventually_there(lambda: up.kubectl.ok("logs", "web-0").split() == ["precious", "precious"])
+
+
+def adopted(up: Up) -> bool:
+    """Take over what the node has reported; return whether the volume has its object again."""
+    run_here("adopt", "--yes", env={"KUBECONFIG": str(up.state / "kubeconfig")})
+    return up.kubectl.ok("get", "volumes.orlop.dev", "-o", "name") != ""
