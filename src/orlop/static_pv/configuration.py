@@ -9,6 +9,7 @@ Keys of our own, in a class: `directories` makes folders without a mount of thei
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,6 +41,9 @@ KEYS_OF_CLASS: Final = frozenset(
     }
 )
 LONGEST_NAME: Final = 253
+LARGEST_NUMBER: Final = 1 << 64
+SHORTENED: Final = reprlib.Repr()
+SHORTENED.maxstring = 200
 VOLUME_MODES: Final = ("Filesystem", "Block")
 ACCESS_MODES: Final = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 DEFAULT_RESYNC: Final = Duration.of(minutes=5)
@@ -126,6 +130,9 @@ def _loaded(name: str, text: str) -> Any:
         place = getattr(error, "problem_mark", None)
         line = f" (line {place.line + 1})" if place is not None else ""
         raise ConfigurationFault(f"the file {name} is not YAML{line}: {getattr(error, 'problem', error)}") from error
+    except (ValueError, AttributeError, RecursionError) as error:
+        # PyYAML lets these pass, such as that of a date with a thirteenth month. Unhandled, one would end the process.
+        raise ConfigurationFault(f"the file {name} has a value that cannot be read: {error}") from error
 
 
 def _class(name: str, keys: _KeysOfFile) -> StaticClass:
@@ -265,9 +272,13 @@ class _KeysOfFile:
     def all_texts(self) -> list[tuple[str, str]]:
         """Return every key with its text. A number is taken as the text that it was written as."""
         for key, value in self.values.items():
-            if isinstance(value, bool) or not isinstance(value, str | int):
+            is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
+            if not is_number and not isinstance(value, str):
                 raise self._fault(key, "a text", value)
         return [(key, str(value)) for key, value in self.values.items()]
 
     def _fault(self, key: str, wanted: str, value: Any) -> ConfigurationFault:
-        return ConfigurationFault(f"{self.named(key)} is {value!r}: {wanted} is needed")
+        # A number of thousands of digits has no text, and aliases of YAML may make a text endless.
+        is_long = isinstance(value, int) and abs(value) >= LARGEST_NUMBER
+        shown = "a number of too many digits" if is_long else SHORTENED.repr(value)
+        return ConfigurationFault(f"{self.named(key)} is {shown}: {wanted} is needed")

@@ -184,6 +184,9 @@ class Wiping:
         except (HostError, UnusableCommand) as error:
             delay = RETRY.delay(attempt, self._random)
             self._log.warning("wipe failed", **about, error=error, retry_after_seconds=round(delay, 1))
+            if isinstance(error, HostError) and error.errno == errno.EBUSY:
+                # What uses the disk may write where the disk is wiped already: the next attempt begins anew.
+                self._set_progress(operation.uid, replace(resume, done=0, message=""))
             self._end(operation.uid, WipeFailed(str(error), delay))
         except Exception as error:  # noqa: BLE001 - the top of the task: recorded, and tried again
             self._log.exception("wipe failed", error, **about)

@@ -155,6 +155,14 @@ FAULTS = [
     ({"storageClassMap": "", "useNodeNameOnly": "'true'"}, "useNodeNameOnly is 'true': true or false is needed"),
     ({"storageClassMap": "", "nodeLabelsForPV": "a: b"}, "nodeLabelsForPV is {'a': 'b'}: a list of texts"),
     ({"storageClassMap": "", "labelsForPV": "a: [b]"}, "labelsForPV.a is ['b']: a text is needed"),
+    # What PyYAML raises other errors than its own for.
+    ({"storageClassMap": "", "labelsForPV": "since: 2026-13-01"}, "the file labelsForPV has a value that cannot be read"),
+    ({"storageClassMap": "fast: {hostDir: !!int x}"}, "the file storageClassMap has a value that cannot be read"),
+    ({"storageClassMap": "fast: {hostDir: !!timestamp x}"}, "a value that cannot be read: "),
+    ({"storageClassMap": "[" * 2000}, "a value that cannot be read: maximum recursion depth"),
+    ({"storageClassMap": "", "labelsForPV": f"a: 0x{'f' * 5000}"}, "labelsForPV.a is a number of too many digits"),
+    ({"storageClassMap": "a: &a [x]", "nodeLabelsForPV": "&a [*a]"}, "storageClassMap[a] is ['x']: a mapping is"),
+    ({"storageClassMap": "", "nodeLabelsForPV": "&a [*a]"}, "nodeLabelsForPV is [[[[[["),
 ]
 
 

@@ -372,6 +372,26 @@ async def test_a_wipe_resumes_where_the_process_before_was():
     assert disks_of(machine)["a"].data == set()
 
 
+async def test_a_wipe_begins_anew_after_an_attempt_that_found_the_disk_in_use():
+    machine = machine_with(a=device(GIB))
+    slow = WipeLimits(bytes_per_second=GIB // 100)
+    async with WorkerWorld() as world:
+        async with world.worker(machine, limits=slow):
+            await world.until(world.listed)
+            await world.request(operation("a"))
+            await world.until(lambda: _is_half_done(world), within=200)
+        # An admin takes the disk for a free one, and gives it back a few minutes later.
+        disk = disks_of(machine)["a"]
+        disk.used_by = ("it is mounted at /mnt/old",)
+        disk.data.add(0)
+        async with world.worker(machine):
+            await world.until(lambda: world.is_in("Error"))
+            disk.used_by = ()
+            await world.until(lambda: world.is_in("Complete"), within=1200)
+
+    assert disk.data == set()
+
+
 async def test_a_wipe_of_another_disk_or_by_another_method_begins_anew():
     machine = machine_with(a=device(GIB, identity=""))
     slow = WipeLimits(bytes_per_second=GIB // 100)

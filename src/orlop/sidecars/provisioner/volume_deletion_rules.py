@@ -38,6 +38,8 @@ class DeletionFacts:
     """The class that the volume names; None if it does not exist."""
     attached_to: str = ""
     """The node of a VolumeAttachment that names the volume; "" for none."""
+    needed_by: str = ""
+    """Another PersistentVolume that has the same volume, and still needs it; "" for none."""
     is_deleted: bool = False
     """DeleteVolume has succeeded for this object."""
     may_run_until: float = 0.0
@@ -101,6 +103,12 @@ def is_managed(volume: ApiObject, driver: str) -> bool:
     return csi_source(volume).get("driver") == driver
 
 
+def needs_volume(volume: ApiObject) -> bool:
+    """Return whether a PersistentVolume needs its volume: every one that does not wait for its deletion."""
+    policy = (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy")
+    return state.phase(volume) != RELEASED or policy != DELETE
+
+
 def csi_source(volume: ApiObject) -> ApiObject:
     source = (volume.get("spec") or {}).get("csi")
     return source if isinstance(source, dict) else {}
@@ -149,6 +157,12 @@ def _delete(facts: DeletionFacts) -> DeletionStep:
     handle = source.get("volumeHandle")
     if not isinstance(handle, str) or not handle or source.get("driver") != facts.driver:
         return RefuseDeletion(f"persistentvolume {name} has no volumeHandle of the driver {facts.driver}")
+    if facts.needed_by:
+        # Someone has moved the data to another claim by a second object. Its attachments do not name this one.
+        return RefuseDeletion(
+            f"the PersistentVolume {facts.needed_by} has the same volume {handle}: delete one of the two objects with "
+            "the policy Retain"
+        )
     if facts.attached_to:
         # No failure, unlike upstream, which records VolumeFailedDelete and retries: after a pod and its claim are
         # deleted together, every volume is attached for a moment, and an administrator would see a warning each time.

@@ -35,8 +35,11 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
     RefuseDeletion,
     WaitForCalls,
     WaitForDetach,
+    csi_source,
+    needs_volume,
     next_volume_step,
 )
+from orlop.sidecars.provisioner.volume_saving import BY_HANDLE, handle_key
 
 MOST_STEPS: Final = 8
 """Steps of one reconciliation: the limit only ends an endless loop."""
@@ -122,6 +125,7 @@ class VolumeHandler:
             self._settings.driver,
             storage_class=self._caches.classes.get(ObjectName(None, state.class_name(volume))),
             attached_to=self._attached_to(objects.name(volume)),
+            needed_by=self._needed_by(volume),
             is_deleted=objects.uid(volume) in self._deleted,
             may_run_until=self._may_run_until(objects.name(volume)),
             now=self._clock.elapsed(),
@@ -133,6 +137,12 @@ class VolumeHandler:
         attachments = self._caches.attachments.cache.by_index(BY_VOLUME, name)
         nodes = (str((attachment.get("spec") or {}).get("nodeName") or "unknown") for attachment in attachments)
         return next(nodes, "")
+
+    def _needed_by(self, volume: ApiObject) -> str:
+        key = handle_key(self._settings.driver, str(csi_source(volume).get("volumeHandle")))
+        others = self._caches.volumes.cache.by_index(BY_HANDLE, key)
+        names = (objects.name(each) for each in others if needs_volume(each))
+        return min((name for name in names if name != objects.name(volume)), default="")
 
     async def _take(  # noqa: PLR0911 - one return for each step
         self, step: DeletionStep, volume: ApiObject

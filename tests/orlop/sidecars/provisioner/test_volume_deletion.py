@@ -142,6 +142,26 @@ async def test_a_volume_that_is_gone_already_in_the_driver_is_deleted_all_the_sa
             await world.until_provisioned(0)
 
 
+async def test_a_volume_that_another_object_needs_is_kept_until_that_one_is_gone():
+    async with ProvisionerWorld() as world:
+        await static_volume(world, "old")
+        of_old = {"driver": DRIVER, "volumeHandle": "handle-old"}
+        await static_volume(world, "new", csi=of_old, claimRef={"namespace": "b", "name": "data", "uid": "lives"})
+        await world.set_phase("new", "Bound")
+        await world.release("old")
+        async with world.provisioner():
+            await world.clock.sleep(600)
+            kept, events = DELETE not in world.calls(), [each["note"] for each in await world.event_objects()]
+
+            await world.client.delete(PERSISTENT_VOLUME, ObjectName(None, "new"))
+            await world.release("new")
+            await world.until_provisioned(0)
+
+        assert kept
+        assert any("the PersistentVolume new has the same volume handle-old" in each for each in events)
+        assert "handle-old" not in world.names()
+
+
 async def test_an_attached_volume_waits_until_it_is_detached():
     async with ProvisionerWorld() as world:
         name = await provisioned(world)

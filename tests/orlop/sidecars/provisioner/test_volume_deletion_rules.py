@@ -20,6 +20,7 @@ from orlop.sidecars.provisioner.volume_deletion_rules import (
     RefuseDeletion,
     WaitForCalls,
     WaitForDetach,
+    needs_volume,
     next_volume_step,
 )
 from orlop.sidecars.provisioner.volume_object_rules import DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, FINALIZER
@@ -63,6 +64,18 @@ def finalizers_after(volume: Object, **facts: Any) -> list[str]:
 
 def test_a_released_volume_of_the_driver_is_deleted():
     assert step(released()) == DeleteVolume("vol-1", None)
+
+
+def test_a_volume_that_another_object_needs_is_not_deleted():
+    assert isinstance(step(released(), needed_by="other"), RefuseDeletion)
+
+
+@pytest.mark.parametrize(
+    ("phase", "policy", "needs"),
+    [("Released", "Delete", False), ("Released", "Retain", True), ("Bound", "Delete", True), ("", "Delete", True)],
+)
+def test_an_object_needs_its_volume_unless_it_waits_for_its_deletion(phase: str, policy: str, *, needs: bool):
+    assert needs_volume(persistent_volume(phase=phase, persistentVolumeReclaimPolicy=policy)) == needs
 
 
 @pytest.mark.parametrize("phase", ["Bound", "Available", "Pending", "Failed", ""])
