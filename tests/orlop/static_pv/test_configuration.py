@@ -156,7 +156,7 @@ FAULTS = [
     ({"storageClassMap": "", "nodeLabelsForPV": "a: b"}, "nodeLabelsForPV is {'a': 'b'}: a list of texts"),
     ({"storageClassMap": "", "labelsForPV": "a: [b]"}, "labelsForPV.a is ['b']: a text is needed"),
     # What PyYAML raises other errors than its own for.
-    ({"storageClassMap": "", "labelsForPV": "since: 2026-13-01"}, "the file labelsForPV has a value that cannot be read"),
+    ({"storageClassMap": "", "labelsForPV": "at: 2026-13-01"}, "the file labelsForPV has a value that cannot be read"),
     ({"storageClassMap": "fast: {hostDir: !!int x}"}, "the file storageClassMap has a value that cannot be read"),
     ({"storageClassMap": "fast: {hostDir: !!timestamp x}"}, "a value that cannot be read: "),
     ({"storageClassMap": "[" * 2000}, "a value that cannot be read: maximum recursion depth"),
