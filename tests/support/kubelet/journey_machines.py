@@ -18,7 +18,7 @@ from onenode.host.machine_facts import MachineFacts
 from onenode.kubelet.node.kubelet_wiring import KubeletMachine, KubeletSettings, RunningKubelet, running_kubelet
 from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.node.node_status_rules import NodeSettings
-from onenode.kubelet.node.node_wiring import NodeSeams
+from onenode.kubelet.node.node_wiring import PluginPlaces
 from onenode.kubelet.pods.container_runtime import WantedContainer
 from onenode.testing.fake_containers import FakeContainer, FakeContainers
 from onenode.testing.fake_plain_volume_host import FakePlainVolumeHost
@@ -204,9 +204,9 @@ class Machine:
 
     async def _live(self) -> None:
         assert self._parts is not None
-        node = NodeSeams(_facts, self.registry, PLUGINS, self._connect)
+        plugins = PluginPlaces(self.registry, PLUGINS, self._connect)
         host, plain = FakeVolumeHost(self.world.machine), FakePlainVolumeHost(self.world.machine)
-        machine = KubeletMachine(node, host, plain, self.containers, self._in_thread, self._in_thread)
+        machine = KubeletMachine(_facts, plugins, host, plain, self.containers, self._in_thread, self._in_thread)
         async with self.world.controller_parts("kubelet", WayToApi(self), NODE_NAME) as the:
             api = NodeApi(NODE_NAME, the.kube, the.events)
             async with running_kubelet(KubeletSettings(NODE), machine, the.informers, api, the.runtime) as kubelet:

@@ -10,7 +10,7 @@ The machine is handed in; the kubelet's server (logs, commands inside) finds all
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from onenode.kubelet.node.kubelet_folders import PLUGINS, PLUGINS_REGISTRY, watc
 from onenode.kubelet.node.managed_volumes import ManagedVolumes
 from onenode.kubelet.node.node_api import NodeApi
 from onenode.kubelet.node.node_status_rules import Contribution, NodeSettings, allocatable
-from onenode.kubelet.node.node_wiring import NodeSeams, RunningNode, running_node
+from onenode.kubelet.node.node_wiring import PluginPlaces, RunningNode, running_node
 from onenode.kubelet.node.plugin_registration import Connect
 from onenode.kubelet.node.plugin_watcher import PluginWatcher
 from onenode.kubelet.node.registered_drivers import RegisteredDriver, RegisteredDrivers
@@ -73,7 +73,9 @@ class KubeletSettings:
 class KubeletMachine:
     """All that a kubelet has of its machine."""
 
-    node: NodeSeams
+    facts: Callable[[], Awaitable[MachineFacts]]
+    """Reads what the machine has."""
+    plugins: PluginPlaces
     volumes: VolumeHost
     plain_volumes: PlainVolumeHost
     containers: ContainerRuntime
@@ -101,7 +103,7 @@ async def running_kubelet(
     async with (
         informers.using(csi_drivers) as known,
         informers.using(own_node) as seen_nodes,
-        running_node(settings.node, machine.node, informers, api, runtime) as node,
+        running_node(settings.node, machine.facts, machine.plugins, informers, api, runtime) as node,
         wiring.volumes(node, _Caches(known, seen_nodes)) as volumes,
         wiring.pods(node, volumes) as pods,
     ):
@@ -129,7 +131,7 @@ class _Wiring:
     @asynccontextmanager
     async def volumes(self, node: RunningNode, caches: _Caches) -> AsyncIterator[ManagedVolumes]:
         """Those of drivers, and those of Kubernetes' own kinds."""
-        disk, facts = KubeletDisk(self.machine.volumes, self.machine.for_volumes), await self.machine.node.machine()
+        disk, facts = KubeletDisk(self.machine.volumes, self.machine.for_volumes), await self.machine.facts()
         host, node_has = self.machine.plain_volumes, allocatable(facts)
         async with (
             self._driver_volumes(node, caches, disk) as manager,
@@ -175,7 +177,7 @@ class _Wiring:
                 syncing.cancel()
 
     async def _pod_settings(self) -> PodSettings:
-        facts, api = await self.machine.node.machine(), self.settings.api
+        facts, api = await self.machine.facts(), self.settings.api
         services = api_services(api) if api is not None else {}
         return PodSettings(self.api.node_name, facts.address, self.settings.hidden, services, allocatable(facts))
 
@@ -230,7 +232,7 @@ async def linux_machine(folder: Path, connect: Connect, clock: Clock) -> AsyncIt
     container_pool = ThreadPoolExecutor(THREADS, thread_name_prefix="containers")
     for_volumes, for_containers = threads_of(volume_pool), threads_of(container_pool)
 
-    async def machine() -> MachineFacts:
+    async def facts() -> MachineFacts:
         return await for_volumes(lambda: read_machine(root))
 
     with ExitStack() as opened:
@@ -238,10 +240,10 @@ async def linux_machine(folder: Path, connect: Connect, clock: Clock) -> AsyncIt
         volumes = opened.enter_context(LinuxVolumeHost(str(folder)))
         plain = opened.enter_context(LinuxPlainVolumeHost(str(folder)))
         registry = opened.enter_context(watched_folder(folder / PLUGINS_REGISTRY))
-        node = NodeSeams(machine, registry, str(folder / PLUGINS), connect)
+        plugins = PluginPlaces(registry, str(folder / PLUGINS), connect)
         try:
             async with linux_container_runtime(root, for_containers) as containers:
-                yield KubeletMachine(node, volumes, plain, containers, for_volumes, for_containers)
+                yield KubeletMachine(facts, plugins, volumes, plain, containers, for_volumes, for_containers)
         finally:
             if not await end_in_time(clock, end_of(volume_pool), end_of(container_pool)):
                 opened.pop_all()  # what hangs may still use it: a number that is closed would be another folder's soon

@@ -28,12 +28,11 @@ from orlop.kube.kinds import CSI_DRIVER
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeams:
-    """The machine, kubelet's folders on it, and the way to a plugin's socket."""
+class PluginPlaces:
+    """Where plugins announce themselves, where their files are, and how to reach one at its socket."""
 
-    machine: Callable[[], Awaitable[Machine]]
     registry: PluginSockets
-    plugins_folder: str
+    folder: str
     connect: Connect
 
 
@@ -50,14 +49,19 @@ class RunningNode:
 
 @asynccontextmanager
 async def running_node(
-    settings: NodeSettings, seams: NodeSeams, informers: Informers, api: NodeApi, runtime: Runtime
+    settings: NodeSettings,
+    machine: Callable[[], Awaitable[Machine]],
+    places: PluginPlaces,
+    informers: Informers,
+    api: NodeApi,
+    runtime: Runtime,
 ) -> AsyncIterator[RunningNode]:
-    """Runs while it is entered; the recorder of events in `api` is run by its owner."""
+    """Runs while it is entered; the recorder of events in `api` is run by its owner. `machine` reads its facts."""
     async with informers.using(Watched(CSI_DRIVER, transform=without_managed_fields)) as csi_drivers:
-        registration = NodeRegistration(settings, seams.machine, api, runtime)
+        registration = NodeRegistration(settings, machine, api, runtime)
         objects, drivers = CsiNodeObjects(api, runtime), RegisteredDrivers()
-        registrations = PluginRegistration(seams.connect, objects, drivers, runtime)
-        plugins = PluginWatcher(seams.registry, seams.plugins_folder, registrations, drivers, api, runtime)
+        registrations = PluginRegistration(places.connect, objects, drivers, runtime)
+        plugins = PluginWatcher(places.registry, places.folder, registrations, drivers, api, runtime)
         node = RunningNode(registration, plugins, AllocatableRefresh(csi_drivers, drivers, objects, runtime))
         registration.add_part(lambda: _csi_node_part(objects))
         registration.when_made(lambda _node: plugins.node_was_made())

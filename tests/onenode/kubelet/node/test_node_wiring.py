@@ -10,7 +10,7 @@ import pytest
 
 from onenode.host.machine_facts import MachineFacts
 from onenode.kubelet.node.node_status_rules import Contribution, NodeSettings
-from onenode.kubelet.node.node_wiring import NodeSeams, RunningNode, running_node
+from onenode.kubelet.node.node_wiring import PluginPlaces, RunningNode, running_node
 from orlop.csi.error_codes import Internal
 from orlop.kube import objects
 from orlop.kube.client import MergePatch
@@ -33,10 +33,10 @@ async def machine() -> MachineFacts:
 @asynccontextmanager
 async def node_of(the: PluginWorld) -> AsyncIterator[RunningNode]:
     the.folder.is_socket = the.is_socket  # type: ignore[method-assign]
-    seams = NodeSeams(machine, the.folder, PLUGINS, the.connect)
+    places = PluginPlaces(the.folder, PLUGINS, the.connect)
     async with (
         the.api() as (api, parts),
-        running_node(SETTINGS, seams, parts.informers, api, parts.runtime) as node,
+        running_node(SETTINGS, machine, places, parts.informers, api, parts.runtime) as node,
     ):
         yield node
 
