@@ -28,6 +28,7 @@ from orlop.admin.explanation import (
 from orlop.admin.past_events import PastEvent, events_about, failures
 from orlop.admin.shell_commands import delete_command, explain_command, policy_command, remove_command
 from orlop.admin.volume_seen import VolumeSeen, attachments_of, claim_named, driver_of
+from orlop.admin.waiting_pods import waiting_pods, with_waiting_pods
 from orlop.binding import claim_state_rules as state
 from orlop.binding import class_rules
 from orlop.binding.match_rules import AVAILABLE, mismatch, mismatches
@@ -106,7 +107,7 @@ def _finding(seen: VolumeSeen, now: datetime) -> Finding:
         return _claim_unknown(seen, now)
     if claim is None or objects.uid(claim) != uid:
         return explain_reclaim(seen, now)
-    return _of_claim(seen, claim)
+    return _of_claim(seen, claim, now)
 
 
 # ---- being deleted ---------------------------------------------------------------------------------------------------
@@ -272,10 +273,10 @@ def _claim_unknown(seen: VolumeSeen, now: datetime) -> Finding:
     return Finding(code, sentence, "Ask somebody who may read the claim what it waits for.", None, fields)
 
 
-def _of_claim(seen: VolumeSeen, claim: ApiObject) -> Finding:
+def _of_claim(seen: VolumeSeen, claim: ApiObject, now: datetime) -> Finding:
     volume, name = seen.volume, claim_named(seen.volume)
     if state.volume_name(claim) == objects.name(volume):
-        return _bound(seen, claim)
+        return _bound(seen, claim, now)
     if state.volume_name(claim):
         return _surplus(volume, claim)
     if state.volume_mode(volume) != state.volume_mode(claim):
@@ -300,7 +301,7 @@ def _surplus(volume: ApiObject, claim: ApiObject) -> Finding:
     return Finding("ClaimBoundElsewhere", sentence, to_do)
 
 
-def _bound(seen: VolumeSeen, claim: ApiObject) -> Finding:
+def _bound(seen: VolumeSeen, claim: ApiObject, now: datetime) -> Finding:
     fields, nodes = _nodes(seen)
     if state.phase(seen.volume) != BOUND:
         sentence = f"its claim {objects.name_of(claim)} has it, and its status follows in a moment."
@@ -313,4 +314,5 @@ def _bound(seen: VolumeSeen, claim: ApiObject) -> Finding:
         users = f"Pods that use it: {listed}." if pods else "No pod uses it."
     sentence = f"the claim {objects.name_of(claim)} has it. {users} {nodes}".rstrip()
     fields = {**fields, "pods": [objects.name(pod) for pod in pods]}
-    return Finding(BOUND, sentence, "Nothing to do: it waits for nothing.", None, fields)
+    finding = Finding(BOUND, sentence, "Nothing to do: it waits for nothing.", None, fields)
+    return with_waiting_pods(finding, waiting_pods(pods), seen.pod_events, now)

@@ -9,7 +9,7 @@ import pytest
 
 from orlop.binding import claim_state_rules as state
 from orlop.binding.class_rules import LATE_BINDING
-from orlop.kube.kinds import PERSISTENT_VOLUME
+from orlop.kube.kinds import PERSISTENT_VOLUME, POD
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
 from support.explaining.explained_clusters import (
@@ -111,6 +111,18 @@ def test_a_bound_volume_shows_its_claim_its_pods_and_its_nodes():
         "Bound for 5m: the claim team/data has it. Pods that use it: web-0 on n1. It can be used on n1." in ended.text
     )
     assert (ended.json["fields"]["pods"], ended.json["fields"]["nodes"]) == (["web-0"], ["n1"])
+
+
+def test_a_bound_volume_that_cannot_be_attached_for_its_pod_has_the_error():
+    async def build(cluster: Cluster) -> None:
+        await cluster.volume_of(await cluster.bound_claim())
+        pod = await cluster.pod(node="n1")
+        await cluster.event(pod, POD, "FailedAttachVolume", "not yet")
+
+    ended = explain(build)
+    assert ended.state == "Bound"
+    assert "The pod web-0 has not started. FailedAttachVolume 5m ago: not yet." in ended.text
+    assert "kubectl describe pod web-0 -n team" in ended.next
 
 
 def test_a_bound_volume_whose_node_is_gone_says_that_no_pod_can_run():
