@@ -349,10 +349,15 @@ def test_an_object_without_namespace_is_not_looked_for_in_one(tmp_path: Path) ->
         assert run_here("explain", "-n", "team", "va/va1", config).returncode == 0
 
 
-def test_its_help_is_not_cut_short_and_has_the_exit_codes() -> None:
-    told = run_here("explain", "--help", env={"COLUMNS": "80"})
+@pytest.mark.parametrize("verb", ["explain", "drives", "volumes", "afterlife", "static"])
+def test_the_help_of_a_verb_cuts_no_sentence_short(verb: str) -> None:
+    told = run_here(verb, "--help", env={"COLUMNS": "80"})
     assert told.returncode == 0
     assert "..." not in told.stdout.partition("\n")[2]  # the first line says how to call it
+
+
+def test_its_help_has_the_exit_codes() -> None:
+    told = run_here("explain", "--help", env={"COLUMNS": "80"})
     assert "3 no such object." in " ".join(told.stdout.split())
     assert "3 no such object." in " ".join(run_here("explain", "va", "-h").stdout.split())
 
