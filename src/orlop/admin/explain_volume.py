@@ -37,7 +37,7 @@ from orlop.binding.storage_protection_rules import names_claim, node_of
 from orlop.kube import objects
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
-from orlop.sidecars.provisioner.volume_deletion_rules import BOUND, KEPT, RELEASED
+from orlop.sidecars.provisioner.volume_deletion_rules import BOUND, KEPT, RELEASED, csi_source
 from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
 
 MOST_ROWS: Final = 10
@@ -61,7 +61,8 @@ def explain_volume(seen: VolumeSeen, now: datetime) -> Explanation:
 def _what(volume: ApiObject) -> str:
     size, name, driver = state.capacity(volume), state.class_name(volume), driver_of(volume)
     of_class = f"of the StorageClass {name}" if name else "without a StorageClass"
-    by_driver = f", of the driver {driver}" if driver else ""
+    # Only a provisioner's annotation names whoever made a local volume: it has no driver.
+    by_driver = f", {'of the driver' if csi_source(volume) else 'made by'} {driver}" if driver else ""
     return (
         f"The PersistentVolume {objects.name(volume)} has {size or 'an unknown size'}, {of_class}{by_driver}, with the "
         f"reclaim policy {_policy(volume)}."

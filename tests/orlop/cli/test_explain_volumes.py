@@ -272,6 +272,14 @@ def test_a_static_local_volume_waits_for_the_one_that_created_it():
     assert "local-volume.example.com, which provisioned it, has to delete it" in explain(build).text
 
 
+def test_a_volume_without_a_driver_names_the_provisioner_that_made_it():
+    async def build(cluster: Cluster) -> None:
+        made_by = {"annotations": {state.PROVISIONED_BY: "local-volume-provisioner-n1"}}
+        await cluster.volume(source={"local": {"path": "/mnt/disk1"}}, metadata=made_by, nodeAffinity=ON_N1)
+
+    assert "without a StorageClass, made by local-volume-provisioner-n1, with the reclaim" in explain(build).text
+
+
 def test_a_failed_volume_that_nobody_can_delete_says_how_to_delete_it_by_hand():
     async def build(cluster: Cluster) -> None:
         message = 'error getting deleter volume plugin for volume "pv1": no volume plugin matched'
