@@ -42,6 +42,7 @@ from orlop.foundation.structured_log import Level, level_named
 from orlop.foundation.task_group import TaskGroup
 from orlop.foundation.unix_socket import LONGEST_PATH
 from orlop.processes.daemon import EXIT_USAGE, CannotGoOn, Daemon, LogSettings, run_daemon
+from orlop.processes.drive_settings import patterns
 
 if TYPE_CHECKING:
     from onenode.processes.up_wiring import RunningCluster
@@ -126,6 +127,13 @@ class UpSettings:
         help="Capacity of the drive that is made in the state folder, for persistent volumes. Default: a fifth of what "
         "is free there, at most 20Gi; 0: none.",
     )
+    allowed_devices: tuple[str, ...] = flag(
+        patterns,
+        name="allow-devices",
+        default="",
+        metavar="PATTERN,...",
+        help="The only disks that can become drives; default: all but loop devices. To allow those: 'loop*'.",
+    )
     log: LogSettings = group(UpLogSettings)
 
     @property
@@ -207,7 +215,7 @@ def child_words(settings: UpSettings, state: UpState, name: str) -> list[str]:
     if settings.driver is not None:
         role, flags = "registrar", _registrar_flags(settings.driver.path, state)
     else:
-        role, flags = "node", _node_flags(state, name)
+        role, flags = "node", _node_flags(state, name, settings.allowed_devices)
     return _words(role, flags, settings)
 
 
@@ -221,7 +229,7 @@ def _words(role: str, flags: Mapping[str, object], settings: UpSettings) -> list
     return [role, *(f"--{key}={value}" for key, value in every.items())]
 
 
-def _node_flags(state: UpState, name: str) -> dict[str, object]:
+def _node_flags(state: UpState, name: str, allowed_devices: Sequence[str]) -> dict[str, object]:
     return {
         "nodeid": name,
         "drivername": DRIVER,
@@ -229,6 +237,7 @@ def _node_flags(state: UpState, name: str) -> dict[str, object]:
         "workdir": state.scratch,
         "drives-dir": state.drives,
         "folder-root": state.folders,
+        "allow-devices": ",".join(allowed_devices),
         "kubeconfig": state.node_kubeconfig,
         "adminsocket": state.node_socket,
     }

@@ -38,6 +38,8 @@ class ClaimSeen:
     drives: tuple[ApiObject, ...] | None = None
     """The Drives, for a claim that waits for our own driver; None: for any other, or they may not be read."""
     on_drive: DriveSeen = DriveSeen()  # noqa: RUF009 - a value, and frozen
+    pod_events: tuple[ApiObject, ...] = ()
+    """The Events about pods that use the claim, and have not started."""
 
     @property
     def storage_class(self) -> ApiObject | None:

@@ -27,7 +27,8 @@ from orlop.admin.explanation import (
 )
 from orlop.admin.journal_orders import requests_of_name
 from orlop.admin.past_events import PastEvent, events_about, failures
-from orlop.admin.shell_commands import delete_command, remove_command
+from orlop.admin.shell_commands import delete_command, describe_command, remove_command
+from orlop.admin.waiting_pods import waiting_pods, with_waiting_pods
 from orlop.binding import claim_state_rules as state
 from orlop.binding.match_rules import mismatch
 from orlop.binding.storage_protection_rules import node_of, uses_claim
@@ -131,12 +132,12 @@ def _finding(seen: ClaimSeen, now: datetime) -> Finding:
         return _being_deleted(seen, now)
     is_volume_unknown = seen.volume is None and is_unreadable(seen.unreadable, PERSISTENT_VOLUME)
     if state.BIND_COMPLETED in objects.annotations(claim):
-        return _was_bound(seen, is_volume_unknown=is_volume_unknown)
+        return _was_bound(seen, now, is_volume_unknown=is_volume_unknown)
     if not state.volume_name(claim):
         return explain_search(seen, now)
     # A claim bound by hand, where no controller binds, lacks the mark of a completed bind.
     if state.phase(claim) == BOUND and (is_volume_unknown or _is_of(seen.volume, claim)):
-        return _bound(seen)
+        return _bound(seen, now)
     return _volume_unknown(seen) if is_volume_unknown else _names_volume(seen)
 
 
@@ -147,7 +148,7 @@ def _being_deleted(seen: ClaimSeen, now: datetime) -> Finding:
     claim, since = seen.claim, objects.metadata(seen.claim).get("deletionTimestamp")
     finalizers = objects.finalizers(claim)
     if state.PVC_PROTECTION in finalizers:
-        sentence, to_do = _protected(seen)
+        sentence, to_do = _protected(seen, now)
     elif CLONING_PROTECTION in finalizers:
         sentence, to_do = _cloned(seen)
     elif finalizers:
@@ -162,7 +163,7 @@ def _being_deleted(seen: ClaimSeen, now: datetime) -> Finding:
     return Finding("BeingDeleted", sentence, to_do, since, fields)
 
 
-def _protected(seen: ClaimSeen) -> tuple[str, str]:
+def _protected(seen: ClaimSeen, now: datetime) -> tuple[str, str]:
     users = [pod for pod in seen.pods if uses_claim(pod, seen.claim)]
     if is_unreadable(seen.unreadable, POD):
         missing = unknown(seen.unreadable, POD)
@@ -171,15 +172,29 @@ def _protected(seen: ClaimSeen) -> tuple[str, str]:
             "Ask somebody who may list the pods of the namespace which of them use it.",
         )
     if users:
-        pods = joined(f"{objects.name(pod)} on the node {node_of(pod)}" for pod in users)
-        command = delete_command(POD, objects.namespace(seen.claim), *map(objects.name, users))
-        return (
-            f"it is kept while pods use it ({state.PVC_PROTECTION}): {pods}.",
-            f"Delete these pods, also those that have ended: {command}.",
-        )
+        pods = joined(f"{objects.name(pod)} on the node {node_of(pod)}{_since_when(pod, now)}" for pod in users)
+        return f"it is kept while pods use it ({state.PVC_PROTECTION}): {pods}.", _end_of_pods(users)
     return (
         f"no pod uses it any more; its finalizer {state.PVC_PROTECTION} is removed in a moment.",
         IF_STILL_PROTECTED,
+    )
+
+
+def _since_when(pod: ApiObject, now: datetime) -> str:
+    if not objects.is_being_deleted(pod):
+        return ""
+    return f", being deleted{lasting(objects.metadata(pod).get('deletionTimestamp'), now)}"
+
+
+def _end_of_pods(users: list[ApiObject]) -> str:
+    remaining = [pod for pod in users if not objects.is_being_deleted(pod)]
+    if remaining:
+        command = delete_command(POD, objects.namespace(remaining[0]), *map(objects.name, remaining))
+        return f"Delete these pods, also those that have ended: {command}."
+    command = describe_command(POD, objects.namespace(users[0]), objects.name(users[0]))
+    return (
+        "Nothing to do: kubelet ends these pods and unmounts their volumes. If this lasts, "
+        f"{command} and the log of kubelet show why."
     )
 
 
@@ -203,7 +218,7 @@ def _cloned(seen: ClaimSeen) -> tuple[str, str]:
 # ---- bound, or lost --------------------------------------------------------------------------------------------------
 
 
-def _was_bound(seen: ClaimSeen, *, is_volume_unknown: bool) -> Finding:
+def _was_bound(seen: ClaimSeen, now: datetime, *, is_volume_unknown: bool) -> Finding:
     """Decide on a claim with the mark of a completed bind: its volume must exist and name it."""
     claim, volume = seen.claim, seen.volume
     name = state.volume_name(claim)
@@ -213,7 +228,7 @@ def _was_bound(seen: ClaimSeen, *, is_volume_unknown: bool) -> Finding:
             f"Set spec.volumeName again if you know it; otherwise create the claim again: {_delete(claim)}.",
         )
     if is_volume_unknown:
-        return _bound(seen) if state.phase(claim) == BOUND else _volume_unknown(seen)
+        return _bound(seen, now) if state.phase(claim) == BOUND else _volume_unknown(seen)
     if volume is None and state.provisioner_of(claim) == DRIVER_NAME:
         return _lost(
             f"its PersistentVolume {name} does not exist any more.",
@@ -228,7 +243,7 @@ def _was_bound(seen: ClaimSeen, *, is_volume_unknown: bool) -> Finding:
         )
     reference = state.claim_reference(volume)
     if reference is None or _is_of(volume, claim):
-        return _bound(seen)
+        return _bound(seen, now)
     return _misbound(claim, volume, reference)
 
 
@@ -258,7 +273,7 @@ def _lost(sentence: str, to_do: str) -> Finding:
     return Finding(LOST, f"the claim has lost its volume: {sentence}", to_do)
 
 
-def _bound(seen: ClaimSeen) -> Finding:
+def _bound(seen: ClaimSeen, now: datetime) -> Finding:
     name = state.volume_name(seen.claim)
     status = (seen.volume or {}).get("status") or {}
     if state.phase(seen.claim) != BOUND:
@@ -270,7 +285,9 @@ def _bound(seen: ClaimSeen) -> Finding:
         pods = pods_naming(seen)
         users = f"Pods that use it: {joined(map(_where, pods))}." if pods else "No pod uses it."
     since = status.get("lastPhaseTransitionTime") if state.phase(seen.volume or {}) == BOUND else None
-    return Finding(BOUND, f"it has the PersistentVolume {name}. {users}", "Nothing to do: it waits for nothing.", since)
+    sentence = f"it has the PersistentVolume {name}. {users}"
+    finding = Finding(BOUND, sentence, "Nothing to do: it waits for nothing.", since)
+    return with_waiting_pods(finding, waiting_pods(pods_naming(seen)), seen.pod_events, now)
 
 
 def _where(pod: ApiObject) -> str:

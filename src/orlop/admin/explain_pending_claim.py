@@ -164,7 +164,7 @@ def _late(seen: ClaimSeen, now: datetime) -> Finding:
     pods = [pod for pod in pods_naming(seen) if state.phase(pod) not in ENDED]
     waiting = [pod for pod in pods if not node_of(pod)]
     if waiting:
-        return _with_candidates(_unscheduled(late, waiting, now), seen)
+        return _with_candidates(_with_failure(_unscheduled(late, waiting, now), seen, now), seen)
     if pods:
         return _preset_node(late, pods)
     sentence = f"{late}, and no pod uses it."
@@ -188,6 +188,15 @@ def _unscheduled(late: str, waiting: list[ApiObject], now: datetime) -> Finding:
     names = [objects.name(pod) for pod in waiting]
     fields = {"waitingPods": names, "podScheduled": message or None, "unschedulableSince": since}
     return Finding("WaitsForPodScheduled", sentence, to_do, fields=fields)
+
+
+def _with_failure(finding: Finding, seen: ClaimSeen, now: datetime) -> Finding:
+    """Name a recent failure to create the volume as what to remove: with a final one, the pod loses its node again."""
+    driver = class_rules.provisioner(seen.storage_class or {})
+    if not class_rules.can_provision(seen.storage_class or {}) or driver != seen.provisioner.driver:
+        return finding
+    outlook = ProvisionerOutlook.on(seen.claim, seen.events, PROVISIONING_FAILED, seen.provisioner, now)
+    return finding if outlook.current_failure is None else replace(finding, next=outlook.to_do())
 
 
 def _stop(message: str) -> str:

@@ -11,8 +11,10 @@ from orlop.admin.journal_orders import OpenRequest, requests_of_name
 from orlop.admin.object_shapes import well_formed
 from orlop.admin.provisioner_outlook import ProvisionerSeen
 from orlop.admin.volume_seen import DriveSeen, VolumeSeen, driver_of, is_on_drive
+from orlop.admin.waiting_pods import waiting_pods
 from orlop.binding import claim_state_rules as state
 from orlop.binding import class_rules
+from orlop.binding.storage_protection_rules import names_claim
 from orlop.kube import objects
 from orlop.kube.api_errors import Forbidden, NotFound
 from orlop.kube.client import EVERYTHING, KubeClient, Selection
@@ -93,6 +95,8 @@ class ExplainReader:
         if not volume_name and state.BIND_COMPLETED not in objects.annotations(claim):
             seen |= await self._for_search(claim)
         seen["on_drive"] = await self._on_drive(seen["volume"])
+        if volume_name:
+            seen["pod_events"] = await self._events_of_waiting_pods(seen["pods"], claim)
         return ClaimSeen(claim, **seen, unreadable=tuple(self._unreadable))
 
     async def open_requests_of(self, name: ObjectName) -> list[OpenRequest]:
@@ -150,6 +154,8 @@ class ExplainReader:
             seen["provisioner"] = await self._provisioner(driver)
         if reference.get("uid"):
             seen["pods"] = await self._all(POD, Selection(namespace)) if namespace else ()
+            if seen["claim"] is not None:
+                seen["pod_events"] = await self._events_of_waiting_pods(seen["pods"], seen["claim"])
         else:
             seen["claims"] = await self._all(PERSISTENT_VOLUME_CLAIM)
             seen["classes"] = await self._all(STORAGE_CLASS)
@@ -193,6 +199,11 @@ class ExplainReader:
         is_label = not faults_of_label_value(driver)
         journal = await self._all(LEASE, Selection(labels=f"{DRIVER_LABEL}={driver}")) if is_label else ()
         return ProvisionerSeen(driver, csi_driver, leases, journal, tuple(self._unreadable))
+
+    async def _events_of_waiting_pods(self, pods: tuple[ApiObject, ...], claim: ApiObject) -> tuple[ApiObject, ...]:
+        """Return the Events about the pods of a claim that have not started: why volumes cannot be mounted."""
+        waiting = waiting_pods(pod for pod in pods if names_claim(pod, claim))
+        return tuple([event for pod in waiting for event in await self._events(POD, objects.name_of(pod))])
 
     async def _events(self, kind: Kind, name: ObjectName) -> tuple[ApiObject, ...]:
         """Return the Events about an object. Those about objects without a namespace are in `default`."""

@@ -28,6 +28,7 @@ from orlop.admin.explanation import (
 from orlop.admin.past_events import PastEvent, events_about, failures
 from orlop.admin.shell_commands import delete_command, explain_command, policy_command, remove_command
 from orlop.admin.volume_seen import VolumeSeen, attachments_of, claim_named, driver_of
+from orlop.admin.waiting_pods import waiting_pods, with_waiting_pods
 from orlop.binding import claim_state_rules as state
 from orlop.binding import class_rules
 from orlop.binding.match_rules import AVAILABLE, mismatch, mismatches
@@ -36,7 +37,7 @@ from orlop.binding.storage_protection_rules import names_claim, node_of
 from orlop.kube import objects
 from orlop.kube.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
-from orlop.sidecars.provisioner.volume_deletion_rules import BOUND, KEPT, RELEASED
+from orlop.sidecars.provisioner.volume_deletion_rules import BOUND, KEPT, RELEASED, csi_source
 from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
 
 MOST_ROWS: Final = 10
@@ -60,7 +61,8 @@ def explain_volume(seen: VolumeSeen, now: datetime) -> Explanation:
 def _what(volume: ApiObject) -> str:
     size, name, driver = state.capacity(volume), state.class_name(volume), driver_of(volume)
     of_class = f"of the StorageClass {name}" if name else "without a StorageClass"
-    by_driver = f", of the driver {driver}" if driver else ""
+    # Only a provisioner's annotation names whoever made a local volume: it has no driver.
+    by_driver = f", {'of the driver' if csi_source(volume) else 'made by'} {driver}" if driver else ""
     return (
         f"The PersistentVolume {objects.name(volume)} has {size or 'an unknown size'}, {of_class}{by_driver}, with the "
         f"reclaim policy {_policy(volume)}."
@@ -106,7 +108,7 @@ def _finding(seen: VolumeSeen, now: datetime) -> Finding:
         return _claim_unknown(seen, now)
     if claim is None or objects.uid(claim) != uid:
         return explain_reclaim(seen, now)
-    return _of_claim(seen, claim)
+    return _of_claim(seen, claim, now)
 
 
 # ---- being deleted ---------------------------------------------------------------------------------------------------
@@ -272,10 +274,10 @@ def _claim_unknown(seen: VolumeSeen, now: datetime) -> Finding:
     return Finding(code, sentence, "Ask somebody who may read the claim what it waits for.", None, fields)
 
 
-def _of_claim(seen: VolumeSeen, claim: ApiObject) -> Finding:
+def _of_claim(seen: VolumeSeen, claim: ApiObject, now: datetime) -> Finding:
     volume, name = seen.volume, claim_named(seen.volume)
     if state.volume_name(claim) == objects.name(volume):
-        return _bound(seen, claim)
+        return _bound(seen, claim, now)
     if state.volume_name(claim):
         return _surplus(volume, claim)
     if state.volume_mode(volume) != state.volume_mode(claim):
@@ -300,7 +302,7 @@ def _surplus(volume: ApiObject, claim: ApiObject) -> Finding:
     return Finding("ClaimBoundElsewhere", sentence, to_do)
 
 
-def _bound(seen: VolumeSeen, claim: ApiObject) -> Finding:
+def _bound(seen: VolumeSeen, claim: ApiObject, now: datetime) -> Finding:
     fields, nodes = _nodes(seen)
     if state.phase(seen.volume) != BOUND:
         sentence = f"its claim {objects.name_of(claim)} has it, and its status follows in a moment."
@@ -313,4 +315,5 @@ def _bound(seen: VolumeSeen, claim: ApiObject) -> Finding:
         users = f"Pods that use it: {listed}." if pods else "No pod uses it."
     sentence = f"the claim {objects.name_of(claim)} has it. {users} {nodes}".rstrip()
     fields = {**fields, "pods": [objects.name(pod) for pod in pods]}
-    return Finding(BOUND, sentence, "Nothing to do: it waits for nothing.", None, fields)
+    finding = Finding(BOUND, sentence, "Nothing to do: it waits for nothing.", None, fields)
+    return with_waiting_pods(finding, waiting_pods(pods), seen.pod_events, now)

@@ -24,6 +24,7 @@ from orlop.admin.up_state import (
     SeveralRun,
     UpState,
     holder_of,
+    is_stopped,
     is_up_state,
     start_command,
     unnamed_state,
@@ -98,7 +99,8 @@ def find_socket(named: str | None, sockets: Path = SOCKETS) -> Path:
         return up.node_socket
     raise NodeUnreachable(
         f"There is no socket at {default}. Run this on a node where orlop runs, as root; "
-        f"if it has another --adminsocket, name that with --socket or $ORLOP_NODE_SOCKET. {OF_UP}"
+        "if it has another --adminsocket, name that with --socket or $ORLOP_NODE_SOCKET. "
+        + (_nothing_runs(up) if is_stopped(up) else OF_UP)
     )
 
 

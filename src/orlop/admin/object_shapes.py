@@ -63,6 +63,7 @@ REFERENCE: Final[ObjectShape] = {"apiGroup": text, "kind": text, "name": text, "
 CONDITIONS: Final[ObjectShape] = [
     {"type": text, "status": text, "reason": text, "message": text, "lastTransitionTime": time}
 ]
+CONTAINERS: Final[ObjectShape] = [{"state": {"waiting": {"reason": text}, "running": {}, "terminated": {}}}]
 VOLUME_SPEC: Final[ObjectShape] = {
     "capacity": {"storage": quantity},
     "claimRef": REFERENCE,
@@ -94,7 +95,14 @@ OBJECT: Final[ObjectShape] = {
     "metadata": METADATA,
     # Fields of different kinds do not collide: one shape serves all.
     "spec": {**VOLUME_SPEC, **CLAIM_SPEC, **OTHER_SPEC},
-    "status": {"phase": text, "message": text, "lastPhaseTransitionTime": time, "conditions": CONDITIONS},
+    "status": {
+        "phase": text,
+        "message": text,
+        "lastPhaseTransitionTime": time,
+        "conditions": CONDITIONS,
+        "initContainerStatuses": CONTAINERS,
+        "containerStatuses": CONTAINERS,
+    },
     "provisioner": text,
     "volumeBindingMode": text,
     "reclaimPolicy": text,

@@ -19,6 +19,11 @@ def delete_command(kind: Kind, namespace: str | None, *names: str) -> str:
     return _command("kubectl", "delete", kind.singular, *names, *_in_namespace(namespace))
 
 
+def describe_command(kind: Kind, namespace: str | None, name: str) -> str:
+    """Return the command that shows an object with its events."""
+    return _command("kubectl", "describe", kind.singular, name, *_in_namespace(namespace))
+
+
 def remove_command(kind: Kind, name: str, path: str) -> str:
     """Return the command that removes one field of an object."""
     return _patch(kind, name, "json", [{"op": "remove", "path": path}])

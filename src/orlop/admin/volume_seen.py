@@ -48,6 +48,8 @@ class VolumeSeen:
     on_drive: DriveSeen = DriveSeen()
     disk_reports: tuple[ApiObject, ...] = ()
     """The ProvisionerStatuses of the node of a static volume."""
+    pod_events: tuple[ApiObject, ...] = ()
+    """The Events about pods that use the claim, and have not started."""
 
 
 def is_on_drive(volume: ApiObject) -> bool:

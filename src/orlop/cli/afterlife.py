@@ -40,6 +40,7 @@ from orlop.cli.options import (
     FAILED,
     INTERRUPTED,
     VerbFunction,
+    VerbGroup,
     confirm,
     dry_run_option,
     output_option,
@@ -117,6 +118,7 @@ def _exit_code(error: NodeError) -> int:
 
 @click.group(
     "orlop afterlife",
+    cls=VerbGroup,
     epilog=HELP_ON_CODES,
     context_settings=CONTEXT_SETTINGS,
 )

@@ -39,6 +39,7 @@ from orlop.cli.options import (
     CONTEXT_SETTINGS,
     FAILED,
     VerbFunction,
+    VerbGroup,
     dry_run_option,
     output_option,
     program_name,
@@ -56,6 +57,7 @@ Result = TypeVar("Result")
 
 @click.group(
     "orlop drives",
+    cls=VerbGroup,
     epilog=HELP_ON_CODES,
     context_settings=CONTEXT_SETTINGS,
 )

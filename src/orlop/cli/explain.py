@@ -22,7 +22,7 @@ from orlop.admin.explanation import Explanation
 from orlop.admin.journal_orders import explain_gone
 from orlop.admin.refusals import UnknownObject
 from orlop.cli.in_cluster import ConnectedCluster, in_cluster, server_options
-from orlop.cli.options import CONTEXT_SETTINGS, program_name
+from orlop.cli.options import CONTEXT_SETTINGS, VerbGroup, program_name
 from orlop.cli.output import harmless, show
 from orlop.kube.api_errors import NotFound
 from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_ATTACHMENT, Kind
@@ -86,7 +86,7 @@ def kind_first(arguments: Sequence[str]) -> list[str]:
     return [command_name, *options, *([name] if slash else []), *remaining[1:]]
 
 
-class _Kinds(click.Group):
+class _Kinds(VerbGroup):
     """A group whose commands are kinds, which can be written as kubectl accepts them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

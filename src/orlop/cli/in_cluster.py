@@ -1,6 +1,7 @@
 """Run the work of a verb with a connection to an API server; print failures on stderr, and exit with their code.
 
-The server is found as kubectl finds it; without a kubeconfig, the server of the only running `orlop up` is used.
+The server is found as kubectl finds it; without a kubeconfig, the server of the only running `orlop up` is used. If
+~/.kube/config leads to another server while an `orlop up` runs, the user has to choose.
 Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 no such object, 130 interrupted.
 """
 
@@ -10,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +26,6 @@ from orlop.admin.up_state import (
     SeveralRun,
     UpState,
     is_stopped,
-    is_up_state,
     running_ups,
     start_command,
     state_of,
@@ -96,7 +96,7 @@ def server_options(function: VerbFunction) -> VerbFunction:
             expose_value=False,
             callback=_note,
             help="Kubeconfig file; default: the file that kubectl would use, else that of the only `orlop up` that "
-            "runs.",
+            "runs. If both exist, choose.",
         ),
         click.option("--context", default="", expose_value=False, callback=_note, help="Context of the kubeconfig."),
         click.option(
@@ -159,8 +159,9 @@ def _failure(error: Exception, kubeconfig: str) -> str:
         return f"Nothing runs in {state.folder}: start it with `{start_command(state)}`."
     if not isinstance(error, KubeconfigError):
         return str(error)
-    if is_up_state(UpState(DEFAULT_STATE)):
-        return f"{error}. For the `orlop up` of this machine: --state {DEFAULT_STATE}"
+    default = UpState(DEFAULT_STATE)
+    if not kubeconfig and isinstance(error, NoKubeconfig) and is_stopped(default):
+        return f"Nothing runs in {default.folder}: start it with `{start_command(default)}`. For a cluster, {error}."
     return f"{error}. For an `orlop up`, name its folder: --state DIR"
 
 
@@ -187,14 +188,33 @@ async def _connected(choice: ServerChoice) -> AsyncIterator[ConnectedCluster]:
 
 
 def _access(files: Kubeconfig, choice: ServerChoice) -> ClusterAccess:
-    """Return the access that kubectl would use. If there is no kubeconfig, use the only `orlop up` that runs."""
+    """Return the access that kubectl would use. If there is no kubeconfig, use the only `orlop up` that runs.
+
+    Raises WrongUse if ~/.kube/config leads to another server than the `orlop up` that runs, and nothing chooses.
+    """
+    is_named = choice.kubeconfig or choice.context or os.environ.get("KUBECONFIG")
+    running = [] if is_named else running_ups()
     try:
-        return files.find(choice.kubeconfig, choice.context)
+        access = files.find(choice.kubeconfig, choice.context)
     except NoKubeconfig:
-        is_named = choice.kubeconfig or choice.context or os.environ.get("KUBECONFIG")
-        running = [] if is_named else running_ups()
         if not running:
             raise
         if len(running) > 1:
             raise SeveralRun(running) from None
         return files.find(str(running[0].kubeconfig))
+    # A pod has no such file, and uses its own cluster also where it sees the record of those that run.
+    if running and files.home_file.exists() and access.server not in _servers(files, running):
+        folders = ", ".join(str(state.folder) for state in running)
+        raise WrongUse(
+            f"Two clusters could be meant: that of {files.home_file}, and the `orlop up` in {folders}. Choose with "
+            "--state DIR, --kubeconfig FILE or $KUBECONFIG."
+        )
+    return access
+
+
+def _servers(files: Kubeconfig, running: list[UpState]) -> set[str]:
+    servers = set()
+    for state in running:
+        with suppress(KubeconfigError):
+            servers.add(files.find(str(state.kubeconfig)).server)
+    return servers

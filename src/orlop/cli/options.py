@@ -10,6 +10,8 @@ import click
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
+UNCUT: Final = 1000
+"""More characters than a first sentence has."""
 
 VerbFunction = Callable[..., None]
 
@@ -22,6 +24,15 @@ def program_name(verb: str) -> str:
 
 CONTEXT_SETTINGS: Final = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 """How click formats the help of every verb."""
+
+
+class VerbGroup(click.Group):
+    """A verb with commands. Its help shows the first sentence of each whole, where click would cut it to one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(limit=UNCUT)) for name, each in commands])
 
 
 def with_options(function: VerbFunction, *options: Callable[[VerbFunction], VerbFunction]) -> VerbFunction:

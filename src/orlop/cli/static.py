@@ -15,7 +15,16 @@ from orlop.admin.static.static_changes import OperatedStaticVolumes, StaticVolum
 from orlop.admin.static.static_list_rules import STATES, StaticRow, find_row
 from orlop.admin.static.static_release_rules import ForgetPlan, HandBackPlan, ReleasePlan
 from orlop.cli.in_cluster import HELP_ON_CODES, ConnectedCluster, in_cluster, server_options
-from orlop.cli.options import CONTEXT_SETTINGS, FAILED, confirm, dry_run_option, output_option, program_name, yes_option
+from orlop.cli.options import (
+    CONTEXT_SETTINGS,
+    FAILED,
+    VerbGroup,
+    confirm,
+    dry_run_option,
+    output_option,
+    program_name,
+    yes_option,
+)
 from orlop.cli.output import harmless, show
 from orlop.cli.static_format import (
     plan_value,
@@ -29,7 +38,7 @@ from orlop.cli.tables import counted
 from orlop.static_pv.static_volume_rules import AS_IS, WIPE
 
 
-@click.group("orlop static", epilog=HELP_ON_CODES, context_settings=CONTEXT_SETTINGS)
+@click.group("orlop static", cls=VerbGroup, epilog=HELP_ON_CODES, context_settings=CONTEXT_SETTINGS)
 def command() -> None:
     """List static volumes and the disks they are on, and decide what the cluster may not decide by itself.
 
@@ -113,6 +122,7 @@ def release(volumes: Sequence[str], how: str | None, output: str, *, yes: bool, 
     if any(each.why_not for each in plans):
         sys.exit(FAILED)
     if dry_run:
+        _note_dry_run(output)
         return
     if not yes:
         confirm(_question(plans, how), "Nothing was changed.")
@@ -166,6 +176,7 @@ def forget(node: str, output: str, *, yes: bool, dry_run: bool) -> None:
     plan = in_cluster(lambda cluster: OperatedStaticVolumes(cluster.client).forget_plan(node))
     _print_plans([plan], output, "is not forgotten")
     if dry_run:
+        _note_dry_run(output)
         return
     if not yes:
         confirm(f"Give up the data of {counted(len(plan.volumes), 'disk')} of {node}?", "Nothing was changed.")
@@ -195,7 +206,11 @@ def hand_back(nodes: Sequence[str], output: str, *, yes: bool, dry_run: bool) ->
     """
     plans = in_cluster(lambda cluster: OperatedStaticVolumes(cluster.client).hand_back_plans(nodes))
     _print_plans(plans, output, "is not handed back")
-    if dry_run or not plans:
+    if not plans:
+        click.echo("There is no static volume: nothing to hand back.", err=True)
+        return
+    if dry_run:
+        _note_dry_run(output)
         return
     count = sum(len(each.volumes) for each in plans)
     if not yes:
@@ -208,6 +223,10 @@ def hand_back(nodes: Sequence[str], output: str, *, yes: bool, dry_run: bool) ->
 
 async def _hand_back(cluster: ConnectedCluster, *, node: str) -> int:
     return await OperatedStaticVolumes(cluster.client).hand_back(node)
+
+
+def _note_dry_run(output: str) -> None:
+    click.echo("Dry run: nothing was changed.", err=output != "text")
 
 
 def _print_plans(plans: Sequence[ForgetPlan | HandBackPlan], output: str, refused: str) -> None:

@@ -22,6 +22,7 @@ from orlop.cli.options import (
     CONTEXT_SETTINGS,
     FAILED,
     VerbFunction,
+    VerbGroup,
     confirm,
     dry_run_option,
     output_option,
@@ -38,6 +39,7 @@ PATTERN: Final = "* and ? match anything"
 
 @click.group(
     "orlop volumes",
+    cls=VerbGroup,
     epilog=HELP_ON_CODES,
     context_settings=CONTEXT_SETTINGS,
 )

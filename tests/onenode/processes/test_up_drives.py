@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 
 from onenode.processes import up_folder
+from onenode.processes.up import UpSettings, child_words
 from onenode.processes.up_folder import FIRST_DRIVE, make_first_drive
 from orlop.admin.up_state import UpState
 from orlop.foundation.clock import SystemClock
+from orlop.foundation.go_flags import parse_flags
 from orlop.foundation.metrics import Metrics
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.structured_log import LogEntry, collecting_log
+from orlop.host.block.device_rules import DeviceLimits
 from orlop.host.block.loop_devices import held_below
+from orlop.processes.drive_settings import DriveSettings
 from orlop.records.drive_record import MIB, DriveRecord, decode_drive
 from support.host.kernel_rooms import mount_points_of
 from support.places import REPOSITORY
@@ -80,6 +84,15 @@ def drive(up: Up) -> dict[str, Any]:
 
 def phases(up: Up) -> set[str]:
     return {(each.get("status") or {}).get("phase", "") for each in items(up, "volumes.orlop.dev")}
+
+
+def test_the_devices_that_can_become_drives_are_those_that_the_user_allows(tmp_path: Path):
+    settings: UpSettings = parse_flags(UpSettings, ["--allow-devices=sd*, loop7"], program="orlop up", warn=print)
+    role, *words = child_words(settings, UpState(tmp_path), "n1")
+    assert role == "node"
+    about_devices = [word for word in words if word.startswith("--allow-devices=")]
+    node: DriveSettings = parse_flags(DriveSettings, about_devices, program="orlop node", warn=print)
+    assert node.device_limits == DeviceLimits(allowed=("sd*", "loop7"), allow_loop_devices=True)
 
 
 def test_a_claim_works_with_nothing_prepared_and_its_space_returns():

@@ -64,6 +64,52 @@ def test_a_bound_claim_is_explained_with_its_volume_and_pods():
     assert ended.json["fields"]["since"]
 
 
+MOUNT_FAILED = 'MountVolume.SetUp failed for volume "pv1" : rpc error: code = Internal desc = no multipath'
+
+
+def test_a_bound_claim_whose_pod_cannot_mount_it_has_the_error_and_the_command_that_shows_more():
+    async def build(cluster: Cluster) -> None:
+        await cluster.volume_of(await cluster.bound_claim())
+        pod = await cluster.pod(node="n1", phase="Pending")
+        await cluster.event(pod, POD, "FailedMount", MOUNT_FAILED, count=3)
+        await cluster.event(pod, POD, "NotSupported", "of no volume")
+
+    ended = explain(build)
+    assert ended.state == "Bound"
+    assert f"The pod web-0 has not started. FailedMount 5m ago, 3 times: {MOUNT_FAILED}." in ended.text
+    assert "of no volume" not in ended.text
+    assert "`kubectl describe pod web-0 -n team`" in ended.next
+    (pod,) = ended.json["fields"]["podsNotStarted"]
+    assert (pod["name"], [each["message"] for each in pod["failures"]]) == ("web-0", [MOUNT_FAILED])
+
+
+def test_a_bound_claim_whose_pod_has_not_started_yet_does_not_wait_for_nothing():
+    async def build(cluster: Cluster) -> None:
+        await cluster.volume_of(await cluster.bound_claim())
+        waiting = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+        waiting["state"] = {"waiting": {"reason": "ContainerCreating"}}
+        await cluster.pod(node="n1", phase="Pending", containerStatuses=[waiting])
+        await cluster.pod("web-1", node="n2", phase="Pending")
+
+    ended = explain(build)
+    assert "The pod web-0 has not started, and no event shows a failure of its volumes. 1 more have" in ended.text
+    assert "kubectl describe pod web-0 -n team" in ended.next
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", None])
+def test_a_pod_that_has_its_volumes_is_not_explained_with_failures_of_before(reason: str | None):
+    async def build(cluster: Cluster) -> None:
+        await cluster.volume_of(await cluster.bound_claim())
+        status = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+        status["state"] = {"waiting": {"reason": reason}} if reason else {"running": {}}
+        pod = await cluster.pod(node="n1", phase="Pending", containerStatuses=[status])
+        await cluster.event(pod, POD, "FailedMount", MOUNT_FAILED)
+
+    ended = explain(build)
+    assert "multipath" not in ended.text
+    assert ended.next == "Nothing to do: it waits for nothing."
+
+
 def test_failures_from_before_a_claim_was_bound_are_not_shown():
     async def build(cluster: Cluster) -> None:
         claim = await cluster.bound_claim()
@@ -290,6 +336,19 @@ def test_a_late_binding_claim_whose_pod_is_not_scheduled_has_the_schedulers_mess
     assert ended.json["fields"]["unschedulableSince"] == "2026-01-02T03:04:05Z"
     assert ended.json["fields"]["since"] == ended.json["fields"]["created"]
     assert ended.json["fields"]["podScheduled"] == UNSCHEDULABLE["message"]
+
+
+def test_a_late_binding_claim_that_went_back_to_the_scheduler_points_to_the_drivers_error():
+    async def build(cluster: Cluster) -> None:
+        await cluster.storage_class(**LATE)
+        claim = await cluster.claim(storageClassName="fast")
+        await cluster.pod(phase="Pending", conditions=[UNSCHEDULABLE])
+        message = "rpc error: code = ResourceExhausted desc = the array is full"
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", message)
+
+    ended = explain(build)
+    assert ended.state == "WaitsForPodScheduled"
+    assert "Remove the cause of the driver's error: rpc error: code = ResourceExhausted desc = the array" in ended.next
 
 
 def test_a_late_binding_claim_whose_pod_no_scheduler_has_seen_says_so():
@@ -643,6 +702,20 @@ def test_a_claim_that_is_being_deleted_names_the_pods_that_keep_it():
     assert "unscheduled" not in ended.next
     assert "kubectl delete pod web-0 -n team" in ended.next
     assert ended.json["fields"]["finalizers"] == [state.PVC_PROTECTION]
+
+
+def test_pods_that_are_being_deleted_already_are_not_to_be_deleted_again():
+    async def build(cluster: Cluster) -> None:
+        claim = await cluster.bound_claim()
+        await cluster.volume_of(claim)
+        pod = await cluster.pod(node="n1", phase="Running")
+        await cluster.delete(POD, pod)
+        await cluster.delete(PERSISTENT_VOLUME_CLAIM, claim)
+
+    ended = explain(build)
+    assert "web-0 on the node n1, being deleted for 4m" in ended.text
+    assert "delete pod" not in ended.next
+    assert "kubectl describe pod web-0 -n team" in ended.next
 
 
 def test_a_claim_that_is_being_deleted_and_that_no_pod_uses_goes_in_a_moment():

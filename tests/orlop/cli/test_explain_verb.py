@@ -267,8 +267,55 @@ def test_the_folder_of_an_orlop_up_stands_for_its_kubeconfig(tmp_path: Path) -> 
 def test_where_there_is_no_kubeconfig_the_folder_of_an_orlop_up_is_named_as_another_way(tmp_path: Path) -> None:
     ended = run_here("explain", "volumeattachment", "va1", env={"KUBECONFIG": "", "HOME": str(tmp_path)})
     assert ended.returncode == 1
-    assert "there is no way to an API server" in ended.stderr
+    assert "no API server is known" in ended.stderr
     assert "--state " in ended.stderr
+
+
+def test_if_the_default_orlop_up_is_stopped_the_command_that_starts_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = UpState(tmp_path)
+    monkeypatch.setattr(in_cluster, "DEFAULT_STATE", state.folder)
+    with held(state, "now"):
+        pass
+    ended = run_here("explain", "va", "va1", env={"KUBECONFIG": "", "HOME": str(tmp_path)})
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"Nothing runs in {tmp_path}: start it with `orlop up --state {tmp_path}`. For a")
+
+
+@pytest.mark.parametrize("chosen", ["nothing", "--kubeconfig", "KUBECONFIG"])
+def test_beside_a_running_orlop_up_the_cluster_of_the_home_folder_has_to_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    # As it is on the machine of an admin: `orlop kubectl` means the `orlop up`, and kubectl another cluster.
+    up, home = UpState(tmp_path / "up"), tmp_path / ".kube" / "config"
+    for folder, port in ((home.parent, 1), (up.folder, 2)):
+        folder.mkdir()
+        plain_kubeconfig(folder, port)
+    (home.parent / "plain").rename(home)
+    (up.folder / "plain").rename(up.kubeconfig)
+    monkeypatch.setattr(in_cluster, "running_ups", lambda: [up])
+    words = ["explain", "va", "va1", *([f"--kubeconfig={home}"] if chosen == "--kubeconfig" else [])]
+    variable = str(home) if chosen == "KUBECONFIG" else ""
+    ended = run_here(*words, env={"KUBECONFIG": variable, "HOME": str(tmp_path)})
+    if chosen == "nothing":
+        sentence = f"Two clusters could be meant: that of {home}, and the `orlop up` in {up.folder}."
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.startswith(sentence)
+    else:
+        assert (ended.returncode, ended.stderr[:18]) == (1, "http://127.0.0.1:1")
+
+
+def test_a_kubeconfig_in_the_home_folder_that_leads_to_the_running_orlop_up_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".kube").mkdir()
+    plain_kubeconfig(tmp_path, 1)
+    (tmp_path / "plain").rename(tmp_path / "kubeconfig")
+    (tmp_path / ".kube" / "config").symlink_to(tmp_path / "kubeconfig")
+    monkeypatch.setattr(in_cluster, "running_ups", lambda: [UpState(tmp_path)])
+    ended = run_here("explain", "va", "va1", env={"KUBECONFIG": "", "HOME": str(tmp_path)})
+    assert (ended.returncode, ended.stderr[:18]) == (1, "http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("chosen", ["--state", "--kubeconfig", "KUBECONFIG"])
@@ -349,10 +396,15 @@ def test_an_object_without_namespace_is_not_looked_for_in_one(tmp_path: Path) ->
         assert run_here("explain", "-n", "team", "va/va1", config).returncode == 0
 
 
-def test_its_help_is_not_cut_short_and_has_the_exit_codes() -> None:
-    told = run_here("explain", "--help", env={"COLUMNS": "80"})
+@pytest.mark.parametrize("verb", ["explain", "drives", "volumes", "afterlife", "static"])
+def test_the_help_of_a_verb_cuts_no_sentence_short(verb: str) -> None:
+    told = run_here(verb, "--help", env={"COLUMNS": "80"})
     assert told.returncode == 0
     assert "..." not in told.stdout.partition("\n")[2]  # the first line says how to call it
+
+
+def test_its_help_has_the_exit_codes() -> None:
+    told = run_here("explain", "--help", env={"COLUMNS": "80"})
     assert "3 no such object." in " ".join(told.stdout.split())
     assert "3 no such object." in " ".join(run_here("explain", "va", "-h").stdout.split())
 

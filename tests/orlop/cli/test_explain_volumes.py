@@ -9,7 +9,7 @@ import pytest
 
 from orlop.binding import claim_state_rules as state
 from orlop.binding.class_rules import LATE_BINDING
-from orlop.kube.kinds import PERSISTENT_VOLUME
+from orlop.kube.kinds import PERSISTENT_VOLUME, POD
 from orlop.sidecars.attacher.finalizer_rules import finalizer_of
 from orlop.sidecars.provisioner.volume_object_rules import FINALIZER
 from support.explaining.explained_clusters import (
@@ -111,6 +111,18 @@ def test_a_bound_volume_shows_its_claim_its_pods_and_its_nodes():
         "Bound for 5m: the claim team/data has it. Pods that use it: web-0 on n1. It can be used on n1." in ended.text
     )
     assert (ended.json["fields"]["pods"], ended.json["fields"]["nodes"]) == (["web-0"], ["n1"])
+
+
+def test_a_bound_volume_that_cannot_be_attached_for_its_pod_has_the_error():
+    async def build(cluster: Cluster) -> None:
+        await cluster.volume_of(await cluster.bound_claim())
+        pod = await cluster.pod(node="n1")
+        await cluster.event(pod, POD, "FailedAttachVolume", "not yet")
+
+    ended = explain(build)
+    assert ended.state == "Bound"
+    assert "The pod web-0 has not started. FailedAttachVolume 5m ago: not yet." in ended.text
+    assert "kubectl describe pod web-0 -n team" in ended.next
 
 
 def test_a_bound_volume_whose_node_is_gone_says_that_no_pod_can_run():
@@ -258,6 +270,14 @@ def test_a_static_local_volume_waits_for_the_one_that_created_it():
         await cluster.volume_of(GONE, **DELETE, **LOCAL, metadata=metadata)
 
     assert "local-volume.example.com, which provisioned it, has to delete it" in explain(build).text
+
+
+def test_a_volume_without_a_driver_names_the_provisioner_that_made_it():
+    async def build(cluster: Cluster) -> None:
+        made_by = {"annotations": {state.PROVISIONED_BY: "local-volume-provisioner-n1"}}
+        await cluster.volume(source={"local": {"path": "/mnt/disk1"}}, metadata=made_by, nodeAffinity=ON_N1)
+
+    assert "without a StorageClass, made by local-volume-provisioner-n1, with the reclaim" in explain(build).text
 
 
 def test_a_failed_volume_that_nobody_can_delete_says_how_to_delete_it_by_hand():

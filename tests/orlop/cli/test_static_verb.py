@@ -179,6 +179,7 @@ def test_nothing_is_destroyed_without_an_answer(here: Bench):
     tried = here.typed("static", "release", D1.name, "--wipe", "--dry-run")
     assert tried.code == 0
     assert D1.name in tried.out
+    assert tried.out.endswith("Dry run: nothing was changed.\n")
     assert stored(here) == before
 
 
@@ -248,6 +249,13 @@ def test_only_a_node_that_is_gone_is_forgotten(here: Bench):
     assert "kubectl -n team delete pvc data" in done.err
     assert stored(here)["metadata"]["annotations"][RELEASE] == AS_IS
     assert "deletionTimestamp" in stored(here)["metadata"]
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--yes"])
+def test_where_there_is_no_static_volume_nothing_can_be_handed_back(here: Bench, option: str):
+    here.do(lambda client: client.delete(PROVISIONER_STATUS, ObjectName(SPACE, "n1")))
+    ended = here.typed("static", "hand-back", option)
+    assert (ended.code, ended.out, ended.err) == (0, "", "There is no static volume: nothing to hand back.\n")
 
 
 def test_volumes_are_handed_back_without_our_finalizer_and_otherwise_as_they_are(here: Bench):

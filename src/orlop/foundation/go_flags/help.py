@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,20 +16,33 @@ HELP_WIDTH = 100
 
 def help_text(table: FlagTable, *, program: str, summary: str = "") -> str:
     heading = [*([summary, ""] if summary else []), f"Usage: {program} [flags]", ""]
-    return "\n".join([*heading, *chain.from_iterable(_help_lines(row) for row in table.shown), ""])
+    return "\n".join([*heading, *chain.from_iterable(map(_help_lines, _groups(table))), ""])
 
 
-def _help_lines(row: Flag) -> Iterator[str]:
+def _groups(table: FlagTable) -> Iterator[list[Flag]]:
+    """Yield the flags in their order; deprecated ones of the same meaning, such as those of klog, together."""
+    for _, group in groupby(table.shown, lambda row: (row.help, row.deprecated) if row.deprecated else row.names):
+        yield list(group)
+
+
+def _help_lines(group: list[Flag]) -> Iterator[str]:
+    if len(group) == 1:
+        yield f"  {_written(group[0])}"
+        yield from _wrapped(_full_sentence(group[0]), 8)
+    else:
+        yield from _wrapped(", ".join(map(_written, group)), 2)
+        yield from _wrapped(f"{group[0].help} Deprecated: {group[0].deprecated}", 8)
+
+
+def _written(row: Flag) -> str:
     value = "" if row.is_boolean else f"={row.metavar}"
-    yield "  " + ", ".join(f"--{name}{value}" for name in row.names)
+    return ", ".join(f"--{name}{value}" for name in row.names)
+
+
+def _wrapped(sentence: str, indent: int) -> list[str]:
     # No line breaks at hyphens, so that a flag named in a sentence can be found and copied.
-    yield from textwrap.wrap(
-        _full_sentence(row),
-        HELP_WIDTH,
-        initial_indent=" " * 8,
-        subsequent_indent=" " * 8,
-        break_on_hyphens=False,
-    )
+    margin = " " * indent
+    return textwrap.wrap(sentence, HELP_WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
 
 
 def _full_sentence(row: Flag) -> str:

@@ -181,9 +181,10 @@ def fingerprint_of(device: BlockDevice, boot: str) -> str:
 def _plain_reasons(device: BlockDevice, limits: DeviceLimits) -> Iterator[str]:
     yield from _reasons_of_kind(device, limits)
     if _matches(device, limits.denied):
-        yield "the admin's list denies it"
-    elif limits.allowed and not _matches(device, limits.allowed):
-        yield "the admin's list does not allow it"
+        yield "--deny-devices of its node denies it"
+    # A loop device that is refused has this reason already.
+    elif limits.allowed and not _is_refused_loop(device, limits) and not _matches(device, limits.allowed):
+        yield "--allow-devices of its node does not allow it"
     if device.is_read_only:
         yield "it is read-only"
     if device.bytes < SMALLEST_BYTES:
@@ -198,12 +199,16 @@ def _plain_reasons(device: BlockDevice, limits: DeviceLimits) -> Iterator[str]:
         yield "it is swap space in use"
 
 
+def _is_refused_loop(device: BlockDevice, limits: DeviceLimits) -> bool:
+    return device.name.rstrip("0123456789") == "loop" and not limits.allow_loop_devices
+
+
 def _reasons_of_kind(device: BlockDevice, limits: DeviceLimits) -> Iterator[str]:
     kind = device.name.rstrip("0123456789")
     if kind in _MADE_OF:
         yield _MADE_OF[kind]
-    if kind == "loop" and not limits.allow_loop_devices:
-        yield "it is a loop device"
+    if _is_refused_loop(device, limits):
+        yield "it is a loop device, which --allow-devices of its node does not allow"
     if device.partition_of:
         yield f"it is a partition of {device.partition_of}; a drive is a whole disk"
     if device.is_hidden:

@@ -66,18 +66,22 @@ class Kubeconfig:
             return self._access(read_configs([Path(path)]), context)
         if listed := [Path(part) for part in self._environment.get("KUBECONFIG", "").split(":") if part]:
             return self._access(read_configs(listed), context)
-        home = Path(self._environment.get("HOME") or "/") / ".kube" / "config"
         try:
-            return self._access(read_configs([home]), context)
+            return self._access(read_configs([self.home_file]), context)
         except NoKubeconfig:
             if context:
                 raise
         if self._environment.get("KUBERNETES_SERVICE_HOST"):
             return self.in_cluster()
         raise NoKubeconfig(
-            f"there is no way to an API server: no --kubeconfig, no KUBECONFIG, no {home}, and this is no pod"
-            " (KUBERNETES_SERVICE_HOST is not set)"
+            f"no API server is known: --kubeconfig and KUBECONFIG are not set, there is no file {self.home_file}, and "
+            "this is no pod (KUBERNETES_SERVICE_HOST is not set)"
         )
+
+    @property
+    def home_file(self) -> Path:
+        """The file that is read if nothing names another one."""
+        return Path(self._environment.get("HOME") or "/") / ".kube" / "config"
 
     def in_cluster(self) -> ClusterAccess:
         """Use the service account of the pod we run in."""

@@ -336,6 +336,26 @@ def test_help_breaks_no_flag_that_is_named_in_a_sentence():
     assert "--log-level-of-all" in help_text(describe(Wordy), program="p")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obsolete:
+    log_dir: str = flag(text, default="", help="Without effect.", deprecated="see --v.")
+    log_file: str = flag(text, default="", help="Without effect.", deprecated="see --v.")
+    folder: str = flag(text, default="a", help="Without effect.")
+    place: str = flag(text, default="b", help="Without effect.")
+
+
+def test_deprecated_flags_of_the_same_meaning_are_explained_once():
+    shown = help_text(describe(Obsolete), program="p").splitlines()
+    assert shown[2:] == [
+        "  --log-dir=VALUE, --log-file=VALUE",
+        "        Without effect. Deprecated: see --v.",
+        "  --folder=VALUE",
+        "        Without effect. (default a)",
+        "  --place=VALUE",
+        "        Without effect. (default b)",
+    ]
+
+
 def test_the_docs_table_has_one_row_per_flag_and_no_cell_breaks_it():
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Piped:

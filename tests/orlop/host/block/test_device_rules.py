@@ -74,10 +74,10 @@ def test_a_loop_device_can_become_a_drive_where_the_admin_allows_it():
 def test_the_admin_s_lists_name_devices_by_any_of_their_names(pattern: str):
     other = replace(DISK, name="nvme0n1", serial="S2", model="Slow")
 
-    assert why_unusable(DISK, DeviceLimits(denied=(pattern,))) == ("the admin's list denies it",)
+    assert why_unusable(DISK, DeviceLimits(denied=(pattern,))) == ("--deny-devices of its node denies it",)
     assert why_unusable(other, DeviceLimits(denied=(pattern,))) == ()
     assert why_unusable(DISK, DeviceLimits(allowed=(pattern,))) == ()
-    assert why_unusable(other, DeviceLimits(allowed=(pattern,))) == ("the admin's list does not allow it",)
+    assert why_unusable(other, DeviceLimits(allowed=(pattern,))) == ("--allow-devices of its node does not allow it",)
 
 
 def test_force_is_needed_for_a_file_system_and_for_unknown_data_and_not_for_a_half_made_drive():

@@ -66,7 +66,10 @@ def _seen_device(
     drive = mounted_drive or device.content.drive
     reasons = [f"it is the drive {drive}"] if mounted_drive else list(survey.unusable.get(device.name, ()))
     if drive in foreign:
-        reasons.append(f"it is the drive {drive}, which this node does not use: 'orlop drives adopt' takes it over")
+        reasons.append(
+            f"it is the drive {drive}, which this node does not use: 'orlop drives adopt' takes it over, and 'orlop "
+            "drives init --force' formats it"
+        )
     return SeenDevice(
         name=device.name,
         path=device.path[:LONGEST_PATH],
