@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from onenode.apiserver.access.rbac_rules import User, service_account_user
+from onenode.apiserver.store.versions import Key, Put, Stored
+from onenode.apiserver.verbs.stored_objects import KindInStore
 from orlop.kube.api_errors import ConnectionBroken
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import EVENT, NAMESPACE, kind_of_object
@@ -125,6 +127,24 @@ class WorkerWorld(ClusterWorld):
         await self.request(*operations)
         for each in operations:
             await self.until(lambda uid=each["uid"]: self.is_in("Complete", uid))
+
+    def backup(self) -> Stored:
+        """Return the object of the worker as the store has it."""
+        kept = self.on.store.get(self._key())
+        assert kept is not None
+        return kept
+
+    async def restore(self, kept: Stored) -> None:
+        """Put an object back, as a restore that keeps the revisions ascending."""
+
+        def older(_newest: Stored | None, revision: int) -> Put:
+            before, now = (f'"resourceVersion":"{each}"'.encode() for each in (kept.revision, revision))
+            return Put(kept.json.replace(before, now))
+
+        await self.on.store.write(self._key(), older)
+
+    def _key(self) -> Key:
+        return KindInStore(PROVISIONER_STATUS, PROVISIONER_STATUS).key(SPACE, NODE)
 
     async def events(self) -> list[tuple[str, str]]:
         found = (await self.client.list(EVENT)).items

@@ -14,6 +14,7 @@ BETA_IS_DEFAULT: Final = "storageclass.beta.kubernetes.io/is-default-class"
 LATE_BINDING: Final = "WaitForFirstConsumer"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 DELETE: Final = "Delete"
+RETAIN: Final = "Retain"
 IN_TREE_PREFIX: Final = "kubernetes.io/"
 _BEFORE_ALL: Final = datetime.min.replace(tzinfo=UTC)
 

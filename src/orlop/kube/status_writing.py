@@ -6,12 +6,14 @@ The cache lags behind our own writes: the newest state of each object is remembe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from orlop.foundation.backoff import Backoff
 from orlop.kube import objects
+from orlop.kube.api_errors import ApiError, Conflict, PatchRefused
 from orlop.kube.cache.informer import Informer
 from orlop.kube.client import KubeClient
 from orlop.kube.kinds import Kind
@@ -69,13 +71,22 @@ class ObjectsOfNode:
     ) -> ApiObject | None:
         """Make the status of an object this one; return the written object, None if nothing had to be changed.
 
-        `guard` begins the patch with what must still be as it was read, else `PatchRefused` is raised.
+        `guard` begins the patch with what must still be as it was read, else `PatchRefused` is raised, and the object is
+        known as it is now.
         """
         patch = status_patch(obj, status, record, guard)
         if patch is None:
             return None
         name = objects.name(obj)
-        written = await self._client.patch(self.kind, ObjectName(self._namespace, name), patch, subresource="status")
+        try:
+            written = await self._client.patch(self.kind, ObjectName(self._namespace, name), patch, subresource="status")
+        except (PatchRefused, Conflict):
+            # Not only from the cache: after the restore of a backup, versions are smaller, and our own last write would
+            # be taken for the newer object until they have caught up.
+            self._written.pop(name, None)
+            with suppress(ApiError):
+                self._written[name] = await self.read(name)
+            raise
         self._written[name] = written
         return written
 

@@ -156,6 +156,15 @@ class Wiping:
         work = self._work(operation, resume, attempt)
         self._tasks[operation.uid] = self._group.start(work, name=f"wipe of {operation.volume}")
 
+    def refuse(self, operation: DeleteOperation, why: str) -> None:
+        """End an attempt that must not begin."""
+        if operation.uid in self._runs:
+            return
+        self._operations[operation.uid] = operation
+        self._runs[operation.uid] = WipeRun(WipeProgress(), WipeFailed(why, LONGEST_DELAY_SECONDS))
+        self._log.warning("wipe refused", volume=operation.volume, uid=operation.uid, error=why)
+        self._notify(has_ended=True)
+
     def forget(self, uid: str) -> None:
         """Forget a wipe whose result is recorded; cancel one that nobody requests any more."""
         task = self._tasks.pop(uid, None)

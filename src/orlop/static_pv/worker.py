@@ -6,6 +6,9 @@ starts wipes. A write fails if the spec has changed since it was read; then ever
 
 Order for an operation: its entry is written (InProgress) → the object is read from the API server once more: a wipe
 starts only if both are still there → the wipe → its result is written. This module never writes the spec.
+
+After the restore of a backup the API server requests wipes again that were done, and whose disks have newer data. This
+process refuses those that it knows to be complete; one that was restarted meanwhile does not know.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from orlop.foundation.task_group import TaskGroup
+from orlop.kube import objects
 from orlop.kube.api_errors import AlreadyExists, NotFound
 from orlop.kube.cache.informer import Watched, without_managed_fields
 from orlop.kube.client import Selection
@@ -35,6 +39,7 @@ from orlop.records.provisioner_status import (
 from orlop.static_pv.configuration_watch import ConfigurationWatch, StaticMachine
 from orlop.static_pv.disk_watch import PERIOD_SECONDS, DiskWatch
 from orlop.static_pv.wipe_rules import (
+    COMPLETE,
     IN_PROGRESS,
     RecordStatus,
     StartWipe,
@@ -69,6 +74,44 @@ class _Decisions:
     begun: list[DeleteOperation] = field(default_factory=list)
     starts: list[tuple[DeleteOperation, WipeProgress]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+
+
+WIPED_BEFORE: Final = (
+    "The disk was wiped for this volume already, and may have newer data: the API server has older objects than before, "
+    "as after the restore of a backup. Check the disk. To keep it as it is, release the volume as it is; to wipe it, "
+    "restart the worker."
+)
+
+
+class PastWipes:
+    """The wipes that were complete, and whether the API server was restored from a backup since.
+
+    A uid alone proves nothing: a volume that an admin had bound again is wiped a second time.
+    """
+
+    def __init__(self) -> None:
+        self._complete: set[str] = set()
+        self._generations: dict[str, int] = {}
+        """Of the object with each uid, as the API server returned it last."""
+        self._current = ""
+        self._is_restored = False
+
+    def observe(self, obj: ApiObject) -> bool:
+        """Note an object that the API server returned, not a cache; return whether it is the first older one."""
+        uid, generation = objects.uid(obj), objects.generation(obj)
+        known = self._generations.get(uid)
+        is_older = known is not None and (generation < known or uid != self._current)
+        self._generations[uid], self._current = generation, uid
+        is_first, self._is_restored = is_older and not self._is_restored, self._is_restored or is_older
+        return is_first
+
+    def add(self, uid: str) -> None:
+        """Note that a wipe is complete, and that this was written."""
+        self._complete.add(uid)
+
+    def may_have_newer_data(self, uid: str) -> bool:
+        """Return whether the disk of an operation may have been used since it was wiped for it."""
+        return self._is_restored and uid in self._complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +153,7 @@ class StaticWorker:
         self._wiping = wiping
         self._own = own
         self._events = events
+        self._past = PastWipes()
         self._clock, self._log = runtime.clock, runtime.log
         self._queue: Workqueue[str] = Workqueue(
             (POOL,), clock=runtime.clock, random=runtime.random, backoff=REPORT_BACKOFF, metrics=queue_metrics
@@ -203,10 +247,17 @@ class StaticWorker:
         # Guarded by the generation: an entry must not be written for an operation that has just left the spec.
         written = await self._own.write_status(obj, status, ProvisionerStatusStatus, guarded_by_generation)
         if written is not None:
+            self._observe(written)
             self._events.written(obj, written, spec.delete_operations)
         for uid, status_of in decided.statuses.items():
             if status_of.state != IN_PROGRESS:
                 self._wiping.forget(uid)
+            if status_of.state == COMPLETE:
+                self._past.add(uid)
+
+    def _observe(self, obj: ApiObject) -> None:
+        if self._past.observe(obj):
+            self._log.warning("API server has older objects than before", generation=objects.generation(obj))
 
     async def _start(self, name: str, decided: _Decisions) -> None:
         """Start wipes, if the API server still has their operations and entries: the cache may be behind."""
@@ -216,11 +267,16 @@ class StaticWorker:
             current = await self._own.read(name)
         except NotFound:
             return
+        self._observe(current)
         requested = {each.uid for each in part_of(current, "spec", ProvisionerSpec).delete_operations}
         entries = {each.uid: each for each in part_of(current, "status", ProvisionerStatusStatus).delete_statuses}
         for operation, resume in decided.starts:
             entry = entries.get(operation.uid)
-            if operation.uid in requested and entry is not None and entry.state == IN_PROGRESS:
+            if operation.uid not in requested or entry is None or entry.state != IN_PROGRESS:
+                continue
+            if self._past.may_have_newer_data(operation.uid):
+                self._wiping.refuse(operation, WIPED_BEFORE)
+            else:
                 self._wiping.start(operation, resume, entry.attempts)
 
 

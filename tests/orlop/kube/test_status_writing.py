@@ -10,6 +10,7 @@ import pytest
 
 from orlop.kube.api_errors import PatchRefused
 from orlop.kube.cache.informer import Watched
+from orlop.kube.patches import guarded_by_generation
 from orlop.kube.status_writing import ObjectsOfNode
 from orlop.records.drive import DRIVE, DriveStatus
 from support.api.api_wires import Wire
@@ -72,3 +73,24 @@ async def test_a_new_object_of_the_name_does_not_get_the_status_of_the_one_befor
                 await drives.write_status(before, LOST, DriveStatus)
         assert (await world.drive(1))["status"]["state"] == "Ready"
     assert name == drive_id(1)
+
+
+async def test_after_a_write_that_was_refused_the_object_is_known_as_it_is():
+    """After the restore of a backup the cache never gets as new as our own last write: it must not be asked."""
+    wire = HeldWatch()
+    async with DriveWorld() as world:
+        name = await world.add_drive(1)
+        async with objects_of_node(world, wire) as drives:
+            before = await drives.write_status(drives.get(name) or {}, LOST, DriveStatus)
+            assert before is not None
+            await world.merge(DRIVE, name, {"spec": {"unschedulable": True}})
+            with pytest.raises(PatchRefused):
+                await drives.write_status(before, drive_status(), DriveStatus, guarded_by_generation)
+            known = drives.get(name)
+            await drives.write_status(known or {}, drive_status(), DriveStatus, guarded_by_generation)
+            wire.deliver.set()
+        state = (await world.drive(1))["status"]["state"]
+
+    assert known is not None
+    assert known["spec"]["unschedulable"]
+    assert state == "Ready"

@@ -407,6 +407,45 @@ async def test_a_wipe_of_another_disk_or_by_another_method_begins_anew():
     assert disks_of(machine)["a"].data == set()
 
 
+@pytest.mark.parametrize("is_requested", [True, False], ids=["with its operation", "without"])
+async def test_after_a_restore_of_a_backup_a_wipe_is_not_repeated_on_newer_data(*, is_requested: bool):
+    machine = machine_with(a=device(), b=device())
+    async with WorkerWorld() as world, world.worker(machine):
+        await world.until(world.listed)
+        backup = world.backup()
+        if is_requested:
+            await world.request(operation("a"))
+            backup = world.backup()
+        await world.wiped(operation("a"))
+        await world.request()
+        await world.until(lambda: _has_no_deletion(world))
+        # Offered again, and used by another claim.
+        disks_of(machine)["a"].data.add(0)
+
+        await world.restore(backup)
+        await world.settle(5)
+        await world.request(operation("a"), operation("b", "u2"))
+        await world.until(lambda: world.is_in("Error"))
+        await world.until(lambda: world.is_in("Complete", "u2"))
+        await world.settle(3600)
+
+        assert disks_of(machine)["a"].data == {0}
+        assert "may have newer data" in (await world.deletion())["message"]
+
+
+async def test_a_volume_that_was_bound_again_by_hand_is_wiped_a_second_time():
+    machine = machine_with(a=device())
+    async with WorkerWorld() as world, world.worker(machine):
+        await world.wiped(operation("a"))
+        await world.request()
+        await world.until(lambda: _has_no_deletion(world))
+        disks_of(machine)["a"].data.add(0)
+
+        await world.wiped(operation("a"))
+
+        assert disks_of(machine)["a"].data == set()
+
+
 async def test_while_the_api_server_is_away_nothing_is_begun_and_nothing_is_lost():
     machine = machine_with(a=device())
     async with WorkerWorld() as world, world.worker(machine):

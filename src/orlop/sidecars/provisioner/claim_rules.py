@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orlop.binding import claim_state_rules as state
+from orlop.binding.class_rules import RETAIN
 from orlop.csi.proto import csi_pb2
 from orlop.kube import objects
 from orlop.records.volume_order import VolumeOrder
@@ -49,6 +50,13 @@ class OpenOrder:
     """The requests of which a call may have created the volume. All have the name of `order`."""
     is_refused: bool = False
     """The driver refused `order`: build it again from the current objects before the next call."""
+    is_resumed: bool = False
+    """A former process left it, and may have saved the volume: a claim may have used it, and be gone by now."""
+
+    @property
+    def may_have_kept_data(self) -> bool:
+        """Return whether the volume may be one whose claim and object are gone, and whose data an admin keeps."""
+        return self.is_resumed and self.order.storage.reclaim_policy == RETAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +219,9 @@ def _undo(opened: OpenOrder, *, have_calls_ended: bool) -> ProvisioningStep:
         # one could create it only now.
         requests = opened.uncertain
         return CallDriver(opened.order if opened.order in requests or not requests else requests[0])
+    if opened.may_have_kept_data and opened.fault is None:
+        # The entry in the journal may be left over from before the object was deleted. An admin decides.
+        return SaveVolume(opened.order, opened.volume)
     volume_id = opened.volume.volume_id if opened.fault is None else opened.fault.volume_id
     if not volume_id:
         return ForgetOrder(opened.order, "the driver returned no id of a volume that may be deleted", is_leak=True)

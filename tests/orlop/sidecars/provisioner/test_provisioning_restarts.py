@@ -106,6 +106,26 @@ async def test_a_volume_whose_claim_went_while_nobody_ran_is_deleted(kill: Any):
         assert (world.names(), await world.volumes()) == ([], [])
 
 
+async def test_data_that_an_admin_keeps_are_not_deleted_for_an_order_that_was_left_over():
+    """The claim and, with the policy Retain, the object were deleted while no provisioner ran."""
+    async with ProvisionerWorld() as world:
+        await world.make_class(reclaimPolicy="Retain")
+        await world.make_claim()
+        await kill_after_saving(world)
+        (saved,) = await world.volumes()
+        await world.delete_claim()
+        await world.release(saved["metadata"]["name"])
+        await world.client.delete(PERSISTENT_VOLUME, ObjectName(None, saved["metadata"]["name"]))
+        async with world.provisioner():
+            await world.until_journal_is_empty()
+
+        (again,) = await world.volumes()
+        assert DELETE not in world.calls()
+        assert again["spec"]["csi"]["volumeHandle"] == saved["spec"]["csi"]["volumeHandle"]
+        assert again["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+        assert again["spec"]["claimRef"]["uid"] == saved["spec"]["claimRef"]["uid"]
+
+
 async def test_a_saved_volume_whose_claim_went_while_nobody_ran_is_left_to_the_binder():
     async with ProvisionerWorld() as world:
         await begin(world)
