@@ -71,15 +71,16 @@ class ObjectsOfNode:
     ) -> ApiObject | None:
         """Make the status of an object this one; return the written object, None if nothing had to be changed.
 
-        `guard` begins the patch with what must still be as it was read, else `PatchRefused` is raised, and the object is
-        known as it is now.
+        `guard` begins the patch with what must still be as it was read; else `PatchRefused` is raised, and the next
+        call starts from the object as it is now.
         """
         patch = status_patch(obj, status, record, guard)
         if patch is None:
             return None
         name = objects.name(obj)
+        full_name = ObjectName(self._namespace, name)
         try:
-            written = await self._client.patch(self.kind, ObjectName(self._namespace, name), patch, subresource="status")
+            written = await self._client.patch(self.kind, full_name, patch, subresource="status")
         except (PatchRefused, Conflict):
             # Not only from the cache: after the restore of a backup, versions are smaller, and our own last write would
             # be taken for the newer object until they have caught up.

@@ -77,9 +77,9 @@ class _Decisions:
 
 
 WIPED_BEFORE: Final = (
-    "The disk was wiped for this volume already, and may have newer data: the API server has older objects than before, "
-    "as after the restore of a backup. Check the disk. To keep it as it is, release the volume as it is; to wipe it, "
-    "restart the worker."
+    "The disk was wiped for this volume already, and may have newer data: the objects of the API server are older than "
+    "before, as after the restore of a backup. Check the disk. To keep it as it is, release the volume as it is; to "
+    "wipe it, restart the worker."
 )
 
 
