@@ -2,8 +2,8 @@
 
 `histories` defines a history, `search` finds and replays them, `stage` is one run, `lives` are the processes in it,
 `effects` lists what can happen to an effect, `api_seam` and `driver_seam` connect to an API server and to a CSI driver,
-`past_reads` returns the responses of an API server that lags behind. docs/explorer.md shows how to use it for your own
-controller.
+`api_answers` makes the responses of an API server that fails or lags behind. docs/explorer.md shows how to use it for
+your own controller.
 
 Not here: scenarios of Orlop's own controllers (tests/support).
 """

@@ -8,7 +8,7 @@ What can happen to an event, besides arriving normally:
 - it never arrives, nor does any later one of that watch; after a while the server ends the watch, as one does whose
   version has expired: what existed in between was never observed.
 
-Reads return the current state, except reads that accept the state of any server (`past_reads`): these may be some
+Reads return the current state, except reads that accept the state of any server (`api_answers`): these may be some
 changes behind. A dead process reads nothing. Nothing depends on Kubernetes Events and Leases: `is_spared` passes
 requests about them on unchanged.
 """
@@ -22,11 +22,10 @@ from typing import Any, Final
 
 from orlop.kube.api_errors import ConnectionBroken
 from orlop.kube.http.http_messages import HttpRequest, HttpResponse, HttpStream, Transport
-from orlop.testing.explorer.api_answers import refusal, shown, status
+from orlop.testing.explorer.api_answers import BEHIND, may_be_of_the_past, past_answers, refusal, shown, status
 from orlop.testing.explorer.effects import Ways, carry_out
 from orlop.testing.explorer.histories import AS_IT_SHOULD, Option
 from orlop.testing.explorer.lives import Life
-from orlop.testing.explorer.past_reads import BEHIND, may_be_of_the_past, past_answers
 
 LATE: Final = Option("it comes late")
 TWICE: Final = Option("it comes twice")

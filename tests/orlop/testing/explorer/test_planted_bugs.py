@@ -19,11 +19,11 @@ from orlop.testing.explorer import (
     replay,
     stage,
 )
+from orlop.testing.explorer.api_answers import BEHIND
 from orlop.testing.explorer.api_seam import CONFLICT, EVENT_FAULTS, SERVER_ERROR
 from orlop.testing.explorer.driver_seam import FINAL, NOT_FINAL
 from orlop.testing.explorer.effects import NAMES_IN_USE
 from orlop.testing.explorer.histories import USUAL
-from orlop.testing.explorer.past_reads import BEHIND
 from support.explorer import driver_renters, lagging_renters
 from support.explorer import room_renters as renters
 
