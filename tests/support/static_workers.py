@@ -68,12 +68,16 @@ class WorkerWorld(ClusterWorld):
 
     @asynccontextmanager
     async def worker(
-        self, machine: FakeMachine, points: KillPoints | None = None, limits: WipeLimits = DEFAULT_LIMITS
+        self,
+        machine: FakeMachine,
+        points: KillPoints | None = None,
+        limits: WipeLimits = DEFAULT_LIMITS,
+        way: StaticMachine | None = None,
     ) -> AsyncIterator[StaticWorker]:
-        """Run the process of a worker."""
+        """Run the process of a worker. `way` is how it reaches its machine, if not right here."""
         user = User(service_account_user(SPACE, WORKER_ACCOUNT), extra={NODE_OF_TOKEN: (NODE,)})
         transport = self.wire.around(self.on.transport(user))
-        host = StaticMachine(FakeStaticHost(machine, points), right_here, right_here)
+        host = way or StaticMachine(FakeStaticHost(machine, points), right_here, right_here)
         settings = WorkerSettings(NODE, SPACE, CONFIG, limits)
         async with self.controller_parts("orlop-static-worker", transport, instance=NODE) as parts:
             built = WorkerParts(parts.kube, parts.informers, parts.events, parts.runtime, parts.queue_metrics)

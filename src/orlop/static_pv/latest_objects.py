@@ -31,11 +31,12 @@ class LatestObjects(Generic[Fingerprint]):
         """Objects of our own responses that are newer than the cache."""
 
     def get(self, name: ObjectName) -> CachedObject | None:
-        cached = self.informer.get(name)
-        if cached is not None and self._own.is_gone(name, cached):
-            return None
         self._drop_old(name)
-        return self._written.get(name, cached)
+        # First what we wrote: the cache may still have an object of this name that our own write has ended before.
+        if (written := self._written.get(name)) is not None:
+            return written
+        cached = self.informer.get(name)
+        return None if cached is not None and self._own.is_gone(name, cached) else cached
 
     def candidates(self, index: str, key: str) -> Iterator[CachedObject]:
         """Yield the objects with this key in an index of the cache, and all that we have created a moment ago."""

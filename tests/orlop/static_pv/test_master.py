@@ -249,26 +249,31 @@ async def test_a_worker_that_still_runs_keeps_its_status_for_a_while_each_time()
         assert 0 < deleted <= 100 / NODE_GONE_SECONDS * 3
 
 
+async def bind_claim(world: StaticWorld) -> None:
+    """Make the object of a claim that is bound to the volume, without the finalizer that would keep it."""
+    world.kubernetes.want("c")
+    await world.settle(30.0)
+    reference = (await world.volumes())[PV]["spec"]["claimRef"]
+    claim = {
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": CLASS,
+            "volumeName": PV,
+        },
+    }
+    made = await world.create(PERSISTENT_VOLUME_CLAIM, claim)
+    world.kubernetes.claims["c"].uid = made["metadata"]["uid"]
+    changes = {"spec": {"claimRef": {**reference, "uid": made["metadata"]["uid"]}}}
+    await world.merge(PERSISTENT_VOLUME, PV, changes)
+    await world.merge(PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"finalizers": None}})
+
+
 @pytest.mark.parametrize("delay", [0.0, 300.0])
 async def test_claims_of_a_lost_node_are_deleted_only_where_a_delay_is_set(delay: float):
     async with StaticWorld("n1") as world, world.master(lost_claim_delay=delay):
-        world.kubernetes.want("c")
-        await world.settle(30.0)
-        reference = (await world.volumes())[PV]["spec"]["claimRef"]
-        claim = {
-            "metadata": {"name": "c", "namespace": "default"},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "1Gi"}},
-                "storageClassName": CLASS,
-                "volumeName": PV,
-            },
-        }
-        made = await world.create(PERSISTENT_VOLUME_CLAIM, claim)
-        world.kubernetes.claims["c"].uid = made["metadata"]["uid"]
-        changes = {"spec": {"claimRef": {**reference, "uid": made["metadata"]["uid"]}}}
-        await world.merge(PERSISTENT_VOLUME, PV, changes)
-        await world.merge(PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"finalizers": None}})
+        await bind_claim(world)
         world.nodes.pop("n1")
         await world.delete(NODE, "n1")
         await world.settle(200.0)
@@ -278,6 +283,48 @@ async def test_claims_of_a_lost_node_are_deleted_only_where_a_delay_is_set(delay
         assert (await world.find(PERSISTENT_VOLUME_CLAIM, "c") is None) == bool(delay)
         assert len(await world.events("ReferencedNodeDeleted")) == bool(delay)
         assert PV in await world.volumes()
+
+
+async def test_a_claim_that_names_another_volume_by_now_is_not_deleted_with_the_node():
+    async with StaticWorld("n1") as world, world.master(lost_claim_delay=60.0):
+        await bind_claim(world)
+        claim = await world.find(PERSISTENT_VOLUME_CLAIM, "c")
+        assert claim is not None
+        world.nodes.pop("n1")
+        await world.delete(NODE, "n1")
+        await world.delete(PERSISTENT_VOLUME_CLAIM, "c")
+        meta = {"name": "c", "namespace": "default"}
+        made = await world.create(
+            PERSISTENT_VOLUME_CLAIM, {"metadata": meta, "spec": {**claim["spec"], "volumeName": "pv-other"}}
+        )
+        world.kubernetes.claims["c"].uid = made["metadata"]["uid"]
+        reference = (await world.volumes())[PV]["spec"]["claimRef"]
+        changes = {"spec": {"claimRef": {**reference, "uid": made["metadata"]["uid"]}}}
+        await world.merge(PERSISTENT_VOLUME, PV, changes)
+        await world.merge(PERSISTENT_VOLUME_CLAIM, "c", {"metadata": {"finalizers": None}})
+        await world.settle(400.0)
+        assert (await world.phases())[PV] == "Bound"
+
+        assert await world.find(PERSISTENT_VOLUME_CLAIM, "c") is not None
+
+
+async def test_nothing_of_a_node_goes_that_only_the_cache_lacks():
+    async with StaticWorld("n1") as world, world.master(lost_claim_delay=60.0) as running:
+        await bind_claim(world)
+        report = await world.report("n1")
+        assert report is not None
+
+        def of_stale_cache(_name: ObjectName) -> None:
+            """The cache of Nodes lags behind the others."""
+
+        running.view.nodes.get = of_stale_cache  # type: ignore[method-assign]
+        running.master.enqueue_all()
+        await world.settle(400.0)
+
+        assert await world.find(PERSISTENT_VOLUME_CLAIM, "c") is not None
+        found = await world.report("n1")
+        assert found is not None
+        assert found["metadata"]["uid"] == report["metadata"]["uid"]
 
 
 async def test_a_report_that_cannot_be_read_stops_nothing_but_its_node():

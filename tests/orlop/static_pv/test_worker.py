@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 
-from orlop.host.static_disks.disk_entries import EntryKind
+from orlop.host.static_disks.disk_entries import DiskEntry, EntryKind
+from orlop.kube.http.http_messages import HttpRequest, HttpResponse
 from orlop.kube.kinds import EVENT
 from orlop.kube.objects import ObjectName
+from orlop.kube.patches import JsonPatch
 from orlop.records.provisioner_status import CONFIGURATION_VALID, DISCOVERED, PROVISIONER_STATUS
+from orlop.static_pv.configuration_watch import StaticMachine
+from orlop.static_pv.disk_watch import PERIOD_SECONDS
 from orlop.static_pv.wiping import WipeLimits
-from orlop.testing.fake_host import FakeMachine, FakeStaticDisk
+from orlop.testing.fake_host import FakeMachine, FakeStaticDisk, FakeStaticHost
+from support.api.api_wires import refusal
+from support.drives.watched_nodes import right_here
 from support.static_workers import CONFIG, FILES, FOLDER, GIB, NODE, SPACE, WorkerWorld, machine_with, operation
 
 pytestmark = pytest.mark.virtual_time
+T = TypeVar("T")
 
 
 def device(size: int = 100 * GIB, identity: str = "wwn:1") -> FakeStaticDisk:
@@ -468,3 +479,184 @@ async def test_an_event_of_the_worker_is_about_its_own_object():
 
     assert {(each["regarding"]["kind"], each["regarding"]["name"]) for each in events} == {("ProvisionerStatus", NODE)}
     assert {each["reason"] for each in events} == {"VolumeDelete", "VolumeWiped"}
+
+
+# ---- a cache that is behind, writes that fail, and a machine that hangs ----------------------------------------------
+
+
+def before_the_worker_reads(world: WorkerWorld, change: Callable[[], Awaitable[None]]) -> None:
+    """Make the change after the worker has recorded a wipe, before it reads its object to begin."""
+    is_changed = False
+
+    async def before(request: HttpRequest) -> None:
+        nonlocal is_changed
+        is_own = request.method == "GET" and request.path.endswith(f"/provisionerstatuses/{NODE}")
+        if is_own and not is_changed and await world.is_in("InProgress"):
+            is_changed = True
+            await change()
+
+    world.wire.before = before
+
+
+async def test_a_wipe_that_was_withdrawn_unseen_is_not_begun():
+    """The master may have offered the disk again by now, and a pod may use it."""
+    machine = machine_with(a=device())
+    async with WorkerWorld() as world, world.worker(machine):
+        await world.until(world.listed)
+        before_the_worker_reads(world, world.request)
+        await world.request(operation("a"))
+        await world.until(lambda: _has_no_deletion(world))
+        await world.settle(60)
+
+    assert machine.faults.calls("hold_device") == 0
+
+
+async def test_a_wipe_that_was_completed_unseen_is_not_begun_again():
+    machine = machine_with(a=device())
+
+    async with WorkerWorld() as world, world.worker(machine):
+
+        async def completed() -> None:
+            status = {**await world.deletion(), "state": "Complete"}
+            patch = JsonPatch().replace("status", "deleteStatuses", value=[status])
+            await world.client.patch(PROVISIONER_STATUS, ObjectName(SPACE, NODE), patch, subresource="status")
+
+        await world.until(world.listed)
+        before_the_worker_reads(world, completed)
+        await world.request(operation("a"))
+        await world.until(lambda: world.is_in("Complete"))
+        await world.settle(60)
+
+    assert machine.faults.calls("hold_device") == 0
+
+
+async def test_no_entry_is_written_for_an_operation_that_has_just_gone():
+    """The master takes an entry for a wipe, and would never offer the disk again."""
+    machine = machine_with(a=device())
+    is_withdrawn, seen = False, list[Any]()
+    async with WorkerWorld() as world, world.worker(machine):
+
+        async def before(request: HttpRequest) -> None:
+            nonlocal is_withdrawn
+            if is_withdrawn:
+                seen.append(await world.deletion())
+            elif b"InProgress" in request.body:
+                is_withdrawn = True
+                await world.request()
+
+        await world.until(world.listed)
+        world.wire.before = before
+        await world.request(operation("a"))
+        await world.settle(120)
+        seen.append(await world.deletion())
+
+    assert is_withdrawn
+    assert seen == [{}] * len(seen)
+
+
+async def test_a_wipe_whose_result_cannot_be_written_is_not_repeated():
+    machine = machine_with(a=device())
+    async with WorkerWorld() as world, world.worker(machine):
+        await world.until(world.listed)
+        until = world.clock.elapsed() + 60
+
+        async def before(request: HttpRequest) -> HttpResponse | None:
+            is_late = world.clock.elapsed() < until
+            return refusal(500, "InternalError") if is_late and b"Complete" in request.body else None
+
+        world.wire.before = before
+        await world.request(operation("a"))
+        await world.until(lambda: world.is_in("Complete"), within=300)
+
+    assert machine.faults.calls("hold_device") == 1
+
+
+async def test_operations_that_come_together_share_the_workers_and_the_disk():
+    """Two operations are for one disk: an older volume of it, and the next."""
+    disks = {name: device(GIB, f"wwn:{name}") for name in "abc"}
+    machine = machine_with(**disks)
+    at_once = set[int]()
+    async with WorkerWorld() as world:
+        limits = WipeLimits(workers=2, bytes_per_second=GIB // 10)
+        async with world.worker(machine, limits=limits) as worker:
+            await world.until(world.listed)
+            await world.request(operation("a", "u1"), operation("a", "u2"), operation("b", "u3"), operation("c", "u4"))
+            for _ in range(600):
+                await world.settle(0.2)
+                at_once.add(worker._wiping.counts()["running"])
+            ended = [await world.deletion(f"u{number}") for number in range(1, 5)]
+
+    assert max(at_once) == 2
+    assert [(each["state"], each["attempts"]) for each in ended] == [("Complete", 1)] * 4
+
+
+async def test_emptying_a_folder_stops_when_nobody_requests_it_any_more():
+    stops: list[threading.Event] = []
+
+    class Slow(FakeStaticHost):
+        def empty_folder(self, _folder: str, _name: str, _identity: str, stop: threading.Event) -> None:
+            stops.append(stop)
+
+    async def hangs_while_emptying(work: Callable[[], T], /) -> T:
+        result = work()
+        if stops:
+            await asyncio.Event().wait()
+        return result
+
+    machine = machine_with(a=mount())
+    way = StaticMachine(Slow(machine), right_here, hangs_while_emptying)
+    async with WorkerWorld() as world, world.worker(machine, way=way):
+        await world.until(world.listed)
+        await world.request(operation("a"))
+        await world.settle(10)
+        assert [each.is_set() for each in stops] == [False]
+        await world.request()
+        await world.settle(10)
+
+    assert [each.is_set() for each in stops] == [True]
+
+
+async def test_a_disk_that_comes_while_its_folder_is_read_is_noticed_at_once():
+    """The folder is watched before it is read, and a change during a pass causes the next one."""
+    machine, watched = machine_with(), set[str]()
+
+    class Busy(FakeStaticHost):
+        def survey(self, folder: str, is_wanted: Callable[[str], bool]) -> tuple[DiskEntry, ...]:
+            entries = super().survey(folder, is_wanted)
+            if "a" not in disks_of(machine):
+                disks_of(machine)["a"] = device()
+                if folder in watched:
+                    worker._disks.wake()
+            return entries
+
+    way = StaticMachine(Busy(machine), right_here, right_here, watched.add)
+    async with WorkerWorld() as world, world.worker(machine, way=way) as worker:
+        await world.until(lambda: world.condition(DISCOVERED))
+        started = world.clock.elapsed()
+        await world.until(world.listed)
+        assert world.clock.elapsed() - started < PERIOD_SECONDS / 2
+
+
+async def test_a_folder_that_hangs_is_asked_once():
+    """A thread that hangs cannot be ended: another call each time would use up all of them."""
+    machine, surveys = machine_with(a=mount()), 0
+
+    class Hanging(FakeStaticHost):
+        def survey(self, folder: str, is_wanted: Callable[[str], bool]) -> tuple[DiskEntry, ...]:
+            nonlocal surveys
+            surveys += 1
+            return super().survey(folder, is_wanted)
+
+    async def hangs_in_surveys(work: Callable[[], T], /) -> T:
+        before = surveys
+        result = work()
+        if surveys > before:
+            await asyncio.Event().wait()
+        return result
+
+    way = StaticMachine(Hanging(machine), hangs_in_surveys, right_here)
+    async with WorkerWorld() as world, world.worker(machine, way=way):
+        await world.until(lambda: _is_unread(world), within=300)
+        await world.settle(300)
+
+    assert surveys == 1

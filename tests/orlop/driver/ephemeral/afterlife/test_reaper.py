@@ -398,6 +398,31 @@ async def test_a_folder_that_somebody_reads_is_not_erased_when_asked(machine: Fa
 
 
 @pytest.mark.virtual_time
+async def test_a_folder_in_the_trash_that_somebody_reads_is_purged_when_that_has_ended(machine: FakeMachine):
+    """It was opened while it was retained; its pod came back, and went without an afterlife."""
+    async with running(machine) as node:
+        with node.folders.book.being_read(ID):
+            await node.pod_comes_and_goes(lifespan_seconds=0.0)
+            await node.clock.sleep(60)
+            assert len(node.left()) == 1
+        await node.clock.sleep(600)
+        assert node.left() == []
+
+
+@pytest.mark.virtual_time
+async def test_a_folder_in_doubt_that_lives_again_is_not_forgotten_when_its_lifespan_is_over(machine: FakeMachine):
+    """A publish that failed may have moved it."""
+    async with running(machine) as node:
+        await node.pod_comes_and_goes()
+        (retained,) = [place for place in machine.folders if place.state is FolderState.RETAINED]
+        machine.folders[FolderPlace(FolderState.LIVE, ID)] = machine.folders.pop(retained)
+        node.folders.in_doubt.add(ID)
+        await node.clock.sleep(2 * LIFESPAN)
+        assert ID in node.folders.book.live
+        assert folder_ids(machine, FolderState.LIVE) == [ID]
+
+
+@pytest.mark.virtual_time
 async def test_a_full_disk_is_relieved_as_fast_as_purges_are(machine: FakeMachine):
     """The end of a purge wakes the reaper; otherwise it would look once in a second."""
     async with running(machine) as node:
