@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orlop import __version__
 from orlop.binding.topology_rules import TopologyMode
@@ -42,19 +42,16 @@ from orlop.kube.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE
 from orlop.processes.daemon import Daemon, folder_exists, is_some_time, log_example_call, request_ids, run_daemon
 from orlop.processes.provisioner import provisioner_identity, run_provisioner
 from orlop.processes.sidecar import Caches, Sidecar, SidecarFlags, SidecarSession, run_life
-from orlop.processes.static_master_wiring import (
-    MasterServices,
-    StaticMasterFlags,
-    configuration_watch,
-    run_static_master,
-)
+from orlop.processes.static_settings import StaticMasterFlags
 from orlop.records.api_record import GROUP
 from orlop.records.drive import DRIVE
 from orlop.records.drive_record import DriveState
 from orlop.records.volume import VOLUME
 from orlop.sidecars.provisioner.provisioner_settings import ProvisionerSettings
 from orlop.sidecars.provisioner.volume_deletion_rules import csi_source
-from orlop.static_pv.master_metrics import MasterMetrics
+
+if TYPE_CHECKING:
+    from orlop.static_pv.master_metrics import MasterMetrics
 
 BY_VOLUME_ID: Final = "PersistentVolumes by the id of their volume"
 Readings = dict[tuple[str, ...], float]
@@ -99,10 +96,11 @@ def lease_of(driver: str) -> str:
 class DriveControl:
     """The controller of drives: its service, served from the start, and its work while this process leads."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, serves_static: bool = False) -> None:
+        """Create it. `serves_static`: a configuration of static volumes is named."""
         self.leader_service = LeaderService()
         self._catalog: DriveCatalog | None = None
-        self._static_metrics = MasterMetrics(runtime.metrics)
+        self._static_metrics = _static_metrics(runtime) if serves_static else None
         gauge, labels = runtime.metrics.gauge_from, ("drive", "node")
         gauge("orlop_drive_capacity_bytes", "Bytes that volumes can have on a drive.", self._capacity, labels)
         gauge("orlop_drive_allocated_bytes", "Sum of the allocations of a drive.", self._allocated, labels)
@@ -139,6 +137,14 @@ class DriveControl:
                 space.stop()
 
     async def _serve_static_volumes(self, session: SidecarSession[ControllerFlags]) -> None:
+        # Not without a configuration: the master and what it needs take 1.4 MB.
+        from orlop.processes.static_master_wiring import (  # noqa: PLC0415
+            MasterServices,
+            configuration_watch,
+            run_static_master,
+        )
+
+        assert self._static_metrics is not None  # noqa: S101 - a configuration is named
         flags = session.settings.static
         services = MasterServices(
             runtime=session.runtime,
@@ -186,6 +192,12 @@ class DriveControl:
         return self._catalog.drives() if self._catalog is not None else ()
 
 
+def _static_metrics(runtime: Runtime) -> MasterMetrics:
+    from orlop.static_pv.master_metrics import MasterMetrics  # noqa: PLC0415 - only where static volumes are served
+
+    return MasterMetrics(runtime.metrics)
+
+
 def provisioner_settings(session: SidecarSession[ControllerFlags]) -> ProvisionerSettings:
     """Return the settings that our driver needs: a volume is on the node of its pod, and knows its claim."""
     flags = session.settings
@@ -219,7 +231,7 @@ def controller_sidecar(control: DriveControl) -> Sidecar[ControllerFlags]:
 
 
 async def run(settings: ControllerFlags, runtime: Runtime, stop: asyncio.Event) -> None:
-    control = DriveControl(runtime)
+    control = DriveControl(runtime, serves_static=bool(settings.static.static_config))
     name = settings.driver_name
     kinds = (ServiceType.CONTROLLER_SERVICE, ServiceType.VOLUME_ACCESSIBILITY_CONSTRAINTS)
     identity = IdentityService(DriverIdentity(name, __version__, kinds), _is_ready)

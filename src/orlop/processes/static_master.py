@@ -26,13 +26,8 @@ from orlop.processes.daemon import CannotGoOn, Daemon, LogSettings, is_absolute,
 from orlop.processes.klog_flags import KlogSettings
 from orlop.processes.kube_wiring import RequestRate, kube_access, kube_client
 from orlop.processes.lease_wiring import LeaderSettings, LeaseWiring
-from orlop.processes.static_master_wiring import (
-    MasterServices,
-    StaticMasterFlags,
-    configuration_watch,
-    run_static_master,
-)
-from orlop.processes.static_settings import DEFAULT_CONFIGURATION
+from orlop.processes.static_master_wiring import MasterServices, configuration_watch, run_static_master
+from orlop.processes.static_settings import DEFAULT_CONFIGURATION, StaticMasterFlags
 from orlop.static_pv.configuration_watch import ConfigurationWatch
 from orlop.static_pv.master_metrics import MasterMetrics
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from orlop.foundation.clock import Clock
-from orlop.foundation.duration import Duration
-from orlop.foundation.go_flags import flag
 from orlop.foundation.runtime import Runtime
 from orlop.foundation.task_group import TaskGroup
 from orlop.host.static_disks.configuration_files import read_configuration_files
@@ -22,32 +20,12 @@ from orlop.kube.cache.informers import Informers
 from orlop.kube.client import KubeClient
 from orlop.kube.events.event_recorder import EventRecorder
 from orlop.kube.queue.workqueue_metrics import WorkqueueMetrics
-from orlop.processes.daemon import is_not_negative, is_some_time
-from orlop.processes.static_settings import StaticSource
+from orlop.processes.static_settings import StaticMasterFlags
 from orlop.static_pv.configuration_watch import ConfigurationWatch
 from orlop.static_pv.lost_claims import LostClaims
 from orlop.static_pv.master import StaticMaster
 from orlop.static_pv.master_metrics import MasterMetrics
 from orlop.static_pv.master_view import master_view
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticMasterFlags(StaticSource):
-    static_lost_claim_delay: Duration = flag(
-        Duration.parse,
-        default="0s",
-        metavar="DURATION",
-        check=is_not_negative,
-        help="How long after the deletion of a node the claims of its static volumes are deleted; 0s: never.",
-    )
-    static_config_sync_period: Duration = flag(
-        Duration.parse,
-        default="5s",
-        aliases=("config-sync-period",),
-        metavar="DURATION",
-        check=is_some_time,
-        help="How often the files of the configuration are read again.",
-    )
 
 
 def configuration_watch(flags: StaticMasterFlags, runtime: Runtime) -> ConfigurationWatch:

@@ -1,4 +1,4 @@
-"""The flags of the worker of static volumes, in `orlop node` and alone, and those that the master has too."""
+"""The flags of the worker and of the master of static volumes, which also `orlop node` and `orlop controller` have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from orlop.foundation.duration import Duration
 from orlop.foundation.go_flags import at_least, flag, integer, text
 from orlop.foundation.quantity import Quantity
-from orlop.processes.daemon import CannotGoOn, is_absolute_or_none, is_size, is_some_time
+from orlop.processes.daemon import CannotGoOn, is_absolute_or_none, is_not_negative, is_size, is_some_time
 from orlop.records.static_policy import STATIC_NAMESPACE
 
 DEFAULT_CONFIGURATION: Final = "/etc/provisioner/config"
@@ -33,6 +33,25 @@ class StaticSource:
         default=STATIC_NAMESPACE,
         metavar="NAMESPACE",
         help="The namespace of the ProvisionerStatus objects; only its admins should have rights there.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticMasterFlags(StaticSource):
+    static_lost_claim_delay: Duration = flag(
+        Duration.parse,
+        default="0s",
+        metavar="DURATION",
+        check=is_not_negative,
+        help="How long after the deletion of a node the claims of its static volumes are deleted; 0s: never.",
+    )
+    static_config_sync_period: Duration = flag(
+        Duration.parse,
+        default="5s",
+        aliases=("config-sync-period",),
+        metavar="DURATION",
+        check=is_some_time,
+        help="How often the files of the configuration are read again.",
     )
 
 

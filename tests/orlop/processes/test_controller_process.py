@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -180,3 +182,10 @@ def test_a_socket_in_no_folder_is_refused_with_a_sentence():
 
     assert refused.returncode == 2
     assert "there is no folder /no/such/folder" in refused.stderr
+
+
+def test_a_controller_loads_nothing_of_static_volumes_before_it_serves_some():
+    imported = "import sys, orlop.processes.controller; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", imported], check=True, capture_output=True, text=True).stdout.split()
+
+    assert [name for name in loaded if name.startswith("orlop.static_pv") or name == "yaml"] == []

@@ -44,6 +44,8 @@ class Scale:
     """Of each node."""
     claims: int
     hours: float
+    hours_of_use: float
+    """How long a volume is used, on average; a third of it passes until the claim has the next one."""
 
 
 @dataclass
@@ -81,8 +83,12 @@ class DriveSimulation(DriveWorld):
         self.random = Random(seed)
         self.nodes: dict[str, NodeModel] = {}
         self.leaders: list[RunningController] = []
+        self.nodes_of: dict[str, NodeModel] = {}
+        """By drive."""
         self.acknowledged: dict[str, tuple[str, int]] = {}
         """Volumes that were acknowledged and not deleted, with their drives and sizes."""
+        self.promised: dict[str, dict[str, int]] = {}
+        """The same by drive: the sizes of its volumes."""
         self.listed: dict[str, set[str]] = {}
         """By the uid of a Drive: the volumes that it listed last."""
         self.lives = 0
@@ -96,7 +102,7 @@ class DriveSimulation(DriveWorld):
             node = self.nodes[f"n{index}"] = NodeModel(f"n{index}", self.on, self.client, self.clock)
             for _ in range(self.scale.drives):
                 number += 1
-                node.add_disk(number, self.random.choice((3, 4, 8)) * GIB)
+                self.nodes_of[node.add_disk(number, self.random.choice((3, 4, 8)) * GIB).id] = node
             for disk in node.disks.values():
                 await node.report(disk, None)
         informers = await ends.enter_async_context(
@@ -116,7 +122,7 @@ class DriveSimulation(DriveWorld):
             name = await names.get()
             drive = drives.get(name)
             self.check_drive(name.name, dict(drive) if drive is not None else None)
-            node = next(node for node in self.nodes.values() if name.name in node.disks)
+            node = self.nodes_of[name.name]
             if not node.is_away:
                 with suppress(ApiError):
                     await node.report(node.disks[name.name], dict(drive) if drive is not None else None)
@@ -139,15 +145,17 @@ class DriveSimulation(DriveWorld):
         if not node.is_away and (obj := await self.find(VOLUME, volume)) is not None:
             await node.follow(obj)
 
-    async def catch_up(self, node: NodeModel) -> None:
+    async def catch_up(self, *nodes: NodeModel) -> None:
         """Report everything, as a node does that is back."""
         drives = {objects.name(each): each for each in all_of(self.on, DRIVE)}
-        for disk in node.disks.values():
-            with suppress(ApiError):
-                await node.report(disk, drives.get(disk.id))
+        for node in nodes:
+            for disk in node.disks.values():
+                with suppress(ApiError):
+                    await node.report(disk, drives.get(disk.id))
+        back = {node.name: node for node in nodes}
         for volume in all_of(self.on, VOLUME):
-            if volume["spec"]["nodeName"] == node.name:
-                await node.follow(volume)
+            if (node_of := back.get(volume["spec"]["nodeName"])) is not None:
+                await node_of.follow(volume)
 
     # ---- what must hold ------------------------------------------------------------------------------------------
 
@@ -159,7 +167,7 @@ class DriveSimulation(DriveWorld):
         total, capacity = sum(listed.values()), status.get("capacityBytes", 0)
         assert total <= capacity or not capacity, f"{name} has {capacity}, and lists {total}"
         assert bool(listed) == (ALLOCATIONS_FINALIZER in objects.finalizers(drive)), f"the finalizer of {name}"
-        mine = {volume: size for volume, (where, size) in self.acknowledged.items() if where == name}
+        mine = self.promised.get(name, {})
         gone = self.listed.get(objects.uid(drive), set()) & mine.keys() - listed.keys()
         assert not gone, f"{name} does not list {gone} any more"
         # An object that was made anew lists its volumes a moment later, and nothing else may take their space.
@@ -194,7 +202,7 @@ class DriveSimulation(DriveWorld):
         while self.clock.elapsed() < until:
             self.lives += 1
             await self._life(f"pvc-{number}-{self.lives}", until)
-            await self.clock.sleep(self.random.expovariate(1 / (4 * HOUR)))
+            await self.clock.sleep(self.random.expovariate(3 / (self.scale.hours_of_use * HOUR)))
 
     async def _life(self, name: str, until: float) -> None:
         size = self.random.choice((1, 1, 2, 3)) * GIB
@@ -207,13 +215,14 @@ class DriveSimulation(DriveWorld):
         if not placed.is_away:
             placed.stage(name, volume.volume_context)
             await self._reported(placed, name)
-        await self.clock.sleep(self.random.expovariate(1 / (12 * HOUR)))
+        await self.clock.sleep(self.random.expovariate(1 / (self.scale.hours_of_use * HOUR)))
         if self.random.random() < 0.2:
             await self._attempt(lambda controller: controller.expand(name, size + GIB))
         placed.unstage(name)
         await self._reported(placed, name)
         # From here on nothing of it has to be there, whether the call succeeds or not.
-        del self.acknowledged[name]
+        drive, _ = self.acknowledged.pop(name)
+        del self.promised[drive][name]
         await self._until(lambda controller: _true(controller.delete(name)))
 
     async def _created(self, name: str, size: int, until: float, **where: Any) -> csi_pb2.Volume | None:
@@ -223,7 +232,9 @@ class DriveSimulation(DriveWorld):
             response = await self._attempt(lambda controller: controller.service.CreateVolume(request))
             if response is not None:
                 volume: csi_pb2.Volume = response.volume
-                self.acknowledged[name] = volume.volume_context[DRIVE_KEY], volume.capacity_bytes
+                drive, size = volume.volume_context[DRIVE_KEY], volume.capacity_bytes
+                self.acknowledged[name] = drive, size
+                self.promised.setdefault(drive, {})[name] = size
                 return volume
             await self.clock.sleep(self.random.uniform(1.0, 10 * MINUTE))
         await self._until(lambda controller: _true(controller.delete(name)))
@@ -293,10 +304,9 @@ class DriveSimulation(DriveWorld):
         await end_task(losing[1])
         for node in self.nodes.values():
             node.is_away = False
-            await self.catch_up(node)
+        await self.catch_up(*self.nodes.values())
         await self.clock.sleep(3 * UNKNOWN_SECONDS)
-        for node in self.nodes.values():
-            await self.catch_up(node)
+        await self.catch_up(*self.nodes.values())
         await self.clock.sleep(UNKNOWN_SECONDS)
         self.check_nothing_is_left()
 

@@ -95,8 +95,7 @@ class NodeModel:
         if drive is None:
             return
         listed = {each.volume for each in part_of(drive, "spec", DriveSpec).allocations}
-        described = {objects.name(each) for each in all_of(self.on, VOLUME) if each["spec"]["drive"] == disk.id}
-        lacking = {*disk.volumes} - (listed & described if self.reports_undescribed else listed)
+        lacking = {*disk.volumes} - (listed & self._described(disk) if self.reports_undescribed else listed)
         lost = [{"volume": name, "bytes": size} for name, size in disk.volumes.items() if name in lacking]
         before = drive.get("status") or {}
         restored = bool(before.get("allocationsRestored")) or listed >= {*disk.volumes}
@@ -105,6 +104,9 @@ class NodeModel:
         )
         if any(before.get(key) != value for key, value in status.items()):
             await self._write(DRIVE, disk.id, status)
+
+    def _described(self, disk: DiskModel) -> set[str]:
+        return {objects.name(each) for each in all_of(self.on, VOLUME) if each["spec"]["drive"] == disk.id}
 
     async def follow(self, volume: Object) -> None:
         name, spec = objects.name(volume), part_of(volume, "spec", DriveVolumeSpec)
