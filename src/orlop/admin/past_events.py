@@ -52,10 +52,9 @@ def failures(events: Iterable[PastEvent], *reasons: str) -> tuple[PastEvent, ...
     return tuple(newest.values())[:MOST_FAILURES]
 
 
-def last_failure(events: Iterable[PastEvent], reason: str) -> PastEvent | None:
-    """Return the newest warning of a provisioner with this reason."""
-    of_provisioner = (event for event in events if event.component != BINDER)
-    return next(iter(failures(of_provisioner, reason)), None)
+def failures_of_provisioner(events: Iterable[PastEvent], reason: str) -> tuple[PastEvent, ...]:
+    """Return the warnings of a provisioner with this reason, in the order of the events."""
+    return tuple(event for event in events if event.is_warning and event.reason == reason and event.component != BINDER)
 
 
 def _past_event(event: ApiObject) -> PastEvent:

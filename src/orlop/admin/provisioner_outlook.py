@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from orlop.admin.explanation import UNREADABLE, ApiObject, Unreadable, ago, is_unreadable, joined, moment
 from orlop.admin.journal_orders import OpenRequest, open_requests
-from orlop.admin.past_events import PastEvent, events_about, last_failure
+from orlop.admin.past_events import PastEvent, events_about, failures_of_provisioner
 from orlop.kube import objects
 from orlop.kube.kinds import CSI_DRIVER, LEASE
 from orlop.kube.lease_rules import SIDECAR_TIMES, holder_of
@@ -25,10 +25,15 @@ CLOCK_SKEW: Final = timedelta(seconds=30)
 """How far the clock of this machine may be ahead of the holder's before its Lease seems stale."""
 LONGEST_LEASE_SECONDS: Final = 86_400
 """A Lease of a longer duration was not written by a provisioner."""
-FAILURE_COUNTS: Final = timedelta(minutes=10)
-"""How long a failure is taken for the current one: twice the longest delay of a retry, by default."""
+LONGEST_RETRY: Final = timedelta(minutes=5)
+"""The longest delay of a retry, by default."""
+FIRST_RETRIES: Final = 8
+"""After so many failures the delay, which begins with a second and doubles, is the longest one."""
 JOURNAL_COUNTS: Final = timedelta(minutes=1)
 """How long a written journal shows that its writer runs."""
+LONGEST_CALL: Final = timedelta(seconds=60)
+"""How long the call of a retry may take before it fails, with room for a `--timeout` of more than the default."""
+INVALID_ARGUMENT: Final = "code = InvalidArgument"
 RPC_ERROR: Final = "rpc error: code = "
 """Part of an event's message if the driver, and not the provisioner itself, reported the error."""
 
@@ -51,13 +56,16 @@ class ProvisionerOutlook:
     now: datetime
     failure: PastEvent | None = None
     """The last failure that a provisioner reported on the explained object."""
+    attempts: int = 0
+    """How many failures it reported, as far as events show it."""
 
     @classmethod
     def on(
         cls, obj: ApiObject, events: Iterable[ApiObject], reason: str, seen: ProvisionerSeen, now: datetime
     ) -> ProvisionerOutlook:
         """Return the outlook for this object. Failures of a provisioner have `reason` in the events about it."""
-        return cls(seen, now, last_failure(events_about(events, objects.uid(obj)), reason))
+        reported = failures_of_provisioner(events_about(events, objects.uid(obj)), reason)
+        return cls(seen, now, reported[0] if reported else None, sum(event.count for event in reported))
 
     @property
     def runs(self) -> bool | None:
@@ -73,10 +81,22 @@ class ProvisionerOutlook:
     @property
     def current_failure(self) -> PastEvent | None:
         """Return the last failure, if a provisioner runs that reported it lately."""
-        return self.failure if self.runs and self._is_recent(self._failed_at(), FAILURE_COUNTS) else None
+        return self.failure if self.runs and self._is_recent(self._failed_at(), self._failure_counts) else None
+
+    @property
+    def outdated_failure(self) -> PastEvent | None:
+        """Return the last failure, if the retry after it should have been reported since.
+
+        It is no news of the driver any more: the driver or its provisioner may have ended. Where a stale Lease shows
+        that the provisioner has ended, nothing more can be said.
+        """
+        failed_at = self._failed_at()
+        is_current = failed_at is None or self._is_recent(failed_at, self._failure_counts)
+        return None if is_current or self.runs is False else self.failure
 
     def sentences(self) -> str:
-        return " ".join(part for part in (self._about_driver(), self._about_leases()) if part)
+        parts = (self._about_driver(), self._about_leases(), self._about_outdated_failure())
+        return " ".join(part for part in parts if part)
 
     def to_do(self) -> str:
         """Return what to do if nothing changes."""
@@ -85,6 +105,11 @@ class ProvisionerOutlook:
         start = HOW_TO_START.format(driver=self.seen.driver)
         if self.runs is False:
             return f"{start[0].upper()}{start[1:]}."
+        if self.runs and self.outdated_failure is not None:
+            return (
+                "Check that the driver runs: read its log, and that of the provisioner beside it. Its last error may "
+                "be over."
+            )
         if self.runs:
             return "Read the log of the provisioner, and of the driver beside it, if nothing changes."
         return f"If nothing changes, check that it runs: {start} where it does not."
@@ -137,8 +162,25 @@ class ProvisionerOutlook:
             return f"A provisioner runs: it reported a failure{ago(self.current_failure.last, self.now)}."
         return f"A provisioner runs: it wrote its journal{ago(self._journal_text(), self.now)}."
 
+    def _about_outdated_failure(self) -> str:
+        if (failure := self.outdated_failure) is None:
+            return ""
+        who = "the driver does not answer it" if self.runs else "the provisioner or its driver does not answer any more"
+        return (
+            f"The last failure{ago(failure.last, self.now)} is old: a retry was due, and none was reported. Most "
+            f"likely {who}."
+        )
+
+    @property
+    def _failure_counts(self) -> timedelta:
+        """Return how long a failure is taken for the current one: twice the delay of the retry after it."""
+        # A driver's INVALID_ARGUMENT is retried with the longest delay from the first time on.
+        is_slow = self.failure is not None and INVALID_ARGUMENT in self.failure.message
+        doubled = LONGEST_RETRY if is_slow or self.attempts > FIRST_RETRIES else timedelta(seconds=2**self.attempts)
+        return 2 * min(doubled, LONGEST_RETRY) + LONGEST_CALL
+
     def _last_sign(self) -> datetime | None:
-        signs = ((self._failed_at(), FAILURE_COUNTS), (moment(self._journal_text()), JOURNAL_COUNTS))
+        signs = ((self._failed_at(), self._failure_counts), (moment(self._journal_text()), JOURNAL_COUNTS))
         return max((at for at, counts in signs if at is not None and self._is_recent(at, counts)), default=None)
 
     def _failed_at(self) -> datetime | None:

@@ -437,6 +437,7 @@ def test_a_claim_whose_provisioner_runs_shows_its_lease_and_the_last_failure():
     assert ended.json["fields"]["failures"][0]["message"] == "no space on any disk"
 
 
+NO_SECRET = "failed to get secret a/b: not found"
 DRIVER_ERROR = 'failed to provision volume with StorageClass "fast": rpc error: code = Internal desc = no such pool'
 
 
@@ -449,7 +450,7 @@ def test_a_claim_whose_driver_fails_points_to_the_drivers_error(*, has_order: bo
         metadata = {"labels": {DRIVER_LABEL: DRIVER}, "annotations": {ANNOTATION: encode_page(entries)}}
         await cluster.lease(renewed=timedelta(seconds=3), name="orlop-provisioner-journal-x", metadata=metadata)
         source = {"source": {"component": "external-provisioner"}}
-        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR, count=4, **source)
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR, count=12, **source)
 
     ended = explain(build)
     assert ended.state == "ProvisioningFails"
@@ -465,11 +466,61 @@ def test_a_claim_that_the_provisioner_itself_refuses_names_no_error_of_the_drive
     async def build(cluster: Cluster) -> None:
         claim = await waiting(cluster)
         await cluster.lease(renewed=timedelta(seconds=3))
-        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", "failed to get secret a/b: not found")
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", NO_SECRET, count=9)
 
     ended = explain(build)
     assert ended.state == "ProvisioningFails"
-    assert ended.next.startswith("Remove the cause of the provisioner's error: failed to get secret a/b: not found. ")
+    assert ended.next.startswith(f"Remove the cause of the provisioner's error: {NO_SECRET}. ")
+
+
+OLD = "The last failure 5m ago is old: a retry was due, and none was reported."
+INFEASIBLE = DRIVER_ERROR.replace("Internal", "InvalidArgument")
+
+
+@pytest.mark.parametrize(
+    ("message", "count", "is_old"),
+    [(DRIVER_ERROR, 1, True), (DRIVER_ERROR, 5, True), (DRIVER_ERROR, 9, False), (INFEASIBLE, 1, False)],
+    ids=["first", "fifth", "ninth", "retried slowly"],
+)
+def test_a_failure_after_which_the_retry_was_not_reported_is_no_news_of_the_driver(
+    message: str, count: int, *, is_old: bool
+):
+    """The delay of a retry doubles with each failure: after five minutes only the longest one is not over."""
+
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", message, count=count)
+
+    ended = explain(build)
+    assert (OLD in ended.text) is is_old
+    assert ended.state == ("WaitsForProvisioner" if is_old else "ProvisioningFails")
+    assert ended.json["fields"]["provisioning"]["runs"] is (None if is_old else True)
+    assert (message in ended.next) is not is_old
+
+
+def test_a_driver_that_stopped_beside_its_provisioner_is_not_quoted():
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        await cluster.csi_driver()
+        await cluster.lease(renewed=timedelta(seconds=3))
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR, count=3)
+
+    ended = explain(build)
+    assert "A provisioner runs: the Lease default/disks-example-com, held by p-0, was renewed 3s ago." in ended.text
+    assert f"{OLD} Most likely the driver does not answer it." in ended.text
+    assert ended.next.startswith("Check that the driver runs: ")
+
+
+def test_a_provisioner_that_stopped_is_named_and_not_the_drivers_last_error():
+    async def build(cluster: Cluster) -> None:
+        claim = await waiting(cluster)
+        await cluster.lease(renewed=timedelta(minutes=4))
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR, count=12)
+
+    ended = explain(build)
+    assert "No provisioner runs: the Lease default/disks-example-com, held by p-0, was renewed 4m ago." in ended.text
+    assert ended.next.startswith("Start the provisioner")
+    assert OLD not in ended.text
 
 
 @pytest.mark.parametrize(
@@ -510,7 +561,7 @@ def test_a_stale_lease_does_not_hide_a_provisioner_that_runs_without_leader_elec
     async def build(cluster: Cluster) -> None:
         claim = await waiting(cluster)
         await cluster.lease(renewed=timedelta(hours=3))
-        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR)
+        await cluster.event(claim, PERSISTENT_VOLUME_CLAIM, "ProvisioningFailed", DRIVER_ERROR, count=12)
 
     assert explain(build).state == "ProvisioningFails"
 

@@ -253,7 +253,7 @@ def test_a_volume_whose_driver_fails_to_delete_it_points_to_the_drivers_error(*,
 
     async def build(cluster: Cluster) -> None:
         volume = await cluster.volume_of(GONE, **DELETE, **PROVISIONED)
-        await cluster.event(volume, PERSISTENT_VOLUME, "VolumeFailedDelete", error, count=4)
+        await cluster.event(volume, PERSISTENT_VOLUME, "VolumeFailedDelete", error, count=12)
         if is_being_deleted:
             await deleted(cluster, volume, state.PV_PROTECTION)
 

@@ -1,8 +1,8 @@
 """The expressions of an admission policy: compiled once, evaluated for each write that the policy matches. Pure.
 
 A variable is evaluated when the first expression names it. One that fails is without a value, so it fails only the
-expressions that come to it. All expressions of one policy share a budget (`expression_cost_rules`), and the library
-limits the iterations of each.
+expressions that come to it. All expressions of one policy share a budget (`expression_cost_rules`), which is spent
+before each evaluation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any, Final
 
 from onenode.apiserver.admission.write_attributes import REQUEST_FIELDS
-from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET, ExpressionCost, extent_of
+from onenode.apiserver.custom_resources.expression_cost_rules import ExpressionValues, spend_on
+from onenode.apiserver.custom_resources.expression_outcome_rules import BUDGET, BudgetSpent, CostBudget
 from onenode.apiserver.custom_resources.expression_rules import LONGEST_MESSAGE, OUT_OF_BUDGET
 from onenode.apiserver.custom_resources.expressions import (
     CelScope,
@@ -45,7 +46,6 @@ class PolicyExpression:
     """`variables` are the names of all that the expression needs, also through other variables."""
 
     program: ScopedProgram
-    cost: ExpressionCost
     variables: frozenset[str] = frozenset()
 
     @property
@@ -86,7 +86,7 @@ class ExpressionCompiler:
             raise InvalidExpression(f"must evaluate to {expected} but got {program.type_name}")
         direct = frozenset(_VARIABLE.findall(plain)) & self.variables.keys()
         needed = direct.union(*(self.variables[name].variables for name in direct))
-        return PolicyExpression(program, ExpressionCost.of(plain), needed)
+        return PolicyExpression(program, needed)
 
 
 @cache
@@ -165,12 +165,8 @@ class SeenValues:
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data = data
-        self.extent = extent_of(data.get("object"), data.get("oldObject"))
+        self.measured = ExpressionValues(data)
         self.converted = _scope().values(data)
-
-
-class _PolicyBudgetSpent(Exception):
-    pass
 
 
 class _Evaluation:
@@ -179,11 +175,12 @@ class _Evaluation:
     def __init__(self, policy: PolicyExpressions, seen: SeenValues) -> None:
         self._policy = policy
         self._seen = seen
-        self._left = BUDGET
+        self._budget = CostBudget(BUDGET)
         self._values: dict[str, Any] = {}
         self._failed: dict[str, str] = {}
         self._converted: CelValues = seen.converted
         self._converted_values = 0
+        self._measured = seen.measured
 
     def result(self, expression: PolicyExpression) -> Any:
         """Raise EvaluationFailed."""
@@ -199,11 +196,10 @@ class _Evaluation:
             self._failed[name] = str(error)
 
     def _evaluated(self, expression: PolicyExpression) -> Any:
-        self._left -= expression.cost.on(self._seen.extent)
-        if self._left < 0:
-            raise _PolicyBudgetSpent
+        values = self._values_for(expression)
+        spend_on(expression.program.syntax, self._measured, self._budget)
         try:
-            return expression.program.evaluate(self._values_for(expression))
+            return expression.program.evaluate(values)
         except EvaluationFailed as error:
             raise EvaluationFailed(self._reason(str(error))) from None
 
@@ -214,6 +210,7 @@ class _Evaluation:
         if len(self._values) != self._converted_values:
             variables = {f"{VARIABLES}{name}": value for name, value in self._values.items()}
             self._converted = _scope().values({**self._seen.data, **variables})
+            self._measured = ExpressionValues({**self._seen.data, **variables})
             self._converted_values = len(self._values)
         return self._converted
 
@@ -235,7 +232,7 @@ def denials(policy: PolicyExpressions, seen: SeenValues) -> list[Denial]:
         if errors:
             return _on_error(policy, errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")
         return [found for each in policy.validations for found in _denials(policy, evaluation, each)]
-    except _PolicyBudgetSpent:
+    except BudgetSpent:
         return _on_error(policy, OUT_OF_BUDGET)
 
 

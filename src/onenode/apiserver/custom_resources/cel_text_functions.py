@@ -6,7 +6,6 @@ The library makes no optional values of ours. So what `format` returns is a map 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -14,23 +13,12 @@ from typing import Any, Final
 
 from onenode.apiserver.custom_resources.cel_address_functions import is_url
 from onenode.apiserver.custom_resources.cel_function import CelFunction, CelValue, function, member, unwrapped
-from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET
 from onenode.apiserver.custom_resources.leaf_rules import FORMATS
+from onenode.apiserver.custom_resources.schema_patterns import InvalidSchemaPattern, found_in
 from onenode.apiserver.schema import name_rules
 
 FORMAT: Final = "kubernetes.NamedFormat"
 OPTIONAL: Final = "optional"
-POSIX_CLASSES: Final[Mapping[str, str]] = {
-    "[:alnum:]": "0-9A-Za-z",
-    "[:alpha:]": "A-Za-z",
-    "[:digit:]": "0-9",
-    "[:lower:]": "a-z",
-    "[:punct:]": r"!-/:-@\[-`{-~",
-    "[:space:]": r"\t\n\v\f\r ",
-    "[:upper:]": "A-Z",
-    "[:word:]": "0-9A-Za-z_",
-    "[:xdigit:]": "0-9A-Fa-f",
-}
 
 
 # ---- lists and sets --------------------------------------------------------------------------------------------------
@@ -48,7 +36,6 @@ def _contains(items: Sequence[Any], others: Sequence[Any]) -> bool:
     try:
         return set(items).issuperset(others)
     except TypeError:  # lists and maps have no hash: each is compared with each
-        _refuse_too_many(items, others)
         return all(other in items for other in others)
 
 
@@ -56,13 +43,7 @@ def _intersects(items: Sequence[Any], others: Sequence[Any]) -> bool:
     try:
         return not set(items).isdisjoint(others)
     except TypeError:
-        _refuse_too_many(items, others)
         return any(other in items for other in others)
-
-
-def _refuse_too_many(items: Sequence[Any], others: Sequence[Any]) -> None:
-    if len(items) * len(others) > BUDGET:
-        raise ValueError("operation cancelled: actual cost limit exceeded")
 
 
 LIST_FUNCTIONS: Final[tuple[CelFunction, ...]] = (
@@ -81,28 +62,11 @@ LIST_FUNCTIONS: Final[tuple[CelFunction, ...]] = (
 # ---- regular expressions ---------------------------------------------------------------------------------------------
 
 
-def go_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression of Go's dialect; raises re.error.
-
-    Two things differ from Python's in patterns people write: `$` is the end of the text and not the end of its last
-    line, and character classes have names.
-    """
-    for name, characters in POSIX_CLASSES.items():
-        pattern = pattern.replace(name, characters)
-    in_class, translated = False, ""
-    for part in re.findall(r"\\.|.", pattern, re.DOTALL):
-        in_class = part == "[" or (in_class and part != "]")
-        translated += r"\Z" if part in {"$", r"\z"} and not in_class else part
-    return re.compile(translated)
-
-
-def _found(text: str, pattern: str, limit: int = -1) -> list[str]:
-    """Return the matches, all of them where the limit is negative."""
+def _found(text: str, pattern: str, limit: int = -1) -> Sequence[str]:
     try:
-        matches = [match[0] for match in go_pattern(pattern).finditer(text)]
-    except re.error as error:
+        return found_in(text, pattern, limit)
+    except InvalidSchemaPattern as error:
         raise ValueError(f"error parsing regexp: {error}") from None
-    return matches if limit < 0 else matches[:limit]
 
 
 EXPRESSION_FUNCTIONS: Final[tuple[CelFunction, ...]] = (

@@ -2,8 +2,7 @@
 
 A rule belongs to a node of the schema and is evaluated where the object has a value there. A transition rule (one that
 uses `oldSelf`) is evaluated only where the old object has a value, too; a value that did not change is not held against
-any other rule. All rules of one object share a budget (`expression_cost_rules`), and the library limits the iterations
-of each.
+any other rule. All rules of one object share a budget (`expression_cost_rules`), which is spent before each evaluation.
 """
 
 from __future__ import annotations
@@ -15,8 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from onenode.apiserver.custom_resources.expression_cost_rules import BUDGET, ExpressionCost, extent_of
+from onenode.apiserver.custom_resources.expression_cost_rules import ExpressionValues, spend_on
+from onenode.apiserver.custom_resources.expression_outcome_rules import BUDGET, BudgetSpent, CostBudget
 from onenode.apiserver.custom_resources.expressions import (
+    OLD_SELF,
+    PRESENT_OLD,
+    SELF,
     CelExpression,
     EvaluationFailed,
     InvalidExpression,
@@ -24,18 +27,16 @@ from onenode.apiserver.custom_resources.expressions import (
     as_timestamp,
     compile_expression,
     uses_old_self,
-    without_texts,
 )
 from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD
 from onenode.apiserver.custom_resources.schema_nodes import (
-    EMBEDDED,
     LIST_TYPE,
     MAP_TYPE,
-    PRESERVES,
     VALIDATIONS,
     JsonSchema,
     SchemaNode,
 )
+from onenode.apiserver.custom_resources.schema_types import SchemaTypes, escaped
 from onenode.apiserver.custom_resources.value_rules import NO_OLD, item_key
 from onenode.apiserver.schema.field_errors import Cause, invalid, not_supported, required, shown
 from orlop.foundation.duration import Duration
@@ -44,13 +45,6 @@ LONGEST_MESSAGE: Final = 5 * 1024
 OUT_OF_BUDGET: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
 REASONS: Final = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 _TITLES: Final = {"FieldValueRequired": "Required value", "FieldValueForbidden": "Forbidden"}
-RESERVED: Final = frozenset(
-    {
-        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if"),
-        *("import", "let", "loop", "package", "namespace", "return", "var", "void", "while"),
-    }
-)
-_ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,6 @@ class ExpressionRule:
     """One rule, compiled. `path` is appended to the field that a cause names."""
 
     text: str
-    cost: ExpressionCost
     expression: CelExpression
     is_transition: bool
     is_optional: bool
@@ -95,7 +88,6 @@ def _compiled(rule: Mapping[str, Any]) -> ExpressionRule:
     message = rule.get("messageExpression")
     return ExpressionRule(
         rule["rule"],
-        ExpressionCost.of(without_texts(f"{rule['rule']} {message or ''}")),
         compile_expression(rule["rule"], "bool", optional_old=is_optional),
         uses_old_self(rule["rule"]),
         is_optional,
@@ -109,31 +101,17 @@ def _compiled(rule: Mapping[str, Any]) -> ExpressionRule:
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 
-class _OutOfBudget(Exception):
-    pass
-
-
-class _Budget:
-    def __init__(self) -> None:
-        self._left = BUDGET
-
-    def spend(self, cost: int) -> None:
-        self._left -= cost
-        if self._left < 0:
-            raise _OutOfBudget
-
-
 def expression_causes(tree: RuleTree, value: Any, old: Any = NO_OLD, path: str = "") -> list[Cause]:
     """Return a cause for each rule that a value breaks; the path of a whole object is empty."""
     causes: list[Cause] = []
     try:
-        causes.extend(_below(tree, value, old, path, _Budget()))
-    except _OutOfBudget:
+        causes.extend(_below(tree, value, old, path, CostBudget(BUDGET)))
+    except BudgetSpent:
         causes.append(invalid(NO_FIELD, None, OUT_OF_BUDGET))
     return causes
 
 
-def _below(tree: RuleTree, value: Any, old: Any, path: str, budget: _Budget) -> Iterator[Cause]:
+def _below(tree: RuleTree, value: Any, old: Any, path: str, budget: CostBudget) -> Iterator[Cause]:
     if value is None:
         return
     if tree.rules:
@@ -154,21 +132,23 @@ def _below(tree: RuleTree, value: Any, old: Any, path: str, budget: _Budget) -> 
             yield from _below(tree.items, item, counterpart, f"{path}[{place}]", budget)
 
 
-def _broken(tree: RuleTree, value: Any, old: Any, path: str, budget: _Budget) -> Iterator[Cause]:
+def _broken(tree: RuleTree, value: Any, old: Any, path: str, budget: CostBudget) -> Iterator[Cause]:
     has_old, is_same = old is not NO_OLD and old is not None, old is not NO_OLD and value == old
     bound = bound_value(value, tree.node, is_root=not path)
     bound_old = bound_value(old, tree.node, is_root=not path) if has_old else None
-    extent = extent_of(bound, bound_old)
+    measured = ExpressionValues({SELF: bound, OLD_SELF: bound_old, PRESENT_OLD: bound_old})
     for rule in tree.rules:
         if (rule.is_transition and not has_old and not rule.is_optional) or (is_same and not rule.is_transition):
             continue
-        budget.spend(rule.cost.on(extent))
         # oldSelf is bound for transition rules alone: no other one can refer to it.
         passed = (bound, bound_old) if rule.is_transition else (bound, None)
         present = has_old and rule.is_transition
+        spend_on(rule.expression.syntax(has_old=present), measured, budget)
         try:
             if rule.expression.evaluate(*passed, has_old=present) is True:
                 continue
+            if rule.message_expression is not None:
+                spend_on(rule.message_expression.syntax(has_old=present), measured, budget)
             message = _message(rule, passed, has_old=present)
         except EvaluationFailed as error:
             message = f"{rule.message} evaluating rule: {error}"
@@ -222,13 +202,6 @@ def _bound_object(value: Mapping[str, Any], node: SchemaNode, *, is_root: bool) 
     return fields
 
 
-def escaped(name: str) -> str:
-    """Return how expressions name a field: `namespace` is `__namespace__`, and a dash is `__dash__`."""
-    if name in RESERVED:
-        return f"__{name}__"
-    return re.sub(r"__|[./-]", lambda match: _ESCAPES[match[0]], name)
-
-
 def _bound_text(value: str, node: SchemaNode) -> Any:
     try:
         match node.schema.get("format"):
@@ -250,8 +223,9 @@ def _bound_text(value: str, node: SchemaNode) -> Any:
 
 def rules_causes(schema: JsonSchema, path: str, uncorrelatable: str = "") -> Iterator[Cause]:
     """Yield why rules of a schema are refused; `uncorrelatable` is the path below which no value has an old one."""
+    types = SchemaTypes(schema) if schema.get(VALIDATIONS) else None
     for place, rule in enumerate(schema.get(VALIDATIONS, ())):
-        yield from _rule_causes(rule, schema, f"{path}.{VALIDATIONS}[{place}]", uncorrelatable)
+        yield from _rule_causes(rule, types, f"{path}.{VALIDATIONS}[{place}]", uncorrelatable)
     atomic = uncorrelatable or (path if schema.get(MAP_TYPE) == "atomic" else "")
     for name, inner in schema.get("properties", {}).items():
         yield from rules_causes(inner, f"{path}.properties[{name}]", atomic)
@@ -262,7 +236,7 @@ def rules_causes(schema: JsonSchema, path: str, uncorrelatable: str = "") -> Ite
         yield from rules_causes(schema["items"], f"{path}.items", below)
 
 
-def _rule_causes(rule: Mapping[str, Any], schema: JsonSchema, path: str, uncorrelatable: str) -> Iterator[Cause]:
+def _rule_causes(rule: Mapping[str, Any], types: SchemaTypes | None, path: str, uncorrelatable: str) -> Iterator[Cause]:
     text, message = rule.get("rule", ""), rule.get("message", "")
     if not text.strip():
         yield required(f"{path}.rule", "rule is not specified")
@@ -277,11 +251,11 @@ def _rule_causes(rule: Mapping[str, Any], schema: JsonSchema, path: str, uncorre
         yield not_supported(f"{path}.reason", rule["reason"], REASONS)
     try:
         compiled = _compiled(rule)
+        if types is not None:
+            _check_types(rule, types)
     except InvalidExpression as error:
         yield invalid(f"{path}.rule", dict(rule), f"compilation failed: {error}")
         return
-    for where in undefined_fields(text, schema):
-        yield invalid(f"{path}.rule", dict(rule), f"compilation failed: ERROR: <input>:{where}")
     if compiled.is_transition and uncorrelatable:
         why = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
         yield invalid(f"{path}.rule", text, why)
@@ -291,39 +265,9 @@ def _rule_causes(rule: Mapping[str, Any], schema: JsonSchema, path: str, uncorre
         )
 
 
-# A selection of fields, and whether its last name is that of a function.
-_SELECTION: Final = re.compile(r"(?<![\w.])(?:self|oldSelf)((?:\s*\.\s*\??[A-Za-z_]\w*)+)(\s*\()?")
-_SELECTED: Final = re.compile(r"\.\s*\??([A-Za-z_]\w*)")
-_VISIBLE: Final[JsonSchema] = {
-    "apiVersion": {"type": "string"},
-    "kind": {"type": "string"},
-    "metadata": {"type": "object", "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}}},
-}
-
-
-def undefined_fields(text: str, schema: JsonSchema) -> Iterator[str]:
-    """Yield the place and name of each field that a rule selects from `self` and that its schema does not declare.
-
-    The library knows no schemas, so it compiles such a rule, which would then refuse every object.
-    """
-    for selection in _SELECTION.finditer(without_texts(text)):
-        names = list(_SELECTED.finditer(selection[1]))
-        for wrong in _undeclared(names[:-1] if selection[2] else names, schema):
-            before = text[: selection.start(1) + wrong.start()]
-            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-            yield f"{line}:{column}: undefined field '{wrong[1]}'"
-
-
-def _undeclared(names: list[re.Match[str]], schema: JsonSchema) -> Iterator[re.Match[str]]:
-    for name in names:
-        declared = {escaped(key): inner for key, inner in schema.get("properties", {}).items()}
-        if schema.get(EMBEDDED):
-            declared |= _VISIBLE
-        additional = schema.get("additionalProperties")
-        inner = declared.get(name[1], additional if isinstance(additional, dict) else None)
-        if inner is None:
-            # Of what has no fields, or any, the evaluation decides.
-            if schema.get("type") == "object" and not additional and not schema.get(PRESERVES):
-                yield name
-            return
-        schema = inner
+def _check_types(rule: Mapping[str, Any], types: SchemaTypes) -> None:
+    """Raise InvalidExpression."""
+    is_optional = bool(rule.get("optionalOldSelf"))
+    types.check(rule["rule"], "bool", optional_old=is_optional)
+    if rule.get("messageExpression") is not None:
+        types.check(rule["messageExpression"], "string", optional_old=is_optional)

@@ -2,7 +2,8 @@
 
 Rules of custom resources see `self` and `oldSelf`; admission policies see the names of a `CelScope`. The library is
 imported when the first expression is compiled: a server without rules and policies never loads it.
-It stops an evaluation after 10,000 iterations of its loops. It does not know Kubernetes' own functions: they are added
+It stops an evaluation after 10,000 iterations of its loops; what one costs is estimated before it, from the syntax tree
+of the expression (`expression_cost_rules`). It does not know Kubernetes' own functions: they are added
 here, and an expression that uses another one cannot be compiled.
 """
 
@@ -18,11 +19,12 @@ from typing import Any, Final
 from onenode.apiserver.custom_resources.cel_address_functions import ADDRESS_FUNCTIONS
 from onenode.apiserver.custom_resources.cel_number_functions import NUMBER_FUNCTIONS
 from onenode.apiserver.custom_resources.cel_text_functions import TEXT_FUNCTIONS
+from onenode.apiserver.custom_resources.expression_syntax import Syntax, syntax_of
 
 SELF: Final = "self"
 OLD_SELF: Final = "oldSelf"
 # What stands for oldSelf where it may be absent: an optional value cannot be passed to the library.
-_PRESENT_OLD: Final = "__presentOldSelf"
+PRESENT_OLD: Final = "__presentOldSelf"
 _TEXTS: Final = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 
 
@@ -38,15 +40,27 @@ class EvaluationFailed(Exception):
 class CelExpression:
     """`for_absent` is evaluated in place of `program` where oldSelf is optional and there is none."""
 
-    program: Any
-    for_absent: Any = None
+    program: _Program
+    for_absent: _Program | None = None
+
+    def syntax(self, *, has_old: bool = False) -> Syntax:
+        """Return the syntax tree of what is evaluated."""
+        return self._chosen(has_old=has_old).syntax
+
+    def _chosen(self, *, has_old: bool) -> _Program:
+        return self.program if self.for_absent is None or has_old else self.for_absent
 
     def evaluate(self, value: Any, old: Any = None, *, has_old: bool = False) -> Any:
         """Return the result as a Python value; raise EvaluationFailed."""
-        if self.for_absent is not None:
-            data = {SELF: value, **({_PRESENT_OLD: old} if has_old else {})}
-            return _evaluated(self.program if has_old else self.for_absent, data)
-        return _evaluated(self.program, {SELF: value, **({OLD_SELF: old} if has_old else {})})
+        name = OLD_SELF if self.for_absent is None else PRESENT_OLD
+        data = {SELF: value, **({name: old} if has_old else {})}
+        return _evaluated(self._chosen(has_old=has_old).compiled, data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    compiled: Any
+    syntax: Syntax
 
 
 def uses_old_self(text: str) -> bool:
@@ -58,13 +72,22 @@ def without_texts(text: str) -> str:
     return _TEXTS.sub(lambda quoted: f"'{' ' * (len(quoted[0]) - 2)}'", text)
 
 
-def compile_expression(text: str, result: str, *, optional_old: bool = False) -> CelExpression:
-    """Compile an expression whose result has a type, `bool` or `string`; raise InvalidExpression."""
-    program = _compiled(text, result)
+def compile_expression(text: str, result: str, *, optional_old: bool = False, environment: Any = None) -> CelExpression:
+    """Compile an expression whose result has a type, `bool` or `string`; raise InvalidExpression.
+
+    The types of its names are those of `environment`, or any.
+    """
+    environment = environment or _environment()
     if not optional_old:
-        return CelExpression(program)
-    bound = (f"cel.bind({OLD_SELF}, {old}, {text})" for old in (f"optional.of({_PRESENT_OLD})", "optional.none()"))
-    return CelExpression(*(_compiled(each, result) for each in bound))
+        return CelExpression(_compiled(environment, text, result))
+    bound = (f"cel.bind({OLD_SELF}, {old}, {text})" for old in (f"optional.of({PRESENT_OLD})", "optional.none()"))
+    return CelExpression(*(_compiled(environment, each, result) for each in bound))
+
+
+def rule_environment(pool: Any, self_type: str) -> Any:
+    """Return an environment in which the names of rules have a type; `pool` has the descriptors of its messages."""
+    type_ = _loaded().cel.Type(self_type)
+    return _new_environment(dict.fromkeys((SELF, OLD_SELF, PRESENT_OLD), type_), pool)
 
 
 # ---- expressions over any names --------------------------------------------------------------------------------------
@@ -88,7 +111,7 @@ class CelScope:
     def compile(self, text: str) -> ScopedProgram:
         """Raise InvalidExpression."""
         program = _program(self._environment, text)
-        return ScopedProgram(text, program, program.return_type())
+        return ScopedProgram(text, program.compiled, program.compiled.return_type(), program.syntax)
 
     def values(self, data: Mapping[str, Any]) -> CelValues:
         """Return values for expressions; a name without a value is an error where an expression comes to it."""
@@ -107,6 +130,7 @@ class ScopedProgram:
     text: str
     program: Any
     type: Any
+    syntax: Syntax
 
     @property
     def type_name(self) -> str:
@@ -155,16 +179,17 @@ def as_duration(nanoseconds: int) -> Any:
     return value
 
 
-def _compiled(text: str, result: str) -> Any:
-    program = _program(_environment(), text)
-    if program.return_type() not in _loaded().types[result]:
+def _compiled(environment: Any, text: str, result: str) -> _Program:
+    program = _program(environment, text)
+    if program.compiled.return_type() not in _loaded().types[result]:
         raise InvalidExpression(f"must evaluate to a {result}")
     return program
 
 
-def _program(environment: Any, text: str) -> Any:
+def _program(environment: Any, text: str) -> _Program:
     try:
-        return environment.compile(text)
+        compiled = environment.compile(text)
+        return _Program(compiled, syntax_of(compiled.serialize()))
     except RuntimeError as error:
         raise InvalidExpression(_reason(error)) from None
 
@@ -207,12 +232,12 @@ class _Library:
 
 @cache
 def _environment() -> Any:
-    return _new_environment(dict.fromkeys((SELF, OLD_SELF, _PRESENT_OLD), _loaded().dyn))
+    return _new_environment(dict.fromkeys((SELF, OLD_SELF, PRESENT_OLD), _loaded().dyn))
 
 
-def _new_environment(names: Mapping[str, Any]) -> Any:
+def _new_environment(names: Mapping[str, Any], pool: Any = None) -> Any:
     library = _loaded()
-    return library.cel.NewEnv(variables=dict(names), extensions=library.extensions)
+    return library.cel.NewEnv(descriptor_pool=pool, variables=dict(names), extensions=library.extensions)
 
 
 @cache

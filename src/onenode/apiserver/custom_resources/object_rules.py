@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from onenode.apiserver.custom_resources.expression_outcome_rules import BUDGET
 from onenode.apiserver.custom_resources.expression_rules import RuleTree, expression_causes, rule_tree
 from onenode.apiserver.custom_resources.leaf_rules import NO_FIELD, TYPE_INVALID
 from onenode.apiserver.custom_resources.schema_nodes import METADATA, SchemaNode
@@ -20,6 +21,7 @@ from onenode.apiserver.custom_resources.value_rules import (
     NO_OLD,
     embedded_causes,
     list_causes,
+    searches_cost,
     value_causes,
 )
 from onenode.apiserver.kinds.scale_rules import ScalePaths, scale_causes
@@ -47,6 +49,11 @@ NOT_CHECKED: Final = Cause(
     "FieldValueInvalid",
     "Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing "
     "errors to complete validation",
+    NO_FIELD,
+)
+TOO_MANY_SEARCHES: Final = Cause(
+    "FieldValueTooLong",
+    "Too long: to search all texts for the schema's patterns would take more than a second; make the object smaller",
     NO_FIELD,
 )
 # Causes with which no rule can be evaluated: a value is missing, of another type, or too large.
@@ -106,7 +113,7 @@ class CustomKind:
             check=name_rules.dns_subdomain,
             qualified_finalizers=False,
         )
-        of_values = (*value_causes(new, self.node, ""), *self._scale_causes(new))
+        of_values = (*_value_causes(new, self.node, NO_OLD), *self._scale_causes(new))
         causes = (*of_metadata, *of_values, *self._structure_causes(new))
         return Prepared(new, (*causes, *self._rule_causes(causes, new, NO_OLD)))
 
@@ -149,13 +156,13 @@ class CustomKind:
         if subresource == STATUS:
             node = self.node.child(STATUS)
             if node is not None and STATUS in new:
-                for cause in value_causes(new[STATUS], node, "", old.get(STATUS, NO_OLD)):
+                for cause in _value_causes(new[STATUS], node, old.get(STATUS, NO_OLD)):
                     # As in Kubernetes, the field has the whole path and the text the one inside the status.
                     of_field = cause.field != NO_FIELD
                     yield replace(cause, field=f"{STATUS}.{cause.field}".rstrip(".")) if of_field else cause
             yield from self._scale_causes(new, of_status=True)
             return
-        yield from value_causes(new, self.node, "", old)
+        yield from _value_causes(new, self.node, old)
         yield from self._scale_causes(new)
         if self.node.has_embedded:
             yield from embedded_causes(new, self.node)
@@ -179,3 +186,9 @@ class CustomKind:
         if any(cause.reason in BLOCKING for cause in causes):
             return [NOT_CHECKED]
         return expression_causes(self._rules, new, old)
+
+
+def _value_causes(value: Any, node: SchemaNode, old: Any) -> list[Cause]:
+    if searches_cost(value, node, old) > BUDGET:
+        return [TOO_MANY_SEARCHES]
+    return value_causes(value, node, "", old)

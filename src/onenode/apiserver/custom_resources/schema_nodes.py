@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from onenode.apiserver.custom_resources.leaf_rules import LeafCheck, leaf_checks
+from onenode.apiserver.custom_resources.schema_patterns import SchemaPattern
 
 JsonSchema = Mapping[str, Any]
 
@@ -32,6 +33,9 @@ class Clauses:
     any_of: tuple[SchemaNode, ...] = ()
     one_of: tuple[SchemaNode, ...] = ()
     negated: SchemaNode | None = None
+
+    def nodes(self) -> tuple[SchemaNode, ...]:
+        return (*self.all_of, *self.any_of, *self.one_of, *(() if self.negated is None else (self.negated,)))
 
 
 NO_CLAUSES: Final = Clauses()
@@ -59,6 +63,7 @@ class SchemaNode:
     list_keys: tuple[str, ...] = ()
     map_type: str = "granular"
     checks: tuple[LeafCheck, ...] = ()
+    pattern: SchemaPattern | None = None
     enum: Sequence[Any] | None = None
     clauses: Clauses = NO_CLAUSES
     defaulted: tuple[str, ...] = ()
@@ -68,12 +73,16 @@ class SchemaNode:
     """Whether this node or one below it is an embedded object: the objects of most schemas need not be searched."""
     has_list_types: bool = field(init=False, default=False)
     """Whether items of a list here or below must not be repeated."""
+    has_patterns: bool = field(init=False, default=False)
+    """Whether texts here or below are searched for a pattern."""
 
     def __post_init__(self) -> None:
         below = [*self.properties.values(), *(each for each in (self.other, self.items) if each is not None)]
         object.__setattr__(self, "has_embedded", self.embedded or any(each.has_embedded for each in below))
         listed = self.list_type != "atomic" or any(each.has_list_types for each in below)
         object.__setattr__(self, "has_list_types", listed)
+        searched = self.pattern is not None or any(each.has_patterns for each in (*below, *self.clauses.nodes()))
+        object.__setattr__(self, "has_patterns", searched)
 
     def child(self, key: str) -> SchemaNode | None:
         return self.properties.get(key, self.other)
@@ -99,6 +108,7 @@ def node_of(schema: JsonSchema) -> SchemaNode:
         list_keys=tuple(schema.get(LIST_KEYS, ())),
         map_type=schema.get(MAP_TYPE, "granular"),
         checks=leaf_checks(schema),
+        pattern=SchemaPattern(schema["pattern"]) if schema.get("pattern") else None,
         enum=schema.get("enum"),
         clauses=_clauses(schema),
         defaulted=tuple(name for name, inner in properties.items() if inner.default is not None),

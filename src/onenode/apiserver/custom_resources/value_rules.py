@@ -46,6 +46,22 @@ def value_causes(value: Any, node: SchemaNode, path: str, old: Any = NO_OLD) -> 
     return causes
 
 
+def searches_cost(value: Any, node: SchemaNode, old: Any = NO_OLD) -> int:
+    """Return about how many nanoseconds the patterns of a schema are searched for in a value, at most."""
+    if not node.has_patterns or (old is not NO_OLD and value == old):
+        return 0
+    cost = node.pattern.cost_in(value) if node.pattern is not None and isinstance(value, str) else 0
+    cost += sum(searches_cost(value, each) for each in node.clauses.nodes())
+    if isinstance(value, list) and node.items is not None:
+        cost += sum(searches_cost(item, node.items, before) for _, item, before in _items(value, node, old))
+    if isinstance(value, dict):
+        before = old if isinstance(old, dict) and node.map_type != "atomic" else {}
+        for key, inner in value.items():
+            child = node.child(key)
+            cost += 0 if child is None else searches_cost(inner, child, before.get(key, NO_OLD))
+    return cost
+
+
 def _has_type(value: Any, node: SchemaNode) -> bool:
     if not node.types:
         return True
@@ -71,12 +87,17 @@ def _enum_text(value: Any) -> str:
 
 
 def _item_causes(value: list[Any], node: SchemaNode, items: SchemaNode, path: str, old: Any) -> Iterator[Cause]:
+    for place, item, before in _items(value, node, old):
+        yield from value_causes(item, items, f"{path}[{place}]", before)
+
+
+def _items(value: list[Any], node: SchemaNode, old: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Yield each item with its place and its old counterpart."""
     counterparts: Mapping[Hashable, Any] = {}
     if node.list_type == "map" and isinstance(old, list):
         counterparts = {key: item for item in old if (key := item_key(item, node)) is not None}
     for place, item in enumerate(value):
-        before = counterparts.get(item_key(item, node), NO_OLD) if counterparts else NO_OLD
-        yield from value_causes(item, items, f"{path}[{place}]", before)
+        yield place, item, counterparts.get(item_key(item, node), NO_OLD) if counterparts else NO_OLD
 
 
 def _field_causes(value: Mapping[str, Any], node: SchemaNode, path: str, old: Any) -> Iterator[Cause]:

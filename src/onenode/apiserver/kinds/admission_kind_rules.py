@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from onenode.apiserver.admission.policy_rules import ExpressionCompiler
-from onenode.apiserver.custom_resources.expression_rules import RESERVED
 from onenode.apiserver.custom_resources.expressions import InvalidExpression
+from onenode.apiserver.custom_resources.schema_types import RESERVED
 from onenode.apiserver.schema import name_rules
 from onenode.apiserver.schema.field_errors import Cause, duplicate, forbidden, invalid, not_supported, required
 from onenode.apiserver.schema.field_rules import named, named_well, one_of, repeated_places

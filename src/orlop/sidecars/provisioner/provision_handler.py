@@ -288,14 +288,18 @@ class ProvisionHandler:
         if error.delivery is Delivery.UNSENT:
             self._drop_unsent(before, uid)
             return self._report(uid, self._sentence(opened.order, error))
-        if began < opened.may_run_until:
-            # This error is final for this call only: an earlier call may still run and create the volume.
-            self._open.change(uid, uncertain=before.uncertain)
+        claim = await self._claims.current(uid)
+        kept = uncertain_order_rules.after_final_error(
+            before,
+            opened,
+            error.code,
+            have_earlier_calls_ended=began >= opened.may_run_until,
+            is_rebuildable=is_rebuildable(claim, self._settings.driver),
+        )
+        if kept is not None and began < opened.may_run_until:
+            self._open.put(uid, kept)
             self._report(uid, self._sentence(opened.order, error))
             return RetryAfter(max(0.0, opened.may_run_until - self._clock.elapsed()))
-        claim = await self._claims.current(uid)
-        can_rebuild = is_rebuildable(claim, self._settings.driver)
-        kept = uncertain_order_rules.after_final_error(before, opened, error.code, is_rebuildable=can_rebuild)
         if kept is None:
             self._close(uid)
         else:

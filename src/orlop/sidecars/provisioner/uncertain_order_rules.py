@@ -32,11 +32,18 @@ def before_call(opened: OpenOrder, order: VolumeOrder) -> OpenOrder:
     return replace(opened, order=order, uncertain=uncertain)
 
 
-def after_final_error(before: OpenOrder, opened: OpenOrder, code: Code, *, is_rebuildable: bool) -> OpenOrder | None:
+def after_final_error(
+    before: OpenOrder, opened: OpenOrder, code: Code, *, have_earlier_calls_ended: bool, is_rebuildable: bool
+) -> OpenOrder | None:
     """Return what is left of the order after a final error; None if no volume was created.
 
-    `before` is the order as it was before the call, and `opened` as it is now.
+    `before` is the order as it was before the call, and `opened` as it is now. `have_earlier_calls_ended`: when the
+    call began, no earlier one could take effect any more.
     """
+    # The error is final for this call only. Of an earlier one either of two facts keeps the order: it may still run,
+    # or its response was lost, so that it may have created the volume before.
+    if not have_earlier_calls_ended:
+        return replace(opened, uncertain=before.uncertain)
     if not before.uncertain:
         return None
     kept = replace(opened, uncertain=before.uncertain)

@@ -10,6 +10,7 @@ from onenode.apiserver.access.rbac_rules import User
 from onenode.apiserver.admission import policy_rules
 from onenode.apiserver.admission.policy_rules import Denial, SeenValues, compile_policy, denials
 from onenode.apiserver.admission.write_attributes import REQUEST_FIELDS, WriteAttributes, namespace_value, request_value
+from onenode.apiserver.custom_resources.expression_cost_rules import EVALUATION
 from onenode.apiserver.custom_resources.expressions import InvalidExpression
 from orlop.kube.kinds import CONFIG_MAP, POD, Kind
 
@@ -126,7 +127,7 @@ def test_a_variable_that_fails_is_an_error_only_where_it_is_needed():
 
 
 def test_variables_that_nothing_names_are_not_evaluated(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policy_rules, "BUDGET", 2 * seen(OBJECT).extent.values)
+    monkeypatch.setattr(policy_rules, "BUDGET", 4 * EVALUATION)
     many = variables(**{f"v{number}": "object.text" for number in range(10)})
 
     assert messages(spec("variables.v9 == 'x'", variables=many), seen(OBJECT)) == []
@@ -136,13 +137,31 @@ def test_variables_that_nothing_names_are_not_evaluated(monkeypatch: pytest.Monk
 
 
 def test_a_policy_ends_at_its_budget(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(policy_rules, "BUDGET", 2 * seen(OBJECT).extent.values)
+    monkeypatch.setattr(policy_rules, "BUDGET", 5 * EVALUATION // 2)
 
     assert messages(spec("true", "true"), seen(OBJECT)) == []
     assert messages(spec("true", "false", "true"), seen(OBJECT)) == [
         "validation failed due to running out of cost budget, no further validation rules will be run"
     ]
     assert messages(spec("true", "true", "true", failurePolicy="Ignore"), seen(OBJECT)) == []
+
+
+MULTIPLYING = [
+    "object.list.map(x, x).size() > 0",
+    "object.list.all(x, object.list.indexOf(x) >= 0)",
+    "variables.same.all(x, variables.same == object.list)",
+    "object.list.all(x, object.text.split('').size() > 0)",
+    "object.list.all(x, string(x).matches(r'[\\pL]{300}'))",
+]
+
+
+@pytest.mark.parametrize("text", MULTIPLYING)
+def test_a_policy_that_multiplies_what_it_sees_ends_at_its_budget(text: str):
+    policy = spec(text, variables=variables(same="object.list"))
+
+    assert messages(policy, seen({"list": list(range(9_000)), "text": "x" * 10_000})) == [
+        "validation failed due to running out of cost budget, no further validation rules will be run"
+    ]
 
 
 def test_an_expression_ends_after_its_iterations():

@@ -106,3 +106,17 @@ async def test_names_that_became_free_just_before_the_server_was_killed_are_acce
 
         async with api_server_on(store) as server:
             await accepted(server, second, {"kind": "Disk"})
+
+
+async def test_an_object_whose_texts_are_searched_too_long_is_refused():
+    """Each search compiles the pattern, which takes a millisecond: the server would do nothing else for seconds."""
+    async with api_server() as server:
+        node = {"type": "string", "pattern": r"^[\pL]{3}$"}
+        await define(server, *versions(nodes={"type": "array", "items": node}))
+
+        few = await server.ask("POST", DISKS, disk("few", nodes=["abc"] * 10))
+        many = await server.ask("POST", DISKS, disk("many", nodes=["abc"] * 3_000))
+
+        assert few.status == 201, few.body
+        assert many.status == 422
+        assert "to search all texts for the schema's patterns would take more than a second" in many.body["message"]

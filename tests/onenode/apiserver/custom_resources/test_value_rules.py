@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from onenode.apiserver.custom_resources.leaf_rules import go_number
 from onenode.apiserver.custom_resources.schema_nodes import node_of
-from onenode.apiserver.custom_resources.value_rules import list_causes, value_causes
+from onenode.apiserver.custom_resources.value_rules import list_causes, searches_cost, value_causes
 
 LIST_MAP = {
     "type": "array",
@@ -113,3 +113,29 @@ def test_an_item_that_is_repeated_is_reported_once(items: list[str]):
 
     assert len(causes) == len({item for item in items if items.count(item) > 1})
     assert all(cause.reason == "FieldValueDuplicate" for cause in causes)
+
+
+SEARCHED = {"type": "string", "pattern": r"^[\pL]{3}$"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": SEARCHED},
+        {"type": "array", "items": {"anyOf": [{"maxLength": 1}, {"not": SEARCHED}]}},
+        {"type": "array", "items": {"type": "string", "allOf": [SEARCHED]}},
+    ],
+)
+def test_each_search_for_a_pattern_has_its_cost(schema: dict[str, Any]):
+    node = node_of(schema)
+    one, two = searches_cost(["abc"], node), searches_cost(["abc"] * 2, node)
+
+    assert 0 < one < two == 2 * one
+
+
+def test_values_that_are_not_searched_cost_nothing():
+    node = node_of({"type": "object", "additionalProperties": SEARCHED})
+
+    assert searches_cost({"a": 1}, node) == 0
+    assert searches_cost({"a": "x", "b": "y"}, node, {"a": "x", "b": "y"}) == 0
+    assert searches_cost({"a": "x", "b": "z"}, node, {"a": "x", "b": "y"}) == searches_cost({"b": "z"}, node)

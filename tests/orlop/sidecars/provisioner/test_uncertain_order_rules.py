@@ -24,8 +24,16 @@ def opened(*uncertain: Any, **fields: Any) -> OpenOrder:
     return replace(OpenOrder(FIRST, is_recorded=True, uncertain=uncertain), **fields)
 
 
-def refused(before: OpenOrder, code: Code = Code.INTERNAL, *, is_rebuildable: bool = True) -> OpenOrder | None:
-    return after_final_error(before, before_call(before, before.order), code, is_rebuildable=is_rebuildable)
+def refused(
+    before: OpenOrder, code: Code = Code.INTERNAL, *, is_rebuildable: bool = True, have_earlier_calls_ended: bool = True
+) -> OpenOrder | None:
+    return after_final_error(
+        before,
+        before_call(before, before.order),
+        code,
+        have_earlier_calls_ended=have_earlier_calls_ended,
+        is_rebuildable=is_rebuildable,
+    )
 
 
 def test_the_first_call_makes_an_order_uncertain_before_it_is_sent():
@@ -53,6 +61,20 @@ def test_no_final_error_ends_an_uncertain_order_or_drops_an_uncertain_request(
 
     assert left is not None
     assert set(left.uncertain) == {FIRST, SECOND}
+
+
+@pytest.mark.parametrize("code", list(Code))
+@pytest.mark.parametrize("is_rebuildable", [True, False])
+@pytest.mark.parametrize("uncertain", [(), (FIRST,), (SECOND,)])
+def test_no_final_error_ends_an_order_or_changes_its_request_while_an_earlier_call_may_still_run(
+    code: Code, uncertain: tuple[Any, ...], *, is_rebuildable: bool
+):
+    """Also where no request is uncertain: that an earlier call may still run is reason enough."""
+    before = opened(*uncertain, may_run_until=100.0)
+
+    left = refused(before, code, is_rebuildable=is_rebuildable, have_earlier_calls_ended=False)
+
+    assert left == before
 
 
 def test_a_request_that_was_refused_in_its_only_call_is_not_kept():
