@@ -8,8 +8,15 @@ from typing import Any, Final
 
 from orlop.admin.explanation import ApiObject, Finding, is_unreadable, joined, unknown
 from orlop.admin.provisioner_outlook import ProvisionerOutlook
-from orlop.admin.shell_commands import bare_command, delete_command, explain_command, policy_command, remove_command
-from orlop.admin.volume_seen import VolumeSeen, attachments_of, claim_named, driver_of
+from orlop.admin.shell_commands import (
+    bare_command,
+    clean_command,
+    delete_command,
+    explain_command,
+    policy_command,
+    remove_command,
+)
+from orlop.admin.volume_seen import VolumeSeen, attachments_of, claim_named, driver_of, is_on_drive
 from orlop.binding import claim_state_rules as state
 from orlop.binding.class_rules import DELETE, IN_TREE_PREFIX
 from orlop.binding.storage_protection_rules import node_of
@@ -68,11 +75,12 @@ def _retained(volume: ApiObject, gone: str) -> Finding:
     for_all = remove_command(PERSISTENT_VOLUME, name, "/spec/claimRef")
     for_the_name = remove_command(PERSISTENT_VOLUME, name, "/spec/claimRef/uid")
     delete = delete_command(PERSISTENT_VOLUME, None, name)
+    with_data = f" To delete it with its data: {clean_command(name)}." if is_on_drive(volume) else ""
     return Finding(
         RELEASED,
         f"{gone}, and its policy Retain keeps it until an admin decides.",
         f"To offer it to any claim: {for_all}. To offer it to a claim of the same name alone: {for_the_name}. "
-        f"{NOT_WIPED} To remove the object, without the storage behind it: {delete}.",
+        f"{NOT_WIPED}{with_data} To remove the object, without the storage behind it: {delete}.",
         fields={
             "commands": {
                 "offerToAll": bare_command(for_all),

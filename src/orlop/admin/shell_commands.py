@@ -19,6 +19,11 @@ def delete_command(kind: Kind, namespace: str | None, *names: str) -> str:
     return _command("kubectl", "delete", kind.singular, *names, *_in_namespace(namespace))
 
 
+def clean_command(name: str) -> str:
+    """Return the command that deletes a volume on a drive with its data, if no claim needs it."""
+    return _command("orlop", "volumes", "clean", name)
+
+
 def describe_command(kind: Kind, namespace: str | None, name: str) -> str:
     """Return the command that shows an object with its events."""
     return _command("kubectl", "describe", kind.singular, name, *_in_namespace(namespace))

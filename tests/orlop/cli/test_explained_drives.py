@@ -256,6 +256,18 @@ def test_a_volume_whose_drive_has_no_object_can_be_adopted():
     assert "orlop drives adopt --node n1" in ended.next
 
 
+def test_a_retained_volume_on_a_drive_can_be_deleted_with_its_data():
+    async def build(cluster: Cluster) -> None:
+        await node(cluster)
+        await drive(cluster, 1)
+        await volume(cluster)
+        gone = {"metadata": {"name": "data", "namespace": "team", "uid": "former"}}
+        retained = {"phase": "Released", "persistentVolumeReclaimPolicy": "Retain"}
+        await cluster.volume_of(gone, source=SOURCE, **retained)
+
+    assert "To delete it with its data: `orlop volumes clean pv1`." in explain("pv", build).next
+
+
 def test_a_volume_of_another_driver_is_explained_without_drives():
     async def build(cluster: Cluster) -> None:
         await drive(cluster)

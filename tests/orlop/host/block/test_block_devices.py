@@ -81,7 +81,8 @@ def test_a_read_only_disk_and_a_small_one_are_refused(tmp_path: Path, disk: Loop
 
 
 def test_loop_devices_are_refused_unless_the_admin_allows_them(disk: LoopDisk):
-    assert "it is a loop device" in why_unusable(disk.found(DeviceLimits()).device, DeviceLimits())
+    refused = "it is a loop device, which --allow-devices of its node does not allow"
+    assert refused in why_unusable(disk.found(DeviceLimits()).device, DeviceLimits())
 
 
 def test_another_disk_under_the_same_name_has_another_fingerprint(disk: LoopDisk, tmp_path: Path):

@@ -232,7 +232,8 @@ def test_a_context_that_was_named_is_not_looked_for_in_a_pod(folder: Path):
 
 
 def test_where_there_is_nothing_at_all_everything_tried_is_named(folder: Path):
-    with pytest.raises(KubeconfigError, match=r"no --kubeconfig, no KUBECONFIG, no .*/config, and this is no pod"):
+    tried = r"--kubeconfig and KUBECONFIG are not set, there is no file .*/config, and this is no pod"
+    with pytest.raises(KubeconfigError, match=tried):
         reader(HOME=str(folder)).find()
 
 
