@@ -20,7 +20,7 @@ from orlop.admin.drives.device_list_rules import (
     find_devices,
     formatting_requests,
 )
-from orlop.admin.drives.drive_changes import list_orlop
+from orlop.admin.drives.drive_changes import list_orlop, list_static_disks
 from orlop.admin.drives.drive_requests import DriveRequests, NodeReport, NodeResult
 from orlop.admin.refusals import ChangeRefused
 from orlop.cli.drives_format import device_table, device_value, report_value
@@ -81,7 +81,8 @@ def _nothing_found(rows: Sequence[DeviceRow], node: str) -> str:
 
 
 async def _read_devices(cluster: ConnectedCluster) -> list[DeviceRow]:
-    return device_rows(await list_orlop(cluster.client, NODE_DEVICES))
+    reports = await list_orlop(cluster.client, NODE_DEVICES)
+    return device_rows(reports, await list_static_disks(cluster.client))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def init(seconds: float, output: str, *, yes: bool, **options: Any) -> None:
 async def _plan_init(
     cluster: ConnectedCluster, options: InitOptions
 ) -> tuple[Sequence[DeviceRow], Sequence[DriveRequestSpec]]:
-    rows = device_rows(await _reports(cluster))
+    rows = device_rows(await _reports(cluster), await list_static_disks(cluster.client))
     blank = [row for row in rows if row.is_usable and not row.device.file_system and options.node in {"", row.node}]
     chosen = blank if options.everything else find_devices(rows, options.devices, options.node)
     if not chosen:

@@ -26,6 +26,7 @@ from orlop.static_pv.node_disks_rules import (
     DiskReport,
     NodeDisks,
     VersionedVolume,
+    is_file_system,
     is_the_same_everywhere,
     lists_disk,
     read_node_report,
@@ -197,7 +198,8 @@ class MasterView:
                 if facts is None or facts.identity != identity or facts.node == node or facts.is_untouched:
                     continue
                 report = self.report_of(facts.node)
-                if report is None or not lists_disk(report, facts):
+                # The report of a node that is down still lists the disk. Only a file system may really be on two.
+                if not is_file_system(identity) or report is None or not lists_disk(report, facts):
                     found[identity] = facts.name
         return found
 

@@ -80,6 +80,11 @@ def is_the_same_everywhere(identity: str) -> bool:
     return kind == "wwn" or (kind == "fs" and ":" not in rest)
 
 
+def is_file_system(identity: str) -> bool:
+    """Return whether the identity is that of a file system, which may have been cloned with its machine."""
+    return identity.startswith("fs:")
+
+
 @dataclass(frozen=True, slots=True)
 class VersionedVolume:
     """A PersistentVolume, and the resourceVersion at which its facts were read."""
@@ -106,7 +111,7 @@ class NodeDisks:
     taken_names: frozenset[str] = frozenset()
     """Names of listed disks that PersistentVolumes of others have."""
     moved_here: Mapping[str, str] = field(default_factory=dict)
-    """By identity: volumes of other nodes that were used, and whose disk is listed here and not there."""
+    """By identity: volumes of other nodes that were used, and whose disk is listed here."""
 
     @cached_property
     def listed(self) -> Mapping[str, LocalVolume]:

@@ -7,20 +7,25 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from onenode.apiserver.access.rbac_rules import User
 from orlop.admin.drives.drive_requests import DriveRequests
 from orlop.kube.client import KubeClient, MergePatch
-from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION
+from orlop.kube.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, PERSISTENT_VOLUME
 from orlop.kube.objects import Object, ObjectName
 from orlop.records.api_record import new_object
 from orlop.records.drive import DRIVE, Allocation
 from orlop.records.drive_request import DRIVE_REQUEST, DriveRequestSpec
 from orlop.records.node_devices import NODE_DEVICES, NodeDevicesSpec
+from orlop.records.provisioner_status import PROVISIONER_STATUS, ProvisionerSpec
+from orlop.static_pv.naming_rules import volume_name
+from orlop.static_pv.static_volume_rules import DISK_IDENTITY
 from support.drives.typed_commands import GIB, Bench, bench, drive_id
 from support.processes.orlop_process import run_here
+from support.static_volumes.static_objects import local_volume
 
 D1, D2, D3 = drive_id(1), drive_id(2), drive_id(3)
 SDB = {"name": "sdb", "path": "/dev/sdb", "fingerprint": "f-sdb", "bytes": 64 * GIB, "model": "Fast 1", "serial": "S1"}
@@ -365,6 +370,51 @@ def test_what_cannot_be_made_a_drive_is_refused_before_a_request(here: Bench, wo
     assert refused.code == code
     assert why in refused.err
     assert here.all(DRIVE_REQUEST) == []
+
+
+def static_volume(entry: str, **annotations: str) -> Object:
+    annotations["pv.kubernetes.io/provisioned-by"] = "local-volume-provisioner-n1"
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "raw",
+        "volumeMode": "Block",
+        "local": {"path": f"/mnt/raw/{entry}"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [ON_N1]}]}},
+    }
+    return {"metadata": {"name": volume_name(entry, "n1", "raw"), "annotations": annotations}, "spec": spec}
+
+
+ON_N1 = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}
+
+
+def test_disks_that_are_static_volumes_are_made_drives_neither_by_all_nor_by_force(here: Bench):
+    """They may be blank, and not in use at this moment: their data are those of a claim without a pod."""
+    listed, gone, free = ({**SDB, "name": name, "serial": name} for name in ("sdb", "sdx", "sdy"))
+    unmounted = {**SDC, "fileSystemUUID": "0a0b0c0d-0000-4000-8000-000000000001"}
+    here.devices("n1", listed, {**gone, "wwn": "naa.5"}, unmounted, free)
+    here.create(NAMESPACE, {"metadata": {"name": "static"}})
+    volumes = [
+        local_volume("disk1", storage_class="raw", identity="serial:Fast 1:sdb"),
+        local_volume("disk2", storage_class="raw", identity="fs:0a0b0c0d000040008000000000000001"),
+    ]
+    here.create(
+        PROVISIONER_STATUS,
+        new_object("ProvisionerStatus", "n1", ProvisionerSpec(node_name="n1"), namespace="static"),
+        localVolumes=msgspec.to_builtins(volumes),
+    )
+    here.create(PERSISTENT_VOLUME, static_volume("disk3", **{DISK_IDENTITY: "wwn:naa.5"}))
+
+    shown = here.typed("drives", "discover", "-o", "json").json
+    usable = [each["name"] for each in shown if each["isUsable"]]
+    refused = [here.typed("drives", "init", f"n1/{name}", "--force", "--yes") for name in ("sdb", "sdx", "sdc")]
+    with here.node("n1", formatted) as requests:
+        here.typed("drives", "init", "--all", "--yes")
+
+    assert usable == ["sdy"]
+    assert [each.code for each in refused] == [1, 1, 1]
+    assert all("cannot become a drive: it is the static volume local-pv-" in each.err for each in refused)
+    assert [each["name"] for each in requests[0]["spec"]["devices"]] == ["sdy"]
 
 
 LEFT_BEHIND = {

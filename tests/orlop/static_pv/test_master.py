@@ -127,6 +127,24 @@ async def test_the_disk_of_a_claim_that_is_mounted_elsewhere_is_offered_to_nobod
         assert (await world.phases(), disk.data) == ({PV: "Available"}, "")
 
 
+@pytest.mark.parametrize(
+    ("identity", "count"), [("wwn:moved", 1), ("fs:cloned", 2), ("serial:QEMU HARDDISK:drive-scsi1", 2)]
+)
+async def test_a_disk_that_two_nodes_list_is_offered_twice_only_if_its_identity_may_repeat(identity: str, count: int):
+    """A node that is down lists its disks still, and one of them may be in another machine by now."""
+    async with StaticWorld("n1", "n2") as world, world.master():
+        del world.nodes["n2"].disks["disk0"]
+        world.nodes["n1"].disks["disk0"].identity = identity
+        world.kubernetes.want("c")
+        await world.settle(60.0)
+        worker = world.nodes["n1"].worker
+        worker.is_there = lambda: False
+        world.nodes["n2"].disks["moved"] = replace(world.nodes["n1"].disks["disk0"], entry="moved")
+        await world.settle(400.0)
+
+        assert len(await world.volumes()) == count
+
+
 async def test_a_failing_disk_is_reported_and_does_not_delay_the_others():
     async with StaticWorld("n1", disks=2) as world, world.master():
         world.kubernetes.want("a")

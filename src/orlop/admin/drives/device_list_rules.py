@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from orlop.admin.refusals import ChangeRefused, UnknownObject, WrongUse
 from orlop.kube import objects
@@ -12,6 +14,8 @@ from orlop.records.api_record import part_of
 from orlop.records.drive import FileSystem
 from orlop.records.drive_request import MOST_DEVICES, DriveRequestSpec, RequestedDevice
 from orlop.records.node_devices import NodeDevicesStatus, SeenDevice
+from orlop.static_pv.node_disks_rules import read_node_report
+from orlop.static_pv.static_volume_rules import read_static_volume
 
 ApiObject = Mapping[str, Any]
 
@@ -50,7 +54,43 @@ class DeviceRow:
         return "; ".join(each for each in device.unusable if not each.startswith(f"it is the drive {device.drive}"))
 
 
-def device_rows(node_devices: Iterable[ApiObject]) -> list[DeviceRow]:
+StaticDisks = Mapping[tuple[str, str], str]
+"""Volumes by node and identity of their disk."""
+NO_STATIC_DISKS: Final[StaticDisks] = {}
+
+
+def static_disks(reports: Iterable[ApiObject], volumes: Iterable[ApiObject]) -> StaticDisks:
+    """Return the disks that are static volumes: those that workers list, and those of PersistentVolumes."""
+    found: dict[tuple[str, str], str] = {}
+    for obj in reports:
+        try:
+            report = read_node_report(obj)
+        except ValueError:
+            continue
+        found |= {(report.node, each.identity): each.name for each in report.volumes or ()}
+    facts = [read_static_volume(each) for each in volumes]
+    found |= {(each.node, each.identity): each.name for each in facts if each is not None}
+    return {key: name for key, name in found.items() if key[1]}
+
+
+def _identities(device: SeenDevice) -> Iterator[str]:
+    """Yield the identities that workers of static volumes may have recognized a device by."""
+    if device.wwn:
+        yield f"wwn:{device.wwn}"
+    elif device.serial:
+        yield f"serial:{device.model}:{device.serial}"
+    if device.file_system_uuid:
+        yield f"fs:{device.file_system_uuid.replace('-', '')}"
+
+
+def _unless_static(node: str, device: SeenDevice, disks: StaticDisks) -> SeenDevice:
+    """Return the device, as one that cannot become a drive if it is a static volume: that may be in use, and blank."""
+    name = next((disks[node, each] for each in _identities(device) if (node, each) in disks), "")
+    why = f"it is the static volume {name}"
+    return msgspec.structs.replace(device, unusable=(*device.unusable, why)) if name else device
+
+
+def device_rows(node_devices: Iterable[ApiObject], disks: StaticDisks = NO_STATIC_DISKS) -> list[DeviceRow]:
     """Return the devices of all nodes, by node and name. Objects with invalid fields are left out."""
     rows = []
     for obj in node_devices:
@@ -58,7 +98,8 @@ def device_rows(node_devices: Iterable[ApiObject]) -> list[DeviceRow]:
             status = part_of(obj, "status", NodeDevicesStatus)
         except ValueError:
             continue
-        rows += [DeviceRow(objects.name(obj), device) for device in status.devices]
+        node = objects.name(obj)
+        rows += [DeviceRow(node, _unless_static(node, device, disks)) for device in status.devices]
     return sorted(rows, key=lambda row: (row.node, row.device.name))
 
 

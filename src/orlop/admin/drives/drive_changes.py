@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from orlop.admin.drives.device_list_rules import StaticDisks, static_disks
 from orlop.admin.drives.drive_change_rules import ChangeDrive, DecideChange, LeaveDrive, RefuseChange
 from orlop.admin.drives.drive_list_rules import DriveRow, read_drive_row
 from orlop.admin.refusals import ChangeRefused, UnknownObject
-from orlop.kube.api_errors import Conflict, NotFound, PatchRefused
+from orlop.kube.api_errors import Conflict, Forbidden, NotFound, PatchRefused
 from orlop.kube.client import KubeClient
-from orlop.kube.kinds import Kind
+from orlop.kube.kinds import PERSISTENT_VOLUME, Kind
 from orlop.kube.objects import Object, ObjectName
 from orlop.records.drive import DRIVE
+from orlop.records.provisioner_status import PROVISIONER_STATUS
 from orlop.records.volume import VOLUME
 
 MOST_ATTEMPTS: Final = 10
@@ -77,6 +80,18 @@ async def list_orlop(kube: KubeClient, kind: Kind) -> Sequence[Object]:
         raise ChangeRefused(
             f"This cluster does not know the kind {kind.kind}: install deploy/manifests/drives, or start `orlop up`."
         ) from None
+
+
+async def list_static_disks(kube: KubeClient) -> StaticDisks:
+    """Return the disks that are static volumes; none where static volumes are not installed."""
+    reports: Sequence[Object] = ()
+    # Who may see drives need not see these; the PersistentVolumes name most of the disks too.
+    with suppress(NotFound, Forbidden):
+        reports = (await kube.list(PROVISIONER_STATUS)).items
+    volumes: Sequence[Object] = ()
+    with suppress(Forbidden):
+        volumes = (await kube.list(PERSISTENT_VOLUME)).items
+    return static_disks(reports, volumes)
 
 
 def _readable(obj: Object) -> DriveRow | None:

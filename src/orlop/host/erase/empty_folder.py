@@ -1,8 +1,9 @@
 """Empty a folder that itself stays, such as the root of a mounted disk: everything in it is erased.
 
 Files are unlinked where they are. Folders are moved into a new folder beside them, which `erase_folder` erases, with
-the care it takes of a tenant's files: no link is followed, no mount is entered. A tenant that still writes may add
-entries: a bounded number of rounds is made.
+the care it takes of a tenant's files: no link is followed, no mount is entered. Where the file system is full, folders
+are erased in place until there is space for a new one. A tenant that still writes may add entries: a bounded number of
+rounds is made.
 
 Order of effects: files and moves, then the contents of the new folder, the new folder itself, the extended attributes
 of the folder, and all that is made durable. After a kill anywhere in between, the next call erases what is left, the
@@ -20,11 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from orlop.host.erase.erase_folder import THREADS, erase_folder, never_pause
+from orlop.host.erase.erase_folder import REST_PREFIX, THREADS, erase_folder, never_pause
 from orlop.host.erase.obstacles import OWNER_ONLY, Obstacles
 from orlop.host.folders.folder_entries import entries_in_batches
 from orlop.host.host_errors import HostError
-from orlop.host.kernel.confined_paths import open_child_folder
+from orlop.host.kernel.confined_paths import LONGEST_NAME, open_child_folder
 from orlop.host.kernel.file_flags import make_open_file_erasable
 from orlop.host.kernel.system_calls import RENAME_NO_REPLACE, renameat2, syncfs
 
@@ -32,6 +33,7 @@ MOST_ROUNDS: Final = 8
 MOST_NAMES_TRIED: Final = 10_000
 STEPS_BETWEEN_PAUSES: Final = 256
 ASIDE: Final = ".orlop-erase-"
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 OF_USERS: Final = "user."
 """Prefix of the extended attributes that need no privilege."""
 
@@ -44,7 +46,7 @@ def empty_folder(
         make_open_file_erasable(folder)
     for _ in range(MOST_ROUNDS):
         with _named("The folder cannot be emptied"):
-            aside = _clear_away(folder, stop, pause_seconds)
+            aside = _clear_away(folder, stop, pause_seconds, threads)
         if aside is None:
             with _named("The folder cannot be emptied"):
                 _remove_attributes(folder)
@@ -56,7 +58,7 @@ def empty_folder(
     raise HostError(errno.ENOTEMPTY, "The folder is not empty yet: something keeps writing to it.")
 
 
-def _clear_away(folder: int, stop: threading.Event, pause_seconds: Callable[[], float]) -> str | None:
+def _clear_away(folder: int, stop: threading.Event, pause_seconds: Callable[[], float], threads: int) -> str | None:
     """Unlink the files and move the folders aside; return the folder they are in now, "" for none.
 
     None: there was nothing to do, the folder is empty.
@@ -74,18 +76,35 @@ def _clear_away(folder: int, stop: threading.Event, pause_seconds: Callable[[], 
             if not _is_folder(folder, name):
                 _unlink(folder, name, obstacles)
                 continue
-            if not aside:
-                aside = _new_folder(folder)
-                place = open_child_folder(folder, aside)
-            _move(folder, name, place, str(number), obstacles)
+            try:
+                if not aside:
+                    aside = _new_folder(folder)
+                    place = open_child_folder(folder, aside)
+                _move(folder, name, place, str(number), obstacles)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                # A tenant has filled the disk. This needs no space, and returns some.
+                _erase(folder, _shortened(folder, name, obstacles), stop, pause_seconds, threads)
     finally:
         if place >= 0:
             os.close(place)
     return None if was_empty else aside
 
 
-def _erase(folder: int, aside: str, stop: threading.Event, pause_seconds: Callable[[], float], threads: int) -> None:
-    erasure = erase_folder(folder, aside, stop, pause_seconds=pause_seconds, threads=threads)
+def _shortened(folder: int, name: str, obstacles: Obstacles) -> str:
+    """Return the name of a folder, renamed if it is too long for `erase_folder`, which puts a prefix before it."""
+    if len(os.fsencode(REST_PREFIX + name)) <= LONGEST_NAME:
+        return name
+    for number in range(MOST_NAMES_TRIED):
+        with suppress(FileExistsError):
+            _move(folder, name, folder, f"{ASIDE}{number}", obstacles)
+            return f"{ASIDE}{number}"
+    raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+
+def _erase(folder: int, name: str, stop: threading.Event, pause_seconds: Callable[[], float], threads: int) -> None:
+    erasure = erase_folder(folder, name, stop, pause_seconds=pause_seconds, threads=threads)
     if not erasure.is_complete and not erasure.left:
         raise HostError(errno.ECANCELED, "The erasure was stopped.")
     if not erasure.is_complete:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,14 +63,67 @@ def test_links_and_mounts_that_lead_out_leave_the_victim_alone(room: Path):
     assert (victim / "sub").is_dir()
 
 
-@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
-def test_data_that_a_tenant_attached_to_the_folder_itself_goes_too(room: Path, file_system: str):
+LONGEST = "x" * 255
+
+
+def mounted_image(room: Path, *mkfs: str) -> Path:
     image, disk = room / "image", room / "real"
     disk.mkdir()
     with image.open("wb") as file:
         file.truncate(400 << 20)
-    run(f"mkfs.{file_system}", "-q", image)
+    run(*mkfs, "-q", image)
     run("mount", "-o", "loop", image, disk)
+    for found in disk.glob("lost+found"):
+        found.rmdir()
+    return disk
+
+
+def fill_blocks(folder: Path) -> None:
+    with descriptor(folder / "large", os.O_CREAT | os.O_RDWR) as file:
+        size, step = 0, 64 << 20
+        while step >= 512:
+            try:
+                os.posix_fallocate(file, size, step)
+                size += step
+            except OSError:
+                step //= 2
+    with pytest.raises(OSError, match="No space"):
+        make_folders(folder)
+
+
+def fill_inodes(folder: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        make_folders(folder)
+
+
+def make_folders(folder: Path) -> None:
+    for number in range(100_000):
+        (folder / f"{number}").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("mkfs", "fill"),
+    [
+        (("mkfs.ext4", "-m", "0"), fill_blocks),
+        (("mkfs.ext4", "-m", "0", "-N", "200"), fill_inodes),
+        (("mkfs.xfs",), fill_blocks),
+    ],
+    ids=["ext4", "ext4 without inodes", "xfs"],
+)
+def test_a_disk_that_a_tenant_has_filled_is_emptied(room: Path, mkfs: tuple[str, ...], fill: Callable[[Path], None]):
+    disk = mounted_image(room, *mkfs)
+    for name in ("a", "b", LONGEST):
+        (disk / name / "deep").mkdir(parents=True)
+    fill(disk / LONGEST / "deep")
+
+    emptied(disk)
+
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_data_that_a_tenant_attached_to_the_folder_itself_goes_too(room: Path, file_system: str):
+    disk = mounted_image(room, f"mkfs.{file_system}")
     os.setxattr(disk, "user.secret", b"a tenant's")
     os.setxattr(disk, "trusted.admins", b"kept")
 
