@@ -8,8 +8,8 @@ from conftest import SOAK
 from support.drives.drive_simulation import DriveSimulation, Scale
 
 SMALL = Scale(nodes=4, drives=2, claims=15, hours=12.0, hours_of_use=12.0)
-# Two days each: every claim comes and goes about twice in the week, and the drives are as full as in the small one. Each
-# life costs 25 ms of CPU; with half a day, the week would take longer than all other tests of `make soak`.
+# Two days each: every claim comes and goes about twice in the week, and the drives are as full as in the small one.
+# Each life costs 25 ms of CPU; with half a day, the week would take longer than all other tests of `make soak`.
 LARGE = Scale(nodes=200, drives=10, claims=5_000, hours=7 * 24.0, hours_of_use=48.0)
 
 
