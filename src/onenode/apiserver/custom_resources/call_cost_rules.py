@@ -12,11 +12,11 @@ from typing import Final
 from onenode.apiserver.custom_resources.expression_outcome_rules import (
     LETTERS_PER_VALUE,
     SCALAR,
+    ComputedValue,
     Either,
-    Made,
+    ExpressionValue,
     Measuring,
-    Outcome,
-    Seen,
+    ObjectValue,
     made_text,
     text_weight,
 )
@@ -30,7 +30,7 @@ _PYTHON_CALL: Final = 3_000
 _PER_CONVERTED_VALUE: Final = 600
 _PER_PIECE: Final = 250
 
-CallCost = Callable[[Measuring, list[Outcome]], tuple[int, Outcome]]
+CallCost = Callable[[Measuring, list[ExpressionValue]], tuple[int, ExpressionValue]]
 
 FREE: Final = frozenset(
     {
@@ -43,14 +43,14 @@ ONE_OF: Final = frozenset(
 )
 
 
-def python_call(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def python_call(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     """One of Kubernetes' functions, or one that is not known here: it reads all of its arguments."""
     weight, length = sum(map(measuring.weight, arguments)), sum(map(measuring.length, arguments))
     cost = _PYTHON_CALL + weight * _PER_CONVERTED_VALUE + length * _PER_LETTER
-    return cost, Made(length + 1, weight + length + 1)
+    return cost, ComputedValue(length + 1, weight + length + 1)
 
 
-def _set_call(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _set_call(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     """Items that have no hash are compared each with each."""
     cost, outcome = python_call(measuring, arguments)
     first, second = arguments
@@ -59,74 +59,74 @@ def _set_call(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outc
     return cost + pairs * item * _PER_COMPARED_VALUE, outcome
 
 
-def _comparison(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _comparison(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     return min(map(measuring.weight, arguments)) * _PER_COMPARED_VALUE, SCALAR
 
 
-def _membership(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _membership(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     item, collection = arguments
     part = min(measuring.weight(item), measuring.weight(measuring.part(collection)))
     return measuring.length(collection) * part * _PER_COMPARED_VALUE, SCALAR
 
 
-def _addition(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _addition(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     length, weight = sum(map(measuring.length, arguments)), sum(map(measuring.weight, arguments))
     per_part = _PER_LETTER if all(map(_is_text, arguments)) else _PER_COPIED_ITEM
-    return length * per_part, Made(length, weight, Either(tuple(measuring.part(each) for each in arguments)))
+    return length * per_part, ComputedValue(length, weight, Either(tuple(measuring.part(each) for each in arguments)))
 
 
-def _is_text(outcome: Outcome) -> bool:
+def _is_text(outcome: ExpressionValue) -> bool:
     match outcome:
-        case Seen(values):
+        case ObjectValue(values):
             return not any(isinstance(each, list | dict) for each in values)
-        case Made(_, _, part):
+        case ComputedValue(_, _, part):
             return part is SCALAR
         case Either(_):
             return False
 
 
-def _selection(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _selection(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     operand, key = arguments
     match key:
-        case Seen([str(field)]):
+        case ObjectValue([str(field)]):
             return STEP, measuring.field(operand, field)
         case _:
             return STEP, measuring.part(operand)
 
 
-def _size(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _size(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     return measuring.length(arguments[0]), SCALAR
 
 
-def _search(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _search(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     """`contains`, and what searches likewise: a text within a text at worst letter by letter; items in turn."""
     cost, _ = python_call(measuring, arguments[:2])
     text, part = arguments[:2]
     return cost + measuring.length(text) * (1 + measuring.length(part) // 64) * _PER_LETTER, SCALAR
 
 
-def _prefix(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _prefix(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     return text_weight(measuring.length(arguments[1])) * _PER_COMPARED_VALUE, SCALAR
 
 
-def _text(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _text(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     """A function that reads a text, and makes one that is not longer, or twice as long with escapes."""
     length = measuring.length(arguments[0])
     return STEP + length * 2 * _PER_LETTER, made_text(2 * length)
 
 
-def _quoted(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _quoted(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     length = measuring.length(arguments[0])
     return length * _PER_PIECE, made_text(2 * length + 2)
 
 
-def _pattern_search(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _pattern_search(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     return _pattern_cost(measuring, arguments[1]).of_search(measuring.length(arguments[0])), SCALAR
 
 
-def _pattern_cost(measuring: Measuring, pattern: Outcome) -> PatternCost:
+def _pattern_cost(measuring: Measuring, pattern: ExpressionValue) -> PatternCost:
     match pattern:
-        case Seen(values):
+        case ObjectValue(values):
             texts = [each for each in values if isinstance(each, str)]
             measuring.read(sum(map(len, texts)))
             costs = [PatternCost.of(each) for each in texts]
@@ -135,44 +135,44 @@ def _pattern_cost(measuring: Measuring, pattern: Outcome) -> PatternCost:
             return UNKNOWN_PATTERN
 
 
-def _find(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _find(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     cost, _ = _pattern_search(measuring, arguments)
     calling, _ = python_call(measuring, arguments)
     return cost + calling, made_text(measuring.length(arguments[0]))
 
 
-def _find_all(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _find_all(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     """Each search may read the rest of the text."""
     cost, text = _find(measuring, arguments)
     length = measuring.length(text) + 1
     again = length * _pattern_cost(measuring, arguments[1]).of_each(length) // 2
-    return cost + again + length * _PER_CONVERTED_VALUE, Made(length, 1 + length, made_text(length))
+    return cost + again + length * _PER_CONVERTED_VALUE, ComputedValue(length, 1 + length, made_text(length))
 
 
-def _split(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _split(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     length = measuring.length(arguments[0]) + 1
-    return length * _PER_PIECE, Made(length, 1 + length, made_text(length))
+    return length * _PER_PIECE, ComputedValue(length, 1 + length, made_text(length))
 
 
-def _replace(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _replace(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     text, old, new = (measuring.length(each) for each in arguments[:3])
     letters = text + (text // max(1, _shortest(old, arguments[1])) + 1) * new
     return text * _PER_PIECE + letters * _PER_LETTER, made_text(letters)
 
 
-def _shortest(longest: int, outcome: Outcome) -> int:
+def _shortest(longest: int, outcome: ExpressionValue) -> int:
     """Only of a text in the expression it is known that it is no shorter."""
-    return longest if isinstance(outcome, Seen) and len(outcome.values) == 1 else 0
+    return longest if isinstance(outcome, ObjectValue) and len(outcome.values) == 1 else 0
 
 
-def _join(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _join(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     items = measuring.length(arguments[0])
     longest = measuring.length(measuring.part(arguments[0])) + sum(map(measuring.length, arguments[1:]))
     letters = min(items * longest, measuring.weight(arguments[0]) * (LETTERS_PER_VALUE + longest))
     return items * STEP + letters * 2 * _PER_LETTER, made_text(letters)
 
 
-def _format(measuring: Measuring, arguments: list[Outcome]) -> tuple[int, Outcome]:
+def _format(measuring: Measuring, arguments: list[ExpressionValue]) -> tuple[int, ExpressionValue]:
     """Each clause of the format prints one argument, or a number with as many digits as it asks for."""
     clauses = measuring.length(arguments[0]) // 2 + 1
     letters = measuring.length(arguments[0]) + clauses * (1_000 + measuring.weight(arguments[1]) * LETTERS_PER_VALUE)

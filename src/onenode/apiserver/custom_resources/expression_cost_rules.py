@@ -15,12 +15,12 @@ from typing import Any, Final
 from onenode.apiserver.custom_resources.call_cost_rules import CALLS, FREE, ONE_OF, STEP, python_call
 from onenode.apiserver.custom_resources.expression_outcome_rules import (
     SCALAR,
+    ComputedValue,
     CostBudget,
     Either,
-    Made,
+    ExpressionValue,
     Measuring,
-    Outcome,
-    Seen,
+    ObjectValue,
     made_list,
     weight_of,
 )
@@ -29,7 +29,7 @@ from onenode.apiserver.custom_resources.expression_syntax import (
     Collection,
     Literal,
     Loop,
-    Name,
+    NameReference,
     Selection,
     Syntax,
 )
@@ -49,8 +49,8 @@ class ExpressionValues:
         self._values = values
         self._weights: dict[str, int] = {}
 
-    def outcome(self, name: str) -> Outcome | None:
-        return Seen((self._values[name],)) if name in self._values else None
+    def outcome(self, name: str) -> ExpressionValue | None:
+        return ObjectValue((self._values[name],)) if name in self._values else None
 
     def weight(self, name: str, budget: CostBudget) -> int:
         if name not in self._weights:
@@ -61,25 +61,25 @@ class ExpressionValues:
 def spend_on(syntax: Syntax, values: ExpressionValues, budget: CostBudget) -> None:
     """Spend what one evaluation costs at most; raise BudgetSpent where that is more than is left."""
     budget.spend(EVALUATION)
-    _Walk(values, budget).outcome(syntax, 1)
+    _CostWalk(values, budget).outcome(syntax, 1)
 
 
-class _Walk:
+class _CostWalk:
     """One walk of a tree. `times` is how often a part of it is evaluated at most."""
 
     def __init__(self, values: ExpressionValues, budget: CostBudget) -> None:
         self._values = values
         self._budget = budget
         self._measuring = Measuring(budget)
-        self._bound: dict[str, Outcome] = {}
+        self._bound: dict[str, ExpressionValue] = {}
         self._converted: set[str] = set()
 
-    def outcome(self, syntax: Syntax, times: int) -> Outcome:
+    def outcome(self, syntax: Syntax, times: int) -> ExpressionValue:
         self._budget.spend(times * STEP)
         match syntax:
             case Literal(value):
-                return SCALAR if value is None else Seen((value,))
-            case Name(name):
+                return SCALAR if value is None else ObjectValue((value,))
+            case NameReference(name):
                 return self._named(name) or SCALAR
             case Selection(operand, field):
                 return self._measuring.field(self.outcome(operand, times), field)
@@ -90,7 +90,7 @@ class _Walk:
             case Call(function, arguments):
                 return self._call(function, [self.outcome(each, times) for each in arguments], times)
 
-    def _named(self, name: str) -> Outcome | None:
+    def _named(self, name: str) -> ExpressionValue | None:
         if name in self._bound:
             return self._bound[name]
         outcome = self._values.outcome(name)
@@ -101,7 +101,7 @@ class _Walk:
 
     # ---- loops -------------------------------------------------------------------------------------------------------
 
-    def _loop(self, loop: Loop, times: int) -> Outcome:
+    def _loop(self, loop: Loop, times: int) -> ExpressionValue:
         range_, initial = self.outcome(loop.range, times), self.outcome(loop.initial, times)
         items = min(self._measuring.length(range_), ITERATIONS)
         rounds = min(times * items, ITERATIONS)
@@ -111,7 +111,7 @@ class _Walk:
         self._bound |= dict.fromkeys(loop.variables, part)
         makes_list = loop.initial == Collection(()) and items > 0
         # A list is copied for each item that is added to it; on average half of them are there.
-        self._bound[loop.accumulator] = Made(items // 2, 0, SCALAR) if makes_list else initial
+        self._bound[loop.accumulator] = ComputedValue(items // 2, 0, SCALAR) if makes_list else initial
         self.outcome(loop.condition, rounds)
         step = self.outcome(loop.step, rounds)
         if makes_list:
@@ -123,7 +123,7 @@ class _Walk:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def _call(self, function: str, arguments: list[Outcome], times: int) -> Outcome:
+    def _call(self, function: str, arguments: list[ExpressionValue], times: int) -> ExpressionValue:
         if function in FREE or not arguments:
             return SCALAR
         if function in ONE_OF:

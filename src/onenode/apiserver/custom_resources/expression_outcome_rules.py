@@ -38,14 +38,14 @@ class CostBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObjectValue:
     """One of these values of the object, it is not known which."""
 
     values: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ComputedValue:
     """A value that the expression makes, with what it has at most: letters or items, and values with all inside it.
 
     `part` stands for each of its parts; where it is None, no part is larger than the whole.
@@ -53,30 +53,30 @@ class Made:
 
     length: int = 0
     weight: int = 1
-    part: Outcome | None = None
+    part: ExpressionValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
     """One of several. Of a collection in the text, these are the parts."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ExpressionValue, ...]
 
 
-Outcome = Seen | Made | Either
-SCALAR: Final = Made()
+ExpressionValue = ObjectValue | ComputedValue | Either
+SCALAR: Final = ComputedValue()
 
 
 def text_weight(letters: int) -> int:
     return 1 + letters // LETTERS_PER_VALUE
 
 
-def made_text(letters: int) -> Made:
-    return Made(letters, text_weight(letters), SCALAR)
+def made_text(letters: int) -> ComputedValue:
+    return ComputedValue(letters, text_weight(letters), SCALAR)
 
 
-def made_list(length: int, part: Outcome, weight_of_part: int) -> Made:
-    return Made(length, 1 + length * weight_of_part, part)
+def made_list(length: int, part: ExpressionValue, weight_of_part: int) -> ComputedValue:
+    return ComputedValue(length, 1 + length * weight_of_part, part)
 
 
 def weight_of(values: Sequence[Any], budget: CostBudget) -> int:
@@ -109,55 +109,55 @@ class Measuring:
         """Spend what it takes here to read so many values."""
         self.budget.spend(values * _MEASURE)
 
-    def field(self, outcome: Outcome, field: str) -> Outcome:
+    def field(self, outcome: ExpressionValue, field: str) -> ExpressionValue:
         self.budget.spend(_VISIT)
         match outcome:
-            case Seen(values):
+            case ObjectValue(values):
                 self.read(len(values))
                 # Where there is no such field, the evaluation ends here.
-                return Seen([each[field] for each in values if isinstance(each, dict) and field in each])
-            case Made(_, _, part):
+                return ObjectValue([each[field] for each in values if isinstance(each, dict) and field in each])
+            case ComputedValue(_, _, part):
                 return outcome if part is None else part
             case Either(outcomes):
                 return self._either((*outcomes, *(self.field(each, field) for each in outcomes)))
 
-    def part(self, outcome: Outcome) -> Outcome:
+    def part(self, outcome: ExpressionValue) -> ExpressionValue:
         """Return what stands for an item, a key or a value inside."""
         self.budget.spend(_VISIT)
         match outcome:
-            case Seen(values):
+            case ObjectValue(values):
                 parts = [part for value in values for part in _parts(value)]
                 self.read(len(values) + len(parts))
-                return Seen(parts)
-            case Made(_, _, part):
+                return ObjectValue(parts)
+            case ComputedValue(_, _, part):
                 return outcome if part is None else part
             case Either(outcomes):
                 return self._either((*outcomes, *(self.part(each) for each in outcomes)))
 
-    def _either(self, outcomes: tuple[Outcome, ...]) -> Outcome:
+    def _either(self, outcomes: tuple[ExpressionValue, ...]) -> ExpressionValue:
         """Return one outcome for several; of too many only the bounds are kept."""
-        possible = tuple(each for each in outcomes if not isinstance(each, Seen) or each.values)
+        possible = tuple(each for each in outcomes if not isinstance(each, ObjectValue) or each.values)
         if len(possible) <= _MOST_ALTERNATIVES:
             return Either(possible)
-        return Made(self.length(Either(possible)), sum(map(self.weight, possible)))
+        return ComputedValue(self.length(Either(possible)), sum(map(self.weight, possible)))
 
-    def length(self, outcome: Outcome) -> int:
+    def length(self, outcome: ExpressionValue) -> int:
         self.budget.spend(_VISIT)
         match outcome:
-            case Seen(values):
+            case ObjectValue(values):
                 self.read(len(values))
                 return max((len(each) for each in values if isinstance(each, str | bytes | list | dict)), default=0)
-            case Made(length, _, _):
+            case ComputedValue(length, _, _):
                 return length
             case Either(outcomes):
                 return max([len(outcomes), *map(self.length, outcomes)])
 
-    def weight(self, outcome: Outcome) -> int:
+    def weight(self, outcome: ExpressionValue) -> int:
         self.budget.spend(_VISIT)
         match outcome:
-            case Seen(values):
+            case ObjectValue(values):
                 return max((weight_of([each], self.budget) for each in values), default=1)
-            case Made(_, weight, _):
+            case ComputedValue(_, weight, _):
                 return weight
             case Either(outcomes):
                 return 1 + sum(map(self.weight, outcomes))

@@ -20,7 +20,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class NameReference:
     name: str
 
 
@@ -58,7 +58,7 @@ class Loop:
     result: Syntax
 
 
-Syntax = Literal | Name | Selection | Call | Collection | Loop
+Syntax = Literal | NameReference | Selection | Call | Collection | Loop
 
 
 def syntax_of(serialized: bytes) -> Syntax:
@@ -85,7 +85,7 @@ def _literal(constant: bytes) -> Syntax:
 
 
 def _name(identifier: bytes) -> Syntax:
-    return Name(_text(identifier, 1))
+    return NameReference(_text(identifier, 1))
 
 
 def _selection(select: bytes) -> Syntax:
