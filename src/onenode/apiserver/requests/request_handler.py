@@ -152,9 +152,11 @@ class ApiServer:
             await self._verbs.creator.definitions_written()
         served = self.registry.current()
         is_known = named in served.by_path
-        if not served.has_group(path.group) or (path.group in served.custom_groups and not is_known):
+        has_version = (path.group, path.version) in served.group_versions
+        has_group = has_version or served.has_group(path.group)
+        if not has_group or (path.group in served.custom_groups and not is_known):
             return PAGE_NOT_FOUND
-        if (path.group, path.version) not in served.group_versions:
+        if not has_version:
             raise no_such_resource()
         return await self._verbs.carry_out(resource_request(served.by_path, request, path, verb), user)
 

@@ -14,6 +14,8 @@ class ChangeNotice:
         self._store = store
         self._resources = resources
         self._watches: list[Watch] = []
+        self._unchanged_at = -1
+        """The revision of the store at which nothing had changed: most requests find the same one again."""
 
     def take(self) -> bool:
         """Return whether anything changed since the last call; the first call returns true. Raises StoreClosed."""
@@ -29,7 +31,14 @@ class ChangeNotice:
         self._watches = []
 
     def _has_changed(self) -> bool:
+        revision = self._store.revision
+        if revision == self._unchanged_at:
+            return False
         try:
-            return any(watch.seen_until < self._store.revision for watch in self._watches)
+            for watch in self._watches:
+                if watch.seen_until < revision:
+                    return True
         except TooSlow:  # more changed than a watch holds
             return True
+        self._unchanged_at = revision
+        return False

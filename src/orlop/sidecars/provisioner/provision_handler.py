@@ -288,15 +288,12 @@ class ProvisionHandler:
         if error.delivery is Delivery.UNSENT:
             self._drop_unsent(before, uid)
             return self._report(uid, self._sentence(opened.order, error))
-        claim = await self._claims.current(uid)
+        claim, ended = await self._claims.current(uid), began >= opened.may_run_until
+        can_rebuild = is_rebuildable(claim, self._settings.driver)
         kept = uncertain_order_rules.after_final_error(
-            before,
-            opened,
-            error.code,
-            have_earlier_calls_ended=began >= opened.may_run_until,
-            is_rebuildable=is_rebuildable(claim, self._settings.driver),
+            before, opened, error.code, have_earlier_calls_ended=ended, is_rebuildable=can_rebuild
         )
-        if kept is not None and began < opened.may_run_until:
+        if kept is not None and not ended:
             self._open.put(uid, kept)
             self._report(uid, self._sentence(opened.order, error))
             return RetryAfter(max(0.0, opened.may_run_until - self._clock.elapsed()))
