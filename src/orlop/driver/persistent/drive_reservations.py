@@ -132,6 +132,9 @@ class DriveReservations:
             more = size - held.bytes
             if more <= 0:
                 return None
+            if not facts.restored:
+                # What seems free may belong to a volume that the object does not list yet.
+                raise Aborted(f"the allocations of the drive {drive} are not restored yet: try again")
             if size > facts.capacity:
                 raise OutOfRange(f"{_text(size)} is more than the drive {drive} has: {_text(facts.capacity)}")
             if more > facts.free:
@@ -140,7 +143,9 @@ class DriveReservations:
                 )
             return growth(facts, volume_id, size)
 
-        await self._change(drive, patch_of)
+        if not await self._change(drive, patch_of):
+            # A volume that grew now would be restored in its new size, into space that other volumes have.
+            raise Aborted(f"the drive {drive} has no object at the moment: try again when its node has made it again")
 
     async def release(self, drive: str, volume_id: str) -> None:
         """Return the space of a volume whose data is gone. Succeeds if the drive or the allocation is gone."""
@@ -165,7 +170,8 @@ class DriveReservations:
                 DRIVE, ObjectName(None, drive.name), DeleteOptions(uid=drive.uid, version=drive.version)
             )
 
-    async def _change(self, name: str, patch_of: PatchOf) -> None:
+    async def _change(self, name: str, patch_of: PatchOf) -> bool:
+        """Write what `patch_of` decides on the current drive; return False if there is no such drive."""
         deadline = self._clock.deadline(LONGEST_SECONDS)
         async with self._locks.hold(name, "changing an allocation"):
             # Not from the cache: it may lack an allocation that another process has just made.
@@ -173,9 +179,10 @@ class DriveReservations:
             while (drive := self._catalog.get(name)) is not None:
                 patch = patch_of(drive)
                 if patch is None or await self._patch(drive, patch) is not None:
-                    return
+                    return True
                 if deadline.passed():
                     raise Aborted(f"the drive {name} was changed by others during {LONGEST_SECONDS:g} s: try again")
+            return False
 
     async def _patch(self, drive: DriveFacts, patch: JsonPatch) -> DriveFacts | None:
         """Return the drive after a patch; None if it has changed meanwhile, and was read again."""

@@ -407,6 +407,40 @@ async def test_expansion_reserves_first_and_repeats_itself():
         assert await world.allocations(1) == {"pvc-1": 3 * GIB}
 
 
+async def test_a_volume_whose_drive_lost_its_object_does_not_grow_and_other_volumes_keep_their_space():
+    async with DriveWorld() as world, world.controller() as controller:
+        await world.add_drive(1, capacity=4 * GIB)
+        await world.settle()
+        await controller.create("pvc-1", 2 * GIB)
+        await controller.create("pvc-2", 2 * GIB)
+        await world.merge(DRIVE, drive_id(1), {"metadata": {"finalizers": None}})
+        await world.delete(DRIVE, drive_id(1))
+
+        with pytest.raises(Aborted, match=f"the drive {drive_id(1)} has no object"):
+            await controller.expand("pvc-1", 3 * GIB)
+        # Its node makes it again, and the controller restores the allocations from the Volumes.
+        await world.add_drive(1, capacity=4 * GIB)
+        await world.settle(5.0)
+
+        assert await world.allocations(1) == {"pvc-1": 2 * GIB, "pvc-2": 2 * GIB}
+        check_no_overcommit(world.on)
+
+
+async def test_a_volume_does_not_grow_before_all_allocations_of_its_drive_are_restored():
+    """The drive has data that its object does not list yet."""
+    async with DriveWorld() as world, world.controller() as controller:
+        await world.add_drive(1, capacity=4 * GIB)
+        await world.settle()
+        await controller.create("pvc-1", 2 * GIB)
+        await world.set_drive_status(1, allocationsRestored=False)
+
+        with pytest.raises(Aborted, match="not restored"):
+            await controller.expand("pvc-1", 3 * GIB)
+        await world.set_drive_status(1, allocationsRestored=True)
+
+        assert await controller.expand("pvc-1", 3 * GIB) == 3 * GIB
+
+
 async def test_expansion_beyond_what_is_free_or_possible_is_refused():
     async with DriveWorld() as world, world.controller() as controller:
         await world.add_drive(1)
