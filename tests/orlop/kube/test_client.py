@@ -115,8 +115,8 @@ async def test_a_list_follows_its_pages_and_gives_each_item_its_kind():
     assert {item["kind"] for item in got.items} == {"PersistentVolume"}
     assert got.version == "9"
     assert [request.target for request in server.asked] == [
-        "/api/v1/persistentvolumes?labelSelector=a%3Db&limit=500",
-        "/api/v1/persistentvolumes?labelSelector=a%3Db&limit=500&continue=next",
+        "/api/v1/persistentvolumes?labelSelector=a%3Db&limit=200",
+        "/api/v1/persistentvolumes?labelSelector=a%3Db&limit=200&continue=next",
     ]
 
 
