@@ -2,6 +2,7 @@
 
     python benchmarks/volumes.py choice [--drives 10000]
     python benchmarks/volumes.py images [--volumes 30] [--memory 100]
+    python benchmarks/volumes.py sizes [--volumes 30]
     python benchmarks/volumes.py directories [--volumes 30]
     python benchmarks/volumes.py node [--memory 100]
 
@@ -15,6 +16,9 @@ acknowledged. Both include the kernel's mount and unmount of the new file system
 these two programs by themselves, a time that no driver can avoid. The goal is a quarter of the programs' time. Then it
 compares direct I/O in a volume with that on the disk (the goal is 0.9 of it), and shows the memory of the process with
 many published volumes.
+
+`sizes` does the same for larger images, one after the other and ten at a time: mkfs takes longer for a larger image,
+and a copied file system does not. Both sides allocate all of the image.
 
 `directories` does the same with directory volumes (xfs_quota, mount, umount) in user-mode-linux, which has quotas. The
 goals are a fiftieth of the programs' time, and 0.97 of the disk's I/O.
@@ -126,6 +130,8 @@ IN_NAMESPACE = "ORLOP_BENCHMARK_NAMESPACE"
 DISK_BYTES = 64 * GIB
 CAPACITY = 56 * GIB
 IMAGE_BYTES = 320 << 20
+SIZES = (IMAGE_BYTES, 10 * GIB, 100 * GIB)
+IN_FLIGHT = 10
 MOUNT_ALONE = "mount, umount alone"
 CONTEXT = VolumeContext(drive=DRIVE, bytes=IMAGE_BYTES, backing="image", file_system="xfs", volume_mode="Filesystem")
 KINDS: tuple[FileSystem, ...] = ("xfs", "ext4")
@@ -133,13 +139,13 @@ Pair: TypeAlias = tuple[float, float]
 """Seconds to make a volume and publish it, and to take it apart."""
 
 
-def by_programs(folder: Path, name: str, kind: FileSystem) -> tuple[Pair, Pair]:
+def by_programs(folder: Path, name: str, kind: FileSystem, size: int = IMAGE_BYTES) -> tuple[Pair, Pair]:
     """Return the seconds of all programs, and those of the mount and the unmount of the new file system among them."""
     image, staging, target = (folder / f"{name}.{part}" for part in ("img", "staging", "target"))
     staging.mkdir()
     target.mkdir()
     began = time.perf_counter()
-    run("fallocate", "-l", str(IMAGE_BYTES), image)
+    run("fallocate", "-l", str(size), image)
     run(f"mkfs.{kind}", "-q", image)
     device = run("losetup", "--find", "--show", "--direct-io=on", image)
     before_mount = time.perf_counter()
@@ -212,6 +218,61 @@ def images(count: int, published: int) -> None:
                 asyncio.run(show_memory(driver, process, published))
     finally:
         shutil.rmtree(folder)
+
+
+def sizes(count: int) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="orlop-volumes-"))
+    try:
+        # Room for all volumes, which are not deleted: nothing is written into most of their space. Beside the drive are
+        # the images that the programs have at a time.
+        capacity = (count + max(count, IN_FLIGHT) + 1) * len(KINDS) * sum(SIZES)
+        with new_disk(folder, capacity + capacity // 50 + (IN_FLIGHT + 1) * SIZES[-1]) as disk:
+            programs = disk / "programs"
+            programs.mkdir()
+            driver = Driver(disk, CONTEXT)
+            driver.make_folder_drive(capacity)
+            with driver.running():
+                for kind in KINDS:
+                    for size in SIZES:
+                        asyncio.run(compare_size(driver, programs, count, kind, size))
+    finally:
+        shutil.rmtree(folder)
+
+
+async def compare_size(driver: Driver, programs: Path, count: int, kind: FileSystem, size: int) -> None:
+    ours, theirs, kernels, ours_together, theirs_together = [], [], [], [], []
+    driver.set_context(replace(CONTEXT, file_system=kind, bytes=size))
+
+    async def live(connection: GrpcConnection, name: str) -> float:
+        driver.paths(name)
+        began = time.perf_counter()
+        await driver.use_first(connection, name)
+        await driver.leave(connection, name)
+        return time.perf_counter() - began
+
+    def program(name: str) -> Pair:
+        whole, kernel = by_programs(programs, name, kind, size)
+        return sum(whole), sum(kernel)
+
+    async with driver.connected() as connection:
+        await live(connection, f"{kind}-{size}-first")  # mkfs runs once for each size
+        for number in range(count):
+            name = f"{kind}-{size}-{number}"
+            ours.append(await live(connection, name))
+            whole, kernel = program(name)
+            theirs.append(whole)
+            kernels.append(kernel)
+        for number in range(max(1, count // IN_FLIGHT)):
+            names = [f"{kind}-{size}-{number}-{each}" for each in range(IN_FLIGHT)]
+            began = time.perf_counter()
+            await asyncio.gather(*(live(connection, name) for name in names))
+            ended = time.perf_counter()
+            await asyncio.gather(*(asyncio.to_thread(program, name) for name in names))
+            ours_together.append((ended - began) / IN_FLIGHT)
+            theirs_together.append((time.perf_counter() - ended) / IN_FLIGHT)
+    what = f"image volumes of {size / GIB:g} GiB ({kind}), made, staged, published and back"
+    show_times(f"{what}, one after the other", {"orlop": ours, "programs": theirs, MOUNT_ALONE: kernels})
+    show_times(f"{what}, {IN_FLIGHT} at a time", {"orlop": ours_together, "programs": theirs_together})
 
 
 async def image_io(driver: Driver, disk: Path) -> None:
@@ -288,12 +349,12 @@ async def node_memory(driver: Driver, kubeconfig: Path, count: int) -> None:
 
 
 @contextmanager
-def new_disk(folder: Path) -> Iterator[Path]:
+def new_disk(folder: Path, size: int = DISK_BYTES) -> Iterator[Path]:
     """A new XFS, whose mounts are seen by others as kubelet's are."""
     image, place = folder / "image", folder / "disk"
     place.mkdir()
     with image.open("wb") as file:
-        file.truncate(DISK_BYTES)
+        file.truncate(size)
     run("mkfs.xfs", "-q", image)
     # Direct I/O: otherwise the figures would be those of this machine's memory.
     device = run("losetup", "--find", "--show", "--direct-io=on", image)
@@ -308,7 +369,9 @@ def new_disk(folder: Path) -> Iterator[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choice", "images", "directories", "node"), nargs="?", default="choice")
+    parser.add_argument(
+        "what", choices=("choice", "images", "sizes", "directories", "node"), nargs="?", default="choice"
+    )
     parser.add_argument("--drives", type=int, default=10_000)
     parser.add_argument("--volumes", type=int, default=30)
     parser.add_argument("--memory", type=int, default=100)
@@ -317,6 +380,8 @@ def main() -> None:
         choice(options.drives)
     elif options.what == "directories":
         directories(options.volumes)
+    elif IN_NAMESPACE in os.environ and options.what == "sizes":
+        sizes(options.volumes)
     elif IN_NAMESPACE in os.environ and options.what == "node":
         node(options.memory)
     elif IN_NAMESPACE in os.environ:
