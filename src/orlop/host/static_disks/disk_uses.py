@@ -27,7 +27,7 @@ VOLUMES_OF_KUBELET: Final = re.compile(
 )
 """In paths of mounts that kubelet makes of local volumes."""
 FOLDERS_OF_PODS: Final = re.compile(rf"{VOLUMES_OF_KUBELET.pattern}|/kubernetes\.io~csi/")
-"""In paths of mounts for pods, whatever made them: the kubelet of `orlop up` has local volumes beside those of drivers."""
+"""In paths of mounts for pods, whatever made them. `orlop up` has local volumes beside those of drivers."""
 _NODES: Final = "devtmpfs"
 
 
