@@ -15,6 +15,7 @@ from orlop.records.api_record import GROUP
 from orlop.records.cluster_objects import (
     CONTROLLER_ACCOUNT,
     EVENTS,
+    FOLLOW,
     NODE_ACCOUNT,
     READ,
     access_rule,
@@ -44,13 +45,13 @@ WORKER_RULES: Final = (
 )
 MASTER_RULES: Final = (
     access_rule(GROUP, ("provisionerstatuses",), (*READ, "patch", "delete")),
-    access_rule("coordination.k8s.io", ("leases",), (*READ, "create", "update", "delete")),
+    access_rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
 )
 """In the namespace of the ProvisionerStatus objects, and nowhere else."""
 MASTER_CLUSTER_RULES: Final = (
     access_rule("", ("persistentvolumes",), (*READ, "create", "patch", "delete")),
     access_rule("", ("nodes",), READ),
-    access_rule("storage.k8s.io", ("storageclasses",), READ),
+    access_rule("storage.k8s.io", ("storageclasses",), FOLLOW),
     *EVENTS,
 )
 CREATES_ITS_STATUS: Final = policy_validation(
